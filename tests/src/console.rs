@@ -196,6 +196,13 @@ impl Console {
         subject
     }
 
+    /// Creates a user with this address in a group, and returns an access token.
+    pub async fn token_of(&self, email: &str, group: &str) -> String {
+        let (_, token) = new_user_with_email(&self.surface, email, &[group]).await;
+        sensitive::record("bearer token", &token);
+        token
+    }
+
     /// Signs in with an access token, on the page that is open.
     pub async fn sign_in_with_token(&self, token: &str) {
         sensitive::record("bearer token", token);
@@ -266,11 +273,13 @@ impl Console {
         }
     }
 
-    /// Waits until the document contains a text.
+    /// Waits until the main part contains a text.
     pub async fn wait_for_text(&self, text: &str) {
         let text = Value::from(text);
-        self.wait_for(&format!("return document.body.innerText.includes({text})"))
-            .await;
+        self.wait_for(&format!(
+            "return document.getElementById('main').innerText.includes({text})"
+        ))
+        .await;
     }
 
     /// Confirms the dialog of a change, and returns the outcome that the page shows.

@@ -1,22 +1,93 @@
 //! The web console in a real browser, over the processes.
 
+mod access;
+mod actions;
+mod mail_server;
+mod pages;
+mod traffic;
+
 use postern_tests::console::{self, Console};
-use postern_tests::skipped;
+use postern_tests::split::Changes;
+use postern_tests::{Split, skipped};
 
 const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
+const ENTER: &str = "\u{e007}";
+
+/// Returns a value with an element that runs a script if it is not escaped. `place` tells the
+/// values of a test apart.
+fn hostile(place: &str) -> String {
+    format!("<img src=x onerror=window.taken='{place}'>")
+}
+
+/// Starts the processes with a mail server of the test, some traffic, and the console; or nothing
+/// without a browser.
+async fn start() -> Option<(Split, Console, traffic::Traffic)> {
+    let changes = Changes {
+        mail_port: Some(mail_server::start().await),
+        ..console::changes()
+    };
+    let split = Box::pin(Split::start_with(changes)).await;
+    let console = Console::start(&split).await?;
+    let traffic = traffic::create(&split).await;
+    Some((split, console, traffic))
+}
+
+/// Asserts that no value has become an element, or has run.
+async fn assert_nothing_ran(console: &Console) {
+    let at = console.browser().address().await;
+    let script = "return window.taken || document.querySelectorAll('main img, main script, main iframe, \
+        #result img').length";
+    assert_eq!(console.browser().run(script).await, 0, "{at}");
+}
 
 #[tokio::test]
-async fn operator_signs_in_to_the_console() {
-    let split = console::start_split().await;
-    let Some(console) = Console::start(&split).await else {
-        return skipped("operator_signs_in_to_the_console", NO_BROWSER);
+async fn console_pages_show_data_and_are_accessible() {
+    let Some((split, console, traffic)) = start().await else {
+        return skipped("console_pages_show_data_and_are_accessible", NO_BROWSER);
     };
-    console.sign_in("operator@example.com", "admin").await;
-    assert_eq!(console.browser().find("h1").await.text().await, "Overview");
-    console.wait_for_text("Nothing is wrong").await;
-    let who = console.browser().find("#who").await.text().await;
-    assert!(who.starts_with("operator · "), "{who}");
+    let subject = console
+        .sign_in(&traffic::new_address("operator"), "admin")
+        .await;
     console.assert_clean().await;
+    pages::assert_all(&console, &traffic).await;
+    pages::assert_overview_is_live(&console, &split).await;
+    pages::assert_keyboard_suffices(&console, &traffic, &subject).await;
+    pages::assert_token_is_not_sent(&console).await;
     console.stop().await;
     split.stop().await;
+}
+
+#[tokio::test]
+async fn console_changes_are_logged_with_the_operator() {
+    let Some((split, console, traffic)) = start().await else {
+        return skipped("console_changes_are_logged_with_the_operator", NO_BROWSER);
+    };
+    let operator = traffic::new_address("operator");
+    let subject = console.sign_in(&operator, "admin").await;
+    let audit = actions::Audit::new(&console, &split, &subject);
+    actions::of_notifications(&audit, &traffic).await;
+    actions::of_dead_letters(&audit).await;
+    actions::of_messages(&audit).await;
+    actions::of_suppression(&audit, &traffic).await;
+    actions::of_throttled_account(&audit, &traffic).await;
+    actions::of_upstreams(&audit).await;
+    console.assert_quiet().await;
+    access::assert_viewer_changes_nothing(&console).await;
+    access::assert_others_see_nothing(&console).await;
+    console.stop().await;
+    split.stop().await;
+}
+
+#[tokio::test]
+async fn console_sign_in_returns_to_the_page_after_expiry() {
+    let postern = postern_tests::Postern::start_with_manual_clock().await;
+    let Some(console) = Console::start(&postern).await else {
+        return skipped(
+            "console_sign_in_returns_to_the_page_after_expiry",
+            NO_BROWSER,
+        );
+    };
+    access::assert_expiry_keeps_the_place(&console, &postern).await;
+    console.stop().await;
+    postern.stop().await;
 }

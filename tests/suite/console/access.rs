@@ -1,0 +1,129 @@
+//! Roles and the end of tokens.
+
+use std::time::Duration;
+
+use postern_tests::Postern;
+use postern_tests::console::{self, Console};
+use postern_tests::http_body::json;
+
+use super::traffic::new_address;
+
+/// The pages with changes.
+const PAGES_WITH_CHANGES: [&str; 6] = [
+    "/upstreams",
+    "/dead-letters?channel=email",
+    "/providers",
+    "/templates/welcome?channel=email",
+    "/suppression",
+    "/throttled",
+];
+const ACTIONS: [&str; 14] = [
+    "notification.retry",
+    "notification.cancel",
+    "notification.replay",
+    "dead.retry",
+    "dead.drop",
+    "provider.test",
+    "template.send",
+    "suppression.remove",
+    "throttle.release",
+    "upstream.eject",
+    "upstream.restore",
+    "upstream.drain",
+    "configuration.save",
+    "configuration.restore",
+];
+
+async fn sign_out(console: &Console) {
+    console.browser().find("#sign-out").await.click().await;
+    console.browser().find("#sign-in").await;
+}
+
+/// Asserts that a viewer sees no button of a change, and that direct calls are refused.
+pub(super) async fn assert_viewer_changes_nothing(console: &Console) {
+    sign_out(console).await;
+    console.sign_in(&new_address("viewer"), "support").await;
+    let who = console.browser().find("#who").await.text().await;
+    assert!(who.starts_with("viewer · "), "{who}");
+    for path in PAGES_WITH_CHANGES {
+        console.open(path).await;
+        let forms = "return document.querySelectorAll('[data-action]').length";
+        assert_eq!(console.browser().run(forms).await, 0, "{path}");
+    }
+    let token = console.token().await;
+    let logged = || console::events(&console.log(), "console action", &json!({})).len();
+    let before = logged();
+    for action in ACTIONS {
+        let refused = console.call_action(&token, action, &json!({})).await;
+        let _ = refused.problem(403, "insufficient_scope");
+    }
+    let client = console.client().with_token(&token);
+    let body = json!({"method": "POST", "path": "/auth/login", "body": "{}"});
+    let refused = client.post_json("/try", &body).await;
+    let _ = refused.problem(403, "insufficient_scope");
+    assert_eq!(logged(), before, "a refused change is not logged as made");
+}
+
+/// Asserts that a user without a role, a wrong token and no token have no access.
+pub(super) async fn assert_others_see_nothing(console: &Console) {
+    let _messages = console.browser().messages().await;
+    sign_out(console).await;
+    let client = console.client();
+    for path in [
+        "/session",
+        "/fragments/overview",
+        "/live/fragments/overview",
+    ] {
+        let refused = client.get(path).send().await;
+        let _ = refused.problem(401, "authentication_required");
+    }
+    let token = console.token_of(&new_address("nobody"), "others").await;
+    for path in ["/session", "/fragments/overview", "/live/requests"] {
+        let refused = client.with_token(&token).get(path).send().await;
+        let _ = refused.problem(403, "insufficient_scope");
+    }
+    let refused = console.call_action(&token, "dead.drop", &json!({})).await;
+    let _ = refused.problem(403, "insufficient_scope");
+    for wrong in [&token, "not-a-token"] {
+        let field = console.browser().find("#token-sign-in input").await;
+        field.type_text(wrong).await;
+        let button = console.browser().find("#token-sign-in button").await;
+        button.click().await;
+        console
+            .wait_for("return document.querySelector('#sign-in-reason').innerText !== ''")
+            .await;
+        let kept = "return sessionStorage.getItem('postern-token')";
+        assert!(console.browser().run(kept).await.is_null());
+        console.browser().open(client.base().as_str()).await;
+        console.browser().find("#sign-in").await;
+    }
+}
+
+/// Asserts that an expired token shows the sign-in, also on a page that only listens, and that the
+/// next sign-in returns to the page.
+pub(super) async fn assert_expiry_keeps_the_place(console: &Console, postern: &Postern) {
+    console.sign_in(&new_address("operator"), "admin").await;
+    console.open("/routes?q=login").await;
+    // Past the lifetime of access tokens.
+    postern.clock().advance(Duration::from_secs(61 * 60));
+    // A result of the verification is used for some seconds.
+    let script = "const link = document.querySelector('nav:not([hidden]) a[href=\"/upstreams\"]'); \
+        if (link) link.click(); return document.querySelector('#sign-in') !== null";
+    console.wait_for(script).await;
+    let reason = console.browser().find("#sign-in-reason").await.text().await;
+    assert!(reason.contains("expired"), "{reason}");
+    assert!(console.browser().address().await.ends_with("/upstreams"));
+    let focused = "return document.activeElement.name";
+    assert_eq!(console.browser().run(focused).await, "email");
+    console
+        .sign_in_with_token(&postern.service_token("auth").await)
+        .await;
+    let heading = console.browser().find("h1").await.text().await;
+    assert_eq!(heading, "Upstreams");
+    // The stream of the overview ends with its token.
+    console.follow("nav a[href='/']").await;
+    postern.clock().advance(Duration::from_secs(61 * 60));
+    console
+        .wait_for("return document.querySelector('#sign-in') !== null")
+        .await;
+}

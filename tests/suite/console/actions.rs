@@ -1,0 +1,251 @@
+//! Every change of the pages, with the events that the console and the processes log.
+
+use std::time::Duration;
+
+use postern_tests::console::{self, Console};
+use postern_tests::http_body::json;
+use postern_tests::surface::PASSWORD;
+use postern_tests::{Split, sensitive};
+use sha2::{Digest, Sha256};
+
+use super::mail_server::{REJECTED_DOMAIN, REPLY};
+use super::pages::open_until;
+use super::traffic::{Traffic, new_address};
+use super::{assert_nothing_ran, hostile};
+
+/// Maximum time for an account to be throttled.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// The logs in which a change must be found.
+pub(super) struct Audit<'a> {
+    console: &'a Console,
+    split: &'a Split,
+    subject: &'a str,
+}
+
+impl<'a> Audit<'a> {
+    pub(super) fn new(console: &'a Console, split: &'a Split, subject: &'a str) -> Self {
+        Self {
+            console,
+            split,
+            subject,
+        }
+    }
+
+    /// Submits the form of an action on the page that is open, and confirms it. Asserts that the
+    /// change is done and logged by the console, and by a process under the name `logged`. Returns
+    /// the outcome that the page shows.
+    async fn make(&self, form: &str, action: &str, logged: &str) -> String {
+        let button = format!("form[data-action='{action}']{form} button");
+        self.console.browser().find(&button).await.click().await;
+        let outcome = self.console.confirm().await;
+        self.assert_logged(&outcome, action, logged).await;
+        outcome
+    }
+
+    async fn assert_logged(&self, outcome: &str, action: &str, logged: &str) {
+        assert!(outcome.contains("done"), "{action}: {outcome}");
+        let expected = json!({"action": action, "operator": self.subject, "is_done": true});
+        console::wait_for_event(|| self.console.log(), "console action", &expected).await;
+        let expected = json!({"action": logged, "operator": self.subject});
+        let log = || self.split.log();
+        console::wait_for_event(log, "administrative action", &expected).await;
+        assert_nothing_ran(self.console).await;
+    }
+
+    fn count(&self, logged: &str) -> usize {
+        let expected = json!({ "action": logged });
+        console::events(&self.split.log(), "administrative action", &expected).len()
+    }
+}
+
+pub(super) async fn of_notifications(audit: &Audit<'_>, traffic: &Traffic) {
+    let console = audit.console;
+    console
+        .open(&format!("/notifications/{}", traffic.failed))
+        .await;
+    let name = "notification.retry";
+    audit.make("", name, name).await;
+    console
+        .open(&format!("/notifications/{}", traffic.scheduled))
+        .await;
+    let name = "notification.cancel";
+    audit.make("", name, name).await;
+    console.wait_for_text("CANCELLED").await;
+    // What cannot be cancelled is refused with the reason.
+    console
+        .open(&format!("/notifications/{}", traffic.sent))
+        .await;
+    let cancel = "form[data-action='notification.cancel'] button";
+    console.browser().find(cancel).await.click().await;
+    let refused = console.confirm().await;
+    assert!(!refused.contains("done"), "{refused}");
+    console
+        .open(&format!("/notifications/{}", traffic.sent))
+        .await;
+    let name = "notification.replay";
+    let outcome = audit.make("", name, name).await;
+    let (_, copy) = outcome
+        .split_once("notificationId ")
+        .expect("the id of the copy");
+    let copy = copy.get(..36).expect("an id");
+    let shown = open_until(console, &format!("/notifications/{copy}"), "SENT").await;
+    assert_eq!(shown, format!("Notification {copy}"));
+}
+
+pub(super) async fn of_dead_letters(audit: &Audit<'_>) {
+    let console = audit.console;
+    let failed = accept_rejected(audit, "dead").await;
+    open_until(console, "/dead-letters?channel=email", &failed).await;
+    let dry = "form[data-action='dead.retry'][data-confirm=''] button";
+    console.browser().find(dry).await.click().await;
+    let outcome = console.outcome().await;
+    assert!(outcome.contains("dryRun true"), "{outcome}");
+    assert_eq!(audit.count("dead.retry"), 0, "a dry run is no change");
+    console.open("/dead-letters?channel=email").await;
+    let outcome = audit
+        .make(":not([data-confirm=''])", "dead.retry", "dead.retry")
+        .await;
+    assert!(outcome.contains("dryRun false"), "{outcome}");
+    let failed = accept_rejected(audit, "drop").await;
+    open_until(console, "/dead-letters?channel=email", &failed).await;
+    let outcome = audit.make("", "dead.drop", "dead.drop").await;
+    assert!(outcome.contains("dryRun false"), "{outcome}");
+    console.open("/dead-letters").await;
+    assert!(!console.text().await.contains(&failed), "{failed}");
+}
+
+/// Sends a notification to a new address that the mail server rejects.
+async fn accept_rejected(audit: &Audit<'_>, name: &str) -> String {
+    let service = audit.split.development().service_token("auth").await;
+    let email = format!("{name}-{}{REJECTED_DOMAIN}", uuid::Uuid::new_v4().simple());
+    let body = json!({"channel": "email", "recipient": {"email": email},
+        "template": "welcome", "variables": {"name": hostile(name)}});
+    let client = audit.split.surface().client().with_token(&service);
+    let accepted = client.post_json("/notifications", &body).await.expect(201);
+    accepted.string("/notificationId")
+}
+
+pub(super) async fn of_messages(audit: &Audit<'_>) {
+    let console = audit.console;
+    let form = "form[data-action='provider.test']:has(input[value=smtp])";
+    for (to, expected) in [
+        (new_address("test"), "accepted true"),
+        (format!("test{REJECTED_DOMAIN}"), REPLY),
+    ] {
+        sensitive::record("to", &to);
+        console.open("/providers").await;
+        let field = console
+            .browser()
+            .find(&format!("{form} input[name=to]"))
+            .await;
+        field.type_text(&to).await;
+        let button = console.browser().find(&format!("{form} button")).await;
+        button.click().await;
+        let outcome = console.outcome().await;
+        assert!(outcome.contains(expected), "{outcome}");
+        let name = "provider.test";
+        audit.assert_logged(&outcome, name, name).await;
+    }
+    console
+        .open("/templates/welcome?channel=email&variables=%7B%22name%22%3A%22Ada%22%7D")
+        .await;
+    let to = new_address("template");
+    sensitive::record("to", &to);
+    let field = "form[data-action='template.send'] input[name=to]";
+    console.browser().find(field).await.type_text(&to).await;
+    let outcome = audit.make("", "template.send", "template.send").await;
+    assert!(outcome.contains("notificationId "), "{outcome}");
+}
+
+/// Removes a suppression that is found by its address, which leaves the page in no request.
+pub(super) async fn of_suppression(audit: &Audit<'_>, traffic: &Traffic) {
+    let console = audit.console;
+    let hash = hex(&Sha256::digest(&traffic.rejected));
+    open_until(console, "/suppression", &hash).await;
+    let _earlier = console.requests().await;
+    let typed = traffic.rejected.to_uppercase();
+    let field = console.browser().find("#address").await;
+    field.type_text(&typed).await;
+    let search = console.browser().find("#suppression-search button").await;
+    search.click().await;
+    console
+        .wait_for(&format!("return location.search === '?hash={hash}'"))
+        .await;
+    console
+        .wait_for(
+            "return document.querySelectorAll('main:not([aria-busy]) ul.plain li').length === 1",
+        )
+        .await;
+    audit
+        .make("", "suppression.remove", "suppression.remove")
+        .await;
+    console.wait_for_text("No address is suppressed.").await;
+    let sent = console.requests().await;
+    assert!(
+        sent.iter().any(|sent| sent.url.ends_with(&hash)),
+        "{sent:?}"
+    );
+    let name = traffic.rejected.split('@').next().expect("a local part");
+    let found = sent
+        .iter()
+        .find(|sent| sent.text.to_lowercase().contains(name));
+    assert!(found.is_none(), "the address was sent: {found:?}");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Releases an account that is throttled after wrong passwords, after which it can sign in.
+pub(super) async fn of_throttled_account(audit: &Audit<'_>, traffic: &Traffic) {
+    let console = audit.console;
+    let client = audit.split.surface().client();
+    let email = &traffic.person.email;
+    let wrong = json!({"email": email, "password": "wrong"});
+    let right = json!({"email": email, "password": PASSWORD});
+    let throttled = async {
+        loop {
+            for _ in 0..8 {
+                let _ = client.post_json("/auth/login", &wrong).await.expect(401);
+            }
+            console.open("/throttled").await;
+            if console.text().await.contains("scope account") {
+                return;
+            }
+        }
+    };
+    let throttled = tokio::time::timeout(WAIT_LIMIT, throttled).await;
+    throttled.expect("the account is throttled");
+    let field = "form[data-action='throttle.release'] input[name=email]";
+    console.browser().find(field).await.type_text(email).await;
+    let outcome = audit
+        .make(
+            ":has(input[name=email])",
+            "throttle.release",
+            "throttled.release",
+        )
+        .await;
+    assert!(outcome.contains("released"), "{outcome}");
+    let _ = client.post_json("/auth/login", &right).await.expect(200);
+}
+
+pub(super) async fn of_upstreams(audit: &Audit<'_>) {
+    let console = audit.console;
+    for (action, text) in [
+        ("upstream.eject", "healthy ejected"),
+        ("upstream.restore", "healthy"),
+        ("upstream.drain", "healthy draining"),
+        ("upstream.restore", "healthy"),
+    ] {
+        console.open("/upstreams").await;
+        let form = ":has(input[value=document])";
+        audit.make(form, action, action).await;
+        console
+            .wait_for(&format!(
+                "return [...document.querySelectorAll('main:not([aria-busy]) tbody tr')].some((row) => \
+                 row.innerText.startsWith('document') && row.cells[2].innerText.trim() === '{text}')"
+            ))
+            .await;
+    }
+}

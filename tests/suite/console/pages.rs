@@ -1,0 +1,229 @@
+//! The pages: contents, accessibility, keyboard, live updates, and what they send.
+
+use std::time::Duration;
+
+use postern_tests::console::{Console, HEADING};
+use postern_tests::{Split, sensitive};
+use serde_json::{Value, json};
+
+use super::mail_server::REPLY;
+use super::traffic::Traffic;
+use super::{ENTER, assert_nothing_ran, hostile};
+
+/// Maximum time for a page to show what has happened.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// Address, heading, and a text that proves that the data has arrived.
+type Page = (String, String, String);
+
+fn page(path: &str, heading: &str, text: &str) -> Page {
+    (path.to_owned(), heading.to_owned(), text.to_owned())
+}
+
+fn query(pairs: &[(&str, &str)]) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(pairs).finish()
+}
+
+/// Returns the pages of the gateway and of sign-ins, and the searches.
+fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
+    let (email, failed) = (&traffic.person.email, &traffic.failed);
+    let searched = hostile("search");
+    let hostile_search = query(&[("q", &searched)]);
+    let explained = query(&[("request", "GET /actors/42"), ("q", &searched)]);
+    vec![
+        page("/", "Overview", "ready"),
+        page(&format!("/search?q={email}"), email, "invalid_credentials"),
+        page(
+            &format!("/search?{hostile_search}"),
+            &searched,
+            "Nothing happened",
+        ),
+        page(
+            &format!("/search?kind=notification&q={failed}"),
+            failed,
+            REPLY,
+        ),
+        page("/routes", "Routes", "/auth/login"),
+        page(
+            &format!("/routes?{explained}"),
+            "Routes",
+            "authentication_required",
+        ),
+        page("/upstreams", "Upstreams", "healthy"),
+        page("/tokens", "Keys and tokens", "RS256"),
+        page("/sign-ins", "Sign-ins", "invalid_credentials"),
+        page("/throttled", "Throttled", "None is throttled now."),
+        page("/api?q=login", "Postern API", "operations"),
+    ]
+}
+
+/// Returns the pages of notifications.
+fn pages_of_notifications(traffic: &Traffic) -> Vec<Page> {
+    let (failed, sent) = (&traffic.failed, &traffic.sent);
+    let name = hostile("preview");
+    let variables = json!({ "name": name }).to_string();
+    let preview = query(&[("channel", "email"), ("variables", &variables)]);
+    let title = |id: &str| format!("Notification {id}");
+    vec![
+        page("/notifications", "Notifications", "o'neil&b@example.com"),
+        page(&format!("/notifications/{failed}"), &title(failed), REPLY),
+        page(
+            &format!("/notifications/{sent}"),
+            &title(sent),
+            &hostile("name"),
+        ),
+        page("/dead-letters?channel=email", "Dead letters", REPLY),
+        page("/providers", "Providers", "mailbox_unknown"),
+        page("/templates", "Templates", "welcome"),
+        page(
+            &format!("/templates/welcome?{preview}"),
+            "Template welcome",
+            &name,
+        ),
+        page("/suppression", "Suppression list", "mailbox_unknown"),
+    ]
+}
+
+/// Asserts that each page shows its data, that its heading has the focus, and that it is clean at
+/// both widths and in both schemes.
+pub(super) async fn assert_all(console: &Console, traffic: &Traffic) {
+    let pages = pages_of_traffic(traffic);
+    for (path, heading, text) in pages.into_iter().chain(pages_of_notifications(traffic)) {
+        let shown = open_until(console, &path, &text).await;
+        assert!(shown.starts_with(&heading), "{path}: {shown}");
+        let focused = "return document.activeElement.tagName";
+        assert_eq!(console.browser().run(focused).await, "H1", "{path}");
+        assert_nothing_ran(console).await;
+        console.assert_clean().await;
+    }
+}
+
+/// Opens a page, again until it contains a text: audit events and suppressions are stored soon
+/// after the response. Returns its heading.
+pub(super) async fn open_until(console: &Console, path: &str, text: &str) -> String {
+    let shown = async {
+        loop {
+            let heading = console.open(path).await;
+            if console.text().await.contains(text) {
+                return heading;
+            }
+        }
+    };
+    let shown = tokio::time::timeout(WAIT_LIMIT, shown).await;
+    match shown {
+        Ok(heading) => heading,
+        Err(_) => panic!("{path} lacks {text}:\n{}", console.text().await),
+    }
+}
+
+/// Asserts that requests appear on the overview without a reload.
+pub(super) async fn assert_overview_is_live(console: &Console, split: &Split) {
+    console.open("/").await;
+    console.browser().run("window.isSameDocument = true").await;
+    let shown = "return window.isSameDocument && \
+        document.querySelector('main td a[href=\"/routes?q=resume-details\"]') !== null";
+    assert_eq!(console.browser().run(shown).await, false);
+    let requests = async {
+        while console.browser().run(shown).await != true {
+            let request = split.surface().client().get("/resumes/1").send();
+            let _ = request.await.expect(401);
+        }
+    };
+    let requests = tokio::time::timeout(WAIT_LIMIT, requests).await;
+    requests.expect("the overview shows the new requests");
+}
+
+/// Signs in, searches, opens a result, makes a change and goes back by the keyboard alone.
+pub(super) async fn assert_keyboard_suffices(console: &Console, traffic: &Traffic, subject: &str) {
+    let token = console.token().await;
+    let browser = console.browser();
+    browser
+        .run("sessionStorage.removeItem('postern-token')")
+        .await;
+    browser.open(console.client().base().as_str()).await;
+    browser.find("#sign-in").await;
+    focus_by_keyboard(console, "#token-sign-in input").await;
+    browser.press(&token).await;
+    browser.press(ENTER).await;
+    browser.find("header.top:not([hidden])").await;
+    browser.find(HEADING).await;
+    browser.press("/").await;
+    browser.press(&traffic.scheduled).await;
+    browser.press(ENTER).await;
+    console.wait_for_text("events, times in UTC").await;
+    focus_by_keyboard(console, "main ol.timeline a[href^='/notifications/']").await;
+    browser.press(ENTER).await;
+    console.wait_for_text("What was sent").await;
+    focus_by_keyboard(console, "[data-action='notification.cancel'] button").await;
+    browser.press(ENTER).await;
+    browser.find("dialog[open]").await;
+    focus_by_keyboard(console, "dialog button[value=yes]").await;
+    browser.press(ENTER).await;
+    let outcome = console.outcome().await;
+    assert!(outcome.contains("done"), "{outcome}");
+    let event = console.wait_for_action("notification.cancel").await;
+    assert_eq!(event["operator"], subject);
+    console.wait_for_text("CANCELLED").await;
+    console
+        .wait_for("return document.activeElement.tagName === 'H1'")
+        .await;
+    browser.run("history.back()").await;
+    console
+        .wait_for("return location.pathname === '/search'")
+        .await;
+    console.wait_for_text("events, times in UTC").await;
+}
+
+/// Moves the focus by the keyboard to the first element of a selector.
+async fn focus_by_keyboard(console: &Console, selector: &str) {
+    console.browser().find(selector).await;
+    let selector = Value::from(selector);
+    let is_focused =
+        format!("return document.activeElement === document.querySelector({selector})");
+    for _ in 0..80 {
+        if console.browser().run(&is_focused).await == true {
+            return;
+        }
+        console.browser().press("\u{e004}").await;
+    }
+    panic!("{selector} cannot be reached by the keyboard");
+}
+
+/// Asserts that a token that is checked on the page leaves it in no request.
+pub(super) async fn assert_token_is_not_sent(console: &Console) {
+    let own = console.token().await;
+    console.open("/tokens").await;
+    let _earlier = console.requests().await;
+    // Another signature, so that the token of the requests themselves is a different text.
+    let (signed, signature) = own.rsplit_once('.').expect("a JWT");
+    let reversed: String = signature.chars().rev().collect();
+    let pasted = format!("{signed}.{reversed}");
+    sensitive::record("token", &pasted);
+    for (token, expected) in [(&own, "valid"), (&pasted, "not valid")] {
+        let field = console.browser().find("#token-check textarea").await;
+        console
+            .browser()
+            .run("document.querySelector('#token-check textarea').value = ''")
+            .await;
+        field.type_text(token).await;
+        let button = console.browser().find("#token-check button").await;
+        button.click().await;
+        console
+            .wait_for(&format!(
+                "return [...document.querySelectorAll('#token-result dd')]\
+                 .some((detail) => detail.innerText.startsWith('{expected}'))"
+            ))
+            .await;
+    }
+    let sent = console.requests().await;
+    assert!(sent.is_empty(), "{sent:?}");
+    // The record of requests works.
+    console.open("/tokens").await;
+    let sent = console.requests().await;
+    let fragment = sent
+        .iter()
+        .find(|sent| sent.url.contains("/fragments/tokens"));
+    assert!(fragment.is_some_and(|sent| sent.text.contains(&own)));
+    assert!(!sent.iter().any(|sent| sent.text.contains(&reversed)));
+}

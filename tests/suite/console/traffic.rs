@@ -1,0 +1,94 @@
+//! Requests and notifications that the pages show, with values that contain HTML.
+
+use std::time::Duration;
+
+use postern_tests::http_body::json;
+use postern_tests::{Client, Person, Split};
+use serde_json::Value;
+
+use super::hostile;
+use super::mail_server::REJECTED_DOMAIN;
+
+/// Maximum time for a delivery.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
+
+/// What has happened.
+pub(super) struct Traffic {
+    /// A registered user.
+    pub(super) person: Person,
+    /// The address to which delivery has failed, and which is suppressed.
+    pub(super) rejected: String,
+    /// The notification to it.
+    pub(super) failed: String,
+    /// A notification that was sent.
+    pub(super) sent: String,
+    /// A notification that waits for tomorrow.
+    pub(super) scheduled: String,
+}
+
+/// Returns an address that no other test uses.
+pub(super) fn new_address(name: &str) -> String {
+    format!("{name}-{}@console.example", uuid::Uuid::new_v4().simple())
+}
+
+/// Sends requests and notifications, and waits until they are delivered or rejected.
+pub(super) async fn create(split: &Split) -> Traffic {
+    let surface = split.surface();
+    let person = surface.register_as(&new_address("ada")).await;
+    let wrong = json!({"email": person.email, "password": "wrong"});
+    let refused = surface.client().post("/auth/login").json(&wrong);
+    let refused = refused.header("user-agent", &hostile("agent"));
+    let _ = refused.send().await.problem(401, "invalid_credentials");
+    let path = "/actors/%3Cimg%20src=x%20onerror=window.taken=1%3E";
+    let _ = surface.client().get(path).send().await.expect(401);
+    let service = split.development().service_token("auth").await;
+    let service = surface.client().with_token(&service);
+    let rejected = format!("eve-{}{REJECTED_DOMAIN}", uuid::Uuid::new_v4().simple());
+    let tomorrow = json!(
+        postern_common::Clock::system()
+            .now()
+            .plus(Duration::from_secs(86_400))
+    );
+    let sent = accept(&service, &person.email, None).await;
+    let failed = accept(&service, &rejected, None).await;
+    let scheduled = accept(&service, "o'neil&b@example.com", Some(tomorrow)).await;
+    let sms = json!({"channel": "sms", "recipient": {"phone": "+14155550123"},
+        "template": "welcome", "variables": {"name": "Ada"}});
+    let _ = service.post_json("/notifications", &sms).await.expect(201);
+    until_status(&service, &sent, "SENT").await;
+    until_status(&service, &failed, "FAILED").await;
+    Traffic {
+        person,
+        rejected,
+        failed,
+        sent,
+        scheduled,
+    }
+}
+
+async fn accept(service: &Client, email: &str, send_at: Option<Value>) -> String {
+    let mut body = json!({"channel": "email", "recipient": {"email": email},
+        "template": "welcome", "variables": {"name": hostile("name")}});
+    if let Some(at) = send_at {
+        body["sendAt"] = at;
+    }
+    let accepted = service.post_json("/notifications", &body).await.expect(201);
+    accepted.string("/notificationId")
+}
+
+async fn until_status(service: &Client, id: &str, expected: &str) {
+    let reached = async {
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        loop {
+            poll.tick().await;
+            let path = format!("/notifications/{id}");
+            let view = service.get(&path).send().await.expect(200).json();
+            if view["status"] == expected {
+                return;
+            }
+        }
+    };
+    let reached = tokio::time::timeout(WAIT_LIMIT, reached).await;
+    reached.expect("the status is reached in time");
+}
