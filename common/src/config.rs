@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use self::include::{ConfigFiles, IncludeCache};
-pub use self::listener::{AdminListener, read_admin, read_listen};
-pub use self::source::{SourceText, SourceTexts};
+pub use self::listener::{AdminListener, read_admin, read_admin_with, read_listen};
+pub use self::source::{LocatedMistake, SourceText, SourceTexts};
 use crate::Secret;
 use crate::decode::{self, Mistakes, Object};
 use crate::exit::Exit;

@@ -2,6 +2,7 @@
 //! `/upstreams`, `/upstreams/names`, `/jwks/status`; and, with `[admin] token_env`, the routes under
 //! `/admin/`, one module for each.
 
+mod config;
 mod explain;
 mod info;
 mod keys;
@@ -24,17 +25,25 @@ use postern_common::secret::Secret;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
+use crate::config_editor::{ConfigEditor, MAX_TEXT_BYTES};
 use crate::routing::listing::{self, RouteSummary};
 use crate::state::GatewayState;
 use crate::upstream::{EndpointStatus, NameStatus};
 
-/// Returns all routes. Those under `/admin/` exist with a `token` only. Streams end with `stop`.
+/// Maximum bytes of a request body: a configuration text as a JSON string, in which quotes and line
+/// breaks need two bytes.
+const MAX_BODY_BYTES: usize = 2 * MAX_TEXT_BYTES + (64 << 10);
+
+/// Returns all routes. Those under `/admin/` exist with a `token` only. Streams
+/// end with `stop`.
 pub(crate) fn router(
     state: &Arc<GatewayState>,
     health: &Health,
+    editor: Option<&Arc<ConfigEditor>>,
     token: Option<&Secret>,
     stop: &CancellationToken,
 ) -> Router {
+    let editing = editor.map_or_else(Router::new, config::routes);
     let own = Router::new()
         .route("/config/status", get(config_status))
         .route("/routes", get(route_list))
@@ -44,7 +53,10 @@ pub(crate) fn router(
         .with_state(Arc::clone(state));
     postern_common::admin::router(health.clone(), state.metrics.registry.clone())
         .merge(own)
-        .merge(admin_api::protect(token, protected(state, health, stop)))
+        .merge(admin_api::protect(
+            token,
+            protected(state, health, stop).merge(editing),
+        ))
 }
 
 /// Returns the routes under `/admin/`, without their protection.
@@ -68,7 +80,11 @@ pub(crate) async fn serve(
     hosts: Vec<String>,
     stop: CancellationToken,
 ) {
-    postern_common::admin::serve(listener, router, Limits::default(), &hosts, stop).await;
+    let limits = Limits {
+        body: MAX_BODY_BYTES,
+        ..Limits::default()
+    };
+    postern_common::admin::serve(listener, router, limits, &hosts, stop).await;
 }
 
 async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::config::{AdminListener, Env, read_admin};
+use postern_common::config::{AdminListener, Env, read_admin_with};
 use postern_common::decode::{Field, Object};
 pub use postern_common::identity::ASSUMED_POOLS;
 use postern_common::identity::IdentityConfig;
@@ -50,7 +50,7 @@ pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
 pub use external_authorization::ExternalAuthorization;
 pub use files::config_files;
-pub(crate) use files::read_files;
+pub(crate) use files::{files_of_texts, files_with_text, read_files};
 pub use header_changes::HeaderChanges;
 pub use hedge::{HedgeConfig, HedgeDelay};
 pub use limits::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey};
@@ -85,6 +85,8 @@ pub struct Config {
     pub acme: Option<AcmeConfig>,
     /// The admin listener; default none.
     pub admin: Option<AdminListener>,
+    /// `[admin] history`: the folder of earlier configurations; default `<file>.history`.
+    pub config_history: Option<PathBuf>,
     /// The diagnostic log on standard error.
     pub log: Log,
     /// Worker threads; `None` for one per core. Read at startup only.
@@ -164,16 +166,14 @@ impl Config {
                 field.object(ListenerConfig::read)
             });
         let acme = acme::read(root, &listen);
-        let admin = read_admin(root, None, env);
+        let (admin, config_history) = read_admin(root, env);
         let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let server = root
             .section("server", ServerConfig::read)
             .unwrap_or_default();
         let identity = IdentityConfig::read(root, env);
-        let tokens = root
-            .section("tokens", TokenConfig::read)
-            .unwrap_or_default();
+        let tokens = section_or_default(root, "tokens", TokenConfig::read);
         let api_keys = root.section("api_keys", |section| {
             section.required("file", |field| field.text(1..=4096))
         });
@@ -186,9 +186,7 @@ impl Config {
         });
         let defaults = defaults.unwrap_or_default();
         limits.deadline = defaults.deadline;
-        let stop = root
-            .section("stop", ShutdownConfig::read)
-            .unwrap_or_default();
+        let stop = section_or_default(root, "stop", ShutdownConfig::read);
         let handover = root.section("handover", |section| {
             section.required("socket", |f| f.text(1..=100))
         });
@@ -212,6 +210,7 @@ impl Config {
             listen,
             acme,
             admin,
+            config_history,
             log,
             workers,
             server,
@@ -257,6 +256,23 @@ impl Config {
             .filter_map(|upstream| upstream.tls.as_ref())
             .any(|tls| tls.ca.is_none())
     }
+}
+
+/// Reads `[admin]` with the folder of the history.
+fn read_admin(root: &Object<'_>, env: &Env) -> (Option<AdminListener>, Option<PathBuf>) {
+    let mut history = None;
+    let admin = read_admin_with(root, None, env, |admin| {
+        history = admin.optional("history", |field| field.text(1..=4096));
+    });
+    (admin, history.map(PathBuf::from))
+}
+
+fn section_or_default<T: Default>(
+    root: &Object<'_>,
+    name: &'static str,
+    read: impl FnOnce(&Object<'_>) -> Option<T>,
+) -> T {
+    root.section(name, read).unwrap_or_default()
 }
 
 fn read_tracing(root: &Object<'_>, env: &Env) -> Option<TracingConfig> {

@@ -11,7 +11,8 @@
 //!    returns the response, compressed by `compression` if the route asks for it;
 //! 6. [`telemetry`] records the result.
 //!
-//! `state` is shared by all requests, and `admin` shows it to operators. The documentation of each
+//! `state` is shared by all requests, and `admin` shows it to operators, who change the
+//! configuration file by `config_editor`. The documentation of each
 //! module lists the modules that it may depend on; there are no dependency cycles. [`config`],
 //! [`api_keys`], [`rate_limiter`], [`routing`], [`message::framing`] and [`message::target`] do not use Pingora.
 
@@ -46,6 +47,8 @@ mod compression;
 pub mod telemetry;
 
 mod state;
+
+mod config_editor;
 
 mod admin;
 

@@ -19,6 +19,8 @@ mod compression;
 mod compression_client;
 mod compression_peers;
 mod config_checks;
+mod config_editing;
+mod config_editing_hostile;
 mod connections;
 mod cors;
 mod defaults;

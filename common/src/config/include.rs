@@ -7,12 +7,17 @@ use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
-use super::source::SourceTexts;
+use super::source::{LocatedMistake, SourceTexts};
 use crate::decode::{self, Mistake, Mistakes, Node, Object, Value, Weight};
 use crate::exit::Exit;
 
 /// The key whose patterns name the files to include.
 const INCLUDE: &str = "include";
+
+/// Maximum number of files that one pattern matches.
+const MAX_MATCHES: usize = 10_000;
+/// Maximum bytes of all included files.
+const MAX_INCLUDED_BYTES: u64 = 64 << 20;
 
 /// As in a shell, `*` matches no name that begins with a dot, such as the lock file of an editor.
 const GLOB_OPTIONS: MatchOptions = MatchOptions {
@@ -62,13 +67,21 @@ impl ConfigFiles {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
+        Ok(Self::with_text(path, text, tables, cache))
+    }
+
+    /// Reads the files as [`ConfigFiles::read`] does, with `text` in place of the contents of the
+    /// file itself.
+    #[must_use]
+    pub fn with_text(
+        path: &Path,
+        text: String,
+        tables: &'static [&'static str],
+        cache: &mut IncludeCache,
+    ) -> Self {
+        let name = path.display().to_string();
         cache.update(&text);
-        let mut files = Self {
-            main: NamedText { name, text },
-            included: Vec::new(),
-            faults: Vec::new(),
-            tables,
-        };
+        let mut files = Self::of_texts((name, text), Vec::new(), tables);
         let mut seen = BTreeSet::new();
         for (at, pattern) in cache.patterns.iter().enumerate() {
             let found = expand(path, pattern).and_then(|paths| {
@@ -80,7 +93,23 @@ impl ConfigFiles {
                 files.faults.push((at, fault));
             }
         }
-        Ok(files)
+        files
+    }
+
+    /// Returns the configuration of texts with their names, which were read before. No file is read.
+    #[must_use]
+    pub fn of_texts(
+        main: (String, String),
+        included: Vec<(String, String)>,
+        tables: &'static [&'static str],
+    ) -> Self {
+        let named = |(name, text)| NamedText { name, text };
+        Self {
+            main: named(main),
+            included: included.into_iter().map(named).collect(),
+            faults: Vec::new(),
+            tables,
+        }
     }
 
     /// Reads a file that a pattern matches, unless it has been read already.
@@ -100,9 +129,26 @@ impl ConfigFiles {
         if !seen.insert(canonical) {
             return Ok(());
         }
+        let included = self.included.iter().map(|file| file.text.len() as u64);
+        let bytes = path.metadata().map_err(unreadable)?.len();
+        if bytes.saturating_add(included.sum()) > MAX_INCLUDED_BYTES {
+            return Err(format!("{name}: the included files have more than 64 MiB"));
+        }
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
         self.included.push(NamedText { name, text });
         Ok(())
+    }
+
+    /// Returns the text of the file itself.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.main.text
+    }
+
+    /// Returns the names and texts of the included files.
+    pub fn included_texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let files = self.included.iter();
+        files.map(|file| (file.name.as_str(), file.text.as_str()))
     }
 
     /// Returns the names of the included files.
@@ -126,6 +172,53 @@ impl ConfigFiles {
     /// # Errors
     /// Exit status 64, with one line per mistake: file, line, key and reason.
     pub fn decode<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
+        self.decode_or(read, |sources, mistakes| {
+            Exit::usage(sources.describe(mistakes))
+        })
+    }
+
+    /// Decodes the configuration as [`ConfigFiles::decode`] does.
+    ///
+    /// # Errors
+    /// Every mistake with its place.
+    pub fn check<T>(
+        &self,
+        read: impl FnOnce(&Object<'_>) -> Option<T>,
+    ) -> Result<T, Vec<LocatedMistake>> {
+        self.decode_or(read, |sources, mistakes| {
+            mistakes.iter().map(|it| sources.locate(it)).collect()
+        })
+    }
+
+    /// Returns the file and the line of offsets that a reader of [`ConfigFiles::check`] got from
+    /// [`Object::offset_at`].
+    #[must_use]
+    pub fn places(&self, offsets: &[usize]) -> Vec<(&str, usize)> {
+        let mut start = 0;
+        let files = std::iter::once(&self.main).chain(&self.included);
+        let indexed: Vec<(usize, &str, Vec<usize>)> = files
+            .map(|file| {
+                let first = start;
+                start += file.text.len() + 1;
+                let newlines = file.text.match_indices('\n').map(|(at, _)| at);
+                (first, file.name.as_str(), newlines.collect())
+            })
+            .collect();
+        let place = |offset: &usize| {
+            let found = indexed.iter().rev().find(|(first, ..)| first <= offset);
+            found.map_or(("", 1), |(first, name, newlines)| {
+                let at = offset - first;
+                (*name, 1 + newlines.partition_point(|newline| *newline < at))
+            })
+        };
+        offsets.iter().map(place).collect()
+    }
+
+    fn decode_or<T, E>(
+        &self,
+        read: impl FnOnce(&Object<'_>) -> Option<T>,
+        describe: impl FnOnce(&SourceTexts, &[Mistake]) -> E,
+    ) -> Result<T, E> {
         let mistakes = Mistakes::default();
         let mut sources = SourceTexts::of(&self.main.name, &self.main.text);
         let mut root = decode::toml(&self.main.text, &mistakes);
@@ -152,7 +245,7 @@ impl ConfigFiles {
         });
         mistakes
             .finish(value)
-            .map_err(|mistakes| Exit::usage(sources.describe(&mistakes)))
+            .map_err(|mistakes| describe(&sources, &mistakes))
     }
 
     /// Adds the tables of an included file.
@@ -284,8 +377,12 @@ fn expand(from: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
     let matches = glob::glob_with(&whole, GLOB_OPTIONS)
         .map_err(|error| format!("is not a pattern: {error}"))?;
     let mut paths = matches
+        .take(MAX_MATCHES + 1)
         .collect::<Result<Vec<PathBuf>, _>>()
         .map_err(|error| format!("cannot read: {error}"))?;
+    if paths.len() > MAX_MATCHES {
+        return Err(format!("{pattern}: matches more than {MAX_MATCHES} files"));
+    }
     paths.sort();
     if paths.is_empty() && !pattern.contains(['*', '?', '[']) {
         return Err(format!("{pattern}: there is no such file"));

@@ -51,8 +51,20 @@ pub fn read_admin(
     default: Option<SocketAddr>,
     env: &Env,
 ) -> Option<AdminListener> {
+    read_admin_with(root, default, env, |_| {})
+}
+
+/// Reads the table `[admin]` as [`read_admin`] does, with further keys of a process.
+#[must_use]
+pub fn read_admin_with(
+    root: &Object<'_>,
+    default: Option<SocketAddr>,
+    env: &Env,
+    further: impl FnOnce(&Object<'_>),
+) -> Option<AdminListener> {
     root.renamed("admin_hosts", "[admin] hosts");
     let read = |admin: &Object<'_>| {
+        further(admin);
         let address = match default {
             Some(default) => admin.or("address", default, |field| field.socket_addr()),
             None => admin.required("address", |field| field.socket_addr())?,

@@ -1,5 +1,9 @@
 //! The texts that a configuration tree was parsed from.
 
+use std::fmt;
+
+use serde::Serialize;
+
 use crate::decode::Mistake;
 
 /// Texts in the order of their offsets: the offsets of nodes and mistakes count through all of
@@ -16,6 +20,19 @@ pub struct SourceText {
     start: usize,
     /// Number of items that earlier texts have added to the arrays of the root, by name.
     earlier_items: Vec<(String, usize)>,
+}
+
+/// A mistake with its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LocatedMistake {
+    /// The name of the text; empty if there is none.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The dotted key, with positions within this text; empty for the text as a whole.
+    pub key: String,
+    /// One sentence, never with the value of a secret.
+    pub message: String,
 }
 
 // === impl SourceTexts ===
@@ -58,38 +75,58 @@ impl SourceTexts {
     pub fn describe(&self, mistakes: &[Mistake]) -> String {
         let lines: Vec<String> = mistakes
             .iter()
-            .map(|mistake| self.describe_one(mistake))
+            .map(|mistake| self.locate(mistake).to_string())
             .collect();
         lines.join("\n")
     }
 
-    fn describe_one(&self, mistake: &Mistake) -> String {
+    /// Returns a mistake with its place.
+    #[must_use]
+    pub fn locate(&self, mistake: &Mistake) -> LocatedMistake {
         let key = match self.at(mistake.offset) {
             Some(source) => source.local_key(&mistake.pointer),
             None => String::new(),
         };
-        let colon = if key.is_empty() { "" } else { ": " };
         let related = mistake.related.map(|other| self.place(other));
-        let related = related.map_or(String::new(), |place| format!(" ({place})"));
-        let place = self.place(mistake.offset);
-        format!("{place}: {key}{colon}{}{related}", mistake.detail)
+        let related = related.map_or(String::new(), |(file, line)| format!(" ({file}:{line})"));
+        let (file, line) = self.place(mistake.offset);
+        LocatedMistake {
+            file,
+            line,
+            key,
+            message: format!("{}{related}", mistake.detail),
+        }
     }
 
-    /// Returns the `file:line` of an offset.
-    fn place(&self, offset: usize) -> String {
+    /// Returns the name and the line of an offset.
+    fn place(&self, offset: usize) -> (String, usize) {
         let Some(source) = self.at(offset) else {
-            return String::new();
+            return (String::new(), 1);
         };
         let before = source.text.as_bytes().get(..offset - source.start);
         let before = before.unwrap_or(source.text.as_bytes());
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        format!("{}:{line}", source.name)
+        (source.name.clone(), line)
     }
 
     /// Returns the text that contains an offset.
     #[must_use]
     pub fn at(&self, offset: usize) -> Option<&SourceText> {
         self.0.iter().rev().find(|source| source.start <= offset)
+    }
+}
+
+// === impl LocatedMistake ===
+
+/// `file:line: key: message`.
+impl fmt::Display for LocatedMistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colon = if self.key.is_empty() { "" } else { ": " };
+        write!(
+            f,
+            "{}:{}: {}{colon}{}",
+            self.file, self.line, self.key, self.message
+        )
     }
 }
 

@@ -126,6 +126,28 @@ impl Object<'_> {
     /// value, such as `listen.0.tls.key`. If it does not exist, the mistake is located at its
     /// nearest existing ancestor.
     pub fn fail_at(&self, path: &str, code: &'static str, detail: impl Into<String>) {
+        let (pointer, offset) = self.nearest(path);
+        let detail = detail.into();
+        self.mistakes.note(Mistake {
+            pointer,
+            offset,
+            weight: Weight::Unacceptable,
+            code,
+            detail,
+            related: None,
+        });
+    }
+
+    /// Returns the byte offset of the value at a path as in [`Object::fail_at`], or of the nearest
+    /// value around it. `None` if this object has no field of the first name.
+    #[must_use]
+    pub fn offset_at(&self, path: &str) -> Option<usize> {
+        let is_known = self.entries.iter().any(|(name, _)| is_first(path, name));
+        is_known.then(|| self.nearest(path).1)
+    }
+
+    /// Returns the pointer and the offset of the value at a path, or of the nearest one around it.
+    fn nearest(&self, path: &str) -> (String, usize) {
         let (mut pointer, mut offset) = (self.at.pointer(), self.offset);
         let mut below = self.entries.iter().find(|(name, _)| is_first(path, name));
         let mut rest = path;
@@ -147,15 +169,7 @@ impl Object<'_> {
             };
             below = entries.iter().find(|(name, _)| is_first(rest, name));
         }
-        let detail = detail.into();
-        self.mistakes.note(Mistake {
-            pointer,
-            offset,
-            weight: Weight::Unacceptable,
-            code,
-            detail,
-            related: None,
-        });
+        (pointer, offset)
     }
 
     /// Returns whether no mistake has been recorded so far in the whole text.

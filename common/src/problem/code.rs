@@ -67,6 +67,8 @@ codes! {
     NotFound = "not_found", 404, "There is nothing here";
     MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
     IdempotencyKeyReused = "idempotency_key_reused", 409, "The idempotency key was used with another body";
+    ConfigurationChanged = "configuration_changed", 409, "The configuration has changed since it was read";
+    ConfigurationReadOnly = "configuration_read_only", 409, "The configuration file cannot be written here";
     BodyTooLarge = "body_too_large", 413, "The body of the request is too large";
     TargetTooLong = "target_too_long", 414, "The request target is too long";
     UnsupportedMediaType = "unsupported_media_type", 415, "The content type is not supported here";

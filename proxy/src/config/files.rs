@@ -21,3 +21,16 @@ pub fn config_files(path: &Path) -> Result<ConfigFiles, Exit> {
 pub(crate) fn read_files(path: &Path, cache: &mut IncludeCache) -> Result<ConfigFiles, Exit> {
     ConfigFiles::read(path, &INCLUDED_TABLES, cache)
 }
+
+/// Reads the files as [`config_files`] does, with `text` in place of the contents of the file.
+pub(crate) fn files_with_text(path: &Path, text: String) -> ConfigFiles {
+    ConfigFiles::with_text(path, text, &INCLUDED_TABLES, &mut IncludeCache::default())
+}
+
+/// Returns the configuration of texts with their names, without reading a file.
+pub(crate) fn files_of_texts(
+    main: (String, String),
+    included: Vec<(String, String)>,
+) -> ConfigFiles {
+    ConfigFiles::of_texts(main, included, &INCLUDED_TABLES)
+}

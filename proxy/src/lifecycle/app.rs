@@ -19,12 +19,14 @@ use postern_common::secret::Secret;
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::trace::{SpanExportTask, Tracer};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::certificates::{AcmeRenewal, HostGuard};
 use crate::config::{Config, ShutdownConfig};
+use crate::config_editor::ConfigEditor;
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::lifecycle::background_tasks;
@@ -59,6 +61,8 @@ pub struct App {
     handover: Option<PathBuf>,
     admin_hosts: Vec<String>,
     admin_token: Option<Secret>,
+    /// The editor of the configuration file; `None` without a file or without `admin_token`.
+    editor: Option<Arc<ConfigEditor>>,
     service_manager: Option<ServiceManager>,
     exporter: Option<SpanExportTask>,
     renewal: Option<AcmeRenewal>,
@@ -95,10 +99,7 @@ impl App {
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
             (StartupOnlySettings::of(&config), config.handover.clone());
-        let (admin_hosts, admin_token) = match &config.admin {
-            Some(admin) => (admin.hosts.clone(), admin.token.clone()),
-            None => (Vec::new(), None),
-        };
+        let (admin_hosts, admin_token) = admin_access(&config);
         let (keys, connections) = (config.limits.keys, config.limits.connections);
         let pingora = Arc::new(pingora_settings(&config));
         let runtime_config = RuntimeConfig::new(config, None, &metrics, &clock)?;
@@ -145,6 +146,7 @@ impl App {
             handover,
             admin_hosts,
             admin_token,
+            editor: None,
             service_manager: None,
             exporter,
             renewal,
@@ -231,9 +233,15 @@ impl App {
         if let Some(source) = self.source.take() {
             let tls = listener_tls::of(&self.protocols);
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&tasks.pools));
-            let reloader =
-                ConfigReloader::new(source, state, pools, tls, self.startup_settings.clone());
-            tasks.spawn(reloader.run(background.clone()));
+            let settings = &self.startup_settings;
+            let editor = self.admin_token.as_ref();
+            let editor = editor.and_then(|_| source.editor(settings, &state));
+            let (editor, edited) = editor.unzip();
+            self.editor = editor.map(Arc::new);
+            let edited = edited.unwrap_or_else(|| mpsc::channel(1).1);
+            let reloader = ConfigReloader::new(source, state, pools, tls, settings.clone());
+            let reloader = reloader.recorded_by(self.editor.clone());
+            tasks.spawn(reloader.run(background.clone(), edited));
         }
         tasks
     }
@@ -273,7 +281,8 @@ impl App {
         let admin_stop = background.child_token();
         let admin = listeners.admin.map(|listener| {
             let token = self.admin_token.as_ref();
-            let router = admin::router(&self.state, &self.health, token, &admin_stop);
+            let editor = self.editor.as_ref();
+            let router = admin::router(&self.state, &self.health, editor, token, &admin_stop);
             tokio::spawn(admin::serve(
                 listener,
                 router,
@@ -378,6 +387,14 @@ async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &Cancellat
             drain_s = stop.drain.as_secs(),
             "drain timeout exceeded, closing connections"
         );
+    }
+}
+
+/// Returns the host names and the secret of the admin listener.
+fn admin_access(config: &Config) -> (Vec<String>, Option<Secret>) {
+    match &config.admin {
+        Some(admin) => (admin.hosts.clone(), admin.token.clone()),
+        None => (Vec::new(), None),
     }
 }
 

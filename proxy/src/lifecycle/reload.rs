@@ -22,7 +22,9 @@ use tokio::sync::oneshot;
 
 use crate::certificates::ServerTls;
 use crate::config::{Config, read_files};
+use crate::config_editor::{CheckRules, ConfigEditor, ReloadRequests};
 use crate::lifecycle::background_tasks::PoolTasks;
+use crate::lifecycle::file_checks::check_files;
 use crate::lifecycle::idle_priority_thread::IdlePriorityThread;
 use crate::lifecycle::startup_settings::StartupOnlySettings;
 use crate::state::GatewayState;
@@ -48,10 +50,8 @@ pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
     includes: Mutex<IncludeCache>,
-    /// Hash of the files at startup.
-    initial_hash: Option<u64>,
-    /// Names of the included files at startup.
-    initial_files: Vec<String>,
+    /// The files at startup.
+    initial: Option<ConfigFiles>,
 }
 
 /// Watches the configuration files and activates changes.
@@ -67,6 +67,8 @@ pub(crate) struct ConfigReloader {
     /// Previous configurations that requests still use. They are dropped on the idle thread,
     /// because dropping ten thousand routes takes milliseconds.
     retired: Mutex<Vec<Arc<RuntimeConfig>>>,
+    /// The editor of the admin listener, which records what becomes active.
+    editor: Option<Arc<ConfigEditor>>,
 }
 
 /// A request to check the file.
@@ -89,7 +91,7 @@ enum ReloadOutcome {
 
 /// A configuration that is ready to be activated.
 struct PreparedConfig {
-    included_files: Vec<String>,
+    files: ConfigFiles,
     startup_settings: StartupOnlySettings,
     issuers: Vec<Issuer>,
     runtime_config: RuntimeConfig,
@@ -115,14 +117,30 @@ impl ConfigSource {
             path,
             env,
             includes: Mutex::default(),
-            initial_hash: None,
-            initial_files: Vec::new(),
+            initial: None,
         };
-        if let Ok(files) = source.files() {
-            source.initial_hash = Some(files.hash());
-            source.initial_files = files.included().map(str::to_owned).collect();
-        }
+        source.initial = source.files().ok();
         source
+    }
+
+    /// Creates the editor of these files.
+    pub(crate) fn editor(
+        &self,
+        startup_settings: &StartupOnlySettings,
+        state: &Arc<GatewayState>,
+    ) -> Option<(ConfigEditor, ReloadRequests)> {
+        let history = startup_settings.config_history();
+        let startup_settings = startup_settings.clone();
+        let rules = CheckRules {
+            env: self.env.clone(),
+            check_files,
+            restart_needed: Arc::new(move |config: &Config| {
+                startup_settings.differences(&StartupOnlySettings::of(config))
+            }),
+        };
+        let files = self.initial.clone()?;
+        let (path, state) = (self.path.clone(), Arc::clone(state));
+        Some(ConfigEditor::new(path, history, rules, files, state))
     }
 
     fn files(&self) -> Result<ConfigFiles, Exit> {
@@ -146,12 +164,12 @@ impl ConfigSource {
         if last_tried == Some(hash) {
             return ReloadOutcome::Unchanged;
         }
-        ReloadOutcome::of(hash, || self.prepare(&files, before, metrics, clock))
+        ReloadOutcome::of(hash, || self.prepare(files, before, metrics, clock))
     }
 
     fn prepare(
         &self,
-        files: &ConfigFiles,
+        files: ConfigFiles,
         before: &RuntimeConfig,
         metrics: &GatewayMetrics,
         clock: &Clock,
@@ -161,7 +179,7 @@ impl ConfigSource {
         let issuers = config.issuers(&before.route_table.routes);
         let runtime_config = RuntimeConfig::new(config, Some(before), metrics, clock)?;
         Ok(PreparedConfig {
-            included_files: files.included().map(str::to_owned).collect(),
+            files,
             startup_settings,
             issuers,
             runtime_config,
@@ -184,15 +202,18 @@ impl ConfigReloader {
         tls: Vec<Arc<ServerTls>>,
         startup_settings: StartupOnlySettings,
     ) -> Self {
-        let last_tried = Mutex::new(source.initial_hash);
-        let hash = source.initial_hash.map(|hash| format!("{hash:016x}"));
+        let initial = source.initial.as_ref();
+        let last_tried = initial.map(ConfigFiles::hash);
+        let hash = last_tried.map(|hash| format!("{hash:016x}"));
+        let included = initial.into_iter().flat_map(ConfigFiles::included);
+        let included: Vec<String> = included.map(str::to_owned).collect();
         if let Some(hash) = &hash {
             state.metrics.config.set_hash(hash);
         }
         let mut status = state.config_status.lock();
         status.file = Some(source.path.display().to_string());
         status.hash = hash;
-        status.included_files.clone_from(&source.initial_files);
+        status.included_files = included;
         drop(status);
         Self {
             source: Arc::new(source),
@@ -200,14 +221,21 @@ impl ConfigReloader {
             pools,
             tls,
             startup_settings,
-            last_tried,
+            last_tried: Mutex::new(last_tried),
             retired: Mutex::default(),
+            editor: None,
         }
     }
 
-    /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until
-    /// `stop`.
-    pub(crate) async fn run(self, stop: CancellationToken) {
+    /// Records what becomes active in the history of an editor.
+    pub(crate) fn recorded_by(mut self, editor: Option<Arc<ConfigEditor>>) -> Self {
+        self.editor = editor;
+        self
+    }
+
+    /// Follows the file, SIGHUP (configuration and certificates), SIGUSR1 (access log) and the
+    /// requests of an editor until `stop`.
+    pub(crate) async fn run(self, stop: CancellationToken, mut edited: ReloadRequests) {
         let (Ok(mut hangup), Ok(mut user)) = (
             signal(SignalKind::hangup()),
             signal(SignalKind::user_defined1()),
@@ -224,8 +252,13 @@ impl ConfigReloader {
             }
         };
         loop {
+            let mut requester = None;
             let forced = tokio::select! {
                 () = stop.cancelled() => break,
+                Some(done) = edited.recv() => {
+                    requester = Some(done);
+                    false
+                }
                 _ = user.recv() => {
                     state.access_log.reopen();
                     continue;
@@ -236,6 +269,9 @@ impl ConfigReloader {
             let (request, completed) = ReloadRequest::new(forced);
             if requests.send(request).is_err() || completed.await.is_err() {
                 tracing::error!("configuration reload panicked");
+            }
+            if let Some(done) = requester {
+                let _gone = done.send(());
             }
         }
         drop(requests);
@@ -255,6 +291,9 @@ impl ConfigReloader {
                 let _runtime = runtime.enter();
                 if let Err(error) = rustix::process::nice(RELOAD_THREAD_NICENESS) {
                     tracing::warn!(%error, "reload thread priority not lowered");
+                }
+                if let Some(editor) = &self.editor {
+                    editor.record_start();
                 }
                 for ReloadRequest { forced, done } in received {
                     // On a panic, the requester is notified by its dropped channel.
@@ -310,16 +349,21 @@ impl ConfigReloader {
             ReloadOutcome::Valid(hash, prepared) => {
                 *self.last_tried() = Some(hash);
                 match self.activate(*prepared) {
-                    Ok(restart_needed) => self.record_success(hash, &restart_needed),
+                    Ok((restart_needed, files)) => {
+                        self.record_success(hash, &restart_needed);
+                        if let Some(editor) = &self.editor {
+                            editor.record(files);
+                        }
+                    }
                     Err(exit) => self.record_failure(exit.message()),
                 }
             }
         }
     }
 
-    fn activate(&self, prepared: PreparedConfig) -> Result<Vec<&'static str>, Exit> {
+    fn activate(&self, prepared: PreparedConfig) -> Result<(Vec<&'static str>, ConfigFiles), Exit> {
         let PreparedConfig {
-            included_files,
+            files,
             startup_settings,
             issuers,
             runtime_config,
@@ -343,8 +387,10 @@ impl ConfigReloader {
         let before = self.state.runtime_config.swap(Arc::new(runtime_config));
         self.state.runtime_config.load().drain_replaced(&before);
         self.retired.lock().push(before);
-        self.update_status(|status| status.included_files = included_files);
-        Ok(self.startup_settings.differences(&startup_settings))
+        let included = files.included().map(str::to_owned).collect();
+        self.update_status(|status| status.included_files = included);
+        let restart_needed = self.startup_settings.differences(&startup_settings);
+        Ok((restart_needed, files))
     }
 
     fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {

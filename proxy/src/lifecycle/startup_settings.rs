@@ -14,6 +14,7 @@ pub(crate) struct StartupOnlySettings {
     listen: Vec<ListenerConfig>,
     acme: Option<AcmeConfig>,
     admin: Option<AdminListener>,
+    config_history: Option<PathBuf>,
     log: Log,
     workers: Option<usize>,
     access_log: AccessLogConfig,
@@ -32,6 +33,7 @@ impl StartupOnlySettings {
             listen,
             acme,
             admin,
+            config_history,
             log,
             workers,
             identity: _,
@@ -55,6 +57,7 @@ impl StartupOnlySettings {
             listen: listen.iter().map(ListenerConfig::without_access).collect(),
             acme: acme.clone(),
             admin: admin.clone(),
+            config_history: config_history.clone(),
             log: log.clone(),
             workers: *workers,
             access_log: access_log.clone(),
@@ -65,11 +68,17 @@ impl StartupOnlySettings {
         }
     }
 
+    /// Returns `[admin] history`.
+    pub(crate) fn config_history(&self) -> Option<PathBuf> {
+        self.config_history.clone()
+    }
+
     pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
         let Self {
             listen,
             acme,
             admin,
+            config_history,
             log,
             workers,
             access_log,
@@ -81,7 +90,10 @@ impl StartupOnlySettings {
         let all = [
             ("listen", *listen != other.listen),
             ("acme", *acme != other.acme),
-            ("admin", *admin != other.admin),
+            (
+                "admin",
+                *admin != other.admin || *config_history != other.config_history,
+            ),
             ("log", *log != other.log),
             ("workers", *workers != other.workers),
             ("access_log", *access_log != other.access_log),

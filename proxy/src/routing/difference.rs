@@ -22,7 +22,7 @@ use crate::routing::table::{RouteMatch, RouteTable};
 
 use callers::{CallerKind, addresses, callers};
 pub use request_space::TooManyRequests;
-use request_space::{METHODS, Representative, representatives};
+use request_space::{MAX_REQUESTS, METHODS, Representative, representatives};
 
 /// A change of the decision on some requests, with an example.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -80,7 +80,19 @@ struct Side<'c> {
 /// # Errors
 /// The routes distinguish too many kinds of requests.
 pub fn differences(old: &Config, new: &Config) -> Result<Vec<Difference>, TooManyRequests> {
-    let requests = representatives(&old.routes, &new.routes)?;
+    differences_within(old, new, MAX_REQUESTS)
+}
+
+/// Returns the changes as [`differences`] does, of at most `max` kinds of requests.
+///
+/// # Errors
+/// The routes distinguish more.
+pub(crate) fn differences_within(
+    old: &Config,
+    new: &Config,
+    max: usize,
+) -> Result<Vec<Difference>, TooManyRequests> {
+    let requests = representatives(&old.routes, &new.routes, max)?;
     let sides = [Side::new(old), Side::new(new)];
     let mut compared = HashSet::new();
     let mut found = Vec::new();

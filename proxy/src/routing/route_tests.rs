@@ -47,6 +47,18 @@ fn run_tests(
     table.routes
 }
 
+/// Returns for each test of a decoded configuration why it fails; `None` if it passes.
+pub(crate) fn test_failures(config: &Config) -> Vec<Option<String>> {
+    if config.tests.is_empty() {
+        return Vec::new();
+    }
+    let table = RouteTable::new(config.routes.clone());
+    let tests = config.tests.iter();
+    tests
+        .map(|test| test_failure(&table, &config.upstreams, test))
+        .collect()
+}
+
 fn test_failure(
     table: &RouteTable,
     upstreams: &[UpstreamConfig],

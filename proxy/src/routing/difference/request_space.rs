@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use crate::config::{HostPattern, MatchCondition, PathPattern, PathSegment, Route, RoutePattern};
 use crate::message::target::RequestTarget;
 
-/// Maximum number of representatives. A configuration needs about one for each segment of its
-/// templates.
-const MAX_REQUESTS: usize = 1_000_000;
+/// Maximum number of representatives in a command. A configuration needs about one for each segment
+/// of its templates.
+pub(super) const MAX_REQUESTS: usize = 1_000_000;
 
 /// Methods of representatives: those that routes can use, and one that they cannot.
 pub(super) const METHODS: [&str; 8] = [
@@ -32,19 +32,20 @@ pub(super) struct Representative {
 
 /// The space of requests cannot be enumerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the routes distinguish more than {MAX_REQUESTS} kinds of requests")]
-pub struct TooManyRequests;
+#[error("the routes distinguish more than {0} kinds of requests")]
+pub struct TooManyRequests(usize);
 
 /// A condition on a header field (`false`) or a query parameter (`true`).
 type Atom = (bool, MatchCondition);
 
-/// Returns representatives of all requests, simple ones first.
+/// Returns representatives of all requests, at most `max`, simple ones first.
 ///
 /// A request is characterised by the patterns that match its host, the path of literal and other
 /// segments, and the conditions that it satisfies; these are enumerated separately.
 pub(super) fn representatives(
     old: &[Route],
     new: &[Route],
+    max: usize,
 ) -> Result<Vec<Representative>, TooManyRequests> {
     let patterns: Vec<&RoutePattern> = old.iter().chain(new).map(|route| &route.pattern).collect();
     let fresh = fresh_word(&patterns);
@@ -58,13 +59,14 @@ pub(super) fn representatives(
         let templates: Vec<&PathPattern> = here.iter().map(|pattern| &pattern.path).collect();
         let mut paths = PathSpace {
             fresh: &fresh,
+            max,
             paths: Vec::new(),
         };
         paths.extend(&templates, 0, &mut String::new())?;
         for path in paths.paths {
-            let conditions = condition_sets(&here, &path)?;
-            if found.len() + conditions.len() > MAX_REQUESTS {
-                return Err(TooManyRequests);
+            let conditions = condition_sets(&here, &path, max)?;
+            if found.len() + conditions.len() > max {
+                return Err(TooManyRequests(max));
             }
             for atoms in conditions {
                 let (headers, query) = fields(&atoms, &fresh);
@@ -130,6 +132,8 @@ fn matches_host(pattern: &RoutePattern, host: &str) -> bool {
 /// The paths that templates can tell apart.
 struct PathSpace<'a> {
     fresh: &'a str,
+    /// Maximum number of paths.
+    max: usize,
     paths: Vec<String>,
 }
 
@@ -145,8 +149,8 @@ impl PathSpace<'_> {
         path: &mut String,
     ) -> Result<(), TooManyRequests> {
         if depth > 0 && is_canonical(path) {
-            if self.paths.len() == MAX_REQUESTS {
-                return Err(TooManyRequests);
+            if self.paths.len() >= self.max {
+                return Err(TooManyRequests(self.max));
             }
             self.paths.push(path.clone());
         }
@@ -195,6 +199,7 @@ fn is_canonical(path: &str) -> bool {
 fn condition_sets(
     patterns: &[&RoutePattern],
     path: &str,
+    max: usize,
 ) -> Result<BTreeSet<BTreeSet<Atom>>, TooManyRequests> {
     let mut sets = BTreeSet::from([BTreeSet::new()]);
     for pattern in patterns {
@@ -206,8 +211,8 @@ fn condition_sets(
         let atoms: BTreeSet<Atom> = headers.chain(queries).collect();
         let with: Vec<BTreeSet<Atom>> = sets.iter().map(|set| set | &atoms).collect();
         sets.extend(with);
-        if sets.len() > MAX_REQUESTS {
-            return Err(TooManyRequests);
+        if sets.len() > max {
+            return Err(TooManyRequests(max));
         }
     }
     Ok(sets)

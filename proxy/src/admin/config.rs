@@ -1,0 +1,299 @@
+//! `/admin/config`: the configuration file, its check, its replacement and its history.
+
+use std::sync::Arc;
+
+use axum::Json as JsonBody;
+use axum::Router;
+use axum::extract::{Path, State as Shared};
+use axum::response::Response;
+use axum::routing::{get, post};
+use postern_common::admin_api::{self, AdminAction, Operator};
+use postern_common::decode::Object;
+use postern_common::http::{Json, RequestId};
+use postern_common::{Code, Problem};
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+
+use crate::config_editor::{
+    Change, ChangeError, Changed, CheckError, CheckReport, ConfigEditor, MAX_TEXT_BYTES,
+    StoredEntry, hash_text,
+};
+
+type Editor = Shared<Arc<ConfigEditor>>;
+
+/// Maximum bytes of included files in an answer; the text of further ones is left out.
+const MAX_INCLUDED_BYTES: usize = 2 << 20;
+/// Seconds after which a check can be tried again.
+const RETRY_AFTER_S: u32 = 5;
+
+/// A text for the file.
+struct Replacement {
+    text: Option<String>,
+    base_hash: String,
+    refuse_widened: bool,
+}
+
+/// Returns the routes.
+pub(super) fn routes(editor: &Arc<ConfigEditor>) -> Router {
+    Router::new()
+        .route("/admin/config", get(current).put(save))
+        .route("/admin/config/check", post(check))
+        .route("/admin/config/history", get(history))
+        .route("/admin/config/history/{number}", get(entry))
+        .route("/admin/config/history/{number}/restore", post(restore))
+        .with_state(Arc::clone(editor))
+}
+
+/// Returns the file as it is now, and the state of the configuration in force.
+async fn current(Shared(editor): Editor) -> Result<JsonBody<Value>, Problem> {
+    let reader = Arc::clone(&editor);
+    let (files, read_only) = blocking(move || reader.read()).await?;
+    let status = editor.state().config_status.lock().clone();
+    let mut answer = json!({
+        "file": editor.path().display().to_string(),
+        "text": null,
+        "hash": null,
+        "hashInForce": status.hash,
+        "version": status.version,
+        "loadedAt": status.loaded_at,
+        "lastError": status.last_error,
+        "restartNeeded": status.restart_needed,
+        "includedFiles": [],
+        "editable": read_only.is_none(),
+        "readOnlyReason": read_only,
+    });
+    match files {
+        Ok(files) => {
+            let mut room = MAX_INCLUDED_BYTES;
+            let included = files.included_texts().map(|(file, text)| {
+                let fits = room.checked_sub(text.len());
+                room = fits.unwrap_or(room);
+                json!({ "file": file, "text": fits.map(|_| text) })
+            });
+            answer["includedFiles"] = included.collect();
+            answer["text"] = json!(files.text());
+            answer["hash"] = json!(hash_text(files.hash()));
+        }
+        Err(exit) => {
+            answer["editable"] = json!(false);
+            answer["readOnlyReason"] = json!(exit.message());
+        }
+    }
+    Ok(JsonBody(answer))
+}
+
+/// Checks a text. Nothing is changed.
+///
+/// # Errors
+/// 400 or 422 for a malformed body, 413 for a larger one, 503 if there is no result in time.
+async fn check(Shared(editor): Editor, body: Json) -> Result<JsonBody<CheckReport>, Problem> {
+    let text = body.read(read_text)?;
+    let report = editor.check(text).await.map_err(check_problem)?;
+    Ok(JsonBody(report))
+}
+
+/// Replaces the text of the file and activates it.
+///
+/// # Errors
+/// 409 if the file has another hash or cannot be written, 422 with the report of the check if it
+/// does not load, a test fails, or it is wider although this was to be refused.
+async fn save(
+    Shared(editor): Editor,
+    operator: Operator,
+    id: RequestId,
+    body: Json,
+) -> Result<Response, Problem> {
+    let replacement = body.read(|body| {
+        let text = read_text(body);
+        let replacement = Replacement::read(body)?;
+        Some(Replacement {
+            text: Some(text?),
+            ..replacement
+        })
+    })?;
+    let target = editor.path().display().to_string();
+    change(editor, replacement, operator, id, ("config.save", target)).await
+}
+
+/// Returns the earlier configurations, newest first, without their texts.
+async fn history(Shared(editor): Editor) -> JsonBody<Value> {
+    let history = editor.history().lock();
+    let entries: Vec<_> = history.entries().collect();
+    JsonBody(json!({
+        "history": entries,
+        "folder": history.folder().display().to_string(),
+        "fault": history.fault,
+    }))
+}
+
+/// Returns an earlier configuration with its texts.
+///
+/// # Errors
+/// 404 if there is none of this number.
+async fn entry(
+    Shared(editor): Editor,
+    Path(number): Path<String>,
+) -> Result<JsonBody<StoredEntry>, Problem> {
+    stored(&editor, &number).await.map(JsonBody)
+}
+
+/// Replaces the text of the file by an earlier one, as [`save`] does. Included files stay.
+///
+/// # Errors
+/// As [`save`]; 404 if there is no configuration of this number.
+async fn restore(
+    Shared(editor): Editor,
+    Path(number): Path<String>,
+    operator: Operator,
+    id: RequestId,
+    body: Json,
+) -> Result<Response, Problem> {
+    let replacement = body.read(Replacement::read)?;
+    let earlier = stored(&editor, &number).await?;
+    let target = format!("{}#{}", editor.path().display(), earlier.entry.number);
+    let replacement = Replacement {
+        text: Some(earlier.text),
+        ..replacement
+    };
+    change(
+        editor,
+        replacement,
+        operator,
+        id,
+        ("config.restore", target),
+    )
+    .await
+}
+
+async fn stored(editor: &ConfigEditor, number: &str) -> Result<StoredEntry, Problem> {
+    let none = || Problem::new(Code::NotFound).detail("there is no configuration of this number");
+    let number = number.parse().map_err(|_| none())?;
+    let found = editor.history().lock().find(number);
+    let found = found.ok_or_else(none)?;
+    blocking(move || found.read()).await?.map_err(|error| {
+        tracing::warn!(number, %error, "history entry not readable");
+        none()
+    })
+}
+
+async fn change(
+    editor: Arc<ConfigEditor>,
+    replacement: Replacement,
+    operator: Operator,
+    id: RequestId,
+    (action, target): (&'static str, String),
+) -> Result<Response, Problem> {
+    let change = Change {
+        text: replacement.text.unwrap_or_default(),
+        base_hash: replacement.base_hash,
+        operator: operator.name().to_owned(),
+        refuse_widened: replacement.refuse_widened,
+    };
+    // A task, because a change that has begun must end, also if the client has gone.
+    let work = tokio::spawn(async move {
+        let changed = editor.change(change).await?;
+        let after = describe(&changed);
+        let action = AdminAction {
+            action,
+            target: &target,
+            before: json!({ "hash": changed.before }),
+            after: after.clone(),
+        };
+        admin_api::record(&operator, &id, &action);
+        Ok::<_, ChangeError>(after)
+    });
+    match work.await {
+        Ok(Ok(after)) => Ok(admin_api::changed(&after)),
+        Ok(Err(error)) => Err(change_problem(error)),
+        Err(_panicked) => Err(Code::Internal.into()),
+    }
+}
+
+fn describe(changed: &Changed) -> Value {
+    let active = &changed.active;
+    json!({
+        "hash": active.hash,
+        "version": active.version,
+        "restartNeeded": active.restart_needed,
+        "widened": changed.widened,
+        "unchanged": changed.was_same,
+    })
+}
+
+fn change_problem(error: ChangeError) -> Problem {
+    match error {
+        ChangeError::FileChanged(hash) => {
+            Problem::new(Code::ConfigurationChanged).member("hash", json!(hash))
+        }
+        ChangeError::ReadOnly(reason) => Problem::new(Code::ConfigurationReadOnly).detail(reason),
+        ChangeError::Invalid(report) => {
+            let errors = report.errors.iter().map(ToString::to_string);
+            let failed = report.tests.iter().filter(|test| !test.ok);
+            let errors = errors.map(|text| ("invalid_configuration", text));
+            let failed = failed.map(|test| ("test_failed", test.describe()));
+            let mistakes = errors.chain(failed);
+            let problem = mistakes.fold(
+                Problem::new(Code::ValidationFailed),
+                |problem, (code, text)| problem.error("/text", code, text),
+            );
+            problem.member("check", json!(report))
+        }
+        ChangeError::Widened(report) => {
+            let detail = match &report.differences_error {
+                None => "requests that are rejected now would be accepted".to_owned(),
+                Some(error) => format!("it is unknown which requests would be accepted: {error}"),
+            };
+            Problem::new(Code::ValidationFailed)
+                .error("/text", "access_widened", detail)
+                .member("check", json!(report))
+        }
+        ChangeError::NotActivated(error) => {
+            Problem::new(Code::ValidationFailed).error("/text", "not_activated", error)
+        }
+        ChangeError::Unknown => Problem::new(Code::Unavailable)
+            .detail("the file was written, but it was not activated in time: see /admin/config"),
+        ChangeError::Check(error) => check_problem(error),
+        ChangeError::Stopping => Code::Unavailable.into(),
+    }
+}
+
+fn check_problem(error: CheckError) -> Problem {
+    match error {
+        CheckError::Timeout => Problem::new(Code::Unavailable)
+            .detail("the check did not end in time")
+            .retry_after(RETRY_AFTER_S),
+        CheckError::Panicked => Code::Internal.into(),
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    spawn_blocking(work)
+        .await
+        .map_err(|_| Code::Unavailable.into())
+}
+
+fn read_text(body: &Object<'_>) -> Option<String> {
+    body.required("text", |field| {
+        let text = field.string()?;
+        match text.len() <= MAX_TEXT_BYTES {
+            true => Some(text.to_owned()),
+            false => field.reject("invalid_length", "must have at most 1 MiB"),
+        }
+    })
+}
+
+// === impl Replacement ===
+
+impl Replacement {
+    fn read(body: &Object<'_>) -> Option<Self> {
+        let base_hash = body.required("baseHash", |field| field.text(1..=64));
+        let refuse_widened = body.or("refuseWidened", false, |field| field.boolean());
+        Some(Self {
+            text: None,
+            base_hash: base_hash?,
+            refuse_widened,
+        })
+    }
+}

@@ -1,0 +1,386 @@
+//! The configuration file as operators edit it over the admin listener.
+//!
+//! - **Enters:** a text, and the configurations that become active.
+//! - **Leaves:** the report of a check, the file with another text, and the configurations that were
+//!   active before. A reload is requested from its owner by [`ReloadRequests`].
+//! - **May depend on:** [`crate::config`], [`crate::routing`], `certificates` for warnings, and
+//!   `state` for the status of the configuration.
+//!
+//! A check runs on a thread of low priority, one at a time, so that it does not delay requests.
+
+mod check;
+mod file;
+mod history;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use postern_common::clock::Timestamp;
+use postern_common::config::ConfigFiles;
+use postern_common::exit::Exit;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::spawn_blocking;
+
+use crate::config::{config_files, files_of_texts, files_with_text};
+use crate::state::GatewayState;
+
+use check::ChangeSummary;
+pub(crate) use check::{CheckReport, CheckRules};
+pub(crate) use file::MAX_TEXT_BYTES;
+use file::{ReplaceError, read_only_reason, replace};
+pub(crate) use history::StoredEntry;
+use history::{History, HistoryEntry, default_folder, write_entry};
+
+/// Niceness of the thread of a check, which gives it about a tenth of the CPU share of a worker.
+const CHECK_THREAD_NICENESS: i32 = 10;
+/// Maximum time for a check, with the wait for the one before.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
+/// Maximum time for a reload.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The operator of a change that was not made over the admin listener.
+const FILE: &str = "file";
+
+/// Requests to check the file for changes; each is answered when this is done.
+pub(crate) type ReloadRequests = mpsc::Receiver<oneshot::Sender<()>>;
+
+/// The editor of the configuration file of this process.
+pub(crate) struct ConfigEditor {
+    path: PathBuf,
+    rules: CheckRules,
+    state: Arc<GatewayState>,
+    history: Mutex<History>,
+    /// The texts in force.
+    in_force: Mutex<Arc<ConfigFiles>>,
+    reloads: mpsc::Sender<oneshot::Sender<()>>,
+    /// Changes are made one after the other.
+    changing: tokio::sync::Mutex<()>,
+    checking: Arc<Semaphore>,
+    /// The hash that a change will have when it is active, and the person who makes it.
+    author: Mutex<Option<(u64, String)>>,
+}
+
+/// A change of the file.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) text: String,
+    /// The hash of the file that the operator has read.
+    pub(crate) base_hash: String,
+    pub(crate) operator: String,
+    /// Whether a change by which more requests are accepted is refused.
+    pub(crate) refuse_widened: bool,
+}
+
+/// A change that is in force.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    /// The hash of the file before.
+    pub(crate) before: String,
+    pub(crate) active: Active,
+    /// Whether more requests are accepted than before.
+    pub(crate) widened: bool,
+    /// Whether the file had this text already.
+    pub(crate) was_same: bool,
+}
+
+/// The configuration in force after a reload.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) hash: String,
+    pub(crate) version: u64,
+    /// Changed keys that take effect at the next start.
+    pub(crate) restart_needed: Vec<&'static str>,
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub(crate) enum ChangeError {
+    /// The file has another hash.
+    FileChanged(String),
+    /// The file cannot be written, with the reason.
+    ReadOnly(String),
+    /// The text does not load, or a test fails.
+    Invalid(Box<CheckReport>),
+    /// More requests would be accepted, or it is unknown whether.
+    Widened(Box<CheckReport>),
+    /// The text loads but could not be activated. The file has its previous text.
+    NotActivated(String),
+    /// The file was written, but the reload has not ended in time.
+    Unknown,
+    Check(CheckError),
+    /// The process is stopping.
+    Stopping,
+}
+
+/// Why there is no report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CheckError {
+    /// The check, or the one before, takes too long.
+    Timeout,
+    /// A defect of the gateway.
+    Panicked,
+}
+
+/// Formats a hash as in the event `configuration reloaded`.
+pub(crate) fn hash_text(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+// === impl ConfigEditor ===
+
+impl ConfigEditor {
+    /// Creates the editor of a file whose texts `in_force` are active. `history` is the folder of
+    /// the history, by default the file with `.history` added.
+    pub(crate) fn new(
+        path: PathBuf,
+        history: Option<PathBuf>,
+        rules: CheckRules,
+        in_force: ConfigFiles,
+        state: Arc<GatewayState>,
+    ) -> (Self, ReloadRequests) {
+        let (reloads, requests) = mpsc::channel(1);
+        let folder = history.unwrap_or_else(|| default_folder(&path));
+        let editor = Self {
+            path,
+            rules,
+            state,
+            history: Mutex::new(History::open(folder)),
+            in_force: Mutex::new(Arc::new(in_force)),
+            reloads,
+            changing: tokio::sync::Mutex::default(),
+            checking: Arc::new(Semaphore::new(1)),
+            author: Mutex::default(),
+        };
+        (editor, requests)
+    }
+
+    pub(crate) fn state(&self) -> &GatewayState {
+        &self.state
+    }
+
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
+    /// Returns the earlier configurations.
+    pub(crate) fn history(&self) -> &Mutex<History> {
+        &self.history
+    }
+
+    /// Reads the file with its included files, and the reason why it cannot be written, if there is
+    /// one. Blocks.
+    pub(crate) fn read(&self) -> (Result<ConfigFiles, Exit>, Option<String>) {
+        (config_files(&self.path), read_only_reason(&self.path))
+    }
+
+    /// Adds the configuration at the start to the history, unless it is the newest entry. Blocks.
+    pub(crate) fn record_start(&self) {
+        let files = Arc::clone(&self.in_force.lock());
+        let newest = self.history.lock().newest().map(|entry| entry.number);
+        let found = newest.and_then(|number| self.history.lock().find(number));
+        let before = found.and_then(|found| found.read().ok());
+        let before = before.map(|stored| {
+            let included = stored.included_files.into_iter();
+            let included = included.map(|file| (file.file, file.text)).collect();
+            files_of_texts((stored.file, stored.text), included)
+        });
+        self.add_entry(&before.unwrap_or_else(|| (*files).clone()), &files);
+    }
+
+    /// Records a configuration that became active. Blocks.
+    pub(crate) fn record(&self, files: ConfigFiles) {
+        let files = Arc::new(files);
+        let before = std::mem::replace(&mut *self.in_force.lock(), Arc::clone(&files));
+        self.add_entry(&before, &files);
+    }
+
+    fn add_entry(&self, before: &ConfigFiles, files: &ConfigFiles) {
+        let hash = files.hash();
+        let author = self.author.lock().take_if(|(known, _)| *known == hash);
+        let (folder, newest) = {
+            let history = self.history.lock();
+            (history.folder().to_owned(), history.newest().cloned())
+        };
+        let hash = hash_text(hash);
+        if newest.as_ref().is_some_and(|newest| newest.hash == hash) {
+            return;
+        }
+        let summary = match &newest {
+            Some(_) => check::summarize(before, files, &self.rules.env),
+            None => ChangeSummary::first(),
+        };
+        let entry = HistoryEntry {
+            number: newest.map_or(1, |newest| newest.number + 1),
+            hash,
+            loaded_at: self.now().to_string(),
+            operator: author.map_or_else(|| FILE.to_owned(), |(_, operator)| operator),
+            summary,
+        };
+        let stored = StoredEntry::of(entry, &self.path, files);
+        let fault = write_entry(&folder, &stored).err();
+        let fault = fault.map(|error| error.to_string());
+        self.history.lock().push(stored, fault);
+    }
+
+    /// Checks a text.
+    ///
+    /// # Errors
+    /// If there is no result within 8 s. The check continues to its end, and others wait for it.
+    pub(crate) async fn check(&self, text: String) -> Result<CheckReport, CheckError> {
+        let work = async {
+            let permit = Arc::clone(&self.checking).acquire_owned().await;
+            let permit = permit.map_err(|_| CheckError::Timeout)?;
+            let (path, rules, now) = (self.path.clone(), self.rules.clone(), self.now());
+            let in_force = Arc::clone(&self.in_force.lock());
+            let (done, report) = oneshot::channel();
+            let run = move || {
+                let _permit = permit;
+                // Without it, the check has the priority of requests.
+                let _niceness = rustix::process::nice(CHECK_THREAD_NICENESS);
+                let files = files_with_text(&path, text);
+                let checked = catch_unwind(AssertUnwindSafe(|| {
+                    check::check(&files, &in_force, &rules, now)
+                }));
+                let _timed_out = done.send(checked.map_err(|_| CheckError::Panicked));
+            };
+            let thread = thread::Builder::new().name("config-check".to_owned());
+            thread.spawn(run).map_err(|_| CheckError::Timeout)?;
+            report.await.unwrap_or(Err(CheckError::Panicked))
+        };
+        let checked = tokio::time::timeout(CHECK_TIMEOUT, work).await;
+        checked.unwrap_or(Err(CheckError::Timeout))
+    }
+
+    /// Replaces the text of the file and activates it. Must run to its end once it has begun.
+    ///
+    /// # Errors
+    /// The file has its previous text, except with [`ChangeError::Unknown`].
+    pub(crate) async fn change(self: &Arc<Self>, change: Change) -> Result<Changed, ChangeError> {
+        let _one = self.changing.lock().await;
+        if self.reloads.is_closed() {
+            return Err(ChangeError::Stopping);
+        }
+        let this = Arc::clone(self);
+        let (files, read_only) = blocking(move || this.read()).await?;
+        let files = files.map_err(|exit| ChangeError::ReadOnly(exit.message().to_owned()))?;
+        let before = hash_text(files.hash());
+        let was_same = files.text() == change.text;
+        if before != change.base_hash && !was_same {
+            return Err(ChangeError::FileChanged(before));
+        }
+        let report = self.check(change.text.clone()).await;
+        let report = Box::new(report.map_err(ChangeError::Check)?);
+        if !report.is_good() {
+            return Err(ChangeError::Invalid(report));
+        }
+        if change.refuse_widened && report.may_widen() {
+            return Err(ChangeError::Widened(report));
+        }
+        if !was_same {
+            if let Some(reason) = read_only {
+                return Err(ChangeError::ReadOnly(reason));
+            }
+            self.write(files.text(), &change).await?;
+        }
+        match self.reload().await? {
+            Ok(active) => Ok(Changed {
+                before,
+                active,
+                widened: report.widened,
+                was_same,
+            }),
+            Err(error) => {
+                if !was_same {
+                    self.write_back(change.text, files.text().to_owned())
+                        .await?;
+                }
+                Err(ChangeError::NotActivated(error))
+            }
+        }
+    }
+
+    async fn write(self: &Arc<Self>, before: &str, change: &Change) -> Result<(), ChangeError> {
+        let (path, text) = (self.path.clone(), change.text.clone());
+        let (before, operator) = (before.to_owned(), change.operator.clone());
+        let this = Arc::clone(self);
+        let written = blocking(move || {
+            let hash = files_with_text(&path, text.clone()).hash();
+            // Before the file is replaced, because the reload may be faster.
+            *this.author.lock() = Some((hash, operator));
+            let replaced = replace(&path, &before, &text);
+            if replaced.is_err() {
+                *this.author.lock() = None;
+            }
+            replaced
+        });
+        match written.await? {
+            Ok(()) => Ok(()),
+            Err(ReplaceError::Changed) => {
+                let this = Arc::clone(self);
+                let (files, _) = blocking(move || this.read()).await?;
+                let hash = files.map(|files| hash_text(files.hash()));
+                Err(ChangeError::FileChanged(hash.unwrap_or_default()))
+            }
+            Err(error @ ReplaceError::Io(_)) => Err(ChangeError::ReadOnly(error.to_string())),
+        }
+    }
+
+    /// Restores the text after a failed activation, unless somebody has changed the file since.
+    async fn write_back(&self, text: String, before: String) -> Result<(), ChangeError> {
+        let path = self.path.clone();
+        *self.author.lock() = None;
+        let restored = blocking(move || replace(&path, &text, &before)).await?;
+        if let Err(error) = restored {
+            let file = self.path.display();
+            tracing::error!(%file, %error, "configuration file not restored");
+        }
+        self.reload().await.map(|_| ())
+    }
+
+    /// Requests a reload and waits for it. Returns hash, version and the keys that need a restart,
+    /// or why the file is not active.
+    async fn reload(&self) -> Result<Result<Active, String>, ChangeError> {
+        let (done, reloaded) = oneshot::channel();
+        let reload = async {
+            self.reloads.send(done).await.ok()?;
+            reloaded.await.ok()
+        };
+        let ended = tokio::time::timeout(RELOAD_TIMEOUT, reload).await;
+        ended
+            .map_err(|_| ChangeError::Unknown)?
+            .ok_or(ChangeError::Unknown)?;
+        let path = self.path.clone();
+        let files = blocking(move || config_files(&path)).await?;
+        let expected = files.map(|files| hash_text(files.hash())).ok();
+        let status = self.state.config_status.lock();
+        Ok(match &status.hash {
+            Some(hash) if status.last_error.is_none() && Some(hash) == expected.as_ref() => {
+                Ok(Active {
+                    hash: hash.clone(),
+                    version: status.version,
+                    restart_needed: status.restart_needed.clone(),
+                })
+            }
+            Some(_) | None => {
+                let error = status.last_error.clone();
+                Err(error.unwrap_or_else(|| "the file has changed again".to_owned()))
+            }
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.state.clock.now()
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ChangeError> {
+    // Fails only while the runtime stops.
+    spawn_blocking(work)
+        .await
+        .map_err(|_| ChangeError::Stopping)
+}

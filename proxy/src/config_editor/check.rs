@@ -1,0 +1,282 @@
+//! Check of a configuration text, as `postern-proxy check` and `postern-proxy diff` do it.
+
+use std::sync::Arc;
+
+use postern_common::clock::Timestamp;
+use postern_common::config::{ConfigFiles, Env, LocatedMistake};
+use postern_common::decode::Object;
+use serde::{Deserialize, Serialize};
+
+use crate::certificates::certificate_warnings;
+use crate::config::Config;
+use crate::routing::difference::{Difference, differences_within};
+use crate::routing::route_tests::test_failures;
+use crate::routing::warnings::warnings;
+
+/// Maximum kinds of requests that are compared: a tenth of those of the command, about a second.
+const MAX_COMPARED_REQUESTS: usize = 100_000;
+/// Maximum differences of a report.
+const MAX_DIFFERENCES: usize = 200;
+
+/// Without this table nobody could change the configuration over the admin listener again.
+const LOCKOUT: &str = "is required for changes over the admin API: after the next start it would \
+     refuse every request. Remove it in the file itself";
+
+/// What a check needs besides the text.
+#[derive(Clone)]
+pub(crate) struct CheckRules {
+    /// The environment of the process.
+    pub(crate) env: Env,
+    /// Records files that the configuration names and that cannot be used.
+    pub(crate) check_files: fn(&Object<'_>, &Config),
+    /// Returns the keys whose change needs a restart.
+    pub(crate) restart_needed: RestartNeeded,
+}
+
+/// A comparison with the settings with which the process has started.
+pub(crate) type RestartNeeded = Arc<dyn Fn(&Config) -> Vec<&'static str> + Send + Sync>;
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CheckReport {
+    /// All mistakes, at most 100. The other members are empty if there is one.
+    pub(crate) errors: Vec<LocatedMistake>,
+    pub(crate) warnings: Vec<Warning>,
+    pub(crate) tests: Vec<TestResult>,
+    /// Requests that the configuration in force decides differently, at most 200.
+    pub(crate) differences: Vec<Difference>,
+    /// The number of all differences.
+    pub(crate) difference_count: usize,
+    /// Why the differences are unknown, if they are.
+    pub(crate) differences_error: Option<String>,
+    /// Whether a request that is rejected now would no longer be.
+    pub(crate) widened: bool,
+    /// Changed settings that take effect at the next start.
+    pub(crate) restart_needed: Vec<&'static str>,
+}
+
+/// A setting that is valid and may be a mistake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Warning {
+    file: String,
+    /// The line; `None` if the warning is about no single place.
+    line: Option<usize>,
+    key: String,
+    message: String,
+}
+
+/// The result of a `[[test]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct TestResult {
+    file: String,
+    line: usize,
+    request: String,
+    pub(crate) ok: bool,
+    detail: String,
+}
+
+/// A number of changed decisions, in words, with examples.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChangeSummary {
+    pub(crate) changes: usize,
+    pub(crate) widened: usize,
+    pub(crate) text: String,
+}
+
+/// A decoded text, with offsets of what a report locates.
+struct Decoded {
+    config: Config,
+    tests: Vec<usize>,
+    warnings: Vec<(Option<usize>, String, String)>,
+}
+
+/// Checks a text against the configuration in force.
+pub(super) fn check(
+    files: &ConfigFiles,
+    in_force: &ConfigFiles,
+    rules: &CheckRules,
+    now: Timestamp,
+) -> CheckReport {
+    let decoded = files.check(|root| decode(root, rules, now));
+    let Decoded {
+        config,
+        tests,
+        warnings,
+    } = match decoded {
+        Ok(decoded) => decoded,
+        Err(errors) => {
+            return CheckReport {
+                errors,
+                ..CheckReport::default()
+            };
+        }
+    };
+    let mut report = CheckReport {
+        warnings: located_warnings(files, warnings),
+        tests: test_results(files, &config, &tests),
+        restart_needed: (rules.restart_needed)(&config),
+        ..CheckReport::default()
+    };
+    match compare(in_force, &config, &rules.env) {
+        Ok(mut differences) => {
+            report.widened = differences.iter().any(|it| it.widened);
+            report.difference_count = differences.len();
+            // Those that matter most are kept.
+            differences.sort_by_key(|it| !it.widened);
+            differences.truncate(MAX_DIFFERENCES);
+            report.differences = differences;
+        }
+        Err(error) => report.differences_error = Some(error),
+    }
+    report
+}
+
+fn decode(root: &Object<'_>, rules: &CheckRules, now: Timestamp) -> Option<Decoded> {
+    let config = Config::decode(root, &rules.env)?;
+    (rules.check_files)(root, &config);
+    let admin = config.admin.as_ref();
+    if admin.is_none_or(|admin| admin.token.is_none()) {
+        root.fail_at("admin", "missing_field", format!("token_env {LOCKOUT}"));
+    }
+    if !root.is_good() {
+        return None;
+    }
+    let tests = 0..config.tests.len();
+    let tests = tests.map(|at| root.offset_at(&format!("test.{at}")).unwrap_or_default());
+    let mut texts = warnings(&config);
+    texts.extend(certificate_warnings(&config, now));
+    let offset_at = |key: &str| match key.strip_prefix("route ") {
+        Some(name) => {
+            let at = config.routes.iter().position(|route| route.name == name)?;
+            root.offset_at(&format!("route.{at}"))
+        }
+        None => root.offset_at(key),
+    };
+    let warnings = texts.into_iter().map(|text| {
+        let keyed = text.split_once(": ");
+        let located = keyed.and_then(|(key, rest)| Some((offset_at(key)?, key, rest)));
+        match located {
+            Some((offset, key, rest)) => (Some(offset), key.to_owned(), rest.to_owned()),
+            None => (None, String::new(), text),
+        }
+    });
+    let (tests, warnings) = (tests.collect(), warnings.collect());
+    Some(Decoded {
+        config,
+        tests,
+        warnings,
+    })
+}
+
+fn located_warnings(
+    files: &ConfigFiles,
+    warnings: Vec<(Option<usize>, String, String)>,
+) -> Vec<Warning> {
+    let offsets: Vec<usize> = warnings
+        .iter()
+        .map(|(offset, ..)| offset.unwrap_or_default())
+        .collect();
+    let places = files.places(&offsets).into_iter();
+    let located = warnings.into_iter().zip(places);
+    located
+        .map(|((offset, key, message), (file, line))| Warning {
+            file: file.to_owned(),
+            line: offset.map(|_| line),
+            key,
+            message,
+        })
+        .collect()
+}
+
+fn test_results(files: &ConfigFiles, config: &Config, offsets: &[usize]) -> Vec<TestResult> {
+    let failures = test_failures(config);
+    let places = files.places(offsets).into_iter();
+    let results = config.tests.iter().zip(failures).zip(places);
+    results
+        .map(|((test, failure), (file, line))| TestResult {
+            file: file.to_owned(),
+            line,
+            request: format!("{} {}", test.method, test.target),
+            ok: failure.is_none(),
+            detail: failure.unwrap_or_default(),
+        })
+        .collect()
+}
+
+/// Returns the requests that two configurations decide differently.
+fn compare(old: &ConfigFiles, new: &Config, env: &Env) -> Result<Vec<Difference>, String> {
+    let old = old.check(|root| Config::decode(root, env)).map_err(|_| {
+        // For example because a variable is no longer set in a new process.
+        "the previous configuration cannot be read again".to_owned()
+    })?;
+    differences_within(&old, new, MAX_COMPARED_REQUESTS).map_err(|error| error.to_string())
+}
+
+/// Returns the summary of the differences of two configurations.
+pub(super) fn summarize(old: &ConfigFiles, new: &ConfigFiles, env: &Env) -> ChangeSummary {
+    let new = new.check(|root| Config::decode(root, env));
+    let new = new.map_err(|_| "the configuration cannot be read again".to_owned());
+    match new.and_then(|new| compare(old, &new, env)) {
+        Ok(differences) => {
+            let changes = differences.len();
+            let widened = differences.iter().filter(|it| it.widened).count();
+            let text = match (changes, widened) {
+                (0, _) => "no decision changed".to_owned(),
+                (changes, 0) => format!("{changes} decisions changed"),
+                (changes, widened) => format!("{changes} decisions changed, {widened} widened"),
+            };
+            ChangeSummary {
+                changes,
+                widened,
+                text,
+            }
+        }
+        Err(error) => ChangeSummary {
+            text: format!("changes unknown: {error}"),
+            ..ChangeSummary::default()
+        },
+    }
+}
+
+// === impl ChangeSummary ===
+
+impl ChangeSummary {
+    /// Returns the summary of a configuration without one before.
+    pub(super) fn first() -> Self {
+        Self {
+            text: "the first one that was recorded".to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+// === impl CheckReport ===
+
+impl CheckReport {
+    /// Returns whether the text loads and all tests pass.
+    pub(crate) fn is_good(&self) -> bool {
+        self.errors.is_empty() && self.tests.iter().all(|test| test.ok)
+    }
+
+    /// Returns whether more requests may be accepted than now.
+    pub(crate) fn may_widen(&self) -> bool {
+        self.widened || self.differences_error.is_some()
+    }
+}
+
+// === impl TestResult ===
+
+impl TestResult {
+    /// Returns the place and the failure in one line.
+    pub(crate) fn describe(&self) -> String {
+        let Self {
+            file,
+            line,
+            request,
+            detail,
+            ..
+        } = self;
+        format!("{file}:{line}: test \"{request}\": {detail}")
+    }
+}

@@ -1,0 +1,271 @@
+//! The configurations that were in force, in a folder or, if it cannot be written, in memory.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use postern_common::config::ConfigFiles;
+use serde::{Deserialize, Serialize};
+
+use super::check::ChangeSummary;
+
+/// Number of configurations that are kept.
+pub(crate) const MAX_ENTRIES: usize = 50;
+/// Maximum bytes of the texts that are kept in memory if the folder cannot be written.
+const MAX_MEMORY_BYTES: usize = 32 << 20;
+/// Maximum bytes of a file of the folder that is read.
+const MAX_FILE_BYTES: u64 = 32 << 20;
+/// Digits of the number in the name of a file.
+const NUMBER_DIGITS: usize = 8;
+
+/// A configuration that was in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HistoryEntry {
+    /// Number, ascending.
+    pub(crate) number: u64,
+    /// Hash of the file and the included files.
+    pub(crate) hash: String,
+    /// Time of its activation, RFC 3339.
+    pub(crate) loaded_at: String,
+    /// The person who saved it over the admin listener; `file` for a change of the file.
+    pub(crate) operator: String,
+    /// The changes to the one before.
+    pub(crate) summary: ChangeSummary,
+}
+
+/// An entry with its texts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StoredEntry {
+    #[serde(flatten)]
+    pub(crate) entry: HistoryEntry,
+    pub(crate) file: String,
+    pub(crate) text: String,
+    pub(crate) included_files: Vec<StoredText>,
+}
+
+/// An included file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredText {
+    pub(crate) file: String,
+    pub(crate) text: String,
+}
+
+/// The entries, oldest first.
+#[derive(Debug)]
+pub(crate) struct History {
+    folder: PathBuf,
+    /// Why entries are kept in memory.
+    pub(crate) fault: Option<String>,
+    entries: VecDeque<HistoryEntry>,
+    /// The texts of entries that could not be written.
+    in_memory: VecDeque<StoredEntry>,
+}
+
+// === impl StoredEntry ===
+
+impl StoredEntry {
+    pub(super) fn of(entry: HistoryEntry, file: &Path, files: &ConfigFiles) -> Self {
+        let included = files.included_texts().map(|(file, text)| StoredText {
+            file: file.to_owned(),
+            text: text.to_owned(),
+        });
+        Self {
+            entry,
+            file: file.display().to_string(),
+            text: files.text().to_owned(),
+            included_files: included.collect(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let included = self.included_files.iter().map(|file| file.text.len());
+        self.text.len() + included.sum::<usize>()
+    }
+}
+
+// === impl History ===
+
+impl History {
+    /// Reads the entries of a folder. Files that are not entries are left alone.
+    pub(super) fn open(folder: PathBuf) -> Self {
+        let mut history = Self {
+            folder,
+            fault: None,
+            entries: VecDeque::new(),
+            in_memory: VecDeque::new(),
+        };
+        for number in numbers(&history.folder) {
+            match read_entry(&history.folder, number) {
+                Ok(stored) => history.entries.push_back(stored.entry),
+                Err(error) => {
+                    let file = file_name(number);
+                    tracing::warn!(file, %error, "history entry not readable");
+                }
+            }
+        }
+        history
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the entries, newest first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &HistoryEntry> {
+        self.entries.iter().rev()
+    }
+
+    pub(super) fn newest(&self) -> Option<&HistoryEntry> {
+        self.entries.back()
+    }
+
+    /// Returns how the texts of an entry are read, which the caller does without a lock.
+    pub(crate) fn find(&self, number: u64) -> Option<FoundEntry> {
+        let is_known = self.entries.iter().any(|entry| entry.number == number);
+        let mut stored = self.in_memory.iter();
+        let stored = stored.find(|stored| stored.entry.number == number);
+        is_known.then(|| match stored {
+            Some(stored) => FoundEntry::InMemory(Box::new(stored.clone())),
+            None => FoundEntry::InFolder(self.folder.clone(), number),
+        })
+    }
+
+    /// Adds an entry that [`write_entry`] has written, or not: `fault` says why.
+    pub(super) fn push(&mut self, stored: StoredEntry, fault: Option<String>) {
+        let first_fault = fault.is_some() && self.fault != fault;
+        if first_fault {
+            let (folder, error) = (self.folder.display(), fault.as_deref());
+            tracing::warn!(%folder, error, "configuration history kept in memory");
+        }
+        self.entries.push_back(stored.entry.clone());
+        while self.entries.len() > MAX_ENTRIES {
+            self.entries.pop_front();
+        }
+        if fault.is_some() {
+            self.in_memory.push_back(stored);
+            while self.in_memory.len() > 1 && self.memory_is_exceeded() {
+                if let Some(removed) = self.in_memory.pop_front() {
+                    self.entries.retain(|it| it.number != removed.entry.number);
+                }
+            }
+        }
+        self.fault = fault;
+    }
+
+    fn memory_is_exceeded(&self) -> bool {
+        let bytes: usize = self.in_memory.iter().map(StoredEntry::bytes).sum();
+        bytes > MAX_MEMORY_BYTES || self.in_memory.len() > MAX_ENTRIES
+    }
+}
+
+/// An entry whose texts can be read.
+#[derive(Debug)]
+pub(crate) enum FoundEntry {
+    InMemory(Box<StoredEntry>),
+    InFolder(PathBuf, u64),
+}
+
+// === impl FoundEntry ===
+
+impl FoundEntry {
+    /// Reads the texts.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not an entry.
+    pub(crate) fn read(self) -> io::Result<StoredEntry> {
+        match self {
+            Self::InMemory(stored) => Ok(*stored),
+            Self::InFolder(folder, number) => read_entry(&folder, number),
+        }
+    }
+}
+
+/// Writes an entry to the folder, which is created, and removes the oldest ones. A file is complete
+/// once it has its name.
+pub(super) fn write_entry(folder: &Path, stored: &StoredEntry) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let text = serde_json::to_vec(stored)?;
+    let path = folder.join(file_name(stored.entry.number));
+    let temporary = path.with_extension("new");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(&text)?;
+    file.sync_all()?;
+    fs::rename(&temporary, &path)?;
+    File::open(folder)?.sync_all()?;
+    let numbers = numbers_of(folder)?;
+    for number in numbers.iter().rev().skip(MAX_ENTRIES) {
+        fs::remove_file(folder.join(file_name(*number)))?;
+    }
+    Ok(())
+}
+
+fn read_entry(folder: &Path, number: u64) -> io::Result<StoredEntry> {
+    let path = folder.join(file_name(number));
+    if fs::metadata(&path)?.len() > MAX_FILE_BYTES {
+        return Err(io::Error::other("the file is too large"));
+    }
+    let stored: StoredEntry = serde_json::from_slice(&fs::read(&path)?)?;
+    match stored.entry.number == number {
+        true => Ok(stored),
+        false => Err(io::Error::other(
+            "the file has another number than its name",
+        )),
+    }
+}
+
+fn file_name(number: u64) -> String {
+    format!("{number:0NUMBER_DIGITS$}.json")
+}
+
+/// Returns the newest numbers in the folder, ascending; none if it cannot be read.
+fn numbers(folder: &Path) -> Vec<u64> {
+    let mut numbers = match numbers_of(folder) {
+        Ok(numbers) => numbers,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                let folder = folder.display();
+                tracing::warn!(%folder, %error, "configuration history not readable");
+            }
+            Vec::new()
+        }
+    };
+    let excess = numbers.len().saturating_sub(MAX_ENTRIES);
+    numbers.drain(..excess);
+    numbers
+}
+
+fn numbers_of(folder: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let name = name.to_str().and_then(|name| name.strip_suffix(".json"));
+        let digits = name.filter(|name| {
+            name.len() == NUMBER_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        numbers.extend(digits.and_then(|digits| digits.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Returns the default folder of the history of a file.
+pub(super) fn default_folder(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".history");
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests;

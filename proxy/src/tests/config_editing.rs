@@ -1,0 +1,382 @@
+//! The configuration file over the admin listener.
+
+use postern_common::testing::CapturedLog;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::origin::OriginBehavior;
+
+pub(super) const CONFIG: &str = "/admin/config";
+pub(super) const CHECK: &str = "/admin/config/check";
+pub(super) const HISTORY: &str = "/admin/config/history";
+
+pub(super) async fn start() -> TestGateway {
+    TestGateway::start(OriginBehavior::Answer).await
+}
+
+pub(super) async fn call(
+    gateway: &TestGateway,
+    method: Method,
+    path: &str,
+    body: &Value,
+) -> (u16, Value) {
+    let mut request = gateway.admin_request(method, path, "grace");
+    if !body.is_null() {
+        request = request.json(body);
+    }
+    let response = request.send().await.expect("a response");
+    let status = response.status().as_u16();
+    (status, response.json().await.unwrap_or_default())
+}
+
+pub(super) async fn get(gateway: &TestGateway, path: &str) -> Value {
+    let (status, body) = call(gateway, Method::GET, path, &Value::Null).await;
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+pub(super) async fn check(gateway: &TestGateway, text: &str) -> Value {
+    let (status, report) = call(gateway, Method::POST, CHECK, &json!({ "text": text })).await;
+    assert_eq!(status, 200, "{report}");
+    report
+}
+
+/// Saves a change of the present text.
+async fn save(gateway: &TestGateway, change: impl FnOnce(&str) -> String) -> (u16, Value) {
+    let present = get(gateway, CONFIG).await;
+    let text = change(present["text"].as_str().expect("a text"));
+    let body = json!({ "text": text, "baseHash": present["hash"] });
+    call(gateway, Method::PUT, CONFIG, &body).await
+}
+
+pub(super) fn file_text(gateway: &TestGateway) -> String {
+    std::fs::read_to_string(gateway.log.path().join("proxy.toml")).expect("a file")
+}
+
+/// Waits until the history has this many entries.
+pub(super) async fn wait_for_history(gateway: &TestGateway, count: usize) -> Value {
+    let waiting = async {
+        loop {
+            let history = get(gateway, HISTORY).await["history"].take();
+            if history.as_array().is_some_and(|all| all.len() == count) {
+                return history;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
+    waited.expect("recorded")
+}
+
+pub(super) fn moved(text: &str) -> String {
+    text.replace("path = \"/open\"", "path = \"/opened\"")
+}
+
+#[tokio::test]
+async fn saved_text_is_in_force_logged_and_recorded() {
+    let (log, _guard) = CapturedLog::start();
+    let gateway = start().await;
+    wait_for_history(&gateway, 1).await;
+    let first = get(&gateway, CONFIG).await;
+    assert_eq!(first["text"], file_text(&gateway));
+    assert_eq!(first["hash"], first["hashInForce"]);
+    assert_eq!(
+        (&first["editable"], &first["version"]),
+        (&json!(true), &json!(1))
+    );
+    let (status, saved) = save(&gateway, moved).await;
+    assert_eq!(status, 200, "{saved}");
+    let expected = (&json!(2), &json!([]), &json!(false));
+    assert_eq!(
+        (
+            &saved["version"],
+            &saved["restartNeeded"],
+            &saved["unchanged"]
+        ),
+        expected
+    );
+    // No further reload is waited for.
+    assert_eq!(gateway.get("/opened", "").await.status, 200);
+    assert_eq!(gateway.get("/open", "").await.status, 401);
+    let history = get(&gateway, HISTORY).await["history"].take();
+    let (newest, oldest) = (&history[0], &history[1]);
+    assert_eq!(
+        (&newest["operator"], &oldest["operator"]),
+        (&json!("grace"), &json!("file"))
+    );
+    assert_eq!(
+        (&newest["hash"], &oldest["hash"]),
+        (&saved["hash"], &first["hash"])
+    );
+    assert!(newest["summary"]["widened"].as_u64() >= Some(1), "{newest}");
+    let stored = get(&gateway, &format!("{HISTORY}/{}", newest["number"])).await;
+    assert_eq!(stored["text"], file_text(&gateway));
+    let hash = first["hash"].as_str().expect("a hash");
+    let event = [
+        "administrative action",
+        "grace",
+        "config.save",
+        "proxy.toml",
+        hash,
+    ];
+    assert_eq!(log.with(&event), 1, "{}", log.text());
+}
+
+#[tokio::test]
+async fn change_of_the_file_itself_is_recorded_as_such() {
+    let gateway = start().await;
+    wait_for_history(&gateway, 1).await;
+    gateway.edit(|text| moved(&text));
+    let history = wait_for_history(&gateway, 2).await;
+    assert_eq!(history[0]["operator"], "file");
+    assert!(
+        history[0]["summary"]["changes"].as_u64() >= Some(2),
+        "{history}"
+    );
+    // A file that is not accepted is shown, but not recorded.
+    gateway.edit(|text| format!("{text}\n[nothing]\n"));
+    let is_rejected = |status: &Value| !status["lastError"].is_null();
+    gateway.wait_for_config_status(is_rejected).await;
+    let shown = get(&gateway, CONFIG).await;
+    assert!(
+        shown["text"]
+            .as_str()
+            .expect("a text")
+            .ends_with("[nothing]\n")
+    );
+    assert!(
+        shown["lastError"]
+            .as_str()
+            .expect("an error")
+            .contains("nothing"),
+        "{shown}"
+    );
+    assert_ne!(shown["hash"], shown["hashInForce"]);
+    wait_for_history(&gateway, 2).await;
+}
+
+#[tokio::test]
+async fn one_of_two_concurrent_changes_is_refused() {
+    let gateway = start().await;
+    let present = get(&gateway, CONFIG).await;
+    let text = present["text"].as_str().expect("a text");
+    let put = async |path: &str| {
+        let text = text.replace("path = \"/open\"", &format!("path = \"{path}\""));
+        let body = json!({ "text": text, "baseHash": present["hash"] });
+        call(&gateway, Method::PUT, CONFIG, &body).await
+    };
+    let (one, two) = tokio::join!(put("/one"), put("/two"));
+    let (done, refused) = if one.0 == 200 { (one, two) } else { (two, one) };
+    assert_eq!((done.0, refused.0), (200, 409), "{done:?} {refused:?}");
+    assert_eq!(refused.1["code"], "configuration_changed");
+    assert_eq!(refused.1["hash"], done.1["hash"], "the hash to start from");
+    // The same text again is no change, for gateways that share a file.
+    let body = json!({ "text": file_text(&gateway), "baseHash": present["hash"] });
+    let (status, again) = call(&gateway, Method::PUT, CONFIG, &body).await;
+    assert_eq!(
+        (status, &again["unchanged"]),
+        (200, &json!(true)),
+        "{again}"
+    );
+    assert_eq!(again["version"], done.1["version"]);
+}
+
+#[tokio::test]
+async fn text_that_does_not_load_is_refused_with_its_lines() {
+    let gateway = start().await;
+    let before = file_text(&gateway);
+    let test = "\n[[test]]\nrequest = \"GET /open\"\ndecision = \"not_found\"\n";
+    let cases: [(&str, String, &str); 5] = [
+        (
+            "syntax",
+            before.replace("[limits]", "[limits"),
+            "invalid_configuration",
+        ),
+        (
+            "key",
+            format!("nothing = 1\n{before}"),
+            "invalid_configuration",
+        ),
+        ("test", format!("{before}{test}"), "test_failed"),
+        (
+            "lockout",
+            before.replace("token_env = \"ADMIN_TOKEN\"", ""),
+            "invalid_configuration",
+        ),
+        ("empty", String::new(), "invalid_configuration"),
+    ];
+    for (case, text, code) in cases {
+        let (status, problem) = save(&gateway, |_| text).await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (422, &json!("validation_failed")),
+            "{case}: {problem}"
+        );
+        assert_eq!(problem["errors"][0]["code"], code, "{case}: {problem}");
+        let detail = problem["errors"][0]["detail"].as_str().expect("a detail");
+        assert!(detail.contains("proxy.toml:"), "{case}: {detail}");
+        assert_eq!(file_text(&gateway), before, "{case}");
+    }
+    assert_eq!(get(&gateway, CONFIG).await["version"], 1);
+}
+
+#[tokio::test]
+async fn check_reports_lines_tests_and_witnesses() {
+    let gateway = start().await;
+    let before = file_text(&gateway);
+    let report = check(&gateway, &format!("nothing = 1\nworkers = 0\n{before}")).await;
+    let errors = report["errors"].as_array().expect("a list");
+    let places: Vec<_> = errors
+        .iter()
+        .map(|it| (it["line"].as_u64(), &it["key"]))
+        .collect();
+    assert_eq!(
+        places,
+        [(Some(1), &json!("nothing")), (Some(2), &json!("workers"))]
+    );
+    assert_eq!(report["tests"], json!([]));
+    let lines = before.lines().count();
+    let tests = "[[test]]\nrequest = \"GET /open\"\ndecision = \"allow\"\n\
+                 [[test]]\nrequest = \"GET /any/1\"\ndecision = \"allow\"\n";
+    let text = before.replace("policy = { services = [\"auth\"] }", "policy = \"public\"");
+    let text =
+        format!("workers = 2\n{text}{tests}[upstream.spare]\naddresses = [\"127.0.0.1:9\"]\n");
+    let report = check(&gateway, &text).await;
+    assert_eq!(report["errors"], json!([]), "{report}");
+    let line = lines as u64 + 2;
+    let file = gateway.log.path().join("proxy.toml").display().to_string();
+    let (passed, failed) = (&report["tests"][0], &report["tests"][1]);
+    assert_eq!(
+        (&passed["ok"], &passed["line"], &passed["file"]),
+        (&json!(true), &json!(line), &json!(file))
+    );
+    assert_eq!(
+        (&failed["ok"], &failed["line"]),
+        (&json!(false), &json!(line + 3))
+    );
+    assert!(
+        failed["detail"]
+            .as_str()
+            .expect("text")
+            .contains("not allow"),
+        "{failed}"
+    );
+    assert_eq!(report["restartNeeded"], json!(["workers"]));
+    let warnings = report["warnings"].as_array().expect("a list");
+    let spare = warnings.iter().find(|it| it["key"] == "upstream.spare");
+    assert_eq!(spare.expect("a warning")["line"], json!(line + 6));
+    assert_eq!(report["widened"], true);
+    let witness = &report["differences"][0];
+    let shown = (
+        &witness["target"],
+        &witness["widened"],
+        &witness["new"]["decision"],
+    );
+    assert_eq!(
+        shown,
+        (&json!("/auth-only"), &json!(true), &json!("allow")),
+        "{witness}"
+    );
+    // Nothing was changed.
+    assert_eq!(
+        (
+            file_text(&gateway),
+            get(&gateway, CONFIG).await["version"].as_u64()
+        ),
+        (before, Some(1))
+    );
+}
+
+#[tokio::test]
+async fn wider_access_is_refused_if_asked_for() {
+    let gateway = start().await;
+    let before = file_text(&gateway);
+    let text = before.replace("policy = { services = [\"auth\"] }", "policy = \"public\"");
+    let hash = get(&gateway, CONFIG).await["hash"].take();
+    let body = json!({ "text": text, "baseHash": hash, "refuseWidened": true });
+    let (status, problem) = call(&gateway, Method::PUT, CONFIG, &body).await;
+    assert_eq!(
+        (status, &problem["errors"][0]["code"]),
+        (422, &json!("access_widened")),
+        "{problem}"
+    );
+    assert_eq!(problem["check"]["differences"][0]["target"], "/auth-only");
+    assert_eq!(file_text(&gateway), before);
+    let body = json!({ "text": text, "baseHash": hash });
+    let (status, saved) = call(&gateway, Method::PUT, CONFIG, &body).await;
+    assert_eq!((status, &saved["widened"]), (200, &json!(true)), "{saved}");
+    // A narrower one needs no consent.
+    let body = json!({ "text": before, "baseHash": saved["hash"], "refuseWidened": true });
+    assert_eq!(call(&gateway, Method::PUT, CONFIG, &body).await.0, 200);
+}
+
+#[tokio::test]
+async fn earlier_configuration_is_restored_as_a_change() {
+    let gateway = start().await;
+    wait_for_history(&gateway, 1).await;
+    let before = file_text(&gateway);
+    let (_, saved) = save(&gateway, moved).await;
+    let path = format!("{HISTORY}/1/restore");
+    let stale = json!({ "baseHash": "0000000000000000" });
+    assert_eq!(call(&gateway, Method::POST, &path, &stale).await.0, 409);
+    let body = json!({ "baseHash": saved["hash"] });
+    let (status, restored) = call(&gateway, Method::POST, &path, &body).await;
+    assert_eq!(
+        (status, &restored["version"]),
+        (200, &json!(3)),
+        "{restored}"
+    );
+    assert_eq!(file_text(&gateway), before);
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    let history = get(&gateway, HISTORY).await["history"].take();
+    assert_eq!(
+        (&history[0]["operator"], &history[0]["number"]),
+        (&json!("grace"), &json!(3))
+    );
+    for number in [
+        "9",
+        "0",
+        "-1",
+        "x",
+        "..%2F1",
+        "1%2F..%2F2",
+        "18446744073709551616",
+    ] {
+        let path = format!("{HISTORY}/{number}");
+        let (status, _) = call(&gateway, Method::GET, &path, &Value::Null).await;
+        assert_eq!(status, 404, "{number}");
+        let (status, _) = call(&gateway, Method::POST, &format!("{path}/restore"), &body).await;
+        assert_eq!(status, 404, "{number}");
+    }
+}
+
+#[tokio::test]
+async fn included_files_are_shown_checked_and_kept() {
+    let gateway = start().await;
+    let folder = gateway.log.path().join("conf.d");
+    std::fs::create_dir(&folder).expect("a folder");
+    let route = "[[route]]\nname = \"more\"\npath = \"/more\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
+    std::fs::write(folder.join("more.toml"), route).expect("writes");
+    let (status, saved) = save(&gateway, |text| {
+        format!("include = [\"conf.d/*.toml\"]\n{text}")
+    })
+    .await;
+    assert_eq!(status, 200, "{saved}");
+    assert_eq!(gateway.get("/more", "").await.status, 200);
+    let shown = get(&gateway, CONFIG).await;
+    assert_eq!(shown["includedFiles"][0]["text"], route);
+    std::fs::write(folder.join("more.toml"), format!("{route}x = 1\n")).expect("writes");
+    let report = check(&gateway, shown["text"].as_str().expect("a text")).await;
+    let error = &report["errors"][0];
+    let file = error["file"].as_str().expect("a file");
+    assert!(file.ends_with("conf.d/more.toml"), "{error}");
+    assert_eq!(error["line"], 7, "{error}");
+    // The base is the hash of all files: a change of an included one is a conflict as well.
+    let body = json!({ "text": moved(&file_text(&gateway)), "baseHash": shown["hash"] });
+    let (status, problem) = call(&gateway, Method::PUT, CONFIG, &body).await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (409, &json!("configuration_changed"))
+    );
+}
