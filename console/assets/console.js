@@ -147,8 +147,10 @@ async function show({ focus }) {
     const isLost = document.activeElement === document.body;
     if ((focus || isLost) && heading) heading.focus({ preventScroll: true });
     if (focus) window.scrollTo(0, 0);
-    const { enhance } = await import(document.querySelector('script[data-pages]').dataset.pages);
-    enhance(main, signal, { call, events, problemOf, say, go });
+    for (const path of document.querySelector('script[data-pages]').dataset.pages.split(' ')) {
+      const { enhance } = await import(path);
+      enhance(main, signal, { call, events, problemOf, say, go, confirmed, show });
+    }
     if (main.querySelector('[data-live]')) follow(signal);
   } catch (error) {
     if (error.name !== 'AbortError') say(`The console does not answer: ${error.message}`, true);

@@ -1,5 +1,5 @@
-// Pages with work of their own in the browser: the token check, the editor and the API reference. The
-// live tail is in requests.js. The functions of console.js are arguments, because its address contains a hash.
+// Pages with work of their own in the browser: the token check, the suppression list and the API reference.
+// The live tail is in requests.js, the editor in configuration.js. The functions of console.js are arguments, because its address contains a hash.
 
 const decode = (text) => Uint8Array.from(atob(text.replace(/-/g, '+').replace(/_/g, '/')), (c) => c.charCodeAt(0));
 const json = (text) => JSON.parse(new TextDecoder().decode(decode(text)));
@@ -117,23 +117,6 @@ function suppression(main, { go, say }) {
   });
 }
 
-function configuration(main, { call, problemOf }) {
-  const button = main.querySelector('#check-configuration');
-  if (!button) return;
-  button.addEventListener('click', async () => {
-    const result = main.querySelector('#check-result');
-    button.disabled = true;
-    try {
-      const text = main.querySelector('#configuration textarea').value;
-      const response = await call('/check-configuration', { method: 'POST', json: { text } });
-      if (response.ok) result.innerHTML = await response.text();
-      else result.textContent = await problemOf(response);
-    } finally {
-      button.disabled = false;
-    }
-  });
-}
-
 function api(main, { call, problemOf, say }) {
   const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   for (const form of main.querySelectorAll('form.try')) {
@@ -180,6 +163,5 @@ export function enhance(main, signal, tools) {
   }
   tokens(main);
   suppression(main, tools);
-  configuration(main, tools);
   api(main, tools);
 }

@@ -12,9 +12,8 @@ use crate::access::Person;
 use crate::config::ProcessKind;
 use crate::processes::{Call, ProcessDirectory};
 
-/// Maximum bytes of a field, and of a configuration text.
+/// Maximum bytes of a field.
 const MAX_FIELD_BYTES: usize = 4096;
-const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// A change.
 #[derive(Debug)]
@@ -24,7 +23,6 @@ pub(crate) struct Action {
     pub(crate) kind: ProcessKind,
     /// Whether each replica keeps its own state and must be called.
     every_replica: bool,
-    method: &'static str,
     /// The path; `{}` stands for the field `target`.
     path: &'static str,
     /// The fields of the body.
@@ -35,8 +33,6 @@ pub(crate) struct Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldKind {
     Text,
-    /// Text of up to 1 MiB.
-    LongText,
     Integer,
     Boolean,
     /// A JSON object.
@@ -52,7 +48,7 @@ pub(crate) struct Outcome {
     pub(crate) body: Value,
 }
 
-use FieldKind::{Boolean, Integer, LongText, Object, Text};
+use FieldKind::{Boolean, Integer, Object, Text};
 use ProcessKind::{Auth, Gateway, Notify};
 
 const fn post(
@@ -65,7 +61,6 @@ const fn post(
         name,
         kind,
         every_replica: false,
-        method: "POST",
         path,
         fields,
     }
@@ -154,21 +149,6 @@ const ACTIONS: &[Action] = &[
         "/admin/upstreams/{}/drain",
         UPSTREAM_FIELDS,
     )),
-    on_every_replica(Action {
-        method: "PUT",
-        ..post(
-            "configuration.save",
-            Gateway,
-            "/admin/config",
-            &[("text", LongText), ("baseHash", Text)],
-        )
-    }),
-    post(
-        "configuration.restore",
-        Gateway,
-        "/admin/config/history/{}/restore",
-        &[],
-    ),
 ];
 
 /// Returns the action of a name.
@@ -188,7 +168,7 @@ pub(crate) async fn perform(
 ) -> Result<Vec<Outcome>, Problem> {
     let (target, body) = read_fields(action, fields)?;
     let call = Call {
-        method: Method::from_bytes(action.method.as_bytes()).unwrap_or(Method::POST),
+        method: Method::POST,
         path: action.path.replace("{}", &path_segment(&target)),
         body: Some(body),
         operator: Some(&person.subject),
@@ -282,19 +262,14 @@ impl FieldKind {
         let Some(text) = value.as_str() else {
             return Err("must be a string");
         };
-        let max = if self == LongText {
-            MAX_TEXT_BYTES
-        } else {
-            MAX_FIELD_BYTES
-        };
-        if text.len() > max {
+        if text.len() > MAX_FIELD_BYTES {
             return Err("is too long");
         }
-        if text.is_empty() && self != LongText {
+        if text.is_empty() {
             return Ok(None);
         }
         match self {
-            Text | LongText => Ok(Some(json!(text))),
+            Text => Ok(Some(json!(text))),
             Integer => match text.parse::<u32>() {
                 Ok(number) => Ok(Some(json!(number))),
                 Err(_) => Err("must be an integer"),

@@ -17,6 +17,10 @@ use crate::sampling::Sampler;
 use crate::sessions::ConsoleSessions;
 use crate::state::ConsoleState;
 
+/// Maximum bytes of a request body: a configuration text of 1 MiB as a JSON string, in which quotes
+/// and line breaks need two bytes.
+const MAX_BODY_BYTES: usize = (2 << 20) + (64 << 10);
+
 /// The console.
 #[derive(Debug)]
 pub struct App {
@@ -82,7 +86,11 @@ impl App {
             }
         });
         let router = self.router(&listener);
-        serve(listener, router, Limits::default(), stop).await;
+        let limits = Limits {
+            body: MAX_BODY_BYTES,
+            ..Limits::default()
+        };
+        serve(listener, router, limits, stop).await;
         let _ended = tokio::join!(sampling, ending);
     }
 

@@ -26,7 +26,7 @@ use crate::access::{Caller, MAX_TOKEN_BYTES, Person, Role};
 use crate::pages::{self, Context};
 use crate::sessions::is_session_token;
 use crate::state::ConsoleState;
-use crate::{actions, live, shell, tail};
+use crate::{actions, configuration, live, shell, tail};
 
 impl FromRequestParts<Arc<ConsoleState>> for Caller {
     type Rejection = Infallible;
@@ -63,6 +63,7 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
         .route("/actions/{name}", post(act))
         .route("/check-configuration", post(check_configuration))
         .route("/request-details", post(request_details))
+        .route("/configuration/changes", post(configuration_changes))
         .route("/try", post(try_request))
         .route("/notifications/{id}", get(page))
         .route("/history/{number}", get(page))
@@ -266,10 +267,19 @@ async fn act(
     body: Json,
 ) -> Result<Response, Problem> {
     let person = operator(&state, &caller).await?;
-    let action = actions::find(&name).ok_or(Code::NotFound)?;
-    let node = body.into_node()?.to_json();
-    let fields = node.as_object().ok_or(Code::InvalidRequest)?;
-    let outcomes = actions::perform(action, fields, &person, &state.directory).await?;
+    let outcomes = if name == configuration::SAVE {
+        let change = body.read(configuration::Change::read)?;
+        // A task, because a change that has begun continues if the browser has gone.
+        let directory = Arc::clone(&state.directory);
+        let save = async move { configuration::save(&change, &person, &directory).await };
+        let saved = tokio::spawn(save).await;
+        saved.map_err(|_panicked| Code::Internal)?
+    } else {
+        let action = actions::find(&name).ok_or(Code::NotFound)?;
+        let node = body.into_node()?.to_json();
+        let fields = node.as_object().ok_or(Code::InvalidRequest)?;
+        actions::perform(action, fields, &person, &state.directory).await?
+    };
     let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
     let outcomes: Vec<Value> = outcomes
         .into_iter()
@@ -286,17 +296,36 @@ async fn act(
     Ok(no_store(json(StatusCode::OK, &body)))
 }
 
-/// Checks a configuration text, which changes nothing.
+/// Checks a configuration text, which changes nothing. It may name any file of the gateway, so it
+/// requires the role operator.
 async fn check_configuration(
     State(state): Shared,
     caller: Caller,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&caller).await?;
+    let person = operator(&state, &caller).await?;
     let text =
         body.read(|root| root.required("text", |field| field.string().map(str::to_owned)))?;
     let context = Context::new(&person, &state.directory, &state.sampler);
     Ok(markup(pages::check_configuration(&context, &text).await))
+}
+
+/// Returns how the files of the gateways differ from the text on which an edited one is based, and
+/// their hashes.
+async fn configuration_changes(
+    State(state): Shared,
+    headers: HeaderMap,
+    body: Json,
+) -> Result<Response, Problem> {
+    operator(&state, &headers).await?;
+    let base =
+        body.read(|root| root.required("base", |field| field.string().map(str::to_owned)))?;
+    let files = configuration::read_all(&state.directory).await;
+    let body = object!({
+        "html": pages::configuration_changes(&files, &base).into_string(),
+        "bases": configuration::bases(&files),
+    });
+    Ok(no_store(json(StatusCode::OK, &body)))
 }
 
 /// Sends a request of the API page to the configured gateway with the caller's own token.

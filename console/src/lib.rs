@@ -10,7 +10,8 @@
 //! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s and keeps an hour
 //!    (`prometheus_text` parses, `status` is the result, `findings` says what is wrong).
 //! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link); `actions` are the changes that an operator may make.
-//! 4. `pages` renders fragments with `widgets`; `shell` has the static part and the assets.
+//!    `configuration` changes the configuration files of the gateways.
+//! 4. `pages` renders fragments with `widgets` and `line_diff`; `shell` has the static part and the assets.
 //! 5. `http` routes requests, `live` streams updates, `state` is what they share, `app` assembles the parts.
 
 mod config;
@@ -29,7 +30,9 @@ mod attempts;
 mod sessions;
 
 mod actions;
+mod configuration;
 
+mod line_diff;
 mod pages;
 mod shell;
 mod widgets;

@@ -2,8 +2,8 @@
 //!
 //! Each fragment begins with a heading of the first level, which gets the focus and names the page.
 //!
-//! Input: the name of a page with its query. Output: markup. Depends on `access`, `processes`,
-//! `sampling`, `status` and `widgets`.
+//! Input: the name of a page with its query. Output: markup. Depends on `access`, `configuration`,
+//! `line_diff`, `processes`, `sampling`, `status` and `widgets`.
 
 mod activity;
 mod api;
@@ -16,7 +16,9 @@ mod route_test;
 mod search;
 mod templates;
 
-pub(crate) use self::configuration::check as check_configuration;
+pub(crate) use self::configuration::{
+    changes as configuration_changes, check as check_configuration,
+};
 pub(crate) use self::requests::details as request_details;
 
 use std::collections::BTreeMap;

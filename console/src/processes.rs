@@ -229,6 +229,19 @@ impl ProcessDirectory {
         process: &Process,
         call: &Call<'_>,
     ) -> Result<Reply, Unreachable> {
+        self.call_within(process, call, CALL_TIMEOUT).await
+    }
+
+    /// Calls a replica as [`ProcessDirectory::call`] does, with another maximum time.
+    ///
+    /// # Errors
+    /// As [`ProcessDirectory::call`].
+    pub(crate) async fn call_within(
+        &self,
+        process: &Process,
+        call: &Call<'_>,
+        timeout: Duration,
+    ) -> Result<Reply, Unreachable> {
         let work = async {
             let response = self.send(process, call).await?;
             let status = response.status().as_u16();
@@ -245,9 +258,8 @@ impl ProcessDirectory {
             let text = String::from_utf8_lossy(&body).into_owned();
             Ok(Reply { status, text })
         };
-        let late =
-            || Unreachable::unanswered(format!("no answer within {} s", CALL_TIMEOUT.as_secs()));
-        tokio::time::timeout(CALL_TIMEOUT, work)
+        let late = || Unreachable::unanswered(format!("no answer within {} s", timeout.as_secs()));
+        tokio::time::timeout(timeout, work)
             .await
             .unwrap_or_else(|_| Err(late()))
     }

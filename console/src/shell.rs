@@ -30,6 +30,11 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
         Asset::new("console.js", script, include_str!("../assets/console.js")),
         Asset::new("pages.js", script, include_str!("../assets/pages.js")),
         Asset::new("requests.js", script, include_str!("../assets/requests.js")),
+        Asset::new(
+            "configuration.js",
+            script,
+            include_str!("../assets/configuration.js"),
+        ),
         Asset::new("style.css", style, include_str!("../assets/style.css")),
     ]
 });
@@ -113,7 +118,7 @@ pub(crate) fn page(has_links: bool) -> Markup {
                 title { "Postern" }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href=(asset_path("style.css"));
-                script type="module" src=(asset_path("console.js")) data-pages=(asset_path("pages.js"))
+                script type="module" src=(asset_path("console.js")) data-pages={ (asset_path("pages.js")) " " (asset_path("configuration.js")) }
                     data-requests=(asset_path("requests.js")) {}
             }
             body {

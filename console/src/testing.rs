@@ -55,9 +55,21 @@ impl Console {
     pub(crate) async fn start(answers: Answers) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let stub = stub(answers, Arc::clone(&received)).await;
+        Self::before(&stub, vec![stub.clone()], received).await
+    }
+
+    /// Starts a console over these gateways. `stub` is every other process.
+    pub(crate) async fn before(
+        stub: &Url,
+        gateways: Vec<Url>,
+        received: Arc<Mutex<Vec<Received>>>,
+    ) -> Self {
         let group = |kind| ProcessGroup {
             kind,
-            urls: vec![stub.clone()],
+            urls: match kind {
+                ProcessKind::Gateway => gateways.clone(),
+                ProcessKind::Auth | ProcessKind::Notify => vec![stub.clone()],
+            },
             token: Secret::from(SECRET),
         };
         let members = |group: &str, service: &str| Members {

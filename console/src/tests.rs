@@ -1,5 +1,6 @@
 //! Tests of the console against stub processes.
 
+mod configuration;
 mod live_tail;
 mod sign_in;
 

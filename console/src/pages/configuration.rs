@@ -1,133 +1,422 @@
-//! The gateway's configuration: editor, check, and history.
+//! The gateways' configuration: editor, check, history, and the difference of two texts.
 
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::{Context, heading, items};
+use super::{Context, heading, items, query_string};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Gateway;
-use crate::processes::Call;
-use crate::widgets::{
-    Column, Tone, action, facts, json_block, mono, notice, plain, state, table, time,
-};
+use crate::configuration::{GatewayFile, bases, read_all};
+use crate::line_diff::{DiffLine, differences};
+use crate::processes::{Call, Process};
+use crate::widgets::{Column, Tone, badge, facts, mono, notice, plain, table, time};
+
+/// Maximum witnesses of changed decisions that are shown.
+const MAX_WITNESSES: usize = 50;
 
 pub(super) async fn editor(context: &Context<'_>) -> Markup {
-    let answer = context.ask(Gateway, "/admin/config").await;
-    let status = context.ask_all(Gateway, "/config/status").await;
+    let files = read_all(context.directory).await;
+    let shown = files.iter().find_map(|file| file.answer.as_ref().ok());
     html! {
         (heading("Configuration"))
-        @match answer {
-            Err(message) => {
-                (message)
-                @for (process, status) in &status { section.panel { h2 { (mono(&process.name)) }
-                    @match status { Ok(status) => (json_block(status)), Err(error) => p.bad { (error) } } } }
-            },
-            Ok(answer) => (form(context, &answer)),
+        @match shown {
+            None => (not_shown(context, "/admin/config").await),
+            Some(shown) => {
+                (gateways(&files))
+                (form(context, &files, shown))
+            }
         }
     }
 }
 
-fn form(context: &Context<'_>, answer: &Value) -> Markup {
-    let is_editable = answer["editable"] != false && context.is_operator();
-    let error = plain(&answer["lastError"]);
+/// Says why no gateway answers.
+async fn not_shown(context: &Context<'_>, path: &str) -> Markup {
+    match context.ask(Gateway, path).await {
+        Err(message) => message,
+        // It has answered now.
+        Ok(_) => notice(Tone::Warn, "No answer", "load the page again"),
+    }
+}
+
+/// Lists the gateways, each of which has its own file.
+fn gateways(files: &[GatewayFile]) -> Markup {
+    let texts = files.iter().filter_map(|file| file.answer.as_ref().ok());
+    let texts: Vec<&Value> = texts.map(|answer| &answer["text"]).collect();
+    let differ = texts.windows(2).any(|pair| pair[0] != pair[1]);
     html! {
-        section.panel {
-            (facts(&[
-                ("File", mono(&plain(&answer["file"]))), ("Hash", mono(&plain(&answer["hash"]))),
-                ("Version", html! { (plain(&answer["version"])) }), ("Loaded", time(&plain(&answer["loadedAt"]))),
-                ("Includes", mono(&plain(&answer["includedFiles"]))),
-            ]))
-        }
-        @if !error.is_empty() { (notice(Tone::Bad, "The last reload was rejected", &error)) }
-        form.panel.stack #configuration data-action="configuration.save" data-confirm="Save this file and reload it at every gateway?" {
-            input type="hidden" name="baseHash" value=(plain(&answer["hash"]));
-            label { "Text" textarea.mono.editor name="text" rows="28" spellcheck="false" readonly[!is_editable] { (plain(&answer["text"])) } }
-            div.buttons {
-                button type="button" #check-configuration { "Check" }
-                @if is_editable { button.primary type="submit" { "Save and reload" } }
-                @else { span.muted { "Read only: " @if context.is_operator() { "the file cannot be edited" } @else { "changes require the role operator" } } }
+        @if differ { (notice(Tone::Warn, "The gateways have different files", "the first one is shown; saving gives its text to all of them")) }
+        @for file in files { section.panel {
+            h2 { (mono(&file.process.name)) }
+            @match &file.answer {
+                Err(error) => p.bad { (error) },
+                Ok(answer) => (gateway(answer)),
             }
-            div #check-result role="status" {}
+        } }
+    }
+}
+
+fn gateway(answer: &Value) -> Markup {
+    let included = answer["includedFiles"].as_array().into_iter().flatten();
+    let included: Vec<String> = included.map(|file| plain(&file["file"])).collect();
+    let [error, reason] = ["lastError", "readOnlyReason"].map(|name| plain(&answer[name]));
+    let is_in_force = answer["hash"] == answer["hashInForce"];
+    html! {
+        (facts(&[
+            ("File", mono(&plain(&answer["file"]))), ("Hash", mono(&plain(&answer["hash"]))),
+            ("State", if is_in_force { badge(Tone::Ok, "in force") } else { badge(Tone::Warn, "not in force") }),
+            ("Version", html! { (plain(&answer["version"])) }), ("Loaded", time(&plain(&answer["loadedAt"]))),
+            ("Needs a restart", html! { (plain(&answer["restartNeeded"])) }),
+            ("Includes", mono(&included.join(", "))), ("Read only", html! { (reason) }),
+        ]))
+        @if !error.is_empty() { (notice(Tone::Bad, "The last reload was rejected", &error)) }
+    }
+}
+
+fn form(context: &Context<'_>, files: &[GatewayFile], shown: &Value) -> Markup {
+    let is_editable = shown["editable"] != false && context.is_operator();
+    let file = plain(&shown["file"]);
+    html! {
+        form.panel.stack #configuration data-bases=(bases(files)) data-file=(file)
+            data-confirm="Save this file and reload it at every gateway?" {
+            (text_area(&plain(&shown["text"]), is_editable))
+            p.muted #configuration-hint {
+                @if is_editable { "Tab moves to the next field. The text is checked while you type; nothing is saved before you say so." }
+                @else if context.is_operator() { "Read only: the file cannot be written, see above." }
+                @else { "Read only: changes require the role operator." }
+            }
+            p #configuration-status role="status" {}
+            @if is_editable {
+                div.buttons {
+                    button type="button" #check-configuration { "Check" }
+                    button.primary type="submit" { "Save and reload" }
+                }
+                div #configuration-conflict {}
+                div #check-result {}
+            }
+        }
+    }
+}
+
+/// Returns the text with the numbers of its lines.
+fn text_area(text: &str, is_editable: bool) -> Markup {
+    html! {
+        label.plain for="configuration-text" { "Text" }
+        div.code-editor {
+            pre.line-numbers aria-hidden="true" {}
+            textarea.mono #configuration-text name="text" rows="28" wrap="off" spellcheck="false" autocomplete="off"
+                aria-describedby="configuration-hint configuration-status" readonly[!is_editable] { "\n" (text) }
         }
     }
 }
 
 /// Renders the result of a check of a text.
 pub(crate) async fn check(context: &Context<'_>, text: &str) -> Markup {
-    const MISTAKES: &[Column] = &[
-        Column::new("Place", |row| {
-            mono(&format!("{}:{}", plain(&row["file"]), plain(&row["line"])))
-        }),
-        Column::new("Key", |row| mono(&plain(&row["key"]))),
-        Column::new("Message", |row| html! { (plain(&row["message"])) }),
-    ];
-    const TESTS: &[Column] = &[
-        Column::new("Place", |row| {
-            mono(&format!("{}:{}", plain(&row["file"]), plain(&row["line"])))
-        }),
-        Column::new("Request", |row| mono(&plain(&row["request"]))),
-        Column::new("Result", |row| {
-            state(if row["ok"] == true { "ok" } else { "failed" })
-        }),
-        Column::new("Detail", |row| html! { (plain(&row["detail"])) }),
-    ];
     let call = Call::post("/admin/config/check", json!({ "text": text }));
     let answer = match context.send(Gateway, &call).await {
         Ok(answer) => answer,
-        Err(message) => return message,
+        Err(message) => {
+            return html! { div data-summary="The check has failed" data-tone="bad" { (message) } };
+        }
     };
-    let errors = items(&answer, &["errors"]);
     let list = |name: &str| answer[name].as_array().map_or(&[][..], Vec::as_slice);
+    let (errors, tests) = (list("errors"), list("tests"));
+    let failed = tests.iter().filter(|test| test["ok"] != true).count();
+    let (summary, tone) = match (errors.len(), failed) {
+        (0, 0) => ("The text is good".to_owned(), "ok"),
+        (0, failed) => (format!("{failed} of {} tests fail", tests.len()), "bad"),
+        (1, _) => ("1 error".to_owned(), "bad"),
+        (errors, _) => (format!("{errors} errors"), "bad"),
+    };
+    let widened = answer["widened"] == true || !answer["differencesError"].is_null();
+    let summary = match (tone, widened) {
+        ("ok", true) => format!("{summary}, and requests that are rejected now would be accepted"),
+        _ => summary,
+    };
     html! {
-        h3 { "Check " (state(if answer["errors"].as_array().is_some_and(Vec::is_empty) { "ok" } else { "failed" })) }
-        @if answer["widened"] == true { (notice(Tone::Warn, "More is allowed than before", "some requests that were rejected would be accepted; read the differences")) }
-        (table("Errors", errors, MISTAKES, "No errors."))
-        @if !list("warnings").is_empty() { h3 { "Warnings" } (table("Warnings", list("warnings"), MISTAKES, "")) }
-        @if !list("tests").is_empty() { h3 { "Tests" } (table("Tests", list("tests"), TESTS, "")) }
-        @if !list("differences").is_empty() { h3 { "Differences" } (json_block(&answer["differences"])) }
+        div data-summary=(summary) data-tone=(if widened && tone == "ok" { "warn" } else { tone }) {
+            @if !errors.is_empty() { h2 { "Errors" } (table("Errors", errors, PLACES, "")) }
+            @if failed > 0 { h2 { "Failing tests" } (failing_tests(tests)) }
+            @if errors.is_empty() {
+                (decisions(&answer, list("differences")))
+                @if !list("restartNeeded").is_empty() {
+                    (notice(Tone::Warn, "A restart is needed", &format!("for {}", plain(&answer["restartNeeded"]))))
+                }
+                @if !list("warnings").is_empty() { h2 { "Warnings" } (table("Warnings", list("warnings"), PLACES, "")) }
+                p.muted { (tests.len() - failed) " of " (tests.len()) " tests pass." }
+            }
+        }
+    }
+}
+
+const PLACES: &[Column] = &[
+    Column::new("Line", place),
+    Column::new("Key", |row| mono(&plain(&row["key"]))),
+    Column::new("Message", |row| html! { (plain(&row["message"])) }),
+];
+
+/// Returns a button that moves to the line. The script removes it if the file is an included one.
+fn place(row: &Value) -> Markup {
+    let (file, line) = (plain(&row["file"]), plain(&row["line"]));
+    html! {
+        @if line.is_empty() { span.muted { "–" } }
+        @else { button type="button" data-file=(file) data-line=(line) { "line " (line) } span.muted.other-file { (file) ":" (line) } }
+    }
+}
+
+fn failing_tests(tests: &[Value]) -> Markup {
+    const TESTS: &[Column] = &[
+        Column::new("Line", place),
+        Column::new("Request", |row| mono(&plain(&row["request"]))),
+        Column::new("Result", |row| html! { (plain(&row["detail"])) }),
+    ];
+    let failing = tests.iter().filter(|test| test["ok"] != true).cloned();
+    table("Tests", &failing.collect::<Vec<_>>(), TESTS, "")
+}
+
+/// Returns the requests that change their decision, wider ones first, with the consent to these.
+fn decisions(answer: &Value, differences: &[Value]) -> Markup {
+    let count = answer["differenceCount"].as_u64().unwrap_or_default();
+    let error = plain(&answer["differencesError"]);
+    let is_wider = answer["widened"] == true;
+    html! {
+        h2 { "Requests that change their decision" }
+        @if is_wider { (notice(Tone::Bad, "More is allowed than now", "requests marked as widened are rejected now and would be accepted")) }
+        @if !error.is_empty() { (notice(Tone::Bad, "The changes are not known", &error)) }
+        @if differences.is_empty() && error.is_empty() { p.muted { "None." } }
+        ul.plain.witnesses {
+            @for difference in differences.iter().take(MAX_WITNESSES) { li { (witness(difference)) } }
+        }
+        @if count > MAX_WITNESSES as u64 { p.muted { "The first " (MAX_WITNESSES) " of " (count) " are shown." } }
+        @if is_wider || !error.is_empty() {
+            label.consent { input type="checkbox" #allow-widened; span { "I have read this, and want these requests to be accepted." } }
+        }
+    }
+}
+
+/// Returns one request and its two decisions.
+fn witness(difference: &Value) -> Markup {
+    let headers = difference["headers"].as_array().into_iter().flatten();
+    let headers: Vec<String> = headers
+        .map(|pair| format!("{}: {}", plain(&pair[0]), plain(&pair[1])))
+        .collect();
+    let caller = plain(&difference["caller"]);
+    html! {
+        div {
+            span.mono { (plain(&difference["method"])) " " (plain(&difference["target"])) }
+            @if difference["widened"] == true { " " (badge(Tone::Bad, "widened")) }
+            div.muted {
+                "host " (plain(&difference["host"])) " · caller " @if caller.is_empty() { "any" } @else { (caller) }
+                @for header in headers { " · " (header) }
+                @if !difference["client_address"].is_null() { " · address " (plain(&difference["client_address"])) }
+            }
+        }
+        dl.decisions {
+            div { dt { "now" } dd { (decision(&difference["old"])) } }
+            div { dt { "then" } dd { (decision(&difference["new"])) } }
+        }
+    }
+}
+
+fn decision(side: &Value) -> Markup {
+    let (route, detail) = (plain(&side["route"]), plain(&side["detail"]));
+    let authorization = plain(&side["external_authorization"]);
+    html! {
+        strong { (plain(&side["status"])) " " (plain(&side["decision"])) }
+        span.muted {
+            @if route.is_empty() { " no route" } @else { " route " (route) }
+            @if !detail.is_empty() { ", " (detail) }
+            @if !authorization.is_empty() { ", if " (authorization) " allows it" }
+        }
+    }
+}
+
+/// Renders how the files of the gateways differ from the text on which an edited one is based.
+pub(crate) fn changes(files: &[GatewayFile], base: &str) -> Markup {
+    html! {
+        (notice(Tone::Warn, "The file has changed since this page was loaded", "your text is kept above. Below is what the others have changed"))
+        @for file in files { @match &file.answer {
+            Err(error) => p.bad { (mono(&file.process.name)) " " (error) },
+            Ok(answer) => {
+                h2 { (mono(&file.process.name)) }
+                (difference("Changes of others", base, &plain(&answer["text"])))
+            }
+        } }
+        div.buttons { button type="button" #keep-text { "Keep my text" } }
+        p.muted { "Then check and save again: your text replaces theirs." }
+    }
+}
+
+/// Returns the lines that turn one text into another.
+fn difference(caption: &str, before: &str, after: &str) -> Markup {
+    let lines = differences(before, after);
+    html! {
+        @if lines.is_empty() { p.muted { "The texts are equal." } }
+        @else {
+            pre.code.difference tabindex="0" role="region" aria-label=(caption) {
+                @for line in lines { @match line {
+                    DiffLine::Same(text) => span { "  " (text) "\n" },
+                    DiffLine::Removed(text) => del { "- " (text) "\n" },
+                    DiffLine::Added(text) => ins { "+ " (text) "\n" },
+                    DiffLine::Omitted(count) => span.muted { "  … " (count) " equal lines\n" },
+                } }
+            }
+        }
+    }
+}
+
+/// Returns the gateway of the parameter `process`, by default the first, and its answer.
+async fn ask_selected(context: &Context<'_>, path: &str) -> Result<(Process, Value), Markup> {
+    let name = context.parameter("process");
+    let replicas = context.directory.of(Gateway);
+    let mut selected = replicas.iter();
+    let selected = selected.find(|process| name.is_empty() || process.name == name);
+    let Some(process) = selected else {
+        return Err(notice(Tone::Warn, "Not found", "there is no such gateway"));
+    };
+    match context.directory.call(process, &Call::get(path)).await {
+        Ok(reply) if reply.is_success() => Ok((process.clone(), reply.json())),
+        Ok(reply) if reply.status == 404 && reply.json()["detail"].is_null() => {
+            Err(context.not_offered(Gateway, path))
+        }
+        Ok(reply) => Err(notice(Tone::Bad, "Rejected", &reply.problem())),
+        Err(error) => {
+            let text = format!("{}: {error}", process.name);
+            Err(notice(Tone::Bad, "No answer", &text))
+        }
     }
 }
 
 pub(super) async fn history(context: &Context<'_>) -> Markup {
-    const COLUMNS: &[Column] = &[
-        Column::number(
-            "Number",
-            |row| html! { a href={ "/history/" (path_segment(&plain(&row["number"]))) } { (plain(&row["number"])) } },
-        ),
-        Column::new("Loaded", |row| time(&plain(&row["loadedAt"]))),
-        Column::new("By", |row| html! { (plain(&row["operator"])) }),
-        Column::new("Hash", |row| mono(&plain(&row["hash"]))),
-        Column::new("Change", |row| html! { (plain(&row["summary"])) }),
-    ];
-    let answer = context.ask(Gateway, "/admin/config/history").await;
+    let answer = ask_selected(context, "/admin/config/history").await;
     html! {
         (heading("History of the configuration"))
         @match answer {
             Err(message) => (message),
-            Ok(answer) => section.panel { (table("History", items(&answer, &["history", "entries"]), COLUMNS, "No configuration is recorded yet.")) },
+            Ok((process, answer)) => (entries(context, &process, &answer).await),
+        }
+    }
+}
+
+async fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Markup {
+    const COLUMNS: &[Column] = &[
+        Column::number(
+            "Number",
+            |row| html! { a href={ "/history/" (path_segment(&plain(&row["number"]))) "?" (plain(&row["query"])) } { (plain(&row["number"])) } },
+        ),
+        Column::new("Loaded", |row| time(&plain(&row["loadedAt"]))),
+        Column::new("By", |row| html! { (plain(&row["operator"])) }),
+        Column::new("Change", |row| {
+            html! {
+                (plain(&row["summary"]["text"]))
+                @if row["summary"]["widened"].as_u64().is_some_and(|count| count > 0) { " " (badge(Tone::Bad, "widened")) }
+            }
+        }),
+        Column::new("Hash", |row| mono(&plain(&row["hash"]))),
+    ];
+    let query = query_string(&[("process", process.name.as_str())]);
+    let rows = items(answer, &["history"]).iter().cloned();
+    let rows: Vec<Value> = rows
+        .map(|mut row| {
+            if let Value::Object(members) = &mut row {
+                members.insert("query".to_owned(), json!(query));
+            }
+            row
+        })
+        .collect();
+    let numbers: Vec<String> = rows.iter().map(|row| plain(&row["number"])).collect();
+    let fault = plain(&answer["fault"]);
+    html! {
+        @if !fault.is_empty() { (notice(Tone::Warn, "Kept in memory, until the gateway stops", &fault)) }
+        (selection(context, process, &numbers))
+        @let (from, to) = (context.parameter("from"), context.parameter("to"));
+        @if !from.is_empty() && !to.is_empty() { (compared(context, from, to).await) }
+        section.panel { (table("History", &rows, COLUMNS, "No configuration is recorded yet.")) }
+        p.muted { "Each gateway has its own history. " (mono(&process.name)) ": " (plain(&answer["folder"])) }
+    }
+}
+
+/// Returns the selection of a gateway, and of two configurations to compare.
+fn selection(context: &Context<'_>, process: &Process, numbers: &[String]) -> Markup {
+    let choice = |name: &str, label: &str, default: Option<&String>| {
+        let chosen = match context.parameter(name) {
+            "" => default.map_or("", String::as_str),
+            chosen => chosen,
+        };
+        html! { label { (label) select name=(name) {
+            @for number in numbers { option value=(number) selected[number == chosen] { (number) } }
+        } } }
+    };
+    let replicas = context.directory.of(Gateway);
+    html! {
+        form.filters action="/history" {
+            @if replicas.len() > 1 { label { "Gateway" select name="process" {
+                @for replica in &replicas { option value=(replica.name) selected[replica.name == process.name] { (replica.name) } }
+            } } }
+            (choice("from", "From", numbers.get(1)))
+            (choice("to", "To", numbers.first()))
+            button type="submit" { "Compare" }
+        }
+    }
+}
+
+async fn compared(context: &Context<'_>, from: &str, to: &str) -> Markup {
+    let path = |number: &str| format!("/admin/config/history/{}", path_segment(number));
+    let before = ask_selected(context, &path(from)).await;
+    let after = ask_selected(context, &path(to)).await;
+    html! {
+        section.panel {
+            h2 { "From " (from) " to " (to) }
+            @match (before, after) {
+                (Ok((_, before)), Ok((_, after))) => (difference("Difference", &plain(&before["text"]), &plain(&after["text"]))),
+                (Err(message), _) | (_, Err(message)) => (message),
+            }
         }
     }
 }
 
 pub(super) async fn entry(context: &Context<'_>, number: &str) -> Markup {
-    let answer = context
-        .ask(
-            Gateway,
-            &format!("/admin/config/history/{}", path_segment(number)),
-        )
-        .await;
+    let path = format!("/admin/config/history/{}", path_segment(number));
+    let answer = ask_selected(context, &path).await;
     html! {
         (heading(&format!("Configuration {number}")))
         @match answer {
             Err(message) => (message),
-            Ok(answer) => {
-                @if context.is_operator() { div.buttons {
-                    (action("configuration.restore", "Restore", &[("target", number)], "Replace the present configuration by this one?", Tone::Bad))
-                } }
-                section.panel {
-                    (facts(&[("Loaded", time(&plain(&answer["loadedAt"]))), ("By", html! { (plain(&answer["operator"])) }), ("Hash", mono(&plain(&answer["hash"])))]))
-                    pre.code tabindex="0" { (plain(&answer["text"])) }
-                }
+            Ok((process, answer)) => {
+                section.panel { (facts(&[
+                    ("Gateway", mono(&process.name)), ("Loaded", time(&plain(&answer["loadedAt"]))),
+                    ("By", html! { (plain(&answer["operator"])) }), ("Hash", mono(&plain(&answer["hash"]))),
+                    ("Change", html! { (plain(&answer["summary"]["text"])) }), ("Includes", included(&answer)),
+                ])) }
+                (roll_back(context, &answer).await)
+            }
+        }
+    }
+}
+
+fn included(answer: &Value) -> Markup {
+    let files = answer["includedFiles"].as_array().into_iter().flatten();
+    html! { @for file in files { details { summary { (mono(&plain(&file["file"]))) } pre.code tabindex="0" { (plain(&file["text"])) } } } }
+}
+
+/// Returns the text with its difference to the present file, and the form that restores it.
+async fn roll_back(context: &Context<'_>, answer: &Value) -> Markup {
+    let files = read_all(context.directory).await;
+    let present = files.iter().find_map(|file| file.answer.as_ref().ok());
+    let text = plain(&answer["text"]);
+    let is_offered = context.is_operator() && present.is_some_and(|it| it["editable"] != false);
+    html! {
+        @if let Some(present) = present {
+            section.panel { h2 { "What a roll back changes" } (difference("Difference to the present file", &plain(&present["text"]), &text)) }
+        }
+        form.panel.stack #configuration data-bases=(bases(&files)) data-file=(plain(&answer["file"])) data-kept
+            data-confirm="Replace the file by this text and reload it at every gateway?" {
+            (text_area(&text, false))
+            p.muted #configuration-hint { "Included files are not restored." }
+            p #configuration-status role="status" {}
+            @if is_offered {
+                div.buttons { button.primary type="submit" { "Roll back to " (plain(&answer["number"])) } }
+                div #configuration-conflict {}
+                div #check-result {}
             }
         }
     }
