@@ -314,10 +314,10 @@ async fn check_configuration(
 /// their hashes.
 async fn configuration_changes(
     State(state): Shared,
-    headers: HeaderMap,
+    caller: Caller,
     body: Json,
 ) -> Result<Response, Problem> {
-    operator(&state, &headers).await?;
+    operator(&state, &caller).await?;
     let base =
         body.read(|root| root.required("base", |field| field.string().map(str::to_owned)))?;
     let files = configuration::read_all(&state.directory).await;

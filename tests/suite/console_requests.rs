@@ -27,7 +27,7 @@ async fn live_tail_of_the_console_shows_a_request() {
     let path = "/nothing/%3Cimg%20src=x%20onerror=alert(1)%3E";
     for path in ["/auth/health", path] {
         let request = format!("GET {path}?secret=1 HTTP/1.1\r\nHost: gate.example\r\n\r\n");
-        raw::send(gateway, request.as_bytes()).await;
+        let _ = raw::send(gateway, request.as_bytes()).await;
     }
     console.wait_for_text(path).await;
     let text = console.text().await;

