@@ -19,6 +19,7 @@ mod browser;
 mod cluster;
 mod config_files;
 mod console;
+mod console_configuration;
 mod console_requests;
 mod contract;
 mod contract_document;
