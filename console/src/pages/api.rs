@@ -70,12 +70,12 @@ fn operation_panel(context: &Context<'_>, path: &str, method: &str, operation: &
             summary { (badge(Tone::Plain, method)) " " (mono(path)) " " span.muted { (plain(&operation["summary"])) } }
             @if operation["description"].is_string() { p { (plain(&operation["description"])) } }
             (parameters(operation))
-            @if has_body { h3 { "Body" } (json_block(&resolve(&body["schema"]))) }
-            h3 { "Responses" }
+            @if has_body { h2 { "Body" } (json_block(&resolve(&body["schema"]))) }
+            h2 { "Responses" }
             dl.facts { @for (status, response) in operation["responses"].as_object().into_iter().flatten() {
                 div { dt { (status) } dd { (plain(&resolve(response)["description"])) } }
             } }
-            h3 { "Try it" }
+            h2 { "Try it" }
             form.stack.try data-method=(method) {
                 label { "Path" input.mono name="path" value=(path); }
                 @if has_body { label { "Body" textarea.mono name="body" rows="6" spellcheck="false" { @if !body["example"].is_null() { (example) } } } }
@@ -95,7 +95,7 @@ fn parameters(operation: &Value) -> Markup {
         .map_or(&[][..], Vec::as_slice);
     let list: Vec<Value> = list.iter().map(resolve).collect();
     html! { @if !list.is_empty() {
-        h3 { "Parameters" }
+        h2 { "Parameters" }
         dl.facts { @for parameter in &list { div {
             dt { (mono(&plain(&parameter["name"]))) " " span.muted { (plain(&parameter["in"])) } @if parameter["required"] == true { " " (badge(Tone::Plain, "required")) } }
             dd { (plain(&parameter["description"])) }
