@@ -31,7 +31,7 @@ async fn live_tail_of_the_console_shows_a_request() {
     }
     console.wait_for_text(path).await;
     let text = console.text().await;
-    assert!(text.contains("404 not_found"), "{text}");
+    assert!(text.contains("401 authentication_required"), "{text}");
     assert!(!text.contains("secret"), "{text}");
     // By keyboard: the button of the request opens its details, Escape closes them.
     let focus = "const buttons = [...document.querySelectorAll('#tail button')]; \
@@ -43,7 +43,7 @@ async fn live_tail_of_the_console_shows_a_request() {
     let details = console.browser().find("#request-details").await;
     let details = details.text().await;
     for expected in [
-        "decision = \"not_found\"",
+        "decision = \"authentication_required\"",
         "gate.example",
         "TIME LINE",
         "no path matches",
