@@ -136,13 +136,7 @@ impl App {
         let startup_check = tokio::spawn(run_startup_check(diagnostics, Arc::clone(&service)));
         let admin_task = listeners.admin.map(|listener| {
             origin.export(&service.metrics.registry());
-            let info = ProcessInfo {
-                service: "postern-auth",
-                version: env!("CARGO_PKG_VERSION"),
-                config_file: origin.file,
-                config_hash: origin.hash,
-                started_at: clock.now(),
-            };
+            let info = process_info(origin, &clock);
             let routes = http::admin_routes(&service.audit_trail.reader, &service.limiter, &clock)
                 .merge(admin_api::info_route(info, health.clone(), clock));
             let router = admin::router(health, service.metrics.registry())
@@ -176,6 +170,16 @@ impl App {
         }
         service.store.close().await;
         span_export.finish().await;
+    }
+}
+
+fn process_info(origin: ConfigOrigin, clock: &Clock) -> ProcessInfo {
+    ProcessInfo {
+        service: "postern-auth",
+        version: env!("CARGO_PKG_VERSION"),
+        config_file: origin.file,
+        config_hash: origin.hash,
+        started_at: clock.now(),
     }
 }
 

@@ -123,11 +123,7 @@ fn refusal(opened: &[(Process, Result<reqwest::Response, Refusal>)]) -> Problem 
 
 impl Follower {
     /// Follows the gateways until the browser, its token or the console ends.
-    async fn run(
-        self,
-        opened: Vec<(Process, Result<reqwest::Response, Refusal>)>,
-        caller: Caller,
-    ) {
+    async fn run(self, opened: Vec<(Process, Result<reqwest::Response, Refusal>)>, caller: Caller) {
         // Dropping the set ends its tasks.
         let mut tasks = JoinSet::new();
         let mut followed: HashMap<String, AbortHandle> = HashMap::new();

@@ -39,8 +39,9 @@ use sqlx::postgres::PgListener;
 pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{
     CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
-    LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows, ProviderPause, Receipt,
-    SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
+    LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows,
+    ProviderPause, Receipt, SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow,
+    WebhookToken,
 };
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 

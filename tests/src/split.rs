@@ -66,6 +66,36 @@ pub(crate) struct Ports {
     notify_admin: u16,
 }
 
+// === impl Changes ===
+
+impl Changes {
+    fn auth_file(&self, development: &Postern, ports: Ports) -> ConfigFile {
+        let keys = self.auth.iter();
+        keys.fold(auth_config(development, ports), |file, (key, value)| {
+            file.insert(key, value)
+        })
+    }
+
+    fn notify_file(&self, development: &Postern, ports: Ports) -> ConfigFile {
+        let file = notify_config(development, ports).append(self.notify);
+        match self.mail_port {
+            Some(port) => file.set("port", &port.to_string()),
+            None => file,
+        }
+    }
+
+    /// Makes the changes that concern all programs.
+    fn apply(&self, program: &str, file: ConfigFile) -> ConfigFile {
+        let set = self.set.iter().filter(|(of, ..)| *of == program);
+        let file = set.fold(file, |file, (_, key, value)| file.set(key, value));
+        let file = file.append(&self.tables);
+        match &self.admin_token {
+            Some(_) => file.add_to_table("admin", "token_env", &quoted(ADMIN_TOKEN)),
+            None => file,
+        }
+    }
+}
+
 // === impl Split ===
 
 impl Split {
@@ -104,17 +134,8 @@ impl Split {
             file.set("database", &quoted(database))
                 .set("cache", &quoted(&urls[2]))
         };
-        let auth = changes
-            .auth
-            .iter()
-            .fold(auth_config(&development, ports), |file, (key, value)| {
-                file.insert(key, value)
-            });
-        let notify = notify_config(&development, ports).append(changes.notify);
-        let notify = match changes.mail_port {
-            Some(port) => notify.set("port", &port.to_string()),
-            None => notify,
-        };
+        let auth = changes.auth_file(&development, ports);
+        let notify = changes.notify_file(&development, ports);
         let files = [
             ("postern-auth", Some("auth"), stored(auth, &urls[0])),
             ("postern-notify", Some("notify"), stored(notify, &urls[1])),
@@ -123,16 +144,10 @@ impl Split {
         let mut processes = Vec::new();
         let admin = changes.admin_token.iter();
         let admin = admin.map(|token| (ADMIN_TOKEN, token.clone()));
-        let env: Vec<_> = changes.env.into_iter().chain(admin).collect();
+        let env: Vec<_> = changes.env.clone().into_iter().chain(admin).collect();
         for (program, account, file) in files {
             let path = folder.path().join(format!("{program}.toml"));
-            let set = changes.set.iter().filter(|(of, ..)| *of == program);
-            let file = set.fold(file, |file, (_, key, value)| file.set(key, value));
-            let file = file.append(&changes.tables);
-            let file = match &changes.admin_token {
-                Some(_) => file.add_to_table("admin", "token_env", &quoted(ADMIN_TOKEN)),
-                None => file,
-            };
+            let file = changes.apply(program, file);
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
             let program = Program::of_workspace(program, folder.path())
                 .arg("--config")

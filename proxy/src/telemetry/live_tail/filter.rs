@@ -138,7 +138,7 @@ fn read_address(query: &mut Query, detail: ClientAddressDetail) -> Option<IpNetw
     let network = query.read(
         "address",
         "must be a network such as 192.0.2.0/24",
-        |text| IpNetwork::parse(text),
+        IpNetwork::parse,
     )?;
     let refusal = match detail {
         ClientAddressDetail::Full => None,
