@@ -17,8 +17,8 @@ fn long_text(character: &str) -> String {
 }
 
 /// Runs one test of this program in a child process, with the file as its argument.
-fn child(test: &str, file: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a program"));
+fn child(program: &Path, test: &str, file: &Path) -> Command {
+    let mut command = Command::new(program);
     let name = format!("config_editor::file::tests::{test}");
     command.args([name.as_str(), "--exact", "--nocapture", "--include-ignored"]);
     command.env(CHILD_FILE, file).stdout(Stdio::piped());
@@ -66,7 +66,13 @@ fn file_that_cannot_be_written_is_reported_with_a_reason() {
     let reason = read_only_reason(&file).expect("a reason");
     assert!(reason.contains("No such file"), "{reason}");
     fs::write(&file, "a = 1\n").expect("writes");
-    let mut other = child("read_only_reason_is_printed", &file);
+    // The folder of the test program may be closed to other users.
+    let own = std::env::current_exe().expect("a program");
+    let program = folder.path().join("tests");
+    if fs::hard_link(&own, &program).is_err() {
+        fs::copy(&own, &program).expect("copied");
+    }
+    let mut other = child(&program, "read_only_reason_is_printed", &file);
     // Another user than the owner; without the right to change users, the folder is closed.
     match geteuid().is_root() {
         true => {
@@ -100,10 +106,11 @@ fn read_only_reason_is_printed() {
 fn killed_process_leaves_one_of_the_two_texts() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("proxy.toml");
+    let own = std::env::current_exe().expect("a program");
     let texts = [long_text("a"), long_text("b")];
     fs::write(&file, &texts[0]).expect("writes");
     for kill in 0..KILLS {
-        let mut child = child("text_is_replaced_until_killed", &file)
+        let mut child = child(&own, "text_is_replaced_until_killed", &file)
             .spawn()
             .expect("a process");
         let output = child.stdout.take().expect("its output");
