@@ -97,9 +97,11 @@ install_packages() {
     [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
     [ -x "$(command -v ip || echo /usr/sbin/ip)" ] || missing+=("iproute2")
     # Machines and containers for the tests of conf/deploy.
-    command -v mmdebstrap >/dev/null 2>&1 || missing+=("mmdebstrap")
-    command -v systemd-nspawn >/dev/null 2>&1 || missing+=("systemd-container")
-    command -v podman >/dev/null 2>&1 || missing+=("podman")
+    if [ -n "${POSTERN_TEST_DEPLOY:-}" ]; then
+        command -v mmdebstrap >/dev/null 2>&1 || missing+=("mmdebstrap")
+        command -v systemd-nspawn >/dev/null 2>&1 || missing+=("systemd-container")
+        command -v podman >/dev/null 2>&1 || missing+=("podman")
+    fi
     [ -x /usr/sbin/runc ] || missing+=("runc")
     command -v rpm >/dev/null 2>&1 || missing+=("rpm")
     command -v brotli >/dev/null 2>&1 || missing+=("brotli")

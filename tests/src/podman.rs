@@ -101,7 +101,7 @@ impl Podman {
 
     /// Makes the base images of a file system.
     fn import_base(&self) {
-        let base = "docker.io/library/debian:bookworm-slim";
+        let base = "localhost/debian:bookworm-slim";
         let exists = self.command(&["image", "exists", base]).status();
         if !exists.is_ok_and(|status| status.success()) {
             let archive = tempfile::NamedTempFile::new().expect("a file");
@@ -110,7 +110,7 @@ impl Podman {
             let _output = succeed(tar.arg("--directory").arg(system("bookworm")).arg("."));
             let _output = succeed(self.command(&["import"]).arg(archive.path()).arg(base));
         }
-        let builder = "docker.io/library/rust:1.95-slim-bookworm";
+        let builder = "localhost/rust:1.95-slim-bookworm";
         let _output = succeed(&mut self.command(&["tag", base, builder]));
     }
 

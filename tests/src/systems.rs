@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use postern_common::config::Env;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -19,9 +20,16 @@ const ANSWER_TIMEOUT_SECONDS: &str = "60";
 /// Bearer token of all admin APIs.
 const ADMIN_TOKEN: &str = "deployment-test-admin-token-0123456789";
 
-/// Returns the reason why systems cannot be started here, such as a missing privilege.
+/// The variable with which `tests/run` runs the tests of packages and images.
+const VARIABLE: &str = "POSTERN_TEST_DEPLOY";
+
+/// Returns the reason why systems are not started here: the tests take minutes and are run on demand,
+/// or a privilege is missing.
 #[must_use]
 pub fn obstacle() -> Option<String> {
+    if Env::of_process().get(VARIABLE).is_none() {
+        return Some(format!("{VARIABLE} is not set"));
+    }
     let mut check = Command::new("unshare");
     let may = check.args(["--mount", "--net", "true"]).output();
     if !may.is_ok_and(|output| output.status.success()) {
@@ -93,9 +101,9 @@ fn run(command: &mut Command) -> Output {
 /// Returns the file system of a Debian release.
 #[must_use]
 pub fn system(suite: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(".peers/systems")
-        .join(suite)
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/systems");
+    // podman compares paths of its storage: those of two checkouts may be links to one folder.
+    peers.canonicalize().unwrap_or(peers).join(suite)
 }
 
 /// Returns the folder of PostgreSQL's newest server programs.

@@ -89,6 +89,11 @@ fn checker_accepts_a_history_without_violations() {
     records.push(deliver(60_000, "repeated"));
     records.push(fault(50_010, Affected::Notify));
     records.push(exchange("t", 401));
+    records.push(record(
+        QUIET_MS - 50,
+        QUIET_MS - 40,
+        exchange("t", 200).event,
+    ));
     assert_eq!(violations(records), []);
 }
 

@@ -145,6 +145,16 @@ async fn row_without_a_wakeup_is_found_within_the_bound() {
     cluster.deliver(&replica, "k0").await;
     let mut operator = operator(&database.url).await;
     let delay = async |operator: &mut PgConnection, calls: usize| {
+        // The result of the call before is stored after the call.
+        let mut poll = tokio::time::interval(Duration::from_millis(20));
+        while sqlx::query_scalar::<_, i64>("SELECT count(*) FROM notify_queue")
+            .fetch_one(&mut *operator)
+            .await
+            .expect("a count")
+            > 0
+        {
+            poll.tick().await;
+        }
         let began = Instant::now();
         operator.execute(REQUEUE).await.expect("queued");
         let wait = Duration::from_secs(60);

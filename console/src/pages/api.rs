@@ -48,7 +48,7 @@ fn access_token(context: &Context<'_>) -> Markup {
     html! {
         div.panel.stack {
             label { "Access token for requests of this page"
-                input #try-token type="password" autocomplete="off" aria-describedby="try-token-hint";
+                input.secret #try-token type="text" autocomplete="off" spellcheck="false" aria-describedby="try-token-hint";
             }
             p.muted #try-token-hint {
                 @if context.person.is_local {
