@@ -95,15 +95,14 @@ install_packages() {
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")
     [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
-    [ -x "$(command -v ip || echo /usr/sbin/ip)" ] || missing+=("iproute2")
     # Machines and containers for the tests of conf/deploy.
     if [ -n "${POSTERN_TEST_DEPLOY:-}" ]; then
         command -v mmdebstrap >/dev/null 2>&1 || missing+=("mmdebstrap")
         command -v systemd-nspawn >/dev/null 2>&1 || missing+=("systemd-container")
         command -v podman >/dev/null 2>&1 || missing+=("podman")
+        [ -x /usr/sbin/runc ] || missing+=("runc")
+        command -v rpm >/dev/null 2>&1 || missing+=("rpm")
     fi
-    [ -x /usr/sbin/runc ] || missing+=("runc")
-    command -v rpm >/dev/null 2>&1 || missing+=("rpm")
     command -v brotli >/dev/null 2>&1 || missing+=("brotli")
     command -v zstd >/dev/null 2>&1 || missing+=("zstd")
     command -v valgrind >/dev/null 2>&1 || missing+=("valgrind")
