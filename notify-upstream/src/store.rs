@@ -11,7 +11,7 @@
 //! | `notify_webhook_token` | webhook tokens with the body of their first use | insert only, kept for hours |
 //! | `notify_suppression` | suppressed and unsubscribed addresses | removed by operators |
 //! | `notify_suppression_lifted` | removed addresses | read by all replicas |
-//! | `notify_provider_pause` | providers paused by operators | read by all replicas when one is announced, and every 15 s |
+//! | `notify_provider_pause` | providers paused by operators | read by all replicas when one is announced, and every minute |
 //! | `notify_worker` | live workers | one row per worker, renewed every 2.5 s by the database's clock |
 //!
 //! An attempt is recorded before its call: the claim increments `attempt` and `fence` and commits

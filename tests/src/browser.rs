@@ -259,8 +259,16 @@ fn installed(name: &str) -> Option<PathBuf> {
 // === impl Element ===
 
 impl Element<'_> {
-    /// Clicks the element.
+    /// Clicks the element, in the middle of the viewport: at its edge, the header may cover it.
     pub async fn click(&self) {
+        let id = self.path.trim_start_matches("element/");
+        let script = "arguments[0].scrollIntoView({ block: 'center' })";
+        self.browser
+            .post(
+                "execute/sync",
+                &json!({"script": script, "args": [{ ELEMENT: id }]}),
+            )
+            .await;
         self.browser
             .post(&format!("{}/click", self.path), &json!({}))
             .await;

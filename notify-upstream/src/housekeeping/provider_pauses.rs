@@ -15,7 +15,7 @@ use crate::store::{Store, StoreError};
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Checks between two reads without an announcement, which may have been lost.
-const CHECKS_PER_READ: u32 = 15;
+const CHECKS_PER_READ: u32 = 60;
 
 /// Applies the stored pauses to the providers of this process.
 #[derive(Clone, Debug)]
