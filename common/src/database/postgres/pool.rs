@@ -146,7 +146,7 @@ impl PostgresPool {
     }
 
     /// Returns the same pool for periodic statements, which run on connections idle for up to
-    /// [`BACKGROUND_IDLE_TIME`] without a check: a check is a transaction, and would double the load
+    /// `BACKGROUND_IDLE_TIME` without a check: a check is a transaction, and would double the load
     /// of idle replicas. A failed statement is repeated by the caller, on another connection.
     #[must_use]
     pub fn for_background(&self) -> Self {
