@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Size of the file system of a server.
 const DISK: &str = "768m";
 
-/// Starts a server: FOLDER PORT [PRIMARY]. With the port of a primary, an empty folder becomes a standby of
+/// Starts a server: FOLDER PORT and optionally PRIMARY. With the port of a primary, an empty folder becomes a standby of
 /// it. Prints its process id.
 const START: &str = r#"
 set -euo pipefail
