@@ -14,8 +14,10 @@ use crate::notify_cluster::NotifyCluster;
 
 /// Small pools, so that fifty replicas fit one server.
 const SETTINGS: &str = "database_connections = 4\n[queue]\nconnections = 3\nsms_permits = 16";
-/// Maximum transactions per second of an idle replica.
-const MAX_IDLE_TRANSACTIONS: f64 = 2.0;
+/// Maximum transactions per second of an idle replica. Alone, a replica has less than 2, as
+/// docs/operations.md says; beside other tests, autovacuum and repeated statements of a busy machine are
+/// counted as well.
+const MAX_IDLE_TRANSACTIONS: f64 = 3.0;
 /// Time over which transactions are counted: the longest regular intervals are 10 s and 60 s.
 const WINDOW: Duration = Duration::from_secs(20);
 /// Windows after the start of the replicas, in which they still have work.
