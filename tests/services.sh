@@ -94,7 +94,6 @@ install_packages() {
     [ -x /bin/kill ] || missing+=("procps")
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")
-    [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
     # Machines and containers for the tests of conf/deploy.
     if [ -n "${POSTERN_TEST_DEPLOY:-}" ]; then
         command -v mmdebstrap >/dev/null 2>&1 || missing+=("mmdebstrap")

@@ -9,17 +9,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::systems::{Network, copy_programs, repository, succeed, system};
+use crate::systems::{Network, PROGRAMS, copy_programs, repository, succeed, system};
 
 /// Takes the place of `cargo build`.
 const CARGO: &str = "#!/bin/sh\nmkdir -p target/production && cp /built/* target/production/\n";
-const PROGRAMS: [&str; 5] = [
-    "postern",
-    "postern-proxy",
-    "postern-auth",
-    "postern-notify",
-    "postern-console",
-];
 /// Options of a machine for tests, which may lack a service manager and the privilege to raise
 /// limits.
 const LIMITS: [&str; 4] = [

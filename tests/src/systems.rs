@@ -20,6 +20,14 @@ const ANSWER_TIMEOUT_SECONDS: &str = "60";
 /// Bearer token of all admin APIs.
 const ADMIN_TOKEN: &str = "deployment-test-admin-token-0123456789";
 
+/// The programs of a deployment.
+pub const PROGRAMS: [&str; 5] = [
+    "postern",
+    "postern-proxy",
+    "postern-auth",
+    "postern-notify",
+    "postern-console",
+];
 /// The variable with which `tests/run` runs the tests of packages and images.
 const VARIABLE: &str = "POSTERN_TEST_DEPLOY";
 

@@ -5,15 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use postern_tests::skipped;
-use postern_tests::systems::{Network, copy_programs, obstacle, repository, succeed};
-
-const PROGRAMS: [&str; 5] = [
-    "postern",
-    "postern-proxy",
-    "postern-auth",
-    "postern-notify",
-    "postern-console",
-];
+use postern_tests::systems::{Network, PROGRAMS, copy_programs, obstacle, repository, succeed};
 
 /// Makes the packages of the programs of the test, quickly compressed.
 fn make_packages(programs: &Path, output: &Path) {

@@ -1,4 +1,5 @@
-//! The pauses of providers by operators, which all replicas apply within a second.
+//! Pauses of providers by operators. Replicas apply a change about a second after it is announced over `NOTIFY`,
+//! and otherwise within a minute; without a connection for wake-ups, and with SQLite, they read each second.
 
 use std::sync::Arc;
 use std::time::Duration;

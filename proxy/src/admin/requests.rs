@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::state::GatewayState;
 use crate::telemetry::live_tail::{MAX_TAILS, TailFilter};
 
-/// Seconds after which a reader that found no place may try again.
+/// `Retry-After` of a reader that is rejected because of [`MAX_TAILS`], in seconds.
 const RETRY_AFTER_S: u32 = 30;
 
 /// The first bytes, so that the reader gets the head of the response at once.

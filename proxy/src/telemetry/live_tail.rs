@@ -67,7 +67,7 @@ impl LiveTail {
         self.is_followed.load(Ordering::Relaxed)
     }
 
-    /// Adds a reader. One that has accepted nothing for a time makes way for it. Returns `None` if
+    /// Adds a reader, for which a stalled one (`TailQueue::is_stalled`) is disconnected. Returns `None` if
     /// there are [`MAX_TAILS`] others.
     pub(crate) fn open(self: &Arc<Self>, filter: TailFilter) -> Option<TailReader> {
         let queue = Arc::new(TailQueue::new(filter, self.metrics.dropped.clone()));

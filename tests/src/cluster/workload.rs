@@ -38,7 +38,7 @@ const FAMILIES: u64 = 12;
 /// Maximum number of people whose responses are compared.
 const MAX_ACCOUNTS: usize = 200;
 
-/// Status with which a request for a notification is answered that is not known.
+/// Maximum time to wait at the end until the status of a notification is final.
 const MAX_WAIT_FOR_STATUS: Duration = Duration::from_secs(180);
 
 /// What all clients share.

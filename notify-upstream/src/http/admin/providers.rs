@@ -84,8 +84,8 @@ pub(super) async fn test(
     Ok(changed(&reply))
 }
 
-/// Handles `POST /admin/providers/{name}/pause`: no replica calls the provider any more, within a
-/// second and across restarts. The first of several pauses stays.
+/// Handles `POST /admin/providers/{name}/pause`: stops the calls of the provider on all replicas,
+/// see `housekeeping::provider_pauses`, also after a restart. The first of several pauses stays.
 pub(super) async fn pause(
     State(state): State<AdminState>,
     Api(api): Api,
@@ -144,7 +144,7 @@ fn view(state: &AdminState, name: &str) -> Response {
     changed(&value!({ "name": name, "paused": paused }))
 }
 
-/// Applies the stored pauses to this process now; other replicas read them within a second.
+/// Applies the stored pauses to this process now; other replicas are notified.
 async fn apply(state: &AdminState) -> Result<(), Problem> {
     let applied = state.parts.pauses.sync().await;
     applied.map_err(|error| unavailable(&error))

@@ -155,7 +155,7 @@ impl TailReader {
     }
 
     /// Returns the next part of the stream: events, a report of dropped events, or a comment after
-    /// [`KEEP_ALIVE_INTERVAL`]. Returns `None` if the reader made way for another one.
+    /// [`KEEP_ALIVE_INTERVAL`]. Returns `None` if the reader was disconnected for another one.
     pub(crate) async fn next_chunk(&mut self) -> Option<Bytes> {
         sleep_until(self.next_batch_at).await;
         let keep_alive_at = Instant::now() + KEEP_ALIVE_INTERVAL;
