@@ -204,7 +204,11 @@ impl Access {
         let text = |name: &str| principal[name].as_str().filter(|text| !text.is_empty());
         let subject = text("subject").ok_or(Code::TokenClaimMissing)?;
         let is_service = text("kind") == Some("service");
-        let groups = principal["groups"].as_array().into_iter().flatten();
+        // Those that the actor pool has given: `groups` are those of any issuer that the gateway
+        // accepts. An older gateway does not tell them apart, and its users have no role.
+        let groups = principal["actorGroups"].as_array();
+        let is_known = is_service || groups.is_some();
+        let groups = groups.into_iter().flatten();
         let groups: Vec<&str> = match is_service {
             true => Vec::new(),
             false => groups.filter_map(Value::as_str).collect(),
@@ -216,7 +220,12 @@ impl Access {
         } else if self.roles.viewer.includes(&groups, service) {
             Role::Viewer
         } else {
-            let detail = "no role of the console lists this person ([roles] of console.toml)";
+            let detail = match is_known {
+                true => "no role of the console lists this person ([roles] of console.toml)",
+                false => {
+                    "the gateway does not tell groups of the actor pool from others: update it"
+                }
+            };
             return Err(Problem::new(Code::InsufficientScope).detail(detail));
         };
         Ok(Person {

@@ -230,17 +230,29 @@ fn live_tail(query: &str) -> Response {
 }
 
 pub(crate) fn principal(body: &Value) -> Response {
-    let user = |group: &str| json!({ "kind": "user", "subject": "s-1", "username": HOSTILE, "groups": [group] });
+    let user = |group: &str| {
+        json!({
+            "kind": "user", "subject": "s-1", "username": HOSTILE, "groups": [group], "actorGroups": [group],
+        })
+    };
+    let foreign = |actor_groups: Value| {
+        json!({
+            "kind": "user", "subject": "s-1", "groups": ["admin"], "actorGroups": actor_groups,
+        })
+    };
     let answer = match body["authorization"].as_str() {
         Some("Bearer viewer") => user("support"),
         Some("Bearer operator") => user("admin"),
         Some("Bearer stranger") => user("customers"),
+        // A user of another issuer, and one whose pool the gateway does not tell.
+        Some("Bearer foreigner") => foreign(json!([])),
+        Some("Bearer unknown-pool") => foreign(Value::Null),
         // A group of a service has no meaning; a user has no service name.
         Some("Bearer service") => {
-            json!({ "kind": "service", "subject": "monitoring", "groups": ["admin"] })
+            json!({ "kind": "service", "subject": "monitoring", "actorGroups": ["admin"] })
         }
         Some("Bearer impostor") => {
-            json!({ "kind": "user", "subject": "deploy", "username": "deploy", "groups": [] })
+            json!({ "kind": "user", "subject": "deploy", "username": "deploy", "actorGroups": [] })
         }
         Some("Bearer guessed") => return problem(401, "token_signature_invalid"),
         Some(_) | None => return problem(401, "token_expired"),

@@ -108,6 +108,8 @@ async fn role_decides_who_sees_and_who_changes() {
         ("operator", 200, 200),
         ("stranger", 403, 403),
         ("impostor", 403, 403),
+        ("foreigner", 403, 403),
+        ("unknown-pool", 403, 403),
         ("expired", 401, 401),
     ];
     for (token, sees, changes) in cases {

@@ -49,9 +49,9 @@ impl Principal {
     #[must_use]
     pub(crate) fn may_read_all(caller: &Caller, actor_issuer: &str, readers: &[String]) -> bool {
         match caller {
-            Caller::User(user) => {
-                *user.issuer == *actor_issuer
-                    && user.groups.iter().any(|group| group == ADMIN_GROUP)
+            Caller::User(_) => {
+                let mut groups = caller.actor_groups(actor_issuer).iter();
+                groups.any(|group| group == ADMIN_GROUP)
             }
             Caller::Service(service) => readers.iter().any(|name| **name == *service.service_id),
         }

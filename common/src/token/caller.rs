@@ -117,6 +117,16 @@ impl Caller {
         }
     }
 
+    /// Returns the groups of a user whose token the actor pool has issued; otherwise none. Another
+    /// issuer could put its users into any group.
+    #[must_use]
+    pub fn actor_groups(&self, actor_issuer: &str) -> &[String] {
+        match self {
+            Self::User(user) if *user.issuer == *actor_issuer => &user.groups,
+            Self::User(_) | Self::Service(_) => &[],
+        }
+    }
+
     /// Returns the maximum bytes of the strings and claims that are not shared with other
     /// identities.
     pub(super) fn text_bytes(&self) -> usize {

@@ -33,7 +33,9 @@ pub(super) async fn verify(
         })
     })?;
     let caller = verify_authorization(&state, &authorization).await?;
-    Ok(JsonBody(principal(&caller)))
+    let config = state.runtime_config.load();
+    let [actor_issuer, _] = &config.issuers;
+    Ok(JsonBody(principal(&caller, actor_issuer)))
 }
 
 /// Verifies the value of `Authorization` with the function that verifies requests.
@@ -47,7 +49,7 @@ pub(super) async fn verify_authorization(
     authenticate(state, &config, &headers, state.clock.now()).await
 }
 
-fn principal(caller: &Caller) -> Value {
+fn principal(caller: &Caller, actor_issuer: &str) -> Value {
     let expires_at = match caller.expires_at() {
         i64::MAX => None,
         seconds => Some(Timestamp::from_unix_seconds(seconds)),
@@ -63,6 +65,7 @@ fn principal(caller: &Caller) -> Value {
         "username": username,
         "service": service,
         "groups": groups,
+        "actorGroups": caller.actor_groups(actor_issuer),
         "scopes": caller.scopes(),
         "expiresAt": expires_at,
     })

@@ -48,7 +48,7 @@ pub(crate) struct RuntimeConfig {
     /// The API keys, if any are accepted.
     pub(crate) api_keys: Option<Arc<ApiKeyFile>>,
     pub(crate) listener_access: ListenerAccess,
-    /// The issuers whose keys are required for readiness: the two user pools.
+    /// The issuers whose keys are required for readiness: the actor pool and the service pool.
     pub(crate) issuers: [String; 2],
     /// The graceful shutdown settings.
     pub(crate) shutdown: ShutdownConfig,

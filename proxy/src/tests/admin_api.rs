@@ -105,6 +105,27 @@ async fn principal_is_that_of_a_request() {
 }
 
 #[tokio::test]
+async fn actor_groups_are_those_of_the_actor_pool_only() {
+    let gateway = start().await;
+    let actors = gateway.user_issuer();
+    let others = actors.replace("/actors", "/jobseekers");
+    gateway.edit(|text| {
+        format!("{text}\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"{others}\"\nclients = [\"web\"]\n")
+    });
+    gateway
+        .wait_for_config_status(|status| status["version"] == 2)
+        .await;
+    for (issuer, actor_groups) in [(&actors, json!(["admin"])), (&others, json!([]))] {
+        let token = gateway.user_with(&json!({ "iss": issuer, "cognito:groups": ["admin"] }));
+        let body = json!({ "authorization": format!("Bearer {token}") });
+        let (status, user) = post(&gateway, "/admin/principal", body).await;
+        assert_eq!((status, &user["issuer"]), (200, &json!(issuer)), "{user}");
+        assert_eq!(user["groups"], json!(["admin"]), "{user}");
+        assert_eq!(user["actorGroups"], actor_groups, "{user}");
+    }
+}
+
+#[tokio::test]
 async fn info_has_the_hash_of_the_configuration_in_force() {
     let gateway = start().await;
     let first = get(&gateway, "/admin/info").await;

@@ -322,20 +322,24 @@ impl TestGateway {
 
     /// Returns a user token that expires at this Unix time in seconds.
     pub(super) fn user_until(&self, exp: i64) -> String {
-        let claims = json!({
-            "iss": self.user_issuer(), "sub": "ada", "username": "ada", "token_use": "access",
-            "client_id": "web", "scope": "read write", "exp": exp, "iat": 1_700_000_000,
-        });
-        self.sign(&claims)
+        self.user_with(&json!({ "scope": "read write", "exp": exp }))
     }
 
     /// Returns a token of the user with this subject.
     pub(super) fn user_named(&self, subject: &str) -> String {
-        let claims = json!({
-            "iss": self.user_issuer(), "sub": subject, "username": "ada", "token_use": "access",
-            "client_id": "web", "scope": "read", "exp": 4_000_000_000_i64, "iat": 1_700_000_000,
+        self.user_with(&json!({ "sub": subject, "scope": "read" }))
+    }
+
+    /// Returns a user token with these claims.
+    pub(super) fn user_with(&self, claims: &Value) -> String {
+        let mut all = json!({
+            "iss": self.user_issuer(), "sub": "ada", "username": "ada", "token_use": "access",
+            "client_id": "web", "exp": 4_000_000_000_i64, "iat": 1_700_000_000,
         });
-        self.sign(&claims)
+        for (name, claim) in claims.as_object().expect("an object") {
+            all[name] = claim.clone();
+        }
+        self.sign(&all)
     }
 
     pub(super) fn service(&self, name: &str) -> String {
