@@ -209,8 +209,13 @@ pub(crate) async fn perform(
     }
     let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
     // An address of a person may be a target of tests only, never of the path.
-    tracing::info!(operator = %person.subject, action = action.name, target = %target, is_done, "console action");
+    record(person, action.name, &target, is_done);
     Ok(outcomes)
+}
+
+/// Logs what a person has done.
+pub(crate) fn record(person: &Person, action: &'static str, target: &str, is_done: bool) {
+    tracing::info!(operator = %person.subject, action, target = %target, is_done, "console action");
 }
 
 /// Returns the target and the body.

@@ -26,7 +26,7 @@ const FRAGMENTS: &[&str] = &[
     "history",
     "history/3",
     "notifications",
-    "notifications/019aa0c4",
+    "notifications/019aa0c4?message=shown",
     "dead-letters?code=bounced",
     "providers",
     "templates",
@@ -129,6 +129,45 @@ async fn role_decides_who_sees_and_who_changes() {
         console.post("/try", "viewer", &put).await.0,
         StatusCode::FORBIDDEN
     );
+}
+
+#[tokio::test]
+async fn message_is_shown_to_operators_who_ask_and_logged() {
+    let (log, _guard) = CapturedLog::start();
+    let console = Console::start(Answers::Hostile).await;
+    let previews = || {
+        let calls = console.received.lock();
+        let previews = calls.iter().filter(|call| call.uri.ends_with("/preview"));
+        previews.cloned().collect::<Vec<_>>()
+    };
+    let event = ["console action", "notification.read_message", "s-1", "n-1"];
+    for (path, token, expected) in [
+        ("notifications/n-1", "viewer", "requires the role operator"),
+        (
+            "notifications/n-1?message=shown",
+            "viewer",
+            "requires the role operator",
+        ),
+        ("notifications/n-1", "operator", "Show the message"),
+    ] {
+        let (_, html) = console.get(&format!("/fragments/{path}"), token).await;
+        assert!(
+            html.contains(expected) && !html.contains("HTML source"),
+            "{html}"
+        );
+        assert_eq!(
+            (previews(), log.with(&event)),
+            (vec![], 0),
+            "{path} {token}"
+        );
+    }
+    let (_, html) = console
+        .get("/fragments/notifications/n-1?message=shown", "operator")
+        .await;
+    assert!(html.contains("HTML source"), "{html}");
+    let read = previews().pop().expect("a call");
+    assert_eq!(read.operator.as_deref(), Some("s-1"), "for its own log");
+    assert_eq!(log.with(&event), 1, "{}", log.text());
 }
 
 #[tokio::test]

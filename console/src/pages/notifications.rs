@@ -4,9 +4,9 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::{Context, heading, items, options, query_string, with_cursor};
-use crate::actions::path_segment;
+use crate::actions::{path_segment, record};
 use crate::config::ProcessKind::Notify;
-use crate::processes::Call;
+use crate::processes::{Call, Reply};
 use crate::widgets::{
     Column, Tone, action, badge, facts, first, json_block, mono, notice, plain, state, table, time,
 };
@@ -31,6 +31,10 @@ const FILTERS: [&str; 8] = [
     "cursor",
     "limit",
 ];
+
+/// The parameter with which the message of a notification is shown, and its value.
+const MESSAGE: &str = "message";
+const SHOWN: &str = "shown";
 
 const COLUMNS: &[Column] = &[
     Column::new("Accepted", |row| time(&plain(&row["createdAt"]))),
@@ -139,7 +143,7 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
                 ("Next attempt", html! { @if !document["nextAttemptAt"].is_null() { (time(&plain(&document["nextAttemptAt"]))) " " (plain(&document["waitReason"])) } }),
             ])) }
             section.panel.full { h2 { "Time line" } ol.timeline { @for entry in entries { (step(entry)) } } }
-            (preview(context, &path).await)
+            (message(context, id, &path).await)
             section.panel.full { details { summary { "Everything that is stored" } (json_block(&shown)) } }
         }
     }
@@ -170,15 +174,35 @@ fn step(event: &Value) -> Markup {
     }
 }
 
-async fn preview(context: &Context<'_>, path: &str) -> Markup {
-    let call = Call::get(format!("{path}/preview"));
-    let Ok(reply) = context.directory.call_any(Notify, &call).await else {
-        return html! {};
+/// Returns the message, if an operator has asked for it: it may have a code or a link that signs its
+/// recipient in. The console and the process log who has read which message.
+async fn message(context: &Context<'_>, id: &str, path: &str) -> Markup {
+    let title = html! { h2 { "What was sent" } };
+    if !context.is_operator() {
+        return html! { section.panel.full { (title)
+            p.muted { "The message may contain codes and links. Reading it requires the role operator." }
+        } };
+    }
+    if context.parameter(MESSAGE) != SHOWN {
+        let address = format!("/notifications/{}?{MESSAGE}={SHOWN}", path_segment(id));
+        return html! { section.panel.full { (title)
+            p.muted { "The message may contain codes and links. The log records who has read it." }
+            p { a.button href=(address) { "Show the message" } }
+        } };
+    }
+    let call = Call {
+        operator: Some(&context.person.subject),
+        ..Call::get(format!("{path}/preview"))
     };
-    let content = reply.json();
-    html! { section.panel.full { h2 { "What was sent" }
-        @if reply.is_success() { (rendered(&content)) }
-        @else { p.muted { "The content is not available: " (reply.problem()) } }
+    let reply = context.directory.call_any(Notify, &call).await;
+    let is_done = reply.as_ref().is_ok_and(Reply::is_success);
+    record(context.person, "notification.read_message", id, is_done);
+    html! { section.panel.full { (title)
+        @match reply {
+            Ok(reply) if is_done => (rendered(&reply.json())),
+            Ok(reply) => p.muted { "The content is not available: " (reply.problem()) },
+            Err(error) => p.muted { "The content is not available: " (error) },
+        }
     } }
 }
 

@@ -46,7 +46,7 @@ struct AdminState {
 /// The state of the API. 503 while the process stops.
 struct Api(Arc<ApiState>);
 
-/// The person who makes a change, and the id of the request.
+/// The person who makes a change or reads a message, and the id of the request.
 struct Change {
     operator: Operator,
     request_id: RequestId,
@@ -114,7 +114,7 @@ impl FromRequestParts<AdminState> for Api {
 // === impl Change ===
 
 impl Change {
-    /// Logs the change.
+    /// Logs the change, or the reading.
     fn record(&self, action: &'static str, target: &str, before: Value, after: Value) {
         let action = AdminAction {
             action,

@@ -69,7 +69,7 @@ fn pages_of_notifications(traffic: &Traffic) -> Vec<Page> {
         page("/notifications", "Notifications", "o'neil&b@example.com"),
         page(&format!("/notifications/{failed}"), &title(failed), REPLY),
         page(
-            &format!("/notifications/{sent}"),
+            &format!("/notifications/{sent}?message=shown"),
             &title(sent),
             &hostile("name"),
         ),

@@ -150,8 +150,13 @@ pub(super) async fn replay(
 }
 
 /// Handles `GET /admin/notifications/{id}/preview`: the message, rendered again with the template
-/// that is loaded now.
-pub(super) async fn preview(Api(api): Api, Path(id): Path<String>) -> Result<Response, Problem> {
+/// that is loaded now. Reading it is logged as a change is, because it may have a code or a link
+/// that signs its recipient in.
+pub(super) async fn preview(
+    Api(api): Api,
+    reading: Change,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let snapshot = find(&api, &id).await?;
     let record = &snapshot.record;
     let (name, variables) = (
@@ -179,6 +184,8 @@ pub(super) async fn preview(Api(api): Api, Path(id): Path<String>) -> Result<Res
     body["locale"] = found.locale.into();
     body["templateVersion"] = sent_version.into();
     body["isSameVersion"] = (i64::from(found.version) == i64::from(sent_version)).into();
+    let id = snapshot.id.to_string();
+    reading.record("notification.read_message", &id, Value::Null, Value::Null);
     Ok(json(StatusCode::OK, &body))
 }
 

@@ -64,6 +64,13 @@ impl TestServer {
         self.call(Method::POST, path, &headers, Some(body)).await
     }
 
+    /// Reads as the operator `ada`.
+    async fn read_as_operator(&self, path: &str) -> (u16, Value) {
+        let bearer = format!("Bearer {TOKEN}");
+        let headers = [("authorization", bearer.as_str()), (OPERATOR, "ada")];
+        self.call(Method::GET, path, &headers, None).await
+    }
+
     async fn accepted(&self, body: &Value) -> String {
         let (status, created) = self.post("/notifications", &[], body).await;
         assert_eq!(status, StatusCode::CREATED, "{created}");
@@ -80,7 +87,7 @@ impl TestServer {
     }
 }
 
-/// All routes: the method, the path, and whether it is a change.
+/// All routes: the method, the path, and whether it requires an operator.
 const ROUTES: [(Method, &str, bool); 18] = [
     (Method::GET, "notifications", false),
     (Method::GET, "notifications/x", false),
@@ -95,7 +102,7 @@ const ROUTES: [(Method, &str, bool); 18] = [
     (Method::GET, "templates", false),
     (Method::POST, "providers/script/pause", true),
     (Method::POST, "providers/script/resume", true),
-    (Method::GET, "notifications/x/preview", false),
+    (Method::GET, "notifications/x/preview", true),
     (Method::POST, "templates/welcome/send", true),
     (Method::POST, "providers/script/test", true),
     (Method::GET, "suppression", false),

@@ -1,5 +1,7 @@
 //! Templates, suppression lists, providers and what was sent.
 
+use postern_common::testing::CapturedLog;
+
 use super::*;
 use crate::store::ProviderPause;
 
@@ -120,17 +122,27 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
 
 #[tokio::test]
 async fn message_is_rendered_again_as_it_was_sent() {
+    let (log, _guard) = CapturedLog::start();
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let id = served.accepted(&welcome()).await;
         served.deliver().await;
-        let (status, preview) = served.read(&format!("notifications/{id}/preview")).await;
+        let (status, preview) = served
+            .read_as_operator(&format!("notifications/{id}/preview"))
+            .await;
         assert_eq!(
             (status, &preview["channel"]),
             (200, &"email".into()),
             "{preview}"
         );
         assert_eq!(preview["isSameVersion"], true, "{preview}");
+        let event = [
+            "administrative action",
+            "notification.read_message",
+            "ada",
+            &id,
+        ];
+        assert_eq!(log.with(&event), 1, "{}", log.text());
         let sent = served.script.mails().pop().expect("sent");
         let shown =
             [&preview["subject"], &preview["text"]].map(|text| text.as_str().unwrap_or_default());
@@ -141,7 +153,9 @@ async fn message_is_rendered_again_as_it_was_sent() {
                 "other",
                 &[("template.toml", "version = 1\n"), ("sms.en.txt", "x")],
             )));
-        let (status, gone) = served.read(&format!("notifications/{id}/preview")).await;
+        let (status, gone) = served
+            .read_as_operator(&format!("notifications/{id}/preview"))
+            .await;
         assert_eq!(
             (status, &gone["code"]),
             (404, &"not_found".into()),
