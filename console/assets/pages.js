@@ -142,7 +142,8 @@ function api(main, { call, problemOf, say }) {
         // Not JSON: shown as it is.
       }
       result.dataset.status = answer.status;
-      result.textContent = `${answer.status}  request ${answer.requestId || ''}\n\n${body}`;
+      const note = answer.note ? `\n\n${answer.note}` : '';
+      result.textContent = `${answer.status}  request ${answer.requestId || ''}\n\n${body}${note}`;
     });
     form.querySelector('[data-copy-curl]').addEventListener('click', async () => {
       const { path, body } = fields();

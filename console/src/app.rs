@@ -13,6 +13,7 @@ use crate::access::Access;
 use crate::config::Config;
 use crate::http::router;
 use crate::processes::ProcessDirectory;
+use crate::public_gateway::PublicGateway;
 use crate::sampling::Sampler;
 use crate::sessions::ConsoleSessions;
 use crate::state::ConsoleState;
@@ -44,12 +45,13 @@ impl App {
             sessions,
             clock.clone(),
         );
+        let gateway = PublicGateway::new(directory.client().clone(), config.gateway);
         let sampler = Arc::new(Sampler::new(Arc::clone(&directory), clock));
         let state = ConsoleState {
             access,
             directory,
             sampler,
-            gateway: config.gateway,
+            gateway,
             trace_link: config.trace_link,
             trusted_proxies: config.trusted_proxies,
             shutdown: CancellationToken::new(),

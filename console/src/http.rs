@@ -3,7 +3,8 @@
 //! Shells and assets are public. Changes of other origins are rejected. Fragments, streams and changes require a bearer token. Changes
 //! require the role operator and a JSON body, which a form of another site cannot send.
 //!
-//! Depends on `access`, `actions`, `live`, `pages`, `sessions`, `shell`, `state` and `tail`.
+//! Depends on `access`, `actions`, `live`, `pages`, `public_gateway`, `sessions`, `shell`, `state` and
+//! `tail`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use serde_json::{Value, json as object};
 
 use crate::access::{Caller, MAX_TOKEN_BYTES, Person, Role};
 use crate::pages::{self, Context};
+use crate::public_gateway::TryRequest;
 use crate::sessions::is_session_token;
 use crate::state::ConsoleState;
 use crate::{actions, configuration, live, shell, tail};
@@ -154,36 +156,9 @@ async fn sign_in(State(state): Shared, caller: Caller, body: Json) -> Result<Res
         Some(object!({ "email": email?, "password": password? }))
     })?;
     let attempt = state.access.attempts.admit(caller.address)?;
-    let token = sign_in_at_gateway(&state, &credentials).await;
+    let token = state.gateway.sign_in(&credentials, caller.address).await;
     attempt.settle(&token);
     Ok(secret_answer("token", &token?))
-}
-
-/// Signs in at the gateway. Its answer to wrong credentials is passed on.
-async fn sign_in_at_gateway(state: &ConsoleState, credentials: &Value) -> Result<Secret, Problem> {
-    let unavailable = || Problem::new(Code::Unavailable).detail("the gateway does not answer");
-    let url = state
-        .gateway
-        .join("auth/login")
-        .map_err(|_| unavailable())?;
-    let request = state.directory.client().post(url).json(credentials);
-    let request = request.timeout(std::time::Duration::from_secs(15));
-    let reply = request.send().await.map_err(|_| unavailable())?;
-    let status = reply.status();
-    let answer: Value = reply.json().await.map_err(|_| unavailable())?;
-    match answer["accessToken"].as_str() {
-        Some(token) if status.is_success() => Ok(Secret::from(token)),
-        Some(_) | None => {
-            let code = answer["code"].as_str().and_then(Code::named);
-            let problem = Problem::new(code.unwrap_or(Code::Unavailable));
-            Err(match code {
-                Some(Code::ChallengeRequired) => problem.detail(
-                    "this account signs in with a second step: sign in elsewhere and use its access token",
-                ),
-                Some(_) | None => problem,
-            })
-        }
-    }
 }
 
 /// Exchanges the secret of a one-time link for the token of a session.
@@ -339,30 +314,21 @@ async fn try_request(
     if request.method != Method::GET && person.role < Role::Operator {
         return Err(Code::InsufficientScope.into());
     }
-    let base = state.gateway.as_str().trim_end_matches('/');
-    let mut call = state
-        .directory
-        .client()
-        .request(request.method, format!("{base}{}", request.path))
-        .timeout(std::time::Duration::from_secs(15));
-    call = call.bearer_auth(try_token(&caller, &person, request.token)?.expose());
-    if let Some(text) = request.body {
-        call = call.header(CONTENT_TYPE, "application/json").body(text);
-    }
-    let unavailable = || Problem::new(Code::Unavailable).detail("the gateway does not answer");
-    let reply = call.send().await.map_err(|_| unavailable())?;
-    let status = reply.status().as_u16();
-    let id = reply
-        .headers()
-        .get("x-request-id")
-        .and_then(|id| id.to_str().ok());
-    let id = id.map(str::to_owned);
-    let text = reply.bytes().await.map_err(|_| unavailable())?;
-    let text: String = String::from_utf8_lossy(&text)
-        .chars()
-        .take(100_000)
-        .collect();
-    let body = object!({ "status": status, "requestId": id, "body": text });
+    let token = try_token(&caller, &person, request.token)?;
+    let request = TryRequest {
+        method: request.method,
+        path: request.path,
+        body: request.body,
+        token,
+        client_address: caller.address,
+    };
+    let response = state.gateway.try_request(request).await?;
+    let body = object!({
+        "status": response.status,
+        "requestId": response.request_id,
+        "body": response.body,
+        "note": response.note,
+    });
     Ok(no_store(json(StatusCode::OK, &body)))
 }
 
@@ -379,14 +345,15 @@ fn try_token(caller: &Caller, person: &Person, entered: Option<String>) -> Resul
     }
 }
 
-struct TryRequest {
+/// The fields of a request of the API page.
+struct TryFields {
     method: Method,
     path: String,
     body: Option<String>,
     token: Option<String>,
 }
 
-fn read_try_request(root: &Object<'_>) -> Option<TryRequest> {
+fn read_try_request(root: &Object<'_>) -> Option<TryFields> {
     let methods = [
         ("GET", "GET"),
         ("POST", "POST"),
@@ -408,7 +375,7 @@ fn read_try_request(root: &Object<'_>) -> Option<TryRequest> {
     });
     let body = root.optional("body", |field| field.string().map(str::to_owned));
     let token = root.optional("token", |field| field.text(1..=MAX_TOKEN_BYTES));
-    Some(TryRequest {
+    Some(TryFields {
         method: Method::from_bytes(method?.as_bytes()).ok()?,
         path: path?,
         body: body.filter(|body| !body.trim().is_empty()),

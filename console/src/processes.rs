@@ -311,7 +311,7 @@ impl ProcessDirectory {
         Err(failed)
     }
 
-    /// Returns the client, for calls of the gateway's public listener.
+    /// Returns the client, which follows no redirect, for calls of the gateway's public listener.
     pub(crate) fn client(&self) -> &reqwest::Client {
         &self.client
     }

@@ -1,4 +1,4 @@
-//! What the routes share. Depends on `access`, `config`, `pages`, `processes` and `sampling`.
+//! What the routes share. Depends on `access`, `config`, `pages`, `processes`, `public_gateway` and `sampling`.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use maud::Markup;
 use postern_common::Problem;
 use postern_common::http::TrustedProxies;
 use tokio_util::sync::CancellationToken;
-use url::{Url, form_urlencoded};
+use url::form_urlencoded;
 
 use crate::access::{Access, Person};
 use crate::config::TraceLink;
 use crate::pages::{self, Context};
 use crate::processes::ProcessDirectory;
+use crate::public_gateway::PublicGateway;
 use crate::sampling::Sampler;
 
 /// The parts of a running console.
@@ -21,7 +22,7 @@ pub(crate) struct ConsoleState {
     pub(crate) access: Access,
     pub(crate) directory: Arc<ProcessDirectory>,
     pub(crate) sampler: Arc<Sampler>,
-    pub(crate) gateway: Url,
+    pub(crate) gateway: PublicGateway,
     pub(crate) trace_link: Option<TraceLink>,
     /// Proxies in front of the console.
     pub(crate) trusted_proxies: TrustedProxies,

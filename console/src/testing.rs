@@ -39,6 +39,7 @@ pub(crate) struct Received {
     pub(crate) uri: String,
     pub(crate) operator: Option<String>,
     pub(crate) authorization: Option<String>,
+    pub(crate) forwarded_for: Option<String>,
     pub(crate) body: Value,
 }
 
@@ -186,6 +187,7 @@ pub(crate) async fn stub(answers: Answers, received: Arc<Mutex<Vec<Received>>>) 
                 uri: uri.to_string(),
                 operator: text("x-postern-operator").map(str::to_owned),
                 authorization: text("authorization").map(str::to_owned),
+                forwarded_for: text("x-forwarded-for").map(str::to_owned),
                 body: serde_json::from_slice(&body).unwrap_or_default(),
             };
             received.lock().push(call.clone());
@@ -272,6 +274,7 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
     });
     match path {
         "/admin/principal" => principal(body),
+        "/long" => "x".repeat(600 << 10).into_response(),
         "/auth/login" if body["password"] == "right" => Json(json!({ "accessToken": "operator" })).into_response(),
         "/auth/login" => problem(401, "invalid_credentials"),
         "/metrics" => "postern_build_info{version=\"<b>1\"} 1\npostern_notify_provider_up{channel=\"email\",provider=\"<b>x\"} 0\n\

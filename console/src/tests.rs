@@ -188,6 +188,7 @@ async fn change_is_one_call_with_the_operator_and_a_log_event() {
         uri: "/admin/providers/..%2Fa%2Fb%3Fc%23d/test".to_owned(),
         operator: Some("s-1".to_owned()),
         authorization: Some(format!("Bearer {SECRET}")),
+        forwarded_for: None,
         body: json!({ "to": "ada@example.com" }),
     };
     assert_eq!(console.changes(), [expected]);
