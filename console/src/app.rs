@@ -17,6 +17,7 @@ use crate::public_gateway::PublicGateway;
 use crate::sampling::Sampler;
 use crate::sessions::ConsoleSessions;
 use crate::state::ConsoleState;
+use crate::tail_limit::TailLimit;
 
 /// Maximum bytes of a request body: a configuration text of 1 MiB as a JSON string, in which quotes
 /// and line breaks need two bytes.
@@ -52,6 +53,7 @@ impl App {
             directory,
             sampler,
             gateway,
+            tail_limit: TailLimit::default(),
             trace_link: config.trace_link,
             trusted_proxies: config.trusted_proxies,
             shutdown: CancellationToken::new(),

@@ -13,7 +13,7 @@
 //! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link); `actions` are the changes that an operator may make.
 //!    `configuration` changes the configuration files of the gateways.
 //! 4. `pages` renders fragments with `widgets` and `line_diff`; `shell` has the static part and the assets.
-//! 5. `http` routes requests, `live` streams updates, `state` is what they share, `app` assembles the parts.
+//! 5. `http` routes requests, `live` streams updates, `tail` requests (`tail_limit` of them for each person), `state` is what they share, `app` assembles the parts.
 
 mod config;
 
@@ -26,6 +26,7 @@ mod findings;
 mod sampling;
 mod status;
 mod tail;
+mod tail_limit;
 
 mod access;
 mod attempts;

@@ -1,4 +1,5 @@
-//! What the routes share. Depends on `access`, `config`, `pages`, `processes`, `public_gateway` and `sampling`.
+//! What the routes share. Depends on `access`, `config`, `pages`, `processes`, `public_gateway`, `sampling` and
+//! `tail_limit`.
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::pages::{self, Context};
 use crate::processes::ProcessDirectory;
 use crate::public_gateway::PublicGateway;
 use crate::sampling::Sampler;
+use crate::tail_limit::TailLimit;
 
 /// The parts of a running console.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub(crate) struct ConsoleState {
     pub(crate) directory: Arc<ProcessDirectory>,
     pub(crate) sampler: Arc<Sampler>,
     pub(crate) gateway: PublicGateway,
+    pub(crate) tail_limit: TailLimit,
     pub(crate) trace_link: Option<TraceLink>,
     /// Proxies in front of the console.
     pub(crate) trusted_proxies: TrustedProxies,

@@ -68,13 +68,15 @@ struct EventSplitter {
 /// more.
 ///
 /// # Errors
-/// 400 if the gateways refuse the query; otherwise 503 with the reason if none can be followed.
+/// 429 if the person follows two others; 400 if the gateways refuse the query; otherwise 503 with the
+/// reason if none can be followed.
 pub(crate) async fn requests(
     state: Arc<ConsoleState>,
     person: &Person,
     caller: Caller,
     query: &str,
 ) -> Result<Response, Problem> {
+    let permit = state.tail_limit.admit(&person.subject)?;
     let (sender, receiver) = mpsc::channel(MAX_WAITING_CHUNKS);
     let follower = Follower {
         state,
@@ -93,9 +95,10 @@ pub(crate) async fn requests(
         return Err(refusal(&opened));
     }
     tokio::spawn(follower.run(opened, caller));
-    let chunks = stream::unfold(receiver, |mut receiver| async move {
+    // The permit ends when the browser has gone and the body is dropped.
+    let chunks = stream::unfold((receiver, permit), |(mut receiver, permit)| async move {
         let chunk = receiver.recv().await?;
-        Some((Ok::<_, io::Error>(chunk), receiver))
+        Some((Ok::<_, io::Error>(chunk), (receiver, permit)))
     });
     Ok(event_stream(Body::from_stream(chunks)))
 }

@@ -85,6 +85,25 @@ async fn tail_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn person_follows_two_tails_at_most() {
+    let console = Console::start(Answers::Hostile).await;
+    let first = open(&console, "", "viewer").await;
+    let _second = open(&console, "", "viewer").await;
+    // The operator of the stubs is the same subject.
+    for token in ["viewer", "operator"] {
+        let third = open(&console, "", token).await;
+        assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS, "{token}");
+        assert_eq!(third.headers()["retry-after"], "5", "{token}");
+    }
+    let other = open(&console, "", "service").await;
+    assert_eq!(other.status(), StatusCode::OK, "of another subject");
+    drop(first);
+    let again = async { while open(&console, "", "viewer").await.status() != StatusCode::OK {} };
+    let again = tokio::time::timeout(STEP_TIMEOUT, again).await;
+    again.expect("the place of a page that was closed");
+}
+
+#[tokio::test]
 async fn tail_ends_when_its_token_is_not_accepted_any_more() {
     let console = Console::start(Answers::Hostile).await;
     let secret = json!({ "secret": console.once.expose() });
