@@ -292,12 +292,9 @@ impl FieldKind {
     }
 }
 
-/// Encodes text as one segment of a path: no `/`, `.`, `?` or `#` of it has a meaning.
+/// Encodes text as one segment of a path: no `/`, `?` or `#` of it has a meaning. `processes` refuses
+/// a segment that is empty, `.` or `..`, which no encoding protects.
 pub(crate) fn path_segment(text: &str) -> String {
     let encoded: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
-    let encoded = encoded.replace('+', "%20");
-    match text {
-        "." | ".." => encoded.replace('.', "%2E"),
-        _ => encoded,
-    }
+    encoded.replace('+', "%20")
 }

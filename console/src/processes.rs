@@ -267,12 +267,16 @@ impl ProcessDirectory {
     /// Sends a call and returns the response with its body unread, for streams.
     ///
     /// # Errors
-    /// If the replica cannot be reached.
+    /// If the replica cannot be reached, or the path has a segment that would select another route.
     pub(crate) async fn send(
         &self,
         process: &Process,
         call: &Call<'_>,
     ) -> Result<reqwest::Response, Unreachable> {
+        if !is_plain(&call.path) {
+            let reason = "an identifier must not be empty, `.` or `..`";
+            return Err(Unreachable::unsent(reason.to_owned()));
+        }
         let base = process.url.as_str().trim_end_matches('/');
         let url = format!("{base}{}", call.path);
         let mut request = self.client.request(call.method.clone(), url);
@@ -351,6 +355,18 @@ async fn resolve(url: &Url) -> Option<Vec<Url>> {
     (!urls.is_empty()).then_some(urls)
 }
 
+/// Returns whether no segment of a path is empty, `.` or `..`, also encoded: URL parsers remove the
+/// latter two with the segment before (URL Standard, "path state"), so that an identifier would
+/// select another route.
+fn is_plain(path: &str) -> bool {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let mut segments = path.split('/').skip(1);
+    segments.all(|segment| {
+        let decoded = segment.replace("%2e", ".").replace("%2E", ".");
+        !matches!(decoded.as_str(), "" | "." | "..")
+    })
+}
+
 /// Returns the innermost cause of an error, without the URL.
 fn reason(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
@@ -367,4 +383,29 @@ fn visible_ascii(name: &str) -> String {
         _ => '?',
     };
     name.chars().take(256).map(visible).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_that_select_another_route_are_found() {
+        for path in [
+            "/metrics",
+            "/admin/a/..a/.b/c..",
+            "/admin/x?y=../z//",
+            "/admin/a%2F..%2Fb",
+        ] {
+            assert!(is_plain(path), "{path}");
+        }
+        for segment in ["", ".", "..", "%2e", "%2E%2e", ".%2E"] {
+            for path in [
+                format!("/admin/{segment}/retry"),
+                format!("/admin/{segment}?q=1"),
+            ] {
+                assert!(!is_plain(&path), "{path}");
+            }
+        }
+    }
 }

@@ -13,7 +13,8 @@ use postern_common::http::TrustedProxies;
 use postern_common::log::Log;
 use postern_common::{Clock, Secret};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -122,6 +123,16 @@ impl Console {
         let request = self.client.post(format!("{}{path}", self.base)).json(body);
         let response = request.bearer_auth(token).send().await.expect("an answer");
         (response.status(), response.json().await.expect("JSON"))
+    }
+
+    /// Sends a request as it is written. Returns everything until the end of the connection.
+    pub(crate) async fn send(&self, request: &str) -> String {
+        let address = self.base.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address).await.expect("connects");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.expect("an answer");
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     /// Waits for the first sample of the processes.

@@ -204,6 +204,34 @@ async fn change_is_one_call_with_the_operator_and_a_log_event() {
 }
 
 #[tokio::test]
+async fn identifier_cannot_select_another_admin_route() {
+    let console = Console::start(Answers::Hostile).await.sampled().await;
+    for page in [
+        "notifications/%2e%2e",
+        "notifications/%2E",
+        "history/%2e%2e",
+    ] {
+        // Written by hand, because clients remove such segments.
+        let request = format!(
+            "GET /fragments/{page} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer operator\r\n\
+             Connection: close\r\n\r\n"
+        );
+        let answer = console.send(&request).await;
+        assert!(answer.contains("an identifier must not be"), "{answer}");
+    }
+    for target in [".", ".."] {
+        let change = json!({ "target": target });
+        let path = "/actions/notification.retry";
+        let (_, answer) = console.post(path, "operator", &change).await;
+        assert_eq!(answer["isDone"], false, "{target}: {answer}");
+    }
+    let samples = ["/metrics", "/readyz", "/admin/info", "/admin/principal"];
+    let mut calls = console.received.lock().clone();
+    calls.retain(|call| !samples.contains(&call.uri.as_str()));
+    assert_eq!(calls, []);
+}
+
+#[tokio::test]
 async fn provider_is_paused_with_a_reason_and_resumed() {
     let console = Console::start(Answers::Hostile).await;
     let pause = json!({ "target": "smtp", "reason": "wrong sender" });
