@@ -28,7 +28,7 @@ use http::header::{AUTHORIZATION, CACHE_CONTROL, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-pub use body::{Json, Raw};
+pub use body::{Json, Raw, SmallJson};
 pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
 pub use forwarded::TrustedProxies;
 pub use host::AllowedHosts;

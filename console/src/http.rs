@@ -19,7 +19,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use maud::Markup;
 use postern_common::decode::{Field, Object};
-use postern_common::http::{AllowedHosts, Json, Peer, bearer, json, no_store};
+use postern_common::http::{AllowedHosts, Json, Peer, SmallJson, bearer, json, no_store};
 use postern_common::{Code, Problem, Secret};
 use serde_json::{Value, json as object};
 
@@ -46,6 +46,47 @@ impl FromRequestParts<Arc<ConsoleState>> for Caller {
 }
 
 type Shared = State<Arc<ConsoleState>>;
+
+/// The body of a sign-in: anybody may send one.
+type Credentials = SmallJson<{ 4 << 10 }>;
+
+/// A caller with a role. Extracted from the head of a request: a body of anybody else is not read.
+struct SignedIn {
+    person: Person,
+    caller: Caller,
+}
+
+/// A person with the role operator, extracted as [`SignedIn`] is.
+struct OperatorOnly(Person);
+
+impl FromRequestParts<Arc<ConsoleState>> for SignedIn {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &Arc<ConsoleState>,
+    ) -> Result<Self, Problem> {
+        let Ok(caller) = Caller::from_request_parts(parts, state).await;
+        let person = state.access.authenticate(&caller).await?;
+        Ok(Self { person, caller })
+    }
+}
+
+impl FromRequestParts<Arc<ConsoleState>> for OperatorOnly {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &Arc<ConsoleState>,
+    ) -> Result<Self, Problem> {
+        let SignedIn { person, .. } = SignedIn::from_request_parts(parts, state).await?;
+        if person.role < Role::Operator {
+            let detail = "changes require the role operator ([roles] of console.toml)";
+            return Err(Problem::new(Code::InsufficientScope).detail(detail));
+        }
+        Ok(Self(person))
+    }
+}
 
 /// Returns the router of the console.
 pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
@@ -138,10 +179,9 @@ async fn page(State(state): Shared) -> Response {
     markup(shell::page(state.access.sessions.has_links()))
 }
 
-async fn session(State(state): Shared, caller: Caller) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&caller).await?;
+async fn session(SignedIn { person, .. }: SignedIn) -> Response {
     let body = object!({ "name": person.name, "role": person.role.as_str() });
-    Ok(no_store(json(StatusCode::OK, &body)))
+    no_store(json(StatusCode::OK, &body))
 }
 
 async fn sign_out(State(state): Shared, caller: Caller) -> Response {
@@ -149,7 +189,11 @@ async fn sign_out(State(state): Shared, caller: Caller) -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-async fn sign_in(State(state): Shared, caller: Caller, body: Json) -> Result<Response, Problem> {
+async fn sign_in(
+    State(state): Shared,
+    caller: Caller,
+    SmallJson(body): Credentials,
+) -> Result<Response, Problem> {
     let credentials = body.read(|root| {
         let email = root.required("email", |field| field.text(1..=254));
         let password = root.required("password", |field| field.text(1..=1024));
@@ -162,7 +206,11 @@ async fn sign_in(State(state): Shared, caller: Caller, body: Json) -> Result<Res
 }
 
 /// Exchanges the secret of a one-time link for the token of a session.
-async fn exchange(State(state): Shared, caller: Caller, body: Json) -> Result<Response, Problem> {
+async fn exchange(
+    State(state): Shared,
+    caller: Caller,
+    SmallJson(body): Credentials,
+) -> Result<Response, Problem> {
     let secret = body.read(|root| root.required("secret", |field| field.text(1..=128)))?;
     let token = state.access.exchange(&caller, &secret)?;
     Ok(secret_answer("token", &token))
@@ -180,31 +228,28 @@ fn secret_answer(name: &str, secret: &Secret) -> Response {
 
 async fn fragment(
     State(state): Shared,
+    SignedIn { person, .. }: SignedIn,
     Path(page): Path<String>,
     uri: Uri,
-    caller: Caller,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&caller).await?;
     let rendered = state.render(&person, &page, &uri).await?;
     Ok(markup(rendered))
 }
 
 async fn live_fragment(
     State(state): Shared,
+    SignedIn { person, caller }: SignedIn,
     Path(page): Path<String>,
     uri: Uri,
-    caller: Caller,
-) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&caller).await?;
-    Ok(live::fragments(state, person, page, uri, caller))
+) -> Response {
+    live::fragments(state, person, page, uri, caller)
 }
 
 async fn live_requests(
     State(state): Shared,
+    SignedIn { person, caller }: SignedIn,
     uri: Uri,
-    caller: Caller,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&caller).await?;
     let query = uri.query().unwrap_or_default();
     tail::requests(state, &person, caller, query).await
 }
@@ -212,10 +257,9 @@ async fn live_requests(
 /// Renders the details of a request from its event in the live tail, which changes nothing.
 async fn request_details(
     State(state): Shared,
-    caller: Caller,
+    SignedIn { person, .. }: SignedIn,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&caller).await?;
     let event = body.into_node()?.to_json();
     if !event.is_object() {
         return Err(Code::InvalidRequest.into());
@@ -226,22 +270,12 @@ async fn request_details(
     Ok(markup(details))
 }
 
-async fn operator(state: &ConsoleState, caller: &Caller) -> Result<Person, Problem> {
-    let person = state.access.authenticate(caller).await?;
-    if person.role < Role::Operator {
-        let detail = "changes require the role operator ([roles] of console.toml)";
-        return Err(Problem::new(Code::InsufficientScope).detail(detail));
-    }
-    Ok(person)
-}
-
 async fn act(
     State(state): Shared,
+    OperatorOnly(person): OperatorOnly,
     Path(name): Path<String>,
-    caller: Caller,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = operator(&state, &caller).await?;
     let outcomes = if name == configuration::SAVE {
         let change = body.read(configuration::Change::read)?;
         // A task, because a change that has begun continues if the browser has gone.
@@ -275,10 +309,9 @@ async fn act(
 /// requires the role operator.
 async fn check_configuration(
     State(state): Shared,
-    caller: Caller,
+    OperatorOnly(person): OperatorOnly,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = operator(&state, &caller).await?;
     let text =
         body.read(|root| root.required("text", |field| field.string().map(str::to_owned)))?;
     let context = Context::new(&person, &state.directory, &state.sampler);
@@ -289,10 +322,9 @@ async fn check_configuration(
 /// their hashes.
 async fn configuration_changes(
     State(state): Shared,
-    caller: Caller,
+    _: OperatorOnly,
     body: Json,
 ) -> Result<Response, Problem> {
-    operator(&state, &caller).await?;
     let base =
         body.read(|root| root.required("base", |field| field.string().map(str::to_owned)))?;
     let files = configuration::read_all(&state.directory).await;
@@ -306,10 +338,9 @@ async fn configuration_changes(
 /// Sends a request of the API page to the configured gateway with the caller's own token.
 async fn try_request(
     State(state): Shared,
-    caller: Caller,
+    SignedIn { person, caller }: SignedIn,
     body: Json,
 ) -> Result<Response, Problem> {
-    let person = state.access.authenticate(&caller).await?;
     let request = body.read(read_try_request)?;
     if request.method != Method::GET && person.role < Role::Operator {
         return Err(Code::InsufficientScope.into());

@@ -6,6 +6,7 @@ mod sign_in;
 
 use std::time::Duration;
 
+use futures_util::stream;
 use http::{Method, StatusCode};
 use postern_common::testing::CapturedLog;
 use serde_json::json;
@@ -306,6 +307,44 @@ async fn field_that_an_action_does_not_take_is_refused() {
         assert_eq!(status.as_u16(), 422, "{path}: {answer}");
     }
     assert!(console.changes().is_empty());
+}
+
+#[tokio::test]
+async fn body_is_not_read_before_its_sender_is_known() {
+    let console = Console::start(Answers::Hostile).await;
+    let paths = [
+        "/actions/notification.retry",
+        "/check-configuration",
+        "/configuration/changes",
+        "/request-details",
+        "/try",
+    ];
+    for path in paths {
+        for (token, expected) in [("", 401), ("expired", 401), ("stranger", 403)] {
+            // Neither the type nor the length is looked at.
+            let url = format!("{}{path}", console.base);
+            let request = console.client.post(url).body("x".repeat(3 << 20));
+            let request = match token {
+                "" => request,
+                token => request.bearer_auth(token),
+            };
+            let response = request.send().await.expect("an answer");
+            assert_eq!(response.status().as_u16(), expected, "{path} {token}");
+        }
+    }
+    for path in ["/session/sign-in", "/session/exchange"] {
+        for (length, expected) in [(4 << 10, 400), ((4 << 10) + 1, 413)] {
+            let body = format!("[\"{}\"]", "x".repeat(length - 4));
+            let chunks = stream::iter([Ok::<_, std::io::Error>(body.clone())]);
+            for body in [body.into(), reqwest::Body::wrap_stream(chunks)] {
+                let url = format!("{}{path}", console.base);
+                let request = console.client.post(url).body(body);
+                let request = request.header("content-type", "application/json");
+                let response = request.send().await.expect("an answer");
+                assert_eq!(response.status().as_u16(), expected, "{path} {length}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

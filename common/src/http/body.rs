@@ -31,6 +31,11 @@ const MAX_ARRIVAL_TIME: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Json(Node, Mistakes, BudgetPermit);
 
+/// A [`Json`] of at most this number of bytes, below the size limit of the server: for routes that
+/// anybody may call.
+#[derive(Debug)]
+pub struct SmallJson<const MAX_BYTES: usize>(pub Json);
+
 /// An unparsed request body within the size limit. Rejections are those of [`Json`] without 415.
 #[derive(Debug)]
 pub struct Raw(pub Bytes, pub BudgetPermit);
@@ -55,6 +60,23 @@ impl Json {
         mistakes.finish(Some(root)).map_err(Problem::from_mistakes)
     }
 
+    /// Receives a body of at most `max` bytes, or of a lower limit of the server.
+    async fn receive(request: Request, max: usize) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
+            return Err(Problem::new(Code::UnsupportedMediaType)
+                .detail("Content-Type must be application/json"));
+        }
+        let (parts, body) = request.into_parts();
+        let Raw(bytes, permit) = read_body(body, &parts.extensions, max).await?;
+        let mistakes = Mistakes::default();
+        match decode::json(&bytes, &mistakes) {
+            Some(root) => Ok(Self(root, mistakes, permit)),
+            None => Err(Problem::from_mistakes(
+                mistakes.finish::<()>(None).err().unwrap_or_default(),
+            )),
+        }
+    }
+
     /// Returns the memory reservation of the body, to be kept together with data read from it.
     #[must_use]
     pub fn permit(&self) -> BudgetPermit {
@@ -65,19 +87,16 @@ impl Json {
 impl<S: Send + Sync> FromRequest<S> for Json {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        if !is_json(request.headers()) {
-            return Err(Problem::new(Code::UnsupportedMediaType)
-                .detail("Content-Type must be application/json"));
-        }
-        let Raw(bytes, permit) = Raw::from_request(request, state).await?;
-        let mistakes = Mistakes::default();
-        match decode::json(&bytes, &mistakes) {
-            Some(root) => Ok(Self(root, mistakes, permit)),
-            None => Err(Problem::from_mistakes(
-                mistakes.finish::<()>(None).err().unwrap_or_default(),
-            )),
-        }
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        Self::receive(request, usize::MAX).await
+    }
+}
+
+impl<S: Send + Sync, const MAX_BYTES: usize> FromRequest<S> for SmallJson<MAX_BYTES> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        Json::receive(request, MAX_BYTES).await.map(Self)
     }
 }
 
@@ -86,13 +105,14 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        read_body(body, &parts.extensions).await
+        read_body(body, &parts.extensions, usize::MAX).await
     }
 }
 
-async fn read_body(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
+async fn read_body(mut body: Body, extensions: &Extensions, max: usize) -> Result<Raw, Problem> {
     let info = RequestInfo::of(extensions);
     let limit = info.map(|info| info.limits).unwrap_or_default().body;
+    let limit = limit.min(max);
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
         return Err(too_large(limit));
