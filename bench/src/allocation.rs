@@ -152,6 +152,7 @@ fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Runnin
         address,
         tls: None,
         admin: admin.local_addr()?,
+        admin_token_env: None,
         upstream: origin,
         issuer,
         access_log: &folder.join("access.log"),

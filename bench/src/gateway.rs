@@ -1,6 +1,7 @@
 //! `bench/run gateway`: measurements of the gateway, compared with nginx, HAProxy and an empty
 //! Pingora pass-through.
 
+mod console;
 mod cost;
 mod edge;
 mod latency;
@@ -31,7 +32,7 @@ pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
         .collect();
     report.notes.push(format!("{}.", lines.join("; ")));
     let origin = bench.origin()?;
-    let parts: [(&str, TablePart); 8] = [
+    let parts: [(&str, TablePart); 9] = [
         ("cost", cost::all_on),
         ("new", cost::every_token_new),
         ("workers", cost::two_workers),
@@ -40,6 +41,7 @@ pub(crate) fn measure(bench: &BenchRun) -> io::Result<BenchReport> {
         ("latency", latency::paced),
         ("reload", reload::ten_thousand_routes),
         ("edge", edge::traffic),
+        ("console", console::open_pages),
     ];
     for (name, part) in parts {
         report.part(bench, name, |report| part(bench, &origin, report));

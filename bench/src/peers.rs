@@ -260,6 +260,9 @@ pub(crate) fn edge_origin() -> io::Result<(SocketAddr, ChildProcess)> {
     Ok((address, process))
 }
 
+/// Variable with the secret of the admin routes.
+pub(crate) const ADMIN_TOKEN_ENV: &str = "BENCH_ADMIN_TOKEN";
+
 /// Settings of the gateway. The default is the setup of the cost table.
 pub(crate) struct PosternSetup<'a> {
     pub(crate) workers: usize,
@@ -270,6 +273,8 @@ pub(crate) struct PosternSetup<'a> {
     pub(crate) upstream: Option<SocketAddr>,
     /// TOML after the routes.
     pub(crate) more: &'a str,
+    /// The secret of the admin routes, if they are offered.
+    pub(crate) admin_token: Option<&'a str>,
 }
 
 impl Default for PosternSetup<'_> {
@@ -280,6 +285,7 @@ impl Default for PosternSetup<'_> {
             tokens: "",
             upstream: None,
             more: "",
+            admin_token: None,
         }
     }
 }
@@ -328,6 +334,7 @@ impl PosternSetup<'_> {
             address,
             tls: Some((tls, bench.folder())),
             admin,
+            admin_token_env: self.admin_token.map(|_| ADMIN_TOKEN_ENV),
             upstream: self.upstream.unwrap_or(origin.address),
             issuer: &origin.issuer,
             access_log: &bench
@@ -336,6 +343,9 @@ impl PosternSetup<'_> {
         };
         fs::write(&file, setup.toml() + self.more)?;
         let mut command = bench.program("postern-proxy")?;
+        if let Some(token) = self.admin_token {
+            command.env(ADMIN_TOKEN_ENV, token);
+        }
         let process = ChildProcess::start(
             "Postern, all on",
             command.arg("--config").arg(&file),

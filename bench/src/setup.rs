@@ -21,6 +21,8 @@ pub struct GatewaySetup<'a> {
     pub tls: Option<(SocketAddr, &'a Path)>,
     /// Address of the admin listener.
     pub admin: SocketAddr,
+    /// Name of the variable with the secret of the admin routes, if they are offered.
+    pub admin_token_env: Option<&'a str>,
     /// Upstream of all routes.
     pub upstream: SocketAddr,
     /// Issuer of users. The issuer of services has the suffix `-services` and the same keys.
@@ -40,6 +42,7 @@ impl GatewaySetup<'_> {
             address,
             tls,
             admin,
+            admin_token_env,
             upstream,
             issuer,
             access_log,
@@ -52,8 +55,10 @@ impl GatewaySetup<'_> {
                  key = \"{folder}/server.key\"\n"
             )
         });
+        let admin_token =
+            admin_token_env.map_or(String::new(), |name| format!("token_env = \"{name}\"\n"));
         let mut text = format!(
-            "workers = {workers}\n[[listen]]\naddress = \"{address}\"\n{tls}[admin]\naddress = \"{admin}\"\n\
+            "workers = {workers}\n[[listen]]\naddress = \"{address}\"\n{tls}[admin]\naddress = \"{admin}\"\n{admin_token}\
              [access_log]\nto = \"{log}\"\n[tokens]\n{tokens}\n\
              [limits]\nconnections_per_address = 20000\n\
              address = {{ requests = 1000000, burst = 1000000 }}\nprincipal = {{ requests = 1000000, burst = 1000000 }}\n\

@@ -20,6 +20,7 @@ mod cluster;
 mod config_files;
 mod console;
 mod console_configuration;
+mod console_pictures;
 mod console_requests;
 mod contract;
 mod contract_document;

@@ -160,7 +160,7 @@ fn turn(
 }
 
 /// Measures the saturation rate of a peer, run by run.
-fn saturate(
+pub(super) fn saturate(
     bench: &BenchRun,
     peer: &BenchPeer,
     question: &LoadRequest<'_>,

@@ -3,7 +3,7 @@
 //! Without a reader, a request pays for one relaxed load. With readers, the event of a request that
 //! at least one of them selects is formatted once and added to their queues. A queue is bounded:
 //! events that do not fit are dropped and counted, so that a slow reader neither delays a request
-//! nor needs more memory.
+//! nor needs more memory. Events above the maximum rate of a reader are counted without being formatted.
 
 mod filter;
 mod queue;
@@ -99,7 +99,8 @@ impl LiveTail {
     /// Returns the readers that select the event; `None` if there is none.
     pub(crate) fn select(&self, event: &AccessEvent<'_>) -> Option<SelectedTails> {
         let tails = self.tails.read();
-        let selected = tails.iter().filter(|tail| tail.filter.selects(event));
+        let selects = |tail: &&Arc<TailQueue>| tail.filter.selects(event) && tail.admits();
+        let selected = tails.iter().filter(selects);
         let selected: Vec<_> = selected.map(Arc::clone).collect();
         (!selected.is_empty()).then_some(SelectedTails(selected))
     }

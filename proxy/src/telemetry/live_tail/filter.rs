@@ -1,5 +1,7 @@
 //! The filter of a reader: the query of `GET /admin/requests`.
 
+use std::num::NonZeroU32;
+
 use postern_common::http::Query;
 use postern_common::network::IpNetwork;
 use postern_common::{Code, Problem};
@@ -9,7 +11,7 @@ use crate::telemetry::access_log::{AccessEvent, logged_address};
 use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
 
 /// The parameters.
-const PARAMETERS: [&str; 7] = [
+const PARAMETERS: [&str; 8] = [
     "route",
     "status",
     "code",
@@ -17,7 +19,11 @@ const PARAMETERS: [&str; 7] = [
     "address",
     "path",
     "sample",
+    "rate",
 ];
+
+/// Maximum of the parameter `rate`.
+const MAX_RATE: u32 = 100_000;
 
 /// The events that a reader selects: those with all of these properties.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +39,8 @@ pub(crate) struct TailFilter {
     path: Option<String>,
     /// The share of the events, above 0 and at most 1.
     sample: Option<f64>,
+    /// Maximum number of these events per second.
+    pub(super) rate: Option<NonZeroU32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +108,10 @@ impl TailFilter {
             sample: query.read("sample", "must be a number above 0, at most 1", |share| {
                 let share: f64 = share.parse().ok()?;
                 (share > 0.0 && share <= 1.0).then_some(share)
+            }),
+            rate: query.read("rate", "must be an integer of 1 to 100000", |rate| {
+                let rate: NonZeroU32 = rate.parse().ok()?;
+                (rate.get() <= MAX_RATE).then_some(rate)
             }),
         };
         query.finish().map(|()| filter)

@@ -18,6 +18,8 @@ pub(super) const MAX_QUEUED_EVENTS: usize = 1024;
 pub(super) const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// Minimum time between two batches, so that a reader of many requests costs few wake-ups.
 const BATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// The events of a reader with a maximum rate that are admitted at once: those of this time.
+pub(super) const MAX_BURST: Duration = Duration::from_millis(250);
 /// Minimum time between two reports of dropped events.
 pub(super) const DROP_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without an event after which a comment is sent, so that neither side takes the connection
@@ -36,8 +38,19 @@ pub(super) struct TailQueue {
     dropped_total: IntCounter,
 }
 
+/// The pace of a reader with a maximum rate: the generic cell rate algorithm (ITU-T I.371), which
+/// accepts a burst of [`MAX_BURST`].
+#[derive(Debug)]
+struct Pace {
+    /// Time between two events at the maximum rate.
+    interval: Duration,
+    /// The time at which the next event would be due at the maximum rate.
+    due_at: Instant,
+}
+
 #[derive(Debug)]
 struct QueueState {
+    pace: Option<Pace>,
     events: VecDeque<Bytes>,
     bytes: usize,
     /// Dropped events that were not reported.
@@ -74,11 +87,16 @@ pub(crate) struct TailReader {
 
 impl TailQueue {
     pub(super) fn new(filter: TailFilter, dropped_total: IntCounter) -> Self {
+        let now = Instant::now();
         let state = QueueState {
+            pace: filter.rate.map(|rate| Pace {
+                interval: Duration::from_secs(1) / rate.get(),
+                due_at: now,
+            }),
             events: VecDeque::new(),
             bytes: 0,
             dropped: 0,
-            asked_at: Instant::now(),
+            asked_at: now,
             is_closed: false,
         };
         Self {
@@ -87,6 +105,28 @@ impl TailQueue {
             wake: Notify::new(),
             dropped_total,
         }
+    }
+
+    /// Returns whether the maximum rate of the reader admits another event; counts one that it does
+    /// not admit as dropped. Called before an event is formatted.
+    pub(super) fn admits(&self) -> bool {
+        if self.filter.rate.is_none() {
+            return true;
+        }
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        if state.pace.as_mut().is_none_or(|pace| pace.admits(now)) {
+            return true;
+        }
+        state.dropped += 1;
+        let is_first = state.dropped == 1;
+        drop(state);
+        self.dropped_total.inc();
+        if is_first {
+            // So that the reader reports it, also if no other event follows.
+            self.wake.notify_one();
+        }
+        false
     }
 
     /// Adds an event, or counts it as dropped if the queue is full.
@@ -136,6 +176,19 @@ impl TailQueue {
             dropped,
             has_unreported: state.dropped > 0,
         })
+    }
+}
+
+// === impl Pace ===
+
+impl Pace {
+    fn admits(&mut self, now: Instant) -> bool {
+        let due_at = self.due_at.max(now);
+        let admits = due_at <= now + MAX_BURST;
+        if admits {
+            self.due_at = due_at + self.interval;
+        }
+        admits
     }
 }
 

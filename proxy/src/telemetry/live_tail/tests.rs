@@ -1,14 +1,16 @@
 //! Tests of the live tail: filters, bounds and the stream.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use postern_common::clock::Timestamp;
 use prometheus::{IntCounter, IntGauge};
 use serde_json::Value;
 
 use super::queue::{
-    DROP_REPORT_INTERVAL, KEEP_ALIVE_INTERVAL, MAX_QUEUED_BYTES, MAX_QUEUED_EVENTS,
+    DROP_REPORT_INTERVAL, KEEP_ALIVE_INTERVAL, MAX_BURST, MAX_QUEUED_BYTES, MAX_QUEUED_EVENTS,
 };
 use super::*;
 use crate::config::ClientAddressDetail::{self, Full, Network, Off};
@@ -133,6 +135,9 @@ fn invalid_filter_is_refused_with_its_parameter() {
         ("sample=0", "?sample"),
         ("sample=1.1", "?sample"),
         ("sample=NaN", "?sample"),
+        ("rate=0", "?rate"),
+        ("rate=1.5", "?rate"),
+        ("rate=100001", "?rate"),
         ("sample=x", "?sample"),
         ("limit=1", "?limit"),
         ("status=503&status=5xx", "?status"),
@@ -227,6 +232,51 @@ async fn events_above_the_bounds_are_dropped_and_counted() {
     assert!(bytes <= MAX_QUEUED_BYTES + 64, "{bytes}");
     let first = tail.metrics.dropped.get();
     assert!(first > 7 + 800, "{first}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_above_the_rate_of_a_reader_are_dropped() {
+    let tail = live_tail();
+    let mut reader = tail.open(filter("rate=100")).expect("a place");
+    let mut unlimited = tail.open(filter("")).expect("a place");
+    let (mut seen, mut all, mut dropped) = (0, 0, 0);
+    let began = Instant::now();
+    // 1,000 per second for 3 s.
+    for _ in 0..3000 {
+        publish(&tail, &event(), &DETAILS);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let chunks = [&mut reader, &mut unlimited].map(|reader| reader.next_chunk().now_or_never());
+        let [paced, other] = chunks.map(|chunk| chunk.flatten().unwrap_or_default());
+        let [paced, other] = [&paced, &other].map(|chunk| String::from_utf8_lossy(chunk));
+        seen += paced.matches("event: request").count();
+        all += other.matches("event: request").count();
+        dropped += dropped_in(&paced);
+    }
+    assert!(
+        began.elapsed() <= Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+    let burst = 100 * MAX_BURST.as_millis() as usize / 1000;
+    assert!((300..=300 + burst + 1).contains(&seen), "{seen}");
+    assert!(all > 2900, "{all}");
+    // The last report comes although no other event follows.
+    while seen + dropped < 3000 {
+        let last = text(&mut reader).await;
+        assert!(!last.contains("keep-alive"), "{seen} and {dropped}");
+        seen += last.matches("event: request").count();
+        dropped += dropped_in(&last);
+    }
+    assert_eq!(seen + dropped, 3000);
+    assert_eq!(tail.metrics.dropped.get(), dropped as u64);
+}
+
+/// Returns the sum of the reports of dropped events.
+fn dropped_in(text: &str) -> usize {
+    let reports = text.split("event: dropped\ndata: {\"count\":").skip(1);
+    reports
+        .filter_map(|report| report.split('}').next()?.parse::<usize>().ok())
+        .sum()
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,165 @@
+//! The pictures of the console in the documents, `docs/images/console-PAGE-WIDTH-SCHEME.png`: each
+//! page at both widths and in both colour schemes.
+//!
+//! `POSTERN_TEST_WRITE_SCREENSHOTS=1 ./tests/run console_pictures` takes them again, from real
+//! processes after some minutes of traffic.
+
+mod people;
+
+use std::path::{Path, PathBuf};
+
+use postern_common::config::Env;
+use postern_tests::console::{self, Console, SCHEMES, SIZES};
+use postern_tests::{Split, skipped};
+
+use self::people::People;
+
+/// The pages, of the console but for the last, which is the mail catcher of standalone.
+const PAGES: [&str; 6] = [
+    "overview",
+    "person",
+    "requests",
+    "configuration",
+    "notification",
+    "mail",
+];
+/// A route that only the author of a changed configuration wants, so that the check has
+/// something to warn of.
+const WIDENED: &str = "\n[[route]]\nname = \"all-actors\"\npath = \"/actors/{actorId}\"\nmethods = [\"DELETE\"]\n\
+    upstream = \"actor\"\npolicy = \"public\"\n";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn path_of(page: &str, width: u32, scheme: &str) -> PathBuf {
+    let name = format!("console-{page}-{width}-{scheme}.png");
+    root().join("docs/images").join(name)
+}
+
+/// Returns width and height of a PNG picture (RFC 2083, section 4.1.1).
+fn size_of(picture: &[u8]) -> [u32; 2] {
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"), "a PNG picture");
+    [16, 20].map(|at| {
+        let bytes = picture[at..at + 4].try_into().expect("four bytes");
+        u32::from_be_bytes(bytes)
+    })
+}
+
+#[test]
+fn console_pictures_are_complete_and_shown() {
+    let documents: String = ["README.md", "docs/console.md"]
+        .map(|name| std::fs::read_to_string(root().join(name)).expect("a document"))
+        .concat();
+    for page in PAGES {
+        for [width, height] in SIZES {
+            for scheme in SCHEMES {
+                let path = path_of(page, width, scheme);
+                let picture = std::fs::read(&path)
+                    .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                assert_eq!(size_of(&picture), [width, height], "{}", path.display());
+                let name = path.file_name().expect("a name").to_string_lossy();
+                assert!(documents.contains(&*name), "no document shows {name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn console_pictures_are_taken_on_demand() {
+    const NAME: &str = "console_pictures_are_taken_on_demand";
+    if Env::of_process()
+        .get("POSTERN_TEST_WRITE_SCREENSHOTS")
+        .is_none()
+    {
+        return skipped(NAME, "POSTERN_TEST_WRITE_SCREENSHOTS is not set");
+    }
+    let split = console::start_split().await;
+    let Some(console) = Console::start(&split).await else {
+        return skipped(NAME, "no chromium and chromedriver on this machine");
+    };
+    console.sign_in("operator@example.com", "admin").await;
+    let people = People::register(&split).await;
+    people.use_the_product().await;
+    take_all(&console, &split, &people).await;
+    console.stop().await;
+    split.stop().await;
+}
+
+/// Opens each page and takes its pictures.
+async fn take_all(console: &Console, split: &Split, people: &People) {
+    console.open("/").await;
+    console.wait_for_text("ready").await;
+    take(console, "overview").await;
+    console
+        .open(&format!("/search?q={}", people.bounced_email()))
+        .await;
+    console.wait_for_text("550").await;
+    take(console, "person").await;
+    console.open("/requests").await;
+    console.wait_for_text("Following 1 of 1 gateway.").await;
+    people.make_requests(40).await;
+    console
+        .wait_for("return document.querySelectorAll('#tail tr').length >= 20")
+        .await;
+    take(console, "requests").await;
+    console.open("/configuration").await;
+    edit(console).await;
+    take(console, "configuration").await;
+    let bounced = people.bounced_notification();
+    console.open(&format!("/notifications/{bounced}")).await;
+    console.wait_for_text("What was sent").await;
+    take(console, "notification").await;
+    let mail = format!("http://{}", split.development().addresses().mail);
+    console.browser().open(&format!("{mail}/mail")).await;
+    console.browser().find("main h1").await;
+    take(console, "mail").await;
+}
+
+/// Adds a public route to the text of the configuration, and shows the result of the check.
+async fn edit(console: &Console) {
+    let text = serde_json::Value::from(WIDENED);
+    let typed = format!(
+        "const area = document.querySelector('#configuration-text'); area.focus(); \
+         area.setSelectionRange(area.value.length, area.value.length); \
+         return document.execCommand('insertText', false, {text});"
+    );
+    assert_eq!(console.browser().run(&typed).await, true);
+    console.wait_for_text("DELETE /actors/").await;
+    let shown =
+        "document.querySelector('#check-result').scrollIntoView({ block: 'end' }); return true";
+    console.browser().run(shown).await;
+}
+
+/// Takes the pictures of the page that is open.
+async fn take(console: &Console, page: &str) {
+    for [width, height] in SIZES {
+        for scheme in SCHEMES {
+            console.browser().emulate([width, height], scheme).await;
+            let picture = console.browser().screenshot().await;
+            let path = path_of(page, width, scheme);
+            std::fs::write(&path, reduced(&picture)).expect("docs/images can be written");
+        }
+    }
+}
+
+/// Returns the picture with a palette, which is a third of the size, if `pngquant` is installed.
+fn reduced(picture: &[u8]) -> Vec<u8> {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+    let program = Command::new("pngquant")
+        .args(["--speed", "1", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut program) = program else {
+        return picture.to_vec();
+    };
+    let mut input = program.stdin.take().expect("a pipe");
+    // pngquant reads everything before it writes.
+    input.write_all(picture).expect("pngquant reads");
+    drop(input);
+    let output = program.wait_with_output().expect("pngquant ends");
+    assert!(output.status.success(), "pngquant: {}", output.status);
+    output.stdout
+}
