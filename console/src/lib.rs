@@ -22,6 +22,7 @@ mod public_gateway;
 
 mod prometheus_text;
 
+mod faults;
 mod findings;
 mod sampling;
 mod status;

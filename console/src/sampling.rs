@@ -1,10 +1,11 @@
 //! Samples of all replicas, one every 5 s for an hour.
 //!
 //! Rates are differences of counters. A counter that has become smaller was reset by a restart, and
-//! counts from zero. Series that appear for the first time have no rate in their first sample.
+//! counts from zero, as does a new series of a replica that was sampled before. Series of a replica that
+//! appears have no rate in their first sample.
 //!
 //! Input: `/metrics`, `/readyz` and `/admin/info` of each replica. Output: [`Monitor`]. Depends on
-//! `config`, `processes`, `prometheus_text`, `status` and `findings`.
+//! `config`, `processes`, `prometheus_text`, `status`, `faults` and `findings`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use postern_common::clock::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ProcessKind;
+use crate::faults::Faults;
 use crate::findings::{self, Finding};
 use crate::processes::{Call, Process, ProcessDirectory};
 use crate::prometheus_text::{Scrape, Series};
@@ -59,6 +61,7 @@ pub(crate) struct Monitor {
     /// Traffic by route of the last minute, one map per sample.
     recent: VecDeque<(f64, BTreeMap<String, Traffic>)>,
     counters: HashMap<String, f64>,
+    faults: Faults,
     sampled_at: Option<Timestamp>,
     first_seen: BTreeMap<String, Timestamp>,
 }
@@ -144,19 +147,30 @@ impl Monitor {
         let elapsed = elapsed.filter(|elapsed| *elapsed > 0.0);
         let mut counters = HashMap::new();
         let mut routes: BTreeMap<String, Traffic> = BTreeMap::new();
+        self.faults.expire(now);
         for status in &mut statuses {
+            let prefix = format!("{} {}\n", status.kind.as_str(), status.name);
+            let was_sampled = self.processes.iter().any(|known| {
+                (known.kind, &known.name) == (status.kind, &status.name) && known.error.is_none()
+            });
             let mut increase = |series: &Series| {
-                let key = format!("{} {}\n{}", status.kind.as_str(), status.name, series.key());
-                let increase = self.counters.get(&key).map(|before| {
-                    if series.value < *before {
-                        series.value
-                    } else {
-                        series.value - before
-                    }
-                });
+                let key = format!("{prefix}{}", series.key());
+                let before = self.counters.get(&key).copied();
+                let increase = match before.or(was_sampled.then_some(0.0)) {
+                    Some(before) if series.value >= before => series.value - before,
+                    Some(_) => series.value,
+                    None => 0.0,
+                };
                 counters.insert(key, series.value);
-                increase.unwrap_or(0.0)
+                increase
             };
+            for series in &status.scrape.0 {
+                if Faults::are_counted_by(series) {
+                    let key = format!("{prefix}{}", series.key());
+                    let increase = increase(series);
+                    self.faults.add(now, &key, &status.name, series, increase);
+                }
+            }
             let cpu: f64 = status
                 .scrape
                 .of("process_cpu_seconds_total")
@@ -175,7 +189,7 @@ impl Monitor {
             push_bounded(&mut self.recent, (elapsed, routes), CURRENT_POINTS);
         }
         self.processes = statuses;
-        let keys: Vec<String> = findings::of(&self.processes)
+        let keys: Vec<String> = findings::of(&self.processes, &self.faults, now)
             .into_iter()
             .map(|finding| finding.key)
             .collect();
@@ -187,7 +201,8 @@ impl Monitor {
 
     /// Returns what is wrong now, the worst first, with the time when it was seen first.
     pub(crate) fn findings(&self) -> Vec<(Finding, Option<Timestamp>)> {
-        let found = findings::of(&self.processes).into_iter();
+        let now = self.sampled_at.unwrap_or(Timestamp(0));
+        let found = findings::of(&self.processes, &self.faults, now).into_iter();
         let with_time = found.map(|finding| {
             let at = self.first_seen.get(&finding.key).copied();
             (finding, at)
@@ -374,6 +389,35 @@ mod tests {
         monitor.record(Timestamp(0), Vec::new());
         monitor.record(Timestamp(5000), requests(1_000_000, 0));
         assert_eq!(monitor.points.back().expect("a point").requests_per_s, 0.0);
+    }
+
+    #[test]
+    fn counted_fault_is_shown_for_ten_minutes() {
+        let rejections = |count: u32| {
+            gateway(&format!(
+                "up 1\npostern_notify_webhook_rejections_total{{provider=\"twilio\",reason=\"signature\"}} {count}\n"
+            ))
+        };
+        let mut monitor = Monitor::default();
+        monitor.record(Timestamp(0), gateway("up 1\n"));
+        // The series appears with its first increase.
+        monitor.record(Timestamp(5000), rejections(2));
+        monitor.record(Timestamp(10_000), rejections(3));
+        let (finding, since) = monitor.findings().pop().expect("a finding");
+        assert_eq!(
+            finding.title,
+            ("Delivery reports rejected", "twilio".to_owned())
+        );
+        assert!(
+            finding.detail.starts_with("signature; 3 times"),
+            "{}",
+            finding.detail
+        );
+        assert_eq!(since, Some(Timestamp(5000)));
+        monitor.record(Timestamp(609_999), rejections(3));
+        assert_eq!(monitor.findings().len(), 1);
+        monitor.record(Timestamp(610_000), rejections(3));
+        assert!(monitor.findings().is_empty());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Planted incidents: faults of real processes and of what they depend on. Each must be found from the log,
-//! the metrics, the alerts and the commands that docs/incidents.md names.
+//! the metrics, the alerts, the commands and the pages of the console that docs/incidents.md names.
 
 mod authentication;
+mod console_view;
 mod delivery;
 mod dependencies;
 mod evidence;

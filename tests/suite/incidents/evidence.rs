@@ -1,5 +1,6 @@
-//! The evidence of an incident: its row of docs/incidents.md, compared with the logs, the metrics and the
-//! commands of running processes, and its alert, evaluated by `promtool` over the exported series.
+//! The evidence of an incident: its row of docs/incidents.md, compared with the logs, the metrics, the
+//! commands and the console of running processes, and its alert, evaluated by `promtool` over the
+//! exported series.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,6 +11,7 @@ use postern_common::Clock;
 use postern_tests::surface::PASSWORD;
 use serde_json::Value;
 
+use super::console_view::ConsoleView;
 use super::rules::Rules;
 use super::samples::{Samples, Selector};
 use crate::observability::{folder, program};
@@ -36,6 +38,9 @@ pub(super) struct Incident {
     pub(super) alert: String,
     /// Text that the output of the command contains.
     output: Vec<String>,
+    /// A page of the console, and text that it contains.
+    page: String,
+    shown: Vec<String>,
 }
 
 /// The incidents of one section, with what was found about them.
@@ -43,6 +48,7 @@ pub(super) struct Incident {
 pub(super) struct Evidence {
     incidents: Vec<Incident>,
     jobs: Vec<(&'static str, u16)>,
+    console: ConsoleView,
     proven: BTreeSet<String>,
     cases: String,
     rules: Rules,
@@ -69,8 +75,8 @@ impl Incident {
 
     fn of_row(row: &str) -> Self {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
-        let [name, event, metric, alert, look] = cells[..] else {
-            panic!("a row has five cells: {row}");
+        let [name, event, metric, alert, look, page] = cells[..] else {
+            panic!("a row has six cells: {row}");
         };
         let code = |cell: &str| -> Vec<String> {
             cell.split('`')
@@ -79,7 +85,7 @@ impl Incident {
                 .map(str::to_owned)
                 .collect()
         };
-        let (event, look) = (code(event), code(look));
+        let (event, look, page) = (code(event), code(look), code(page));
         let field = |text: &String| {
             let (name, value) = text.split_once('=').unwrap_or((text, ""));
             (name.to_owned(), value.to_owned())
@@ -98,6 +104,8 @@ impl Incident {
                 .unwrap_or_default()
                 .to_owned(),
             output: look[1..].to_vec(),
+            page: page[0].clone(),
+            shown: page[1..].to_vec(),
         }
     }
 
@@ -129,8 +137,10 @@ impl Incident {
 
 impl Evidence {
     /// Creates the evidence of the incidents of these sections, over processes with these admin ports.
-    pub(super) fn of(sections: &[&str], jobs: &[(&'static str, u16)]) -> Self {
+    /// `token` is that of the service that reads the console.
+    pub(super) async fn of(sections: &[&str], jobs: &[(&'static str, u16)], token: &str) -> Self {
         Self {
+            console: ConsoleView::start(jobs, token).await,
             incidents: Incident::read(sections),
             jobs: jobs.to_vec(),
             proven: BTreeSet::new(),
@@ -148,7 +158,8 @@ impl Evidence {
         samples
     }
 
-    /// Waits for the log event and the metric of an incident, and checks the output of its command.
+    /// Waits for the log event and the metric of an incident, checks the output of its command, and
+    /// waits for the text on a page of the console.
     /// `before` has the metrics before the fault.
     pub(super) async fn prove(
         &mut self,
@@ -183,6 +194,10 @@ impl Evidence {
                 "{name}: {part:?} is missing in\n{output}"
             );
         }
+        self.console
+            .expect(name, &incident.page, &incident.shown)
+            .await;
+        self.console.forget_requests();
         self.add_case(&incident, before, &after);
         self.proven.insert(name.to_owned());
     }

@@ -8,6 +8,7 @@ use postern_tests::{Client, FailingUpstream, Pools, ports};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::console_view::{ADMIN_TOKEN, ADMIN_TOKEN_ENV, READER};
 use super::evidence::{Evidence, until};
 use super::gateway_faults;
 use super::samples::Samples;
@@ -79,9 +80,10 @@ impl FaultyGateway {
             listen(port + 3, port + 4)
         );
         let full = start(&folder.path().join("full.toml"), &text, &pools).await;
+        let token = pools.service_token(READER).await;
         let jobs = [("postern-proxy", port + 2), ("postern-proxy", port + 4)];
         Self {
-            evidence: Evidence::of(&["Gateway"], &jobs),
+            evidence: Evidence::of(&["Gateway"], &jobs, &token).await,
             client: Client::new(&format!("http://127.0.0.1:{port}")),
             admin: Client::new(&format!("http://127.0.0.1:{}", port + 2)),
             issuer,
@@ -206,6 +208,7 @@ policy = "public"
 fn listen(port: u16, admin: u16) -> String {
     format!(
         "[[listen]]\naddress = \"127.0.0.1:{port}\"\n[admin]\naddress = \"127.0.0.1:{admin}\"\n\
+         token_env = \"{ADMIN_TOKEN_ENV}\"\n\
          [log]\nformat = \"json\"\n"
     )
 }
@@ -219,6 +222,7 @@ fn log(running: &Running, full: &Running, folder: &Path) -> String {
 fn program(folder: &Path, file: &str, pools: &Pools) -> Program {
     let program = Program::of_workspace("postern-proxy", folder);
     let program = program.arg("--config").arg(file);
+    let program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN);
     let variables = pools.variables().iter();
     variables.fold(program, |program, (name, value)| program.env(name, value))
 }

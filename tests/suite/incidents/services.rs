@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 
+use super::console_view::{ADMIN_TOKEN, READER};
 use super::evidence::{Evidence, until};
 use super::fault_proxy::FaultProxy;
 use super::samples::Samples;
@@ -68,6 +69,7 @@ impl Services {
             tables: identity_tables(development.surface(), endpoint),
             env: secrets(&pool),
             set: settings(&actor, &social),
+            admin_token: Some(ADMIN_TOKEN.to_owned()),
             stores: Some([auth, notify, redis.url()]),
             ..Changes::default()
         };
@@ -78,8 +80,8 @@ impl Services {
             std::fs::copy(from, to).expect("the folder can be written");
         }
         let sections = ["Authentication", "Notification", "Dependencies"];
-        let evidence = Evidence::of(&sections, &split.admin_ports());
-        let token = split.development().service_token("document").await;
+        let token = split.development().service_token(READER).await;
+        let evidence = Evidence::of(&sections, &split.admin_ports(), &token).await;
         let service = split.surface().client().with_token(&token);
         Self {
             split,

@@ -1,0 +1,166 @@
+//! The console over the processes of the incidents, read as a support person reads it: its pages,
+//! and the details of the requests in its live tail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use postern_tests::program::{Program, Running};
+use postern_tests::{Client, ports};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Variable with the secret of the admin routes.
+pub(super) const ADMIN_TOKEN_ENV: &str = "INCIDENTS_ADMIN_TOKEN";
+/// The secret.
+pub(super) const ADMIN_TOKEN: &str = "the secret of the admin routes of the incidents";
+/// The service that reads the pages.
+pub(super) const READER: &str = "document";
+/// The page of which the content is the live tail.
+const TAIL: &str = "/requests";
+/// Maximum wait for the text on a page. The overview samples every 5 s.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The console, a reader of its pages, and the requests of its live tail.
+#[derive(Debug)]
+pub(super) struct ConsoleView {
+    program: Running,
+    client: Client,
+    /// Requests since the console was started, as JSON.
+    requests: Arc<Mutex<Vec<Value>>>,
+    _folder: TempDir,
+}
+
+// === impl ConsoleView ===
+
+impl ConsoleView {
+    /// Starts the console over processes with these admin ports. `token` is one of [`READER`].
+    pub(super) async fn start(jobs: &[(&'static str, u16)], token: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = ports::free(1);
+        let mut text = format!(
+            "[[listen]]\naddress = \"127.0.0.1:{port}\"\n[log]\nformat = \"json\"\n\
+             [roles.viewer]\nservices = [\"{READER}\"]\n[roles.operator]\ngroups = [\"admin\"]\n"
+        );
+        for (job, port) in jobs {
+            let kind = match *job {
+                "postern-auth" => "auth",
+                "postern-notify" => "notify",
+                _ => "gateway",
+            };
+            text.push_str(&format!(
+                "[[process]]\nkind = \"{kind}\"\nurls = [\"http://127.0.0.1:{port}\"]\ntoken_env = \"{ADMIN_TOKEN_ENV}\"\n"
+            ));
+        }
+        std::fs::write(folder.path().join("console.toml"), text).expect("a file");
+        let program = Program::of_workspace("postern-console", folder.path());
+        let program = program.arg("--config").arg("console.toml");
+        let mut program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN).start();
+        let client = Client::new(&format!("http://127.0.0.1:{port}")).with_token(token);
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
+        while client.get("/livez").try_send().await.is_none() {
+            program.expect_alive();
+            poll.tick().await;
+        }
+        let requests = Arc::<Mutex<Vec<Value>>>::default();
+        let url = format!("http://127.0.0.1:{port}/live/requests");
+        let stream = reqwest::Client::new().get(url).bearer_auth(token).send();
+        let stream = stream.await.expect("the console answers");
+        assert_eq!(stream.status(), 200, "the live tail opens");
+        tokio::spawn(follow(stream, Arc::clone(&requests)));
+        Self {
+            program,
+            client,
+            requests,
+            _folder: folder,
+        }
+    }
+
+    /// Forgets the requests so far.
+    pub(super) fn forget_requests(&self) {
+        self.requests.lock().clear();
+    }
+
+    /// Waits until a page contains all texts.
+    pub(super) async fn expect(&self, incident: &str, page: &str, texts: &[String]) {
+        let mut last = String::new();
+        let shown = async {
+            let mut poll = tokio::time::interval(POLL_INTERVAL);
+            loop {
+                poll.tick().await;
+                for text in self.contents(page).await {
+                    if texts.iter().all(|expected| text.contains(expected)) {
+                        return;
+                    }
+                    last = text;
+                }
+            }
+        };
+        let shown = tokio::time::timeout(WAIT_LIMIT, shown).await;
+        assert!(
+            shown.is_ok(),
+            "{incident}: {page} of the console lacks {texts:?}:\n{last}\n{}",
+            self.program.log()
+        );
+    }
+
+    /// Returns the text of a page; for the live tail, the details of each request.
+    async fn contents(&self, page: &str) -> Vec<String> {
+        if page != TAIL {
+            let answer = self.client.get(&format!("/fragments{}", fragment(page)));
+            return vec![visible(&answer.send().await.text())];
+        }
+        let requests = self.requests.lock().clone();
+        let mut contents = Vec::new();
+        for request in &requests {
+            let answer = self.client.post_json("/request-details", request).await;
+            contents.push(visible(&answer.text()));
+        }
+        contents
+    }
+}
+
+fn fragment(page: &str) -> &str {
+    match page {
+        "/" => "/overview",
+        page => page,
+    }
+}
+
+/// Reads the stream of the live tail until it ends.
+async fn follow(mut stream: reqwest::Response, requests: Arc<Mutex<Vec<Value>>>) {
+    let mut pending = String::new();
+    while let Ok(Some(chunk)) = stream.chunk().await {
+        pending.push_str(&String::from_utf8_lossy(&chunk));
+        while let Some((event, rest)) = pending.split_once("\n\n") {
+            if let Some(data) = event.strip_prefix("event: request\ndata: ") {
+                requests
+                    .lock()
+                    .extend(serde_json::from_str::<Value>(data).ok());
+            }
+            pending = rest.to_owned();
+        }
+    }
+}
+
+/// Returns the text of HTML, with the characters that its references stand for.
+fn visible(html: &str) -> String {
+    let mut text = String::new();
+    for part in html.split('<') {
+        let (_, after) = part.split_once('>').unwrap_or(("", part));
+        text.push_str(after);
+        text.push(' ');
+    }
+    let references = [
+        ("&quot;", "\""),
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&amp;", "&"),
+    ];
+    references
+        .iter()
+        .fold(text, |text, (reference, character)| {
+            text.replace(reference, character)
+        })
+}
