@@ -119,6 +119,12 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &scheme).await;
     }
 
+    /// Hides scroll bars, as touch screens do.
+    pub async fn hide_scroll_bars(&self) {
+        self.devtools("Emulation.setScrollbarsHidden", &json!({ "hidden": true }))
+            .await;
+    }
+
     /// Presses keys, such as `Tab` as `\u{e004}` (WebDriver, section 17.4.2), in the focused element.
     pub async fn press(&self, keys: &str) {
         let actions: Vec<Value> = keys

@@ -126,8 +126,9 @@ async fn edit(console: &Console) {
     );
     assert_eq!(console.browser().run(&typed).await, true);
     console.wait_for_text("DELETE /actors/").await;
-    let shown =
-        "document.querySelector('#check-result').scrollIntoView({ block: 'end' }); return true";
+    // The end of the text, and what is said of it.
+    let shown = "const area = document.querySelector('#configuration-text'); area.scrollTop = area.scrollHeight; \
+        scrollTo(0, document.querySelector('#check-result').offsetTop - innerHeight * 0.55); return true";
     console.browser().run(shown).await;
 }
 
@@ -136,6 +137,7 @@ async fn take(console: &Console, page: &str) {
     for [width, height] in SIZES {
         for scheme in SCHEMES {
             console.browser().emulate([width, height], scheme).await;
+            console.browser().hide_scroll_bars().await;
             let picture = console.browser().screenshot().await;
             let path = path_of(page, width, scheme);
             std::fs::write(&path, reduced(&picture)).expect("docs/images can be written");

@@ -132,7 +132,7 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
     let entries = items(&shown, &["entries"]);
     html! {
         (heading(&format!("Notification {id}")))
-        (buttons(context, id))
+        (buttons(context, id, &plain(&document["status"])))
         div.grid {
             section.panel.full { h2 { "State" } (facts(&[
                 ("Status", html! { (state(&plain(&document["status"]))) " " (plain(&document["reason"])) }),
@@ -149,12 +149,16 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
     }
 }
 
-fn buttons(context: &Context<'_>, id: &str) -> Markup {
+/// Statuses in which a notification cannot be cancelled.
+const FINAL_STATUSES: [&str; 4] = ["SENT", "DELIVERED", "FAILED", "CANCELLED"];
+
+/// Returns the changes that are possible in a status.
+fn buttons(context: &Context<'_>, id: &str, status: &str) -> Markup {
     let target = [("target", id)];
     html! { @if context.is_operator() { div.buttons {
-        (action("notification.retry", "Retry", &target, "Try to deliver this notification again?", Tone::Plain))
+        @if status == "FAILED" { (action("notification.retry", "Retry", &target, "Try to deliver this notification again?", Tone::Plain)) }
         (action("notification.replay", "Send a copy", &target, "Send a new notification with the same content?", Tone::Plain))
-        (action("notification.cancel", "Cancel", &target, "Cancel this notification, if it still waits?", Tone::Bad))
+        @if !FINAL_STATUSES.contains(&status) { (action("notification.cancel", "Cancel", &target, "Cancel this notification, if it still waits?", Tone::Bad)) }
     } } }
 }
 

@@ -89,7 +89,7 @@ fn figures(monitor: &Monitor) -> Markup {
             &sparkline(&label("Error ratio"), &series(|point| point.error_ratio), Some(ERROR_THRESHOLD))))
         (figure("Latency p50 · p99", "chart: p99", &format!("{} · {}", latency(0.5), latency(0.99)),
             &sparkline(&label("Latency p99"), &p99, None)))
-        (figure("Waiting notifications", &format!("oldest {}", duration(oldest)),
+        (figure("Waiting", &format!("oldest {}", duration(oldest)),
             &last.map_or("–".to_owned(), |point| number(point.waiting)),
             &sparkline(&label("Waiting notifications"), &series(|point| Some(point.waiting)), None)))
     }

@@ -76,13 +76,14 @@ pub(super) async fn of_notifications(audit: &Audit<'_>, traffic: &Traffic) {
     console
         .open(&format!("/notifications/{}", traffic.sent))
         .await;
-    let cancel = "form[data-action='notification.cancel'] button";
-    console.browser().find(cancel).await.click().await;
-    let refused = console.confirm().await;
-    assert!(!refused.contains("done"), "{refused}");
-    console
-        .open(&format!("/notifications/{}", traffic.sent))
+    let buttons =
+        "return document.querySelectorAll(\"[data-action='notification.cancel']\").length";
+    assert_eq!(console.browser().run(buttons).await, 0);
+    let (token, target) = (console.token().await, json!({"target": traffic.sent}));
+    let refused = console
+        .call_action(&token, "notification.cancel", &target)
         .await;
+    assert_eq!(refused.status, 409, "{}", refused.text());
     let name = "notification.replay";
     let outcome = audit.make("", name, name).await;
     let (_, copy) = outcome

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use postern_tests::ports;
 use postern_tests::program::{Program, Running};
-use postern_tests::{Client, ports};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -26,7 +26,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct ConsoleView {
     program: Running,
-    client: Client,
+    /// A client that does not take members named `code` for secrets, as that of the harness does.
+    client: reqwest::Client,
+    base: String,
+    token: String,
     /// Requests since the console was started, as JSON.
     requests: Arc<Mutex<Vec<Value>>>,
     _folder: TempDir,
@@ -57,21 +60,24 @@ impl ConsoleView {
         let program = Program::of_workspace("postern-console", folder.path());
         let program = program.arg("--config").arg("console.toml");
         let mut program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN).start();
-        let client = Client::new(&format!("http://127.0.0.1:{port}")).with_token(token);
+        let (client, base) = (reqwest::Client::new(), format!("http://127.0.0.1:{port}"));
         let mut poll = tokio::time::interval(POLL_INTERVAL);
-        while client.get("/livez").try_send().await.is_none() {
+        while client.get(format!("{base}/livez")).send().await.is_err() {
             program.expect_alive();
             poll.tick().await;
         }
         let requests = Arc::<Mutex<Vec<Value>>>::default();
-        let url = format!("http://127.0.0.1:{port}/live/requests");
-        let stream = reqwest::Client::new().get(url).bearer_auth(token).send();
-        let stream = stream.await.expect("the console answers");
+        let stream = client
+            .get(format!("{base}/live/requests"))
+            .bearer_auth(token);
+        let stream = stream.send().await.expect("the console answers");
         assert_eq!(stream.status(), 200, "the live tail opens");
         tokio::spawn(follow(stream, Arc::clone(&requests)));
         Self {
             program,
             client,
+            base,
+            token: token.to_owned(),
             requests,
             _folder: folder,
         }
@@ -82,7 +88,7 @@ impl ConsoleView {
         self.requests.lock().clear();
     }
 
-    /// Waits until a page contains all texts.
+    /// Waits until a page contains all texts. A page that is refused contains none of them.
     pub(super) async fn expect(&self, incident: &str, page: &str, texts: &[String]) {
         let mut last = String::new();
         let shown = async {
@@ -108,16 +114,23 @@ impl ConsoleView {
     /// Returns the text of a page; for the live tail, the details of each request.
     async fn contents(&self, page: &str) -> Vec<String> {
         if page != TAIL {
-            let answer = self.client.get(&format!("/fragments{}", fragment(page)));
-            return vec![visible(&answer.send().await.text())];
+            let url = format!("{}/fragments{}", self.base, fragment(page));
+            return vec![self.text(self.client.get(url)).await];
         }
         let requests = self.requests.lock().clone();
         let mut contents = Vec::new();
         for request in &requests {
-            let answer = self.client.post_json("/request-details", request).await;
-            contents.push(visible(&answer.text()));
+            let details = self.client.post(format!("{}/request-details", self.base));
+            contents.push(self.text(details.json(request)).await);
         }
         contents
+    }
+
+    /// Returns the text that a browser would show.
+    async fn text(&self, request: reqwest::RequestBuilder) -> String {
+        let answer = request.bearer_auth(&self.token).send().await;
+        let answer = answer.expect("the console answers");
+        visible(&answer.text().await.expect("text"))
     }
 }
 
