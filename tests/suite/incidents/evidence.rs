@@ -5,9 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use postern_common::Clock;
+use postern_tests::note;
 use postern_tests::surface::PASSWORD;
 use serde_json::Value;
 
@@ -49,6 +51,10 @@ pub(super) struct Evidence {
     incidents: Vec<Incident>,
     jobs: Vec<(&'static str, u16)>,
     console: ConsoleView,
+    /// When the metrics were read last.
+    sampled_at: Mutex<Instant>,
+    /// Time from the reading of the metrics before a fault until the console names its cause.
+    shown_after: Vec<Duration>,
     proven: BTreeSet<String>,
     cases: String,
     rules: Rules,
@@ -143,6 +149,8 @@ impl Evidence {
             console: ConsoleView::start(jobs, token).await,
             incidents: Incident::read(sections),
             jobs: jobs.to_vec(),
+            sampled_at: Mutex::new(Instant::now()),
+            shown_after: Vec::new(),
             proven: BTreeSet::new(),
             cases: String::new(),
             rules: Rules::read(),
@@ -151,6 +159,7 @@ impl Evidence {
 
     /// Returns the current metrics of all processes.
     pub(super) async fn samples(&self) -> Samples {
+        *self.sampled_at.lock() = Instant::now();
         let mut samples = Samples::default();
         for (job, port) in &self.jobs {
             samples.scrape(job, *port).await;
@@ -168,6 +177,7 @@ impl Evidence {
         log: impl Fn() -> String,
         output: &str,
     ) {
+        let planted_at = *self.sampled_at.lock();
         let known = self.incidents.iter().find(|incident| incident.name == name);
         let incident = known.unwrap_or_else(|| panic!("docs/incidents.md has no row {name}"));
         let incident = incident.clone();
@@ -197,6 +207,7 @@ impl Evidence {
         self.console
             .expect(name, &incident.page, &incident.shown)
             .await;
+        self.shown_after.push(planted_at.elapsed());
         self.console.forget_requests();
         self.add_case(&incident, before, &after);
         self.proven.insert(name.to_owned());
@@ -221,11 +232,24 @@ impl Evidence {
         ));
     }
 
+    /// Reports how soon the console named the causes.
+    fn note_times(&self) {
+        let mut times = self.shown_after.clone();
+        times.sort_unstable();
+        let median = times.get(times.len() / 2).copied().unwrap_or_default();
+        note(&format!(
+            "console: the causes of {} incidents are shown after {median:.1?} (median), {:.1?} (maximum)",
+            times.len(),
+            times.last().copied().unwrap_or_default()
+        ));
+    }
+
     /// Asserts that every incident of the sections was proven, that its alert fires, and that the log
     /// has no secret.
     pub(super) fn finish(self, log: &str, work: &Path) {
         let names: BTreeSet<String> = self.incidents.iter().map(|one| one.name.clone()).collect();
         assert_eq!(self.proven, names, "every row is planted");
+        self.note_times();
         for secret in [PASSWORD, "eyJ", "Bearer", "Authorization", "pk_"] {
             assert!(!log.contains(secret), "{secret} was logged");
         }
