@@ -128,7 +128,7 @@ async fn edit(console: &Console) {
     console.wait_for_text("DELETE /actors/").await;
     // The end of the text, and what is said of it.
     let shown = "const area = document.querySelector('#configuration-text'); area.scrollTop = area.scrollHeight; \
-        scrollTo(0, document.querySelector('#check-result').offsetTop - innerHeight * 0.55); return true";
+        scrollTo(0, document.querySelector('#check-result').offsetTop - innerHeight * 0.5); return true";
     console.browser().run(shown).await;
 }
 
