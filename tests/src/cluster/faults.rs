@@ -46,7 +46,7 @@ pub enum Fault {
     /// A replica of the Redis Cluster takes over from its master, as for maintenance.
     CacheSwitchover,
     /// All packets to a server are dropped without an answer.
-    Silence(Server, Duration),
+    Partition(Server, Duration),
     /// The disk of the PostgreSQL primary is full.
     FullDisk(Duration),
     /// The clock of a process is this many seconds ahead (or behind) for a time.
@@ -63,7 +63,7 @@ pub const KINDS: [&str; 10] = [
     "database-failover",
     "cache-failover",
     "cache-switchover",
-    "silence",
+    "partition",
     "full-disk",
     "clock-step",
     "reload",
@@ -114,13 +114,13 @@ impl Schedule {
             "database-failover" => Fault::DatabaseFailover,
             "cache-failover" => Fault::CacheFailover,
             "cache-switchover" => Fault::CacheSwitchover,
-            "silence" => {
+            "partition" => {
                 let server = match self.random.u8(0..4) {
                     0 => Server::Database,
                     1 => Server::Cache,
                     _ => Server::Process(self.process()),
                 };
-                Fault::Silence(server, self.seconds(1..12))
+                Fault::Partition(server, self.seconds(1..12))
             }
             "full-disk" => Fault::FullDisk(self.seconds(2..8)),
             "clock-step" => {
@@ -184,11 +184,11 @@ impl Fault {
             | Self::Restart(process)
             | Self::Suspend(process, _)
             | Self::ClockStep(process, ..)
-            | Self::Silence(Server::Process(process), _) => process.affected(),
-            Self::DatabaseFailover | Self::FullDisk(_) | Self::Silence(Server::Database, _) => {
+            | Self::Partition(Server::Process(process), _) => process.affected(),
+            Self::DatabaseFailover | Self::FullDisk(_) | Self::Partition(Server::Database, _) => {
                 Affected::Database
             }
-            Self::CacheFailover | Self::CacheSwitchover | Self::Silence(Server::Cache, _) => {
+            Self::CacheFailover | Self::CacheSwitchover | Self::Partition(Server::Cache, _) => {
                 Affected::Cache
             }
             Self::Reload(_) => Affected::Gateway,
@@ -205,14 +205,14 @@ impl fmt::Display for Fault {
             Self::DatabaseFailover => to.write_str("database-failover"),
             Self::CacheFailover => to.write_str("cache-failover"),
             Self::CacheSwitchover => to.write_str("cache-switchover"),
-            Self::Silence(Server::Process(process), time) => {
-                write!(to, "silence {process} for {time:.1?}")
+            Self::Partition(Server::Process(process), time) => {
+                write!(to, "partition of {process} for {time:.1?}")
             }
-            Self::Silence(Server::Database, time) => {
-                write!(to, "silence PostgreSQL for {time:.1?}")
+            Self::Partition(Server::Database, time) => {
+                write!(to, "partition of PostgreSQL for {time:.1?}")
             }
-            Self::Silence(Server::Cache, time) => {
-                write!(to, "silence a Redis master for {time:.1?}")
+            Self::Partition(Server::Cache, time) => {
+                write!(to, "partition of a Redis master for {time:.1?}")
             }
             Self::FullDisk(time) => write!(to, "full-disk of PostgreSQL for {time:.1?}"),
             Self::ClockStep(process, seconds, time) => {

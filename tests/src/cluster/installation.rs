@@ -129,7 +129,7 @@ impl Installation {
     /// Returns why faults of a kind cannot be made here.
     pub(super) fn obstacle(&self, kind: &str) -> Option<&'static str> {
         match kind {
-            "silence" if self.network.is_none() => {
+            "partition" if self.network.is_none() => {
                 Some("needs nftables in a network namespace (unshare --net)")
             }
             "full-disk" if !self.own_disks => Some("needs root in a mount namespace"),
@@ -167,7 +167,7 @@ impl Installation {
             Fault::DatabaseFailover => self.postgres.fail_over().await,
             Fault::CacheFailover => self.redis.fail_over(random).await,
             Fault::CacheSwitchover => self.redis.switch_over(random).await,
-            Fault::Silence(server, time) => self.silence(server, random, time).await,
+            Fault::Partition(server, time) => self.partition(server, random, time).await,
             Fault::FullDisk(time) => {
                 self.postgres.fill().await;
                 tokio::time::sleep(time).await;
@@ -186,7 +186,7 @@ impl Installation {
         history.record(start_ms, Event::Fault { fault, affects });
     }
 
-    async fn silence(&self, server: Server, random: usize, time: Duration) {
+    async fn partition(&self, server: Server, random: usize, time: Duration) {
         let Some(network) = self.network else { return };
         let port = match server {
             Server::Process(process) => self.nodes[&process].port,
@@ -196,7 +196,7 @@ impl Installation {
                 masters[random % masters.len()]
             }
         };
-        network.silence(port).await;
+        network.partition(port).await;
         tokio::time::sleep(time).await;
         network.restore().await;
         if server == Server::Cache {

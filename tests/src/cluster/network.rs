@@ -24,7 +24,7 @@ impl Network {
     }
 
     /// Drops packets from and to a port.
-    pub(super) async fn silence(self, port: u16) {
+    pub(super) async fn partition(self, port: u16) {
         let rules = format!(
             "add rule inet postern packets tcp dport {port} drop; add rule inet postern packets tcp sport {port} drop"
         );
