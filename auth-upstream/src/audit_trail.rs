@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::network::IpNetwork;
+use postern_common::trace::{Scope, run_within};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::{NoContext, Uuid};
@@ -127,7 +128,9 @@ impl AuditWriter {
     async fn store_group(&self, group: &[AuditEvent], stop: &CancellationToken) {
         let rows: Vec<AuditRow> = group.iter().map(|event| self.row(event)).collect();
         loop {
-            let error = match self.store.insert_audit_rows(&rows).await {
+            let scope = Scope::of_batch(group.iter().filter_map(|event| event.scope.as_ref()));
+            let stored = run_within(scope, self.store.insert_audit_rows(&rows)).await;
+            let error = match stored {
                 Ok(()) => return,
                 Err(error) => error,
             };

@@ -9,25 +9,25 @@
 //! the store and classifies errors. Instants are stored as Unix milliseconds
 //! ([`crate::clock::Timestamp`]).
 //!
-//! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, and
-//! rows. Depends on `exit` only.
+//! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, rows,
+//! and a client span for each statement of a sampled trace. Depends on `exit` and `trace`.
 
 mod budget;
 mod label;
 mod migrations;
 mod postgres;
 mod sqlite;
+mod statement;
+mod summary;
 pub mod testing;
 mod usage;
 
 use std::time::Duration;
 
-use sqlx::SqlitePool;
-
 pub use self::budget::{ConnectionBudget, ConnectionBudgetReport};
 pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
-pub use self::sqlite::Sqlite;
+pub use self::sqlite::{Sqlite, SqlitePool, SqliteTransaction};
 pub use self::usage::{PoolMetrics, PoolUsage};
 use crate::exit::Exit;
 

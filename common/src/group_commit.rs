@@ -9,6 +9,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::trace::Scope;
+
 /// Items for which a new batch has room before it grows.
 const INITIAL_BATCH_CAPACITY: usize = 64;
 
@@ -32,6 +34,8 @@ pub struct Submission<T, R> {
 pub struct Reply<R> {
     sender: oneshot::Sender<R>,
     submitted_at: Instant,
+    /// The scope of the submitter, if its trace is sampled.
+    scope: Option<Scope>,
 }
 
 /// Creates a queue of at most `capacity` items.
@@ -104,6 +108,7 @@ impl<T, R> Submission<T, R> {
         let reply = Reply {
             sender,
             submitted_at: Instant::now(),
+            scope: Scope::recorded(),
         };
         (Self { item, reply }, receiver)
     }
@@ -115,6 +120,12 @@ impl<R> Reply<R> {
     /// Sends the reply. A submitter that no longer waits is no error.
     pub fn send(self, reply: R) {
         let _no_longer_waits = self.sender.send(reply);
+    }
+
+    /// Returns the scope of the submitter, if its trace is sampled.
+    #[must_use]
+    pub fn scope(&self) -> Option<&Scope> {
+        self.scope.as_ref()
     }
 
     /// Returns the time since the item was submitted.

@@ -1,10 +1,12 @@
 //! Traces of all processes, as a collector receives them: rotel, installed by `tests/peers/otlp`.
 
 mod picture;
+mod statements;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use postern_common::cache::testing::redis;
 use postern_tests::program::{Program, Running};
 use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, welcome};
@@ -214,32 +216,8 @@ async fn register_and_notify(surface: &PublicApi) -> (Person, String) {
     (ada, created.string("/notificationId"))
 }
 
-/// Exports by `protocol` and asserts the traces of a registration and of a notification.
-async fn assert_traces(test: &str, protocol: &str) {
-    let Some(program) = collector() else {
-        return skipped(test, "run tests/peers/otlp/install first");
-    };
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let grpc = ports::free(2);
-    let port = if protocol == "grpc" { grpc } else { grpc + 1 };
-    let collector = start_collector(program, folder.path(), [grpc, grpc + 1]).await;
-    let tables = format!(
-        "[tracing]\nendpoint = \"http://127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\nsample_ratio = 1.0\n"
-    );
-    let split = Split::start_with(Changes {
-        tables,
-        ..Changes::default()
-    })
-    .await;
-    let (ada, notification) = register_and_notify(split.surface()).await;
-    fail_to_sign_in(split.surface(), &ada).await;
-    // Spans that are queued are exported before the processes end.
-    split.stop().await;
-    let text = collector.stop("TERM").await.stdout;
-    for secret in [PASSWORD, WRONG_PASSWORD, &ada.email, "Bearer", "eyJ"] {
-        assert!(!text.contains(secret), "{secret} was exported");
-    }
-    let spans = Spans::parse(&text);
+/// Asserts the spans of a notification from the request to the mail server, and returns its trace.
+fn assert_delivery(spans: &Spans, notification: &str) -> String {
     let gateway = "postern-proxy";
     let accepted = spans.only("postern-notify", "POST /notifications");
     let delivery = spans.only("postern-notify", "process email");
@@ -266,6 +244,47 @@ async fn assert_traces(test: &str, protocol: &str) {
         delivery.attributes["postern.request_id"], accepted.attributes["postern.request_id"],
         "the delivery has the request id of the acceptance"
     );
+    smtp.trace.clone()
+}
+
+/// Returns the URLs of two databases of SQLite and of a cache, or `None` for those of the harness.
+async fn stores(system: &str, folder: &Path) -> Option<[String; 3]> {
+    let file = |name: &str| format!("sqlite://{}", folder.join(name).display());
+    match system {
+        "sqlite" => Some([file("auth.db"), file("notify.db"), redis().await.url]),
+        _ => None,
+    }
+}
+
+/// Exports by `protocol` and asserts the traces of a registration and of a notification, whose
+/// statements are those of the database `system`.
+async fn assert_traces(test: &str, protocol: &str, system: &str) {
+    let Some(program) = collector() else {
+        return skipped(test, "run tests/peers/otlp/install first");
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let grpc = ports::free(2);
+    let port = if protocol == "grpc" { grpc } else { grpc + 1 };
+    let collector = start_collector(program, folder.path(), [grpc, grpc + 1]).await;
+    let tables = format!(
+        "[tracing]\nendpoint = \"http://127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\nsample_ratio = 1.0\n"
+    );
+    let split = Split::start_with(Changes {
+        tables,
+        stores: stores(system, folder.path()).await,
+        ..Changes::default()
+    })
+    .await;
+    let (ada, notification) = register_and_notify(split.surface()).await;
+    fail_to_sign_in(split.surface(), &ada).await;
+    // Spans that are queued are exported before the processes end.
+    split.stop().await;
+    let text = collector.stop("TERM").await.stdout;
+    for secret in [PASSWORD, WRONG_PASSWORD, &ada.email, "Bearer", "eyJ"] {
+        assert!(!text.contains(secret), "{secret} was exported");
+    }
+    let spans = Spans::parse(&text);
+    let trace = assert_delivery(&spans, &notification);
     let registration = spans.only("postern-auth", "POST /auth/register");
     assert_eq!(
         registration.attributes["http.response.status_code"],
@@ -275,12 +294,15 @@ async fn assert_traces(test: &str, protocol: &str) {
         registration,
         &[
             ("postern-auth", "POST /auth/register", "SPAN_KIND_SERVER"),
-            (gateway, "POST", "SPAN_KIND_CLIENT"),
-            (gateway, "POST /auth/register", "SPAN_KIND_SERVER"),
+            ("postern-proxy", "POST", "SPAN_KIND_CLIENT"),
+            ("postern-proxy", "POST /auth/register", "SPAN_KIND_SERVER"),
         ],
     );
     assert_dependency_spans(&spans, registration);
-    picture::assert_documented(&spans, &smtp.trace);
+    statements::assert_statements(&spans, system);
+    if system == "postgresql" {
+        picture::assert_documented(&spans, &trace);
+    }
     let calls = spans.0.iter().filter(|span| {
         span.parent == registration.id && span.kind == "SPAN_KIND_CLIENT" && span.name == "POST"
     });
@@ -289,10 +311,12 @@ async fn assert_traces(test: &str, protocol: &str) {
 
 #[tokio::test]
 async fn one_trace_spans_all_services_over_http() {
-    assert_traces("one_trace_spans_all_services_over_http", "http/protobuf").await;
+    let test = "one_trace_spans_all_services_over_http";
+    assert_traces(test, "http/protobuf", "postgresql").await;
 }
 
 #[tokio::test]
 async fn one_trace_spans_all_services_over_grpc() {
-    assert_traces("one_trace_spans_all_services_over_grpc", "grpc").await;
+    let test = "one_trace_spans_all_services_over_grpc";
+    assert_traces(test, "grpc", "sqlite").await;
 }

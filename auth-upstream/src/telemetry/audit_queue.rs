@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
+use postern_common::trace::Scope;
 use tokio::sync::mpsc;
 
 use super::{Metrics, Operation};
@@ -21,7 +22,7 @@ const MAX_ANONYMOUS_EVENTS_PER_MINUTE: u32 = 3000;
 const MINUTE_MS: i64 = 60_000;
 
 /// An event to be stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct AuditEvent {
     pub(crate) at: Timestamp,
     pub(crate) operation: Operation,
@@ -36,6 +37,9 @@ pub(crate) struct AuditEvent {
     pub(crate) email: Option<EmailAddress>,
     /// The client's address. Only its network is stored.
     pub(crate) address: Option<IpAddr>,
+    /// The scope of the request, if its trace is sampled: the statement that stores the event
+    /// belongs to it.
+    pub(crate) scope: Option<Scope>,
 }
 
 /// The reason for which an event is not stored.
@@ -118,6 +122,7 @@ impl AuditQueue {
             subject: subject.to_owned(),
             email: client.details.email().cloned(),
             address: client.address,
+            scope: Scope::recorded(),
         };
         if self.events.try_send(event).is_ok() {
             if self.is_dropping.swap(false, Ordering::Relaxed) {

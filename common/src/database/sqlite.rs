@@ -1,5 +1,7 @@
 //! SQLite: one file with one writing connection and several readers.
 
+mod executor;
+
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -8,8 +10,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection as _, SqliteConnection, SqlitePool, Transaction};
+use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
+pub use self::executor::{SqlitePool, SqliteTransaction};
 use super::{DatabaseOptions, label, postgres};
 use crate::exit::Exit;
 
@@ -34,8 +37,8 @@ impl Sqlite {
     ///
     /// # Errors
     /// The driver's error.
-    pub async fn begin(&self) -> Result<Transaction<'static, sqlx::Sqlite>, sqlx::Error> {
-        self.writer.begin_with("BEGIN IMMEDIATE").await
+    pub async fn begin(&self) -> Result<SqliteTransaction, sqlx::Error> {
+        self.writer.begin_immediate().await
     }
 }
 
@@ -75,7 +78,10 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite,
             .pragma("query_only", "on")
             .optimize_on_close(false, None),
     );
-    Ok(Sqlite { writer, readers })
+    Ok(Sqlite {
+        writer: SqlitePool::new(writer),
+        readers: SqlitePool::new(readers),
+    })
 }
 
 fn pool(connections: u32, acquire_timeout: Duration) -> SqlitePoolOptions {

@@ -2,6 +2,7 @@
 
 mod connect;
 mod outage;
+mod spans;
 
 use super::*;
 

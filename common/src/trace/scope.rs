@@ -1,5 +1,6 @@
 //! The ids of the work in progress, as a task-local value.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use opentelemetry::trace::{Link, SpanContext, SpanKind, TraceFlags};
 use tokio::task::JoinHandle;
 
 use super::context;
-use super::span::{ActiveSpan, Tracer};
+use super::span::{ActiveSpan, SpanBuffer, Tracer};
 
 tokio::task_local! {
     static CURRENT: Scope;
@@ -27,7 +28,14 @@ struct Ids {
     context: SpanContext,
     /// The tracer, if the trace is sampled.
     tracer: Option<Tracer>,
+    /// The links of spans within the scope, if they belong to several traces.
+    links: Vec<Link>,
+    /// Holds the spans within the scope until their trace is known.
+    buffer: Option<SpanBuffer>,
 }
+
+/// Maximum number of links of a span, as the default of the OpenTelemetry SDK.
+pub(super) const MAX_LINKS: usize = 128;
 
 /// What a notification record knows of the request that created it.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +46,21 @@ pub struct DeliveryOrigin<'a> {
     pub request_id: Option<&'a str>,
     /// The `traceparent` of the span that accepted the notification.
     pub traceparent: Option<&'a str>,
+}
+
+// === impl Ids ===
+
+impl Ids {
+    fn new(context: SpanContext, tracer: Option<Tracer>) -> Self {
+        Self {
+            request_id: None,
+            notification_id: None,
+            context,
+            tracer,
+            links: Vec::new(),
+            buffer: None,
+        }
+    }
 }
 
 // === impl Scope ===
@@ -53,11 +76,10 @@ impl Scope {
     ) -> (Self, Option<ActiveSpan>) {
         let parent = context::extract(headers);
         let (context, span) = begin(tracer, &parent, SpanKind::Server, Vec::new());
+        let tracer = span.is_some().then(|| tracer.cloned()).flatten();
         let ids = Ids {
             request_id: Some(Arc::clone(request_id)),
-            notification_id: None,
-            tracer: span.is_some().then(|| tracer.cloned()).flatten(),
-            context,
+            ..Ids::new(context, tracer)
         };
         (Self(Arc::new(ids)), span)
     }
@@ -77,19 +99,64 @@ impl Scope {
             false => Vec::new(),
         };
         let (context, span) = begin(tracer, &parent, SpanKind::Consumer, links);
+        let tracer = span.is_some().then(|| tracer.cloned()).flatten();
         let ids = Ids {
             request_id: origin.request_id.map(Arc::from),
             notification_id: Some(origin.notification_id.into()),
-            tracer: span.is_some().then(|| tracer.cloned()).flatten(),
-            context,
+            ..Ids::new(context, tracer)
         };
         (Self(Arc::new(ids)), span)
+    }
+
+    /// Creates the scope of work that several others wait for, such as a statement with the rows of
+    /// several requests. A span within it is a child of the first of their spans and is linked to
+    /// all of them. Scopes whose trace is not sampled do not count: returns the only other one
+    /// unchanged, or `None` if there is none.
+    #[must_use]
+    pub fn of_batch<'a>(scopes: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
+        let mut recorded = scopes.into_iter().filter(|scope| scope.is_recorded());
+        let first = recorded.next()?;
+        let Some(second) = recorded.next() else {
+            return Some(first.clone());
+        };
+        let all = [first, second].into_iter().chain(recorded);
+        let ids = Ids {
+            links: links(all.map(|scope| &scope.0.context)),
+            ..Ids::new(first.0.context.clone(), first.0.tracer.clone())
+        };
+        Some(Self(Arc::new(ids)))
+    }
+
+    /// Creates a scope whose spans are kept in a buffer.
+    pub(super) fn buffered(tracer: &Tracer, buffer: &SpanBuffer) -> Self {
+        Self(Arc::new(Ids {
+            buffer: Some(buffer.clone()),
+            ..Ids::new(SpanContext::NONE, Some(tracer.clone()))
+        }))
     }
 
     /// Returns the scope of the current task.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
+    }
+
+    /// Returns the scope of the current task if its trace is sampled.
+    #[must_use]
+    pub fn recorded() -> Option<Self> {
+        let recorded = |scope: &Self| scope.is_recorded().then(|| scope.clone());
+        CURRENT.try_with(recorded).ok().flatten()
+    }
+
+    /// Returns whether the current task has a scope whose trace is sampled.
+    #[must_use]
+    pub fn is_current_recorded() -> bool {
+        CURRENT.try_with(Self::is_recorded).unwrap_or(false)
+    }
+
+    /// Returns whether spans within this scope are recorded.
+    fn is_recorded(&self) -> bool {
+        self.0.tracer.is_some()
     }
 
     /// Runs a future within this scope.
@@ -100,22 +167,27 @@ impl Scope {
     /// Starts a span within this scope, if the trace is sampled. Returns the scope for the calls
     /// that belong to the span.
     #[must_use]
-    pub fn child(&self, name: &'static str, kind: SpanKind) -> Option<(Self, ActiveSpan)> {
-        let Ids {
-            request_id,
-            notification_id,
-            context,
-            tracer,
-        } = &*self.0;
-        let tracer = tracer.as_ref()?;
-        let (context, span) = begin(Some(tracer), context, kind, Vec::new());
+    pub fn child(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        kind: SpanKind,
+    ) -> Option<(Self, ActiveSpan)> {
+        let ids = &*self.0;
+        let tracer = ids.tracer.as_ref()?;
+        let (context, span) = match &ids.buffer {
+            None => begin(Some(tracer), &ids.context, kind, ids.links.clone()),
+            Some(buffer) => {
+                let span = tracer.start_buffered(kind, buffer);
+                (SpanContext::NONE, Some(span))
+            }
+        };
         let mut span = span?;
         span.rename(name);
         let ids = Ids {
-            request_id: request_id.clone(),
-            notification_id: notification_id.clone(),
-            context,
-            tracer: Some(tracer.clone()),
+            request_id: ids.request_id.clone(),
+            notification_id: ids.notification_id.clone(),
+            buffer: ids.buffer.clone(),
+            ..Ids::new(context, Some(tracer.clone()))
         };
         Some((Self(Arc::new(ids)), span))
     }
@@ -156,10 +228,25 @@ impl Scope {
         if let Some(id) = &self.0.notification_id {
             write("notification_id", id)?;
         }
-        if self.0.context.is_valid() {
+        // A line about the rows of several requests belongs to none of their traces.
+        if self.0.context.is_valid() && self.0.links.is_empty() {
             write("trace_id", &self.0.context.trace_id())?;
         }
         Ok(())
+    }
+}
+
+/// Returns links to contexts, at most [`MAX_LINKS`].
+pub(super) fn links<'a>(contexts: impl Iterator<Item = &'a SpanContext>) -> Vec<Link> {
+    let links = contexts.map(|context| Link::with_context(context.clone()));
+    links.take(MAX_LINKS).collect()
+}
+
+/// Runs a future within a scope, if there is one.
+pub async fn run_within<F: Future>(scope: Option<Scope>, future: F) -> F::Output {
+    match scope {
+        Some(scope) => scope.run(future).await,
+        None => future.await,
     }
 }
 

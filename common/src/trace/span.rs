@@ -10,6 +10,7 @@ use opentelemetry_sdk::trace::{
     IdGenerator, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample, SpanData, SpanEvents,
     SpanLinks,
 };
+use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 
@@ -37,8 +38,14 @@ struct TracerInner {
 pub struct ActiveSpan {
     tracer: Tracer,
     started: Instant,
-    data: Option<SpanData>,
+    /// In a box, because each call that may have a span holds one.
+    data: Option<Box<SpanData>>,
+    /// Where the span is kept instead of being recorded.
+    buffer: Option<SpanBuffer>,
 }
+
+/// Completed spans whose trace is not known yet.
+pub(super) type SpanBuffer = Arc<Mutex<Vec<SpanData>>>;
 
 // === impl Tracer ===
 
@@ -83,6 +90,21 @@ impl Tracer {
             .map(|config| Self::new(config, service, clock, dropped.clone()))
             .transpose()?;
         Ok(tracing.unzip())
+    }
+
+    /// Creates a tracer of which the test receives the spans.
+    #[cfg(test)]
+    pub(crate) fn for_test(sample_ratio: f64) -> (Self, mpsc::Receiver<SpanData>) {
+        let (queue, spans) = mpsc::channel(QUEUE_CAPACITY);
+        let inner = TracerInner {
+            sampler: Sampler::TraceIdRatioBased(sample_ratio),
+            ids: RandomIdGenerator::default(),
+            scope: InstrumentationScope::builder("test").build(),
+            queue,
+            dropped: IntCounter::new("dropped", "Dropped").expect("a name"),
+            clock: Clock::system(),
+        };
+        (Self(Arc::new(inner)), spans)
     }
 
     /// Returns whether a new trace is sampled.
@@ -140,8 +162,16 @@ impl Tracer {
         ActiveSpan {
             tracer: self.clone(),
             started: Instant::now(),
-            data: Some(data),
+            data: Some(Box::new(data)),
+            buffer: None,
         }
+    }
+
+    /// Starts a span of no trace, which is kept in `buffer` when it ends.
+    pub(super) fn start_buffered(&self, kind: SpanKind, buffer: &SpanBuffer) -> ActiveSpan {
+        let mut span = self.start(&SpanContext::NONE, &SpanContext::NONE, kind, Vec::new());
+        span.buffer = Some(Arc::clone(buffer));
+        span
     }
 
     pub(super) fn new_trace_id(&self) -> TraceId {
@@ -156,6 +186,13 @@ impl Tracer {
 // === impl ActiveSpan ===
 
 impl ActiveSpan {
+    /// Returns the context of the span.
+    #[cfg(test)]
+    pub(crate) fn context(&self) -> &SpanContext {
+        let data = self.data.as_ref();
+        &data.expect("taken only when dropped").span_context
+    }
+
     /// Sets the name, which must have few different values.
     pub fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
         if let Some(data) = &mut self.data {
@@ -185,7 +222,10 @@ impl Drop for ActiveSpan {
     fn drop(&mut self) {
         if let Some(mut data) = self.data.take() {
             data.end_time = data.start_time + self.started.elapsed();
-            self.tracer.record(data);
+            match &self.buffer {
+                Some(buffer) => buffer.lock().push(*data),
+                None => self.tracer.record(*data),
+            }
         }
     }
 }

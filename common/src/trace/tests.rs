@@ -8,7 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{DeliveryOrigin, Scope, SpanExportTask, Tracer, TracingConfig};
+use super::{
+    DeferredSpans, DeliveryOrigin, Scope, SpanContext, SpanData, SpanExportTask, Tracer,
+    TracingConfig, context, scope,
+};
 use crate::clock::Clock;
 use crate::config::{Env, parse};
 
@@ -91,7 +94,7 @@ async fn malformed_traceparent_is_replaced() {
         assert_eq!(sent["x-request-id"], "r");
     }
     let twice = headers(&[("traceparent", PARENT), ("traceparent", UNSAMPLED)]);
-    assert!(!super::context::extract(&twice).is_valid());
+    assert!(!context::extract(&twice).is_valid());
 }
 
 #[tokio::test]
@@ -152,6 +155,97 @@ async fn delivery_is_linked_to_its_acceptance() {
         ..origin
     };
     assert!(Scope::of_delivery(Some(&tracer), &without).1.is_none());
+}
+
+/// Starts requests, and returns their scopes and the contexts of their spans.
+fn requests(tracer: &Tracer, count: usize) -> Vec<(Scope, SpanContext)> {
+    let requests = (0..count).map(|_| {
+        let (scope, span) = Scope::of_request(Some(tracer), &Arc::from("r"), &HeaderMap::new());
+        let context = span.map_or(SpanContext::NONE, |span| span.context().clone());
+        (scope, context)
+    });
+    requests.collect()
+}
+
+fn linked(span: &SpanData) -> Vec<SpanContext> {
+    span.links
+        .iter()
+        .map(|link| link.span_context.clone())
+        .collect()
+}
+
+#[test]
+fn span_of_a_batch_is_linked_to_all_its_requests() {
+    let (tracer, mut spans) = Tracer::for_test(1.0);
+    let (never, _) = Tracer::for_test(0.0);
+    let unsampled = requests(&never, 1).remove(0).0;
+    let three = requests(&tracer, 3);
+    let contexts: Vec<SpanContext> = three.iter().map(|(_, context)| context.clone()).collect();
+    while spans.try_recv().is_ok() {}
+    assert!(Scope::of_batch([&unsampled]).is_none());
+    let all = std::iter::once(&unsampled).chain(three.iter().map(|(scope, _)| scope));
+    let batch = Scope::of_batch(all).expect("three are sampled");
+    batch
+        .log_fields(|name, _| panic!("{name} of one of the requests"))
+        .expect("nothing is written");
+    drop(batch.child("batch", SpanKind::Client));
+    let span = spans.try_recv().expect("a span");
+    assert_eq!(span.parent_span_id, contexts[0].span_id());
+    assert_eq!(span.span_context.trace_id(), contexts[0].trace_id());
+    assert_eq!(linked(&span), contexts);
+
+    let only = Scope::of_batch([&unsampled, &three[1].0]).expect("one is sampled");
+    assert_eq!(only.request_id(), Some("r"));
+    drop(only.child("single", SpanKind::Client));
+    let span = spans.try_recv().expect("a span");
+    assert_eq!(span.parent_span_id, contexts[1].span_id());
+    assert_eq!(linked(&span), []);
+
+    let many = requests(&tracer, scope::MAX_LINKS + 1);
+    while spans.try_recv().is_ok() {}
+    let batch = Scope::of_batch(many.iter().map(|(scope, _)| scope)).expect("sampled");
+    drop(batch.child("large", SpanKind::Client));
+    assert_eq!(
+        linked(&spans.try_recv().expect("a span")).len(),
+        scope::MAX_LINKS
+    );
+}
+
+#[tokio::test]
+async fn deferred_spans_are_recorded_in_the_traces_found() {
+    let (tracer, mut spans) = Tracer::for_test(0.0);
+    let other = PARENT.replace("b7ad", "c7ad");
+    for (found, expected) in [
+        (vec![], 0),
+        (vec![UNSAMPLED, "nonsense"], 0),
+        (vec![UNSAMPLED, PARENT, &other], 2),
+    ] {
+        let deferred = DeferredSpans::new(&tracer);
+        let work = async {
+            for name in ["SELECT", "UPDATE"] {
+                let scope = Scope::recorded().expect("spans are kept");
+                drop(scope.child(name, SpanKind::Client));
+            }
+        };
+        deferred.scope().run(work).await;
+        assert!(spans.try_recv().is_err(), "not before the traces are known");
+        deferred.record(found);
+        let recorded: Vec<SpanData> = std::iter::from_fn(|| spans.try_recv().ok()).collect();
+        assert_eq!(recorded.len(), expected);
+        for span in &recorded {
+            let context = &span.span_context;
+            assert!(context.is_valid() && context.is_sampled(), "{span:?}");
+            assert!(PARENT.contains(&context.trace_id().to_string()));
+            assert!(PARENT.contains(&span.parent_span_id.to_string()));
+            let linked: Vec<String> = linked(span).iter().map(context::format).collect();
+            assert_eq!(linked, [PARENT, &*other]);
+        }
+        let ids: Vec<_> = recorded
+            .iter()
+            .map(|span| span.span_context.span_id())
+            .collect();
+        assert!(ids.windows(2).all(|ids| ids[0] != ids[1]));
+    }
 }
 
 #[tokio::test]

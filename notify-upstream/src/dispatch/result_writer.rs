@@ -8,6 +8,7 @@ use postern_common::Clock;
 use postern_common::backoff::Backoff;
 use postern_common::group_commit::process_batches;
 use postern_common::log_limit::LogLimit;
+use postern_common::trace::{Scope, run_within};
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
@@ -26,6 +27,8 @@ pub(crate) struct CompletedJob {
     pub(crate) job: DeliveryJob,
     /// The outcome.
     pub(crate) outcome: JobOutcome,
+    /// The scope of the attempt, if its trace is sampled.
+    pub(crate) scope: Option<Scope>,
 }
 
 /// The outcome of a job.
@@ -143,15 +146,16 @@ impl ResultWriter {
             .iter()
             .filter_map(|completed| Some((finished(completed)?, &*completed.job.worker)))
             .unzip();
+        let scope = Scope::of_batch(batch.iter().filter_map(|job| job.scope.as_ref()));
         if !rows.is_empty() {
-            self.write(&rows, &workers).await;
+            run_within(scope.clone(), self.write(&rows, &workers)).await;
             if let Some(due) = rows.iter().filter_map(|row| row.next.due()).min() {
                 self.dispatch_state.replica().record_due(due);
             }
             self.count(&batch);
             self.log(&batch);
         }
-        self.release_unstarted(&batch).await;
+        run_within(scope, self.release_unstarted(&batch)).await;
         self.snapshot_cache
             .invalidate(batch.iter().map(|completed| completed.job.claimed.id));
         let affected = Channel::ALL.map(|channel| {

@@ -10,7 +10,7 @@ use postern_common::Clock;
 use postern_common::backoff::random_fraction;
 use postern_common::circuit_breaker::BreakerState;
 use postern_common::clock::Timestamp;
-use postern_common::trace::{ActiveSpan, DeliveryOrigin, KeyValue, Scope, Tracer};
+use postern_common::trace::{ActiveSpan, DeferredSpans, DeliveryOrigin, KeyValue, Scope, Tracer};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -20,7 +20,7 @@ use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport};
 use crate::delivery::retry::{FailureClass, RetryPolicy, RetryTimes};
 use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
-use crate::store::{Claimed, Next, ResultKind, ResultRow};
+use crate::store::{Claim, Claimed, Next, ResultKind, ResultRow, Store, StoreError};
 
 /// A claimed row with its lease and permit.
 #[derive(Debug)]
@@ -89,6 +89,7 @@ impl AttemptRunner {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
             let (scope, span) = delivery_scope(runner.tracer.as_ref(), &job.claimed);
+            let recorded = span.is_some().then(|| scope.clone());
             let attempt = AssertUnwindSafe(runner.attempt(&job)).catch_unwind();
             let outcome = Box::pin(scope.run(attempt)).await;
             let outcome = match outcome {
@@ -109,8 +110,34 @@ impl AttemptRunner {
                 finish_span(span, &job.claimed, &outcome);
             }
             // The receiver is dropped only when the process ends; then the lease expires.
-            let _ = runner.completed.send(CompletedJob { job, outcome });
+            let _ = runner.completed.send(CompletedJob {
+                job,
+                outcome,
+                scope: recorded,
+            });
         });
+    }
+
+    /// Claims rows. The spans of the claim belong to the traces of the claimed notifications.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn claim(
+        &self,
+        store: &Store,
+        claim: &Claim<'_>,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let Some(tracer) = &self.tracer else {
+            return store.claim(claim).await;
+        };
+        let spans = DeferredSpans::new(tracer);
+        let claimed = spans.scope().run(store.claim(claim)).await?;
+        spans.record(
+            claimed
+                .iter()
+                .filter_map(|row| row.record.trace_context.as_deref()),
+        );
+        Ok(claimed)
     }
 
     /// Waits until all started attempts have completed.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use postern_common::clock::Timestamp;
 use postern_common::group_commit::{self, Reply, Submission, Submitter};
 use postern_common::http::BudgetPermit;
-use postern_common::trace::Scope;
+use postern_common::trace::{Scope, run_within};
 use postern_common::{Code, Problem};
 use tokio::sync::mpsc;
 
@@ -208,10 +208,11 @@ impl BatchWriter {
                 .iter()
                 .map(|submission| submission.item.record.lane.priority),
         );
+        let scope = Scope::of_batch(batch.iter().filter_map(|item| item.reply.scope()));
         let placed = self.place(batch, &worker);
         let count = placed.rows.len();
         self.0.metrics.batch(count);
-        let outcome = self.0.store.accept(&placed.rows).await;
+        let outcome = run_within(scope, self.0.store.accept(&placed.rows)).await;
         drop(entering);
         match outcome {
             Ok(rejected) => self.committed(placed, &rejected, &worker),
@@ -299,11 +300,9 @@ impl BatchWriter {
         for (row, (requester, lease)) in placed.rows.into_iter().zip(placed.requesters) {
             if rejected.contains(&row.id) {
                 let writer = Arc::clone(self);
-                tokio::spawn(async move {
-                    writer
-                        .answer_repeated_key(submission_of(row, requester))
-                        .await;
-                });
+                let scope = requester.reply.scope().cloned();
+                let submission = submission_of(row, requester);
+                tokio::spawn(run_within(scope, writer.answer_repeated_key(submission)));
                 continue;
             }
             let accepted = AcceptedNotification {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use postern_common::group_commit::{self, Submission, Submitter, process_batches};
+use postern_common::trace::{Scope, run_within};
 use postern_common::{Code, Problem};
 use tokio::sync::mpsc;
 
@@ -101,7 +102,9 @@ async fn read_batch(store: &Store, snapshot_cache: &SnapshotCache, batch: Vec<Pe
     ids.sort_unstable();
     ids.dedup();
     snapshot_cache.begin_read(&ids);
-    let found: Result<HashMap<_, _>, Problem> = match store.read(&ids).await {
+    let scope = Scope::of_batch(batch.iter().filter_map(|pending| pending.reply.scope()));
+    let read = run_within(scope, store.read(&ids)).await;
+    let found: Result<HashMap<_, _>, Problem> = match read {
         Ok(found) => {
             let found: Vec<_> = found.into_iter().map(without_variables).collect();
             snapshot_cache.end_read(&ids, &found);

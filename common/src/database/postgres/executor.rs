@@ -1,4 +1,5 @@
-//! Implementation of the driver's executor for the pool: each statement has the pool's deadline.
+//! Implementation of the driver's executor for the pool: each statement has the pool's deadline, and
+//! a client span if the trace is sampled.
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -8,6 +9,27 @@ use sqlx::{Either, Error, Execute, Executor, Postgres, SqlStr};
 use tokio::time::timeout;
 
 use super::pool::PostgresPool;
+use crate::database::statement::{ReadableQuery, in_span};
+
+type Rows = Vec<Either<PgQueryResult, PgRow>>;
+
+impl PostgresPool {
+    async fn fetch_rows(&self, query: ReadableQuery<Postgres>) -> Result<Rows, Error> {
+        let mut connection = self.acquire().await?;
+        let rows = timeout(
+            self.deadline(),
+            connection.fetch_many(query).try_collect::<Vec<_>>(),
+        )
+        .await;
+        connection.finish(rows, self.deadline())
+    }
+
+    async fn fetch_row(&self, query: ReadableQuery<Postgres>) -> Result<Option<PgRow>, Error> {
+        let mut connection = self.acquire().await?;
+        let row = timeout(self.deadline(), connection.fetch_optional(query)).await;
+        connection.finish(row, self.deadline())
+    }
+}
 
 impl<'p> Executor<'p> for &'_ PostgresPool {
     type Database = Postgres;
@@ -21,14 +43,10 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         E: 'q + Execute<'q, Postgres>,
     {
         let pool = self.clone();
+        let query = ReadableQuery::new(query);
         let answer = async move {
-            let mut connection = pool.acquire().await?;
-            let rows = timeout(
-                pool.deadline(),
-                connection.fetch_many(query).try_collect::<Vec<_>>(),
-            )
-            .await;
-            let rows = connection.finish(rows, pool.deadline())?;
+            let sql = query.recorded_text();
+            let rows = in_span(pool.span_target(), sql, pool.fetch_rows(query)).await?;
             Ok(stream::iter(rows.into_iter().map(Ok)))
         };
         answer.try_flatten_stream().boxed()
@@ -40,10 +58,10 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         E: 'q + Execute<'q, Postgres>,
     {
         let pool = self.clone();
+        let query = ReadableQuery::new(query);
         let answer = async move {
-            let mut connection = pool.acquire().await?;
-            let row = timeout(pool.deadline(), connection.fetch_optional(query)).await;
-            connection.finish(row, pool.deadline())
+            let sql = query.recorded_text();
+            in_span(pool.span_target(), sql, pool.fetch_row(query)).await
         };
         answer.boxed()
     }

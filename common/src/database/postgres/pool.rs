@@ -5,6 +5,8 @@
 //! Connections that were idle at that time are checked before their next use, so that no failure
 //! outlives its cause.
 
+mod transaction;
+
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,11 +20,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub use self::transaction::PostgresTransaction;
 use super::connect::Connector;
 use super::error::{breaks_connection, timeout_error};
 use super::listen;
 use crate::backoff::Backoff;
 use crate::database::PoolUsage;
+use crate::database::statement::SpanTarget;
 
 /// A pool of connections to PostgreSQL. Clones share the connections.
 #[derive(Clone, Debug)]
@@ -43,13 +47,6 @@ pub struct PooledConnection {
     generation: u64,
     shared: Arc<PoolState>,
     _permit: OwnedSemaphorePermit,
-}
-
-/// A transaction. If it is dropped without a commit, its connection is closed, which rolls it back.
-#[derive(Debug)]
-pub struct PostgresTransaction {
-    connection: PooledConnection,
-    deadline: Duration,
 }
 
 #[derive(Debug)]
@@ -168,6 +165,23 @@ impl PostgresPool {
         crate::database::label::postgres(&self.shared.connector.targets.hosts)
     }
 
+    /// Returns the attributes of spans. Several hosts have no address: which one answers is not
+    /// known before the connection is made.
+    pub(super) fn span_target(&self) -> SpanTarget<'_> {
+        let hosts = &self.shared.connector.targets.hosts;
+        let only = match &hosts[..] {
+            [host] if host.get_socket().is_none() => Some(host),
+            _ => None,
+        };
+        SpanTarget {
+            system: "postgresql",
+            namespace: hosts
+                .first()
+                .map(|host| host.get_database().unwrap_or(host.get_username())),
+            server: only.map(|host| (host.get_host(), host.get_port())),
+        }
+    }
+
     pub(crate) fn may_be_unencrypted(&self) -> bool {
         self.shared.connector.targets.may_be_unencrypted()
     }
@@ -245,10 +259,7 @@ impl PostgresPool {
         let mut connection = self.acquire().await?;
         let began = timeout(self.deadline, connection.execute("BEGIN")).await;
         connection.answer(began, self.deadline)?;
-        Ok(PostgresTransaction {
-            connection,
-            deadline: self.deadline,
-        })
+        Ok(PostgresTransaction::new(connection, self.deadline))
     }
 
     /// Applies one deadline to several statements, such as a transaction.
@@ -430,45 +441,6 @@ impl Drop for PooledConnection {
         if self.connection.is_some() {
             self.shared.generation.fetch_add(1, Ordering::AcqRel);
         }
-    }
-}
-
-// === impl PostgresTransaction ===
-
-impl PostgresTransaction {
-    /// Commits the transaction.
-    ///
-    /// # Errors
-    /// As any statement. After a timeout the transaction may have been committed.
-    pub async fn commit(self) -> Result<(), sqlx::Error> {
-        self.end("COMMIT").await
-    }
-
-    /// Rolls the transaction back and returns its connection to the pool.
-    ///
-    /// # Errors
-    /// As any statement.
-    pub async fn rollback(self) -> Result<(), sqlx::Error> {
-        self.end("ROLLBACK").await
-    }
-
-    async fn end(mut self, statement: &'static str) -> Result<(), sqlx::Error> {
-        let ended = timeout(self.deadline, self.connection.execute(statement)).await;
-        self.connection.finish(ended, self.deadline).map(drop)
-    }
-}
-
-impl std::ops::Deref for PostgresTransaction {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.connection
-    }
-}
-
-impl std::ops::DerefMut for PostgresTransaction {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.connection
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tests of rows whose results the store does not write.
 
 use futures_util::FutureExt;
-use postern_common::database::{Database, PostgresTransaction};
-use sqlx::{Executor, Sqlite, Transaction};
+use postern_common::database::{Database, PostgresTransaction, SqliteTransaction};
+use sqlx::Executor;
 
 use super::*;
 use crate::testing::execute;
@@ -156,7 +156,7 @@ async fn full_disk_rejects_and_recovers_without_loss() {
 /// A lock that blocks all result writes while it is held.
 enum ResultLock {
     Postgres(PostgresTransaction),
-    Sqlite(Transaction<'static, Sqlite>),
+    Sqlite(SqliteTransaction),
 }
 
 async fn lock_results(database: &Database) -> ResultLock {
