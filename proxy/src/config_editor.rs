@@ -11,6 +11,7 @@
 mod check;
 mod file;
 mod history;
+mod warnings;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ pub(crate) use file::MAX_TEXT_BYTES;
 use file::{ReplaceError, read_only_reason, replace};
 pub(crate) use history::StoredEntry;
 use history::{History, HistoryEntry, default_folder, write_entry};
+pub use warnings::{ConfigWarning, FoundWarnings};
 
 /// Niceness of the thread of a check, which gives it about a tenth of the CPU share of a worker.
 const CHECK_THREAD_NICENESS: i32 = 10;

@@ -17,8 +17,8 @@ use postern_common::{Clock, log};
 use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
-    ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets, RouteSummary,
-    config_files,
+    ASSUMED_POOLS, App, CallerSource, Config, ConfigWarning, FoundWarnings, InheritedListeners,
+    InheritedSockets, RouteSummary, config_files,
 };
 
 /// mimalloc, because Pingora allocates and frees 64 KiB per response body, for which the system
@@ -251,23 +251,36 @@ fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
     })
 }
 
+/// Reads the file as [`load`] does, with the warnings about it.
+fn load_with_warnings(path: &Path, env: &Env) -> Result<(Config, Vec<ConfigWarning>), Exit> {
+    let (files, now) = (config_files(path)?, Clock::system().now());
+    let (config, found) = files.decode(|root| {
+        let config = Config::read(root, env)?;
+        postern_proxy::check_files(root, &config);
+        let found = FoundWarnings::of(root, &config, now);
+        Some((config, found))
+    })?;
+    Ok((config, found.locate(&files)))
+}
+
 #[expect(clippy::print_stderr, reason = "the output of a command")]
 fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> Result<(), Exit> {
     let path = arguments.file(path);
-    let config = match load(path, &env.clone().assuming(&ASSUMED_POOLS)) {
-        Ok(config) => config,
+    let loaded = load_with_warnings(path, &env.clone().assuming(&ASSUMED_POOLS));
+    let (config, warnings) = match loaded {
+        Ok(loaded) => loaded,
         Err(exit) => return arguments.report(Err(exit), output),
     };
     let assumed = config.identity.assumed_settings();
-    let mut warnings = postern_proxy::warnings(&config);
-    let now = Clock::system().now();
-    warnings.extend(postern_proxy::certificate_warnings(&config, now));
     let (routes, tests) = (config.routes.len(), config.tests.len());
     let good = format!("{}: good: {routes} routes, {tests} tests", path.display());
     if output.json {
         let mut results = vec![CheckResult::passed("configuration", good)];
         results.extend(CheckResult::of_assumed(&assumed));
-        let warned = |text: &String| CheckResult::warning("configuration", text);
+        let warned = |warning: &ConfigWarning| {
+            let detail = format!("{}: {warning}", warning.place());
+            CheckResult::warning("configuration", detail)
+        };
         results.extend(warnings.iter().map(warned));
         return arguments.report(Ok(results), output);
     }
@@ -276,7 +289,7 @@ fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> 
         eprintln!("{path}: checked without {names}, which the gateway needs to start");
     }
     for warning in &warnings {
-        eprintln!("{}: warning: {warning}", path.display());
+        eprintln!("{}: warning: {warning}", warning.place());
     }
     print_line(&good)?;
     match arguments.strict && !warnings.is_empty() {

@@ -7,11 +7,10 @@ use postern_common::config::{ConfigFiles, Env, LocatedMistake};
 use postern_common::decode::Object;
 use serde::{Deserialize, Serialize};
 
-use crate::certificates::certificate_warnings;
+use super::warnings::{ConfigWarning, FoundWarnings};
 use crate::config::Config;
 use crate::routing::difference::{Difference, differences_within};
 use crate::routing::route_tests::test_failures;
-use crate::routing::warnings::warnings;
 
 /// Maximum kinds of requests that are compared: a tenth of those of the command.
 const MAX_COMPARED_REQUESTS: usize = 100_000;
@@ -42,7 +41,7 @@ pub(crate) type RestartNeeded = Arc<dyn Fn(&Config) -> Vec<&'static str> + Send 
 pub(crate) struct CheckReport {
     /// All mistakes, at most 100. The other members are empty if there is one.
     pub(crate) errors: Vec<LocatedMistake>,
-    pub(crate) warnings: Vec<Warning>,
+    pub(crate) warnings: Vec<ConfigWarning>,
     pub(crate) tests: Vec<TestResult>,
     /// Requests that the configuration in force decides differently, at most 200.
     pub(crate) differences: Vec<Difference>,
@@ -54,16 +53,6 @@ pub(crate) struct CheckReport {
     pub(crate) widened: bool,
     /// Changed settings that take effect at the next start.
     pub(crate) restart_needed: Vec<&'static str>,
-}
-
-/// A setting that is valid and may be a mistake.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Warning {
-    file: String,
-    /// The line; `None` if the warning is about no single place.
-    line: Option<usize>,
-    key: String,
-    message: String,
 }
 
 /// The result of a `[[test]]`.
@@ -88,7 +77,7 @@ pub(crate) struct ChangeSummary {
 struct Decoded {
     config: Config,
     tests: Vec<usize>,
-    warnings: Vec<(Option<usize>, String, String)>,
+    warnings: FoundWarnings,
 }
 
 /// Checks a text against the configuration in force.
@@ -113,7 +102,7 @@ pub(super) fn check(
         }
     };
     let mut report = CheckReport {
-        warnings: located_warnings(files, warnings),
+        warnings: warnings.locate(files),
         tests: test_results(files, &config, &tests),
         restart_needed: (rules.restart_needed)(&config),
         ..CheckReport::default()
@@ -144,49 +133,12 @@ fn decode(root: &Object<'_>, rules: &CheckRules, now: Timestamp) -> Option<Decod
     }
     let tests = 0..config.tests.len();
     let tests = tests.map(|at| root.offset_at(&format!("test.{at}")).unwrap_or_default());
-    let mut texts = warnings(&config);
-    texts.extend(certificate_warnings(&config, now));
-    let offset_at = |key: &str| match key.strip_prefix("route ") {
-        Some(name) => {
-            let at = config.routes.iter().position(|route| route.name == name)?;
-            root.offset_at(&format!("route.{at}"))
-        }
-        None => root.offset_at(key),
-    };
-    let warnings = texts.into_iter().map(|text| {
-        let keyed = text.split_once(": ");
-        let located = keyed.and_then(|(key, rest)| Some((offset_at(key)?, key, rest)));
-        match located {
-            Some((offset, key, rest)) => (Some(offset), key.to_owned(), rest.to_owned()),
-            None => (None, String::new(), text),
-        }
-    });
-    let (tests, warnings) = (tests.collect(), warnings.collect());
+    let (tests, warnings) = (tests.collect(), FoundWarnings::of(root, &config, now));
     Some(Decoded {
         config,
         tests,
         warnings,
     })
-}
-
-fn located_warnings(
-    files: &ConfigFiles,
-    warnings: Vec<(Option<usize>, String, String)>,
-) -> Vec<Warning> {
-    let offsets: Vec<usize> = warnings
-        .iter()
-        .map(|(offset, ..)| offset.unwrap_or_default())
-        .collect();
-    let places = files.places(&offsets).into_iter();
-    let located = warnings.into_iter().zip(places);
-    located
-        .map(|((offset, key, message), (file, line))| Warning {
-            file: file.to_owned(),
-            line: offset.map(|_| line),
-            key,
-            message,
-        })
-        .collect()
 }
 
 fn test_results(files: &ConfigFiles, config: &Config, offsets: &[usize]) -> Vec<TestResult> {

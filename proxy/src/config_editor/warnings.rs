@@ -1,0 +1,108 @@
+//! Warnings about a configuration, with their places in its files.
+
+use std::fmt;
+
+use postern_common::clock::Timestamp;
+use postern_common::config::ConfigFiles;
+use postern_common::decode::Object;
+use serde::Serialize;
+
+use crate::certificates::certificate_warnings;
+use crate::config::Config;
+use crate::routing::warnings::warnings;
+
+/// A setting that is valid and may be a mistake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConfigWarning {
+    file: String,
+    /// The line; `None` if the warning is about no single place.
+    line: Option<usize>,
+    key: String,
+    message: String,
+}
+
+/// Warnings about a decoded configuration, with offsets that [`ConfigFiles`] translates.
+#[derive(Debug)]
+pub struct FoundWarnings(Vec<FoundWarning>);
+
+#[derive(Debug)]
+struct FoundWarning {
+    offset: Option<usize>,
+    key: String,
+    message: String,
+}
+
+// === impl FoundWarnings ===
+
+impl FoundWarnings {
+    /// Returns the warnings about routes, upstreams and certificates of a configuration that was
+    /// read from `root`.
+    #[must_use]
+    pub fn of(root: &Object<'_>, config: &Config, now: Timestamp) -> Self {
+        let mut texts = warnings(config);
+        texts.extend(certificate_warnings(config, now));
+        let offset_at = |key: &str| match key.strip_prefix("route ") {
+            Some(name) => {
+                let at = config.routes.iter().position(|route| route.name == name)?;
+                root.offset_at(&format!("route.{at}"))
+            }
+            None => root.offset_at(key),
+        };
+        let found = texts.into_iter().map(|text| {
+            let keyed = text.split_once(": ");
+            let located = keyed.and_then(|(key, rest)| Some((offset_at(key)?, key, rest)));
+            match located {
+                Some((offset, key, rest)) => FoundWarning {
+                    offset: Some(offset),
+                    key: key.to_owned(),
+                    message: rest.to_owned(),
+                },
+                None => FoundWarning {
+                    offset: None,
+                    key: String::new(),
+                    message: text,
+                },
+            }
+        });
+        Self(found.collect())
+    }
+
+    /// Returns the warnings with file and line.
+    #[must_use]
+    pub fn locate(self, files: &ConfigFiles) -> Vec<ConfigWarning> {
+        let offsets = self.0.iter().map(|found| found.offset.unwrap_or_default());
+        let places = files.places(&offsets.collect::<Vec<_>>());
+        let located = self.0.into_iter().zip(places);
+        located
+            .map(|(found, (file, line))| ConfigWarning {
+                file: file.to_owned(),
+                line: found.offset.map(|_| line),
+                key: found.key,
+                message: found.message,
+            })
+            .collect()
+    }
+}
+
+// === impl ConfigWarning ===
+
+impl ConfigWarning {
+    /// Returns the file, and the line if the warning is about one: `FILE:LINE`.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self.line {
+            Some(line) => format!("{}:{line}", self.file),
+            None => self.file.clone(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigWarning {
+    /// Writes the key and the message, without the place.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key.as_str() {
+            "" => f.write_str(&self.message),
+            key => write!(f, "{key}: {}", self.message),
+        }
+    }
+}
