@@ -9,7 +9,7 @@ use postern_auth::{App, AuditReader, Config, ExplainedSignIn, check_configuratio
 use postern_common::check::{CheckArguments, CheckResult};
 use postern_common::config::{Env, load};
 use postern_common::email::EmailAddress;
-use postern_common::exit::{Exit, parse_arguments};
+use postern_common::exit::{Exit, run_command};
 use postern_common::identity::ASSUMED_IDENTITY;
 use postern_common::output::{Output, print_line};
 use postern_common::startup::{ConfigOrigin, ServiceProcess};
@@ -22,7 +22,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The authentication upstream: sign-in, registration, social sign-in and tokens.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, after_help = PROGRAM_EXAMPLES)]
 struct CommandLine {
     /// The configuration file.
     #[arg(long, global = true, default_value = "conf/auth.toml")]
@@ -62,7 +62,7 @@ enum Subcommand {
         json: bool,
     },
     /// Read the stored audit events.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = AUDIT_EXAMPLES)]
     Audit(AuditCommand),
     /// Print the JSON schema of the configuration, for editors.
     #[command(after_help = SCHEMA_EXAMPLES)]
@@ -77,6 +77,10 @@ enum AuditCommand {
     #[command(after_help = AUDIT_EXAMPLES)]
     List(TimelineArguments),
 }
+
+const PROGRAM_EXAMPLES: &str = "\
+Example:
+  postern-auth --config /etc/postern/auth.toml";
 
 const RUN_EXAMPLES: &str = "\
 Example:
@@ -109,10 +113,7 @@ const SCHEMA: &str = include_str!("../auth.schema.json");
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match parse_arguments() {
-        Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
-        Err(code) => code,
-    }
+    run_command(run).await
 }
 
 async fn run(arguments: CommandLine) -> Result<(), Exit> {
@@ -193,4 +194,16 @@ async fn check(path: &Path, offline: bool) -> Result<Vec<CheckResult>, Exit> {
         results.extend(Box::pin(app.check()).await);
     }
     Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::testing::assert_commands_documented;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_text_and_an_example() {
+        assert_commands_documented::<CommandLine>();
+    }
 }

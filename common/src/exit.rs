@@ -39,6 +39,19 @@ pub fn parse_arguments<P: clap::Parser>() -> Result<P, ExitCode> {
     })
 }
 
+/// Parses the arguments of the process as [`parse_arguments`] does, and runs a command.
+///
+/// Returns the exit code of the process. The message of an error is printed to standard error.
+pub async fn run_command<P: clap::Parser, F>(run: impl FnOnce(P) -> F) -> ExitCode
+where
+    F: Future<Output = Result<(), Exit>>,
+{
+    match parse_arguments() {
+        Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
+        Err(code) => code,
+    }
+}
+
 /// A reason why a process cannot start or continue, with its exit status.
 #[derive(Debug)]
 pub struct Exit {

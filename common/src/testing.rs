@@ -2,6 +2,7 @@
 //! each kind of report and prints it after the tests.
 
 mod captured_log;
+mod command_tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -9,6 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 pub use captured_log::CapturedLog;
+pub use command_tree::assert_commands_documented;
 
 use crate::config::Env;
 use crate::decode::{self, AcceptedFields, FieldDescription, Mistakes, Node, Object, Value};

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use postern_common::check::{CheckArguments, CheckResult};
 use postern_common::config::{Env, load};
-use postern_common::exit::{Exit, parse_arguments};
+use postern_common::exit::{Exit, run_command};
 use postern_common::http::bind;
 use postern_common::output::{Output, print_line};
 use postern_common::{Clock, log};
@@ -18,7 +18,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The web console for operators, support and developers.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, after_help = PROGRAM_EXAMPLES)]
 struct CommandLine {
     /// The configuration file.
     #[arg(long, global = true, default_value = "conf/console.toml")]
@@ -46,6 +46,10 @@ enum Subcommand {
     Schema,
 }
 
+const PROGRAM_EXAMPLES: &str = "\
+Example:
+  postern-console --config /etc/postern/console.toml";
+
 const RUN_EXAMPLES: &str = "\
 Example:
   postern-console run --config /etc/postern/console.toml";
@@ -64,10 +68,7 @@ const SCHEMA: &str = include_str!("../console.schema.json");
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match parse_arguments() {
-        Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
-        Err(code) => code,
-    }
+    run_command(run).await
 }
 
 async fn run(arguments: CommandLine) -> Result<(), Exit> {
@@ -103,4 +104,16 @@ async fn serve(path: &Path) -> Result<(), Exit> {
     app.run(listener, shutdown).await;
     tracing::info!("process stopped");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::testing::assert_commands_documented;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_text_and_an_example() {
+        assert_commands_documented::<CommandLine>();
+    }
 }

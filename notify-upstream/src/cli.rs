@@ -21,7 +21,7 @@ use postern_common::check::CheckArguments;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, load};
 use postern_common::database::{Database, DatabaseOptions};
-use postern_common::exit::{Exit, parse_arguments};
+use postern_common::exit::{Exit, run_command};
 use postern_common::output::{Output, print_line};
 use serde_json::{Map, Value, json};
 
@@ -38,7 +38,10 @@ use self::suppression::SuppressionCommand;
 
 /// The notification service. Without a command, runs the service.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    after_help = "Example:\n  postern-notify --config /etc/postern/notify.toml"
+)]
 struct Arguments {
     /// The configuration file.
     #[arg(long, default_value = "conf/notify.toml", global = true)]
@@ -107,6 +110,10 @@ Examples:
     #[command(subcommand)]
     Templates(TemplateCommand),
     /// List, replay or drop notifications that failed permanently.
+    #[command(after_help = "\
+Examples:
+  postern-notify dead list --code mailbox_unknown
+  postern-notify dead replay --code provider_refused")]
     #[command(subcommand)]
     Dead(DeadLetterCommand),
     /// List or remove suppressed and unsubscribed addresses.
@@ -173,17 +180,18 @@ See `postern-notify dead replay --help` for the attempts that it gets.";
 
 /// Runs the program with the arguments of the process.
 pub async fn run() -> ExitCode {
-    match parse_arguments() {
-        Ok(Arguments {
+    run_command(async |arguments: Arguments| {
+        let Arguments {
             config,
             json,
             command,
-        }) => Exit::report(match command {
+        } = arguments;
+        match command {
             None => Box::pin(serve::serve(&config)).await,
             Some(command) => Box::pin(command.run(&config, Output { json })).await,
-        }),
-        Err(code) => code,
-    }
+        }
+    })
+    .await
 }
 
 /// The JSON schema of the configuration. A test makes it from what the readers accept.

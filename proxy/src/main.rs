@@ -1,4 +1,4 @@
-//! The gateway executable.
+//! The program `postern-proxy`: its command line and its commands.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ mod examples;
 
 /// Postern's edge gateway.
 #[derive(Parser)]
-#[command(version, name = "postern-proxy")]
+#[command(version, name = "postern-proxy", after_help = examples::PROGRAM)]
 struct CliArguments {
     /// Path of the configuration file.
     #[arg(long, global = true, default_value = "conf/proxy.toml")]
@@ -92,6 +92,7 @@ enum CliCommand {
         json: bool,
     },
     /// Manage API keys.
+    #[command(after_help = examples::CREATE)]
     ApiKey {
         #[command(subcommand)]
         command: ApiKeyCommand,
@@ -459,4 +460,16 @@ fn create_api_key(new: &NewApiKey, output: Output) -> Result<(), Exit> {
 fn schema() -> Result<(), Exit> {
     print!("{}", postern_proxy::SCHEMA);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::testing::assert_commands_documented;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_text_and_an_example() {
+        assert_commands_documented::<CliArguments>();
+    }
 }

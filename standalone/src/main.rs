@@ -24,7 +24,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Runs Postern in one process: gateway, authentication, notifications, identity pool, and
 /// development services
 #[derive(Debug, Parser)]
-#[command(version, name = "postern")]
+#[command(version, name = "postern", after_help = PROGRAM_EXAMPLES)]
 struct CommandLine {
     /// Data folder
     #[arg(long, global = true, default_value = "./var", value_name = "FOLDER")]
@@ -86,6 +86,7 @@ enum CliCommand {
     },
     /// Print a new one-time link to the console of the running postern, which signs in as operator.
     /// An unused earlier link is no longer valid
+    #[command(after_help = CONSOLE_LINK_EXAMPLE)]
     ConsoleLink,
     /// Print what happened to a person, a request or a notification: sign-ins, notifications and
     /// requests in the order of time
@@ -108,6 +109,16 @@ struct TimelineOptions {
     #[arg(long = "config", id = "timeline_config", value_name = "FOLDER")]
     config: Option<PathBuf>,
 }
+
+const PROGRAM_EXAMPLES: &str = "\
+Examples:
+  postern
+  postern --data-dir /var/lib/postern --port 9000
+  postern --config /etc/postern --listen 0.0.0.0:8500";
+
+const CONSOLE_LINK_EXAMPLE: &str = "\
+Example:
+  postern console-link --data-dir /var/lib/postern";
 
 const TOKEN_EXAMPLES: &str = "\
 Examples:
@@ -260,4 +271,16 @@ fn print_text(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let _closed_pipe = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::testing::assert_commands_documented;
+
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_text_and_an_example() {
+        assert_commands_documented::<CommandLine>();
+    }
 }

@@ -17,6 +17,7 @@ mod auth_secrets;
 mod backup;
 mod browser;
 mod cluster;
+mod command_line;
 mod config_files;
 mod console;
 mod console_configuration;

@@ -1,4 +1,4 @@
-use clap::CommandFactory;
+use postern_common::testing::assert_commands_documented;
 
 use super::*;
 use crate::delivery::retry::RetryPolicy;
@@ -30,26 +30,6 @@ fn text_about_attempts_agrees_with_policy_and_readme() {
 }
 
 #[test]
-fn every_lookup_command_has_an_example() {
-    let command = Arguments::command();
-    for path in [
-        &["show"][..],
-        &["list"],
-        &["retry"],
-        &["providers"],
-        &["templates"],
-        &["suppression"],
-        &["dead", "list"],
-        &["dead", "drop"],
-    ] {
-        let mut found = &command;
-        for name in path {
-            found = found.find_subcommand(name).expect("a command");
-        }
-        let help = found.get_after_help().map(ToString::to_string);
-        assert!(
-            help.unwrap_or_default().contains("postern-notify "),
-            "{path:?}"
-        );
-    }
+fn every_command_has_a_text_and_an_example() {
+    assert_commands_documented::<Arguments>();
 }

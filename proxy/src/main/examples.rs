@@ -1,5 +1,8 @@
-//! Examples for `--help`.
+//! The examples in `--help` of `postern-proxy`.
 
+pub(super) const PROGRAM: &str = "\
+Example:
+  postern-proxy --config /etc/postern/proxy.toml";
 pub(super) const RUN: &str = "\
 Examples:
   postern-proxy run --config /etc/postern/proxy.toml

@@ -1,0 +1,356 @@
+//! The output of `--json` of every command, compared with the table of `docs/operations.md`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use postern_common::database::testing::sqlite;
+use postern_tests::config_file::conf;
+use postern_tests::mail_token::DELIVERY_REPORT;
+use postern_tests::program::{Ended, Program};
+use postern_tests::{Pools, Postern};
+use serde_json::Value;
+
+use super::{code_spans, run, table};
+use crate::notify_cluster::{NotifyCluster, Replica};
+
+/// The commands that these tests run.
+const TESTED: [&str; 24] = [
+    "postern token",
+    "postern timeline",
+    "postern-auth audit list",
+    "postern-auth check",
+    "postern-auth explain",
+    "postern-console check",
+    "postern-notify check",
+    "postern-notify dead drop",
+    "postern-notify dead list",
+    "postern-notify dead replay",
+    "postern-notify dsn",
+    "postern-notify explain",
+    "postern-notify list",
+    "postern-notify providers",
+    "postern-notify retry",
+    "postern-notify show",
+    "postern-notify suppression list",
+    "postern-notify suppression remove",
+    "postern-notify templates check",
+    "postern-notify templates preview",
+    "postern-proxy api-key create",
+    "postern-proxy check",
+    "postern-proxy diff",
+    "postern-proxy explain",
+];
+
+/// A mail provider that accepts everything and sends nothing.
+const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
+const ADA: &str = "ada@example.com";
+const BOUNCE: &str =
+    include_str!("../../../notify-upstream/src/receipts/dsn/samples/exchange-failed.eml");
+
+/// Asserts the members of objects that a command has printed: all that are always present, and no
+/// other than those of its row. Returns the objects.
+fn assert_members(command: &str, objects: Vec<Value>) -> Vec<Value> {
+    let rows = table("| command | prints | members |");
+    let row = rows
+        .iter()
+        .find(|row| code_spans(row[0]).contains(&command));
+    let row = row.unwrap_or_else(|| panic!("{command} has no row"));
+    let (always, sometimes) = match row[2].split_once("if known") {
+        Some((always, sometimes)) => (code_spans(always), code_spans(sometimes)),
+        None => (code_spans(row[2]), Vec::new()),
+    };
+    assert!(!objects.is_empty(), "{command} prints something");
+    for object in &objects {
+        let members = object.as_object().expect("an object");
+        for name in &always {
+            assert!(
+                members.contains_key(*name),
+                "{command}: {name} is missing: {object}"
+            );
+        }
+        let unknown: Vec<_> = members
+            .keys()
+            .filter(|name| !always.contains(&name.as_str()) && !sometimes.contains(&name.as_str()))
+            .collect();
+        let is_open = row[2].contains("and those of");
+        assert!(
+            is_open || unknown.is_empty(),
+            "{command}: {unknown:?} in {object}"
+        );
+    }
+    objects
+}
+
+/// Asserts the status of a command and the members of the objects that it has printed, one per line.
+#[track_caller]
+fn printed(command: &str, ended: &Ended, status: i32) -> Vec<Value> {
+    assert_eq!(
+        ended.status,
+        Some(status),
+        "{command}: {}{}",
+        ended.stdout,
+        ended.stderr
+    );
+    let objects = ended.stdout.lines().map(|line| {
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{command}: {error}: {line}"))
+    });
+    assert_members(command, objects.collect())
+}
+
+/// Runs a command of notifications and returns the objects that it has printed.
+async fn notify(cluster: &NotifyCluster, command: &str, arguments: &[&str]) -> Vec<Value> {
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    let ended = cluster
+        .tool(&[&words, arguments, &["--json"]].concat())
+        .await;
+    printed(command, &ended, 0)
+}
+
+#[test]
+fn every_documented_command_is_tested() {
+    let rows = table("| command | prints | members |");
+    let documented: BTreeSet<&str> = rows.iter().flat_map(|row| code_spans(row[0])).collect();
+    let tested = TESTED.into_iter().chain(["postern-proxy routes"]);
+    assert_eq!(documented, tested.collect());
+}
+
+#[tokio::test]
+async fn gateway_prints_documented_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let file = conf().join("proxy.toml").display().to_string();
+    let checked = run("postern-proxy", folder, &["check", &file, "--json"]).await;
+    let results = printed("postern-proxy check", &checked, 0);
+    assert_eq!(results[0]["status"], "ok");
+    let explain = [
+        "explain",
+        "GET",
+        "/actors/42",
+        "--token",
+        "user",
+        "--json",
+        "--config",
+        &file,
+    ];
+    let explained = run("postern-proxy", folder, &explain).await;
+    let explained = printed("postern-proxy explain", &explained, 0);
+    assert_eq!(explained[0]["decision"], "allow");
+    let listed = run(
+        "postern-proxy",
+        folder,
+        &["routes", "--json", "--config", &file],
+    )
+    .await;
+    let routes: Vec<Value> = serde_json::from_str(&listed.stdout).expect("one array");
+    let routes = assert_members("postern-proxy routes", routes);
+    assert!(
+        routes.iter().any(|route| route["path"] == "/actors/{id}"),
+        "{routes:?}"
+    );
+    let text = std::fs::read_to_string(&file).expect("the configuration");
+    let changed = text.replace("path = \"/actors/{id}\"", "path = \"/actor/{id}\"");
+    let changed = changed.split("[[test]]").next().unwrap_or_default();
+    std::fs::write(folder.join("new.toml"), changed).expect("writes");
+    let differs = ["diff", &file, "new.toml", "--json", "--fail-on", "any"];
+    let differs = run("postern-proxy", folder, &differs).await;
+    let changes = printed("postern-proxy diff", &differs, 1);
+    assert!(
+        changes.iter().any(|change| change["widened"] == false),
+        "{changes:?}"
+    );
+    let create = ["api-key", "create", "--name", "partner", "--json"];
+    let created = run("postern-proxy", folder, &create).await;
+    let created = printed("postern-proxy api-key create", &created, 0);
+    let (key, entry) = (&created[0]["key"], &created[0]["entry"]);
+    assert!(
+        key.as_str().is_some_and(|key| key.starts_with("pk_")),
+        "a key"
+    );
+    assert!(
+        entry
+            .as_str()
+            .is_some_and(|entry| entry.starts_with("[[key]]")),
+        "{entry}"
+    );
+}
+
+fn auth(folder: &Path, pools: &Pools, arguments: &[&str]) -> Program {
+    let program = Program::of_workspace("postern-auth", folder);
+    let variables = pools.variables().iter();
+    let program = variables.fold(program, |program, (name, value)| program.env(name, value));
+    let arguments = arguments.iter().chain(&["--json", "--config", "auth.toml"]);
+    arguments.fold(program, |program, argument| program.arg(*argument))
+}
+
+#[tokio::test]
+async fn authentication_prints_documented_json() {
+    let (folder, pools) = (tempfile::tempdir().expect("a folder"), Pools::start().await);
+    let folder = folder.path();
+    let text = "database = \"sqlite://auth.db\"\n";
+    std::fs::write(folder.join("auth.toml"), text).expect("writes");
+    let checked = auth(folder, &pools, &["check"]).run().await;
+    let results = printed("postern-auth check", &checked, 0);
+    let database = results.iter().find(|result| result["check"] == "database");
+    assert_eq!(database.expect("a check of the database")["status"], "ok");
+    let explain = ["explain", "--email", ADA, "--client-address", "192.0.2.7"];
+    let explained = auth(folder, &pools, &explain).run().await;
+    let explained = printed("postern-auth explain", &explained, 0);
+    let pool = format!("{} of users", pools.variables()["IDP_ACTOR_POOL_ID"]);
+    assert_eq!(explained[0]["pool"], pool);
+    let wrong = auth(folder, &pools, &["explain", "--email", "ada"])
+        .run()
+        .await;
+    assert!(wrong.expect(64, 1)[0].contains("--email"));
+    let listed = auth(folder, &pools, &["audit", "list", "--since", "1h"])
+        .run()
+        .await;
+    assert_eq!(listed.status, Some(0), "{}", listed.stderr);
+    let timeline = serde_json::from_str(&listed.stdout).expect("one object");
+    let timeline = assert_members("postern-auth audit list", vec![timeline]);
+    assert_eq!(timeline[0]["entries"], serde_json::json!([]));
+}
+
+#[tokio::test]
+async fn console_prints_documented_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = conf().join("console.toml").display().to_string();
+    let program = Program::of_workspace("postern-console", folder.path());
+    let program = program.arg("check").arg(file).arg("--json");
+    let names = [
+        "GATEWAY_ADMIN_TOKEN",
+        "AUTH_ADMIN_TOKEN",
+        "NOTIFY_ADMIN_TOKEN",
+    ];
+    let secret = "an-admin-token-of-the-tests-only-for-consoles";
+    let program = names
+        .into_iter()
+        .fold(program, |program, name| program.env(name, secret));
+    let results = printed("postern-console check", &program.run().await, 0);
+    assert_eq!(
+        (results.len(), &results[0]["status"]),
+        (1, &Value::from("ok"))
+    );
+}
+
+#[tokio::test]
+async fn standalone_prints_documented_json() {
+    let postern = Postern::start().await;
+    let data = postern.folder().display().to_string();
+    let token = [
+        "token",
+        "--service",
+        "notify",
+        "--json",
+        "--data-dir",
+        &data,
+    ];
+    let token = run("postern", postern.folder(), &token).await;
+    let token = printed("postern token", &token, 0);
+    assert!(
+        token[0]["token"]
+            .as_str()
+            .is_some_and(|token| token.starts_with("ey")),
+        "a token"
+    );
+    let timeline = ["timeline", "--email", ADA, "--json", "--data-dir", &data];
+    let timeline = run("postern", postern.folder(), &timeline).await;
+    assert_eq!(timeline.status, Some(0), "{}", timeline.stderr);
+    let timeline = serde_json::from_str(&timeline.stdout).expect("one object");
+    assert_members("postern timeline", vec![timeline]);
+    postern.stop().await;
+}
+
+/// Prints configuration, templates and explanations, which need no notification.
+async fn settings_are_printed(cluster: &NotifyCluster) {
+    let results = notify(cluster, "postern-notify check", &[]).await;
+    assert!(
+        results.iter().any(|result| result["check"] == "database"),
+        "{results:?}"
+    );
+    let providers = notify(cluster, "postern-notify providers", &[]).await;
+    let names: Vec<&Value> = providers.iter().map(|provider| &provider["name"]).collect();
+    assert_eq!(names, ["mail", "record"]);
+    let folder = conf().join("templates").display().to_string();
+    let folder = ["--folder", &folder];
+    let variants = notify(cluster, "postern-notify templates check", &folder).await;
+    assert_eq!(variants.last().expect("a number")["validTemplates"], 1);
+    let welcome = ["welcome", "--variables", "{\"name\":\"Ada\"}"];
+    let preview = [&welcome[..], &folder].concat();
+    let preview = notify(cluster, "postern-notify templates preview", &preview).await;
+    assert!(preview[0]["content"]["subject"].is_string(), "{preview:?}");
+    let request = r#"{"channel":"email","recipient":{"email":"ada@example.com"},"template":"welcome","variables":{"name":"Ada"}}"#;
+    for (body, decision) in [(request, "201 QUEUED"), ("{}", "400 invalid_request")] {
+        let ended = cluster.pipe(&["explain", "--json"], body).await;
+        let explained = printed("postern-notify explain", &ended, 0);
+        let found = explained[0]["decision"].as_str().unwrap_or_default();
+        assert!(found.starts_with(decision), "{explained:?}");
+    }
+}
+
+/// Stores a delivery report of a mail, and prints and removes the suppressed address.
+async fn suppressions_are_printed(cluster: &NotifyCluster, replica: &Replica) {
+    let id = cluster.post_mail(replica, ADA).await;
+    cluster.settled(replica, &id, "SENT").await;
+    let token = cluster.mail_token(DELIVERY_REPORT, &id, ADA);
+    let report = BOUNCE.replace("{id}", &id).replace("{token}", &token);
+    let ended = cluster.pipe(&["dsn", "--json"], &report).await;
+    let stored = printed("postern-notify dsn", &ended, 0);
+    let numbers = (&stored[0]["stored"], &stored[0]["discarded"]);
+    assert_eq!(numbers, (&Value::from(1), &Value::from(false)));
+    let entries = notify(cluster, "postern-notify suppression list", &[]).await;
+    let entry = (&entries[0]["list"], &entries[0]["reason"]);
+    assert_eq!(
+        entry,
+        (&Value::from("suppressed"), &Value::from("mailbox_unknown"))
+    );
+    let selection = ["--list", "suppressed", "--address", ADA];
+    let removed = notify(cluster, "postern-notify suppression remove", &selection).await;
+    assert_eq!(removed[0]["removed"], 1);
+}
+
+#[tokio::test]
+async fn notifications_print_documented_json() {
+    let database = sqlite().await;
+    let cluster = NotifyCluster::over(&database.url, MAIL).await;
+    let replica = cluster.replica().await;
+    settings_are_printed(&cluster).await;
+    suppressions_are_printed(&cluster, &replica).await;
+    cluster.provider.respond_with(Some(422));
+    let mut ids = Vec::new();
+    for key in ["a", "b"] {
+        let id = cluster.try_post(&replica.url, key, "Ada", "NORMAL").await;
+        let id = id.expect("accepted");
+        cluster.settled(&replica, &id, "FAILED").await;
+        ids.push(id);
+    }
+    let failed = ["--status", "FAILED", "--channel", "sms"];
+    let listed = notify(&cluster, "postern-notify list", &failed).await;
+    let newest_first: Vec<&Value> = listed.iter().map(|it| &it["notificationId"]).collect();
+    assert_eq!(newest_first, [&ids[1], &ids[0]]);
+    let shown = notify(&cluster, "postern-notify show", &[&ids[0]]).await;
+    let events: Vec<&Value> = shown.iter().map(|entry| &entry["event"]).collect();
+    assert_eq!(events, ["QUEUED", "ATTEMPTED", "FAILED"]);
+    let letters = notify(&cluster, "postern-notify dead list", &[]).await;
+    let oldest_first: Vec<&Value> = letters.iter().map(|it| &it["notificationId"]).collect();
+    assert_eq!(oldest_first, [&ids[0], &ids[1]]);
+    for (command, selection) in [
+        ("postern-notify retry", &[ids[0].as_str()][..]),
+        ("postern-notify dead replay", &["--id", &ids[1]]),
+    ] {
+        let replayed = notify(&cluster, command, selection).await;
+        assert_eq!(replayed[0]["replayed"], 1, "{command}");
+    }
+    for id in &ids {
+        cluster.settled(&replica, id, "FAILED").await;
+    }
+    let would = notify(
+        &cluster,
+        "postern-notify dead drop",
+        &["--all", "--dry-run"],
+    )
+    .await;
+    assert_eq!((would.len(), &would[2]["wouldDrop"]), (3, &Value::from(2)));
+    let dropped = notify(&cluster, "postern-notify dead drop", &["--all", "--yes"]).await;
+    assert_eq!(dropped[0]["dropped"], 2);
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}
