@@ -6,6 +6,7 @@ mod access_lists;
 mod acme;
 mod acme_proxy;
 mod admin_api;
+mod admin_client;
 mod agreement;
 mod answer_config;
 mod answers;

@@ -2,9 +2,11 @@
 
 use postern_common::Secret;
 use postern_common::admin_api::{OPERATOR, protect};
+use postern_common::clock::Timestamp;
 use postern_common::database::testing;
 use postern_common::http::{Limits, serve};
-use reqwest::Client;
+use postern_common::testing::CapturedLog;
+use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -27,11 +29,51 @@ async fn serve_admin(fixture: &Fixture) -> String {
     url
 }
 
-async fn read(url: &str, path: &str) -> (u16, Value) {
-    let request = Client::new().get(format!("{url}/{path}"));
-    let response = request.bearer_auth(TOKEN).send().await.expect("a response");
+/// Calls a route with these header fields.
+async fn call(
+    url: &str,
+    (method, path): (Method, &str),
+    headers: &[(&str, &str)],
+    body: Option<&Value>,
+) -> (u16, Value) {
+    let mut request = Client::new().request(method, format!("{url}/{path}"));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    if let Some(body) = body {
+        request = request.json(body);
+    }
+    let response = request.send().await.expect("a response");
     let status = response.status().as_u16();
     (status, response.json().await.expect("JSON"))
+}
+
+async fn read(url: &str, path: &str) -> (u16, Value) {
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("authorization", bearer.as_str())];
+    call(url, (Method::GET, path), &headers, None).await
+}
+
+/// Releases a throttled account or network as the operator `ada`.
+async fn release(url: &str, body: &Value) -> (u16, Value) {
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("authorization", bearer.as_str()), (OPERATOR, "ada")];
+    let route = (Method::POST, "throttled/release");
+    call(url, route, &headers, Some(body)).await
+}
+
+/// Asserts a problem: its status, its code, and the place of its first mistake, if it has any.
+#[track_caller]
+fn assert_problem(found: &(u16, Value), status: u16, code: &str, pointer: Option<&str>) {
+    let (_, problem) = found;
+    let first = problem["errors"][0]["pointer"].as_str();
+    let stated = (problem["status"].as_u64(), problem["code"].as_str());
+    let expected = (Some(u64::from(status)), Some(code));
+    assert_eq!(
+        (found.0, stated, first),
+        (status, expected, pointer),
+        "{problem}"
+    );
 }
 
 /// Signs up and in, and guesses a password twice, one second apart.
@@ -79,6 +121,15 @@ async fn sign_ins_are_listed_by_every_property() {
             "{all}"
         );
         let subject = all["signIns"][0]["subject"].as_str().expect("known");
+        let newest = &all["signIns"][0];
+        let facts = [&newest["event"], &newest["network"], &newest["provider"]];
+        assert_eq!(facts, ["sign_in", "192.0.2.0/24", "password"], "{all}");
+        assert_eq!(newest["at"], json!(fixture.clock.now()), "{all}");
+        assert!(
+            newest["emailHash"].is_string() && newest["id"].is_string(),
+            "{all}"
+        );
+        assert!(!all.to_string().contains("ada@"), "no address: {all}");
         let by_user = format!("sign-ins?user={subject}&outcome=ok");
         assert_eq!(outcomes(&read(&url, &by_user).await.1), ["ok", "ok"]);
         let by_email = "sign-ins?email=Ada@example.com&outcome=invalid_credentials";
@@ -126,6 +177,15 @@ async fn sign_ins_are_counted_by_time_and_outcome() {
         assert_eq!(count("register", "ok"), 1, "{summary}");
         assert_eq!(count("sign_in", "invalid_credentials"), 2, "{summary}");
         assert_eq!(count("sign_in", "ok"), 1, "{summary}");
+        let (until, since) = (&summary["until"], &summary["since"]);
+        let now = fixture.clock.now();
+        let hour_before = Timestamp(now.0 - 3_600_000);
+        assert_eq!(
+            (until, &summary["stepSeconds"]),
+            (&json!(now), &json!(3600))
+        );
+        assert_eq!(*since, json!(hour_before));
+        assert_eq!(summary["isTruncated"], false);
         let (_, finer) = read(&url, "sign-ins/summary?since=10s&step=1s").await;
         let finer = finer["counts"].as_array().map(Vec::len);
         assert_eq!(finer, Some(4), "one event each second");
@@ -136,37 +196,81 @@ async fn sign_ins_are_counted_by_time_and_outcome() {
 async fn invalid_queries_of_sign_ins_are_refused() {
     let fixture = Fixture::new().await;
     let url = serve_admin(&fixture).await;
-    for query in [
-        "sign-ins?email=nonsense",
-        "sign-ins?limit=201",
-        "sign-ins?cursor=1.2",
-        "sign-ins?cursor=%27",
-        "sign-ins?until=yesterday",
-        "sign-ins?token=1",
-        "sign-ins/summary?step=0s",
-        "sign-ins/summary?since=100d",
-        "sign-ins/summary?since=90d&step=1s",
+    for (query, parameter) in [
+        ("sign-ins?email=nonsense", "?email"),
+        ("sign-ins?user=", "?user"),
+        ("sign-ins?limit=0", "?limit"),
+        ("sign-ins?limit=201", "?limit"),
+        ("sign-ins?cursor=1.2", "?cursor"),
+        ("sign-ins?cursor=%27", "?cursor"),
+        ("sign-ins?until=yesterday", "?until"),
+        ("sign-ins?token=1", "?token"),
+        ("sign-ins?limit=1&limit=2", "?limit"),
+        ("sign-ins/summary?step=0s", "?step"),
+        ("sign-ins/summary?since=100d", "?since"),
+        ("sign-ins/summary?since=2100-01-01T00:00:00Z", "?since"),
+        ("sign-ins/summary?since=90d&step=1s", "?step"),
+        ("sign-ins/summary?until=1h", "?until"),
     ] {
-        let (status, problem) = read(&url, query).await;
-        assert_eq!(
-            (status, &problem["code"]),
-            (400, &"invalid_request".into()),
-            "{query}"
-        );
+        let found = read(&url, query).await;
+        assert_problem(&found, 400, "invalid_request", Some(parameter));
     }
-    let without = Client::new().get(format!("{url}/sign-ins")).send().await;
-    assert_eq!(without.expect("a response").status(), 401);
 }
 
-async fn release(url: &str, operator: Option<&str>, body: &Value) -> (u16, Value) {
-    let request = Client::new().post(format!("{url}/throttled/release"));
-    let mut request = request.bearer_auth(TOKEN).json(body);
-    if let Some(name) = operator {
-        request = request.header(OPERATOR, name);
+/// All routes: the method, the path, and whether it requires an operator.
+const ROUTES: [(Method, &str, bool); 5] = [
+    (Method::GET, "sign-ins", false),
+    (Method::GET, "sign-ins/summary", false),
+    (Method::GET, "throttled", false),
+    (Method::POST, "throttled/release", true),
+    (Method::GET, "timeline", false),
+];
+
+#[tokio::test]
+async fn admin_routes_require_token_operator_and_method() {
+    let fixture = Fixture::with_config("[abuse]\naccount = 1\n").await;
+    let url = serve_admin(&fixture).await;
+    throttle(&fixture).await;
+    let (log, _guard) = CapturedLog::start();
+    let (_, throttled) = read(&url, "throttled").await;
+    assert_eq!(throttled["throttled"].as_array().map(Vec::len), Some(1));
+    let wrong = format!("Bearer {}", TOKEN.replace('0', "1"));
+    let right = format!("Bearer {TOKEN}");
+    let body = json!({ "email": "ada@example.com" });
+    for (method, path, is_change) in ROUTES {
+        let body = is_change.then_some(&body);
+        let route = || (method.clone(), path);
+        for headers in [
+            &[(OPERATOR, "ada")][..],
+            &[("authorization", wrong.as_str()), (OPERATOR, "ada")],
+        ] {
+            let found = call(&url, route(), headers, body).await;
+            assert_problem(&found, 401, "authentication_required", None);
+        }
+        let headers = [("authorization", right.as_str())];
+        if is_change {
+            let found = call(&url, route(), &headers, body).await;
+            assert_problem(&found, 400, "invalid_header", None);
+        }
+        let others = [Method::GET, Method::POST, Method::PUT, Method::DELETE];
+        for other in others.into_iter().filter(|other| *other != method) {
+            let found = call(&url, (other, path), &headers, body).await;
+            assert_problem(&found, 405, "method_not_allowed", None);
+        }
     }
-    let response = request.send().await.expect("a response");
-    let status = response.status().as_u16();
-    (status, response.json().await.expect("JSON"))
+    assert_eq!(read(&url, "throttled").await.1, throttled, "unchanged");
+    assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
+}
+
+/// Asserts that one event has these facts of a release by the operator `ada`.
+#[track_caller]
+fn assert_logged(log: &CapturedLog, target: &str, after: &Value) {
+    let facts = format!("action=\"throttled.release\" target={target:?} before=null after={after}");
+    let event = [
+        "administrative action operator=\"ada\" request_id=\"",
+        &facts,
+    ];
+    assert_eq!(log.with(&event), 1, "{facts}: {}", log.text());
 }
 
 /// Throttles the account `ada@example.com` from one network.
@@ -192,21 +296,30 @@ async fn throttled_account_is_listed_and_released() {
         (200, &"account".into(), &"password".into()),
         "{list}"
     );
-    assert_eq!(entry["account"].as_str().map(str::len), Some(8));
-    assert!(entry["remainingSeconds"].is_u64());
+    let digest = "b5fc85e5";
+    assert_eq!(
+        (&entry["account"], &entry["network"]),
+        (&json!(digest), &Value::Null),
+        "{list}"
+    );
+    assert!(entry["attempts"].as_u64() >= Some(2), "{list}");
+    let remaining = entry["remainingSeconds"].as_u64().expect("seconds");
+    let until = fixture
+        .clock
+        .now()
+        .plus(std::time::Duration::from_secs(remaining));
+    assert_eq!(entry["until"], json!(until), "{list}");
     assert!(!list.to_string().contains("ada@"), "{list}");
     let sign_in = login("ada@example.com", "Password-1");
     let flow = &fixture.service.flows.login;
     let refused = flow.sign_in(&client_at("192.0.2.77"), &sign_in).await;
     assert!(refused.is_err(), "the right password is throttled as well");
+    let (log, _guard) = CapturedLog::start();
     let by_email = json!({ "email": "Ada@example.com" });
-    assert_eq!(
-        release(&url, None, &by_email).await.0,
-        400,
-        "without an operator"
-    );
-    let (status, released) = release(&url, Some("ada"), &by_email).await;
-    assert_eq!((status, &released["released"]), (200, &1.into()));
+    let released = release(&url, &by_email).await;
+    assert_eq!(released, (200, json!({ "released": 1 })));
+    assert_logged(&log, "email", &json!(1));
+    assert_eq!(log.with(&["administrative action", "da@"]), 0, "no address");
     let signed_in = flow.sign_in(&client_at("192.0.2.77"), &sign_in).await;
     assert!(signed_in.is_ok(), "released");
     assert_eq!(read(&url, "throttled").await.1["throttled"], json!([]));
@@ -217,6 +330,8 @@ async fn throttled_network_is_released_by_id_or_name() {
     for by_id in [true, false] {
         let fixture = Fixture::with_config("[abuse]\naccount = 100\nnetwork = 1\n").await;
         let url = serve_admin(&fixture).await;
+        let registered = fixture.register("ada@example.com", "Password-1").await;
+        registered.expect("registered");
         throttle(&fixture).await;
         let (_, list) = read(&url, "throttled").await;
         let entry = &list["throttled"][0];
@@ -230,8 +345,21 @@ async fn throttled_network_is_released_by_id_or_name() {
         } else {
             json!({ "network": "192.0.2.9" })
         };
-        assert_eq!(release(&url, Some("ada"), &body).await.1["released"], 1);
+        let flow = &fixture.service.flows.login;
+        let sign_in = login("ada@example.com", "Password-1");
+        let client = client_at("192.0.2.78");
+        let refused = flow.sign_in(&client, &sign_in).await;
+        assert!(refused.is_err(), "the right password is throttled as well");
+        let other = release(&url, &json!({ "network": "198.51.100.0/24" })).await;
+        assert_eq!(other, (200, json!({ "released": 0 })), "another network");
+        let (log, _guard) = CapturedLog::start();
+        let released = release(&url, &body).await;
+        assert_eq!(released, (200, json!({ "released": 1 })));
+        let id = entry["id"].as_str().expect("an id");
+        assert_logged(&log, if by_id { id } else { "192.0.2.0/24" }, &json!(1));
         assert_eq!(read(&url, "throttled").await.1["throttled"], json!([]));
+        let signed_in = flow.sign_in(&client, &sign_in).await;
+        assert!(signed_in.is_ok(), "released");
     }
 }
 
@@ -239,16 +367,23 @@ async fn throttled_network_is_released_by_id_or_name() {
 async fn release_requires_exactly_one_target() {
     let fixture = Fixture::new().await;
     let url = serve_admin(&fixture).await;
-    for body in [
-        json!({}),
-        json!({ "email": "ada@example.com", "id": "x" }),
-        json!({ "email": "nonsense" }),
-        json!({ "network": "x'--" }),
-        json!({ "all": true }),
+    let (log, _guard) = CapturedLog::start();
+    for (body, pointer) in [
+        (json!({}), ""),
+        (json!({ "email": "ada@example.com", "id": "x" }), ""),
+        (json!({ "email": "nonsense" }), "/email"),
+        (json!({ "network": "x'--" }), "/network"),
+        (json!({ "id": "" }), "/id"),
+        (json!({ "id": 1 }), "/id"),
+        (json!({ "id": "x", "all": true }), "/all"),
     ] {
-        let (status, _) = release(&url, Some("ada"), &body).await;
-        assert!(matches!(status, 400 | 422), "{body}: {status}");
+        let found = release(&url, &body).await;
+        let first = &found.1["errors"][0]["pointer"];
+        assert_eq!(*first, pointer, "{body}: {}", found.1);
+        assert_problem(&found, 400, "invalid_request", Some(pointer));
     }
-    let (status, released) = release(&url, Some("ada"), &json!({ "id": "unknown" })).await;
-    assert_eq!((status, &released["released"]), (200, &0.into()));
+    assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
+    let found = release(&url, &json!({ "id": "unknown" })).await;
+    assert_eq!(found, (200, json!({ "released": 0 })));
+    assert_logged(&log, "unknown", &json!(0));
 }

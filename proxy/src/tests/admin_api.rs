@@ -1,65 +1,96 @@
 //! The routes under `/admin/` of the admin listener.
 
+use postern_common::testing::CapturedLog;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::admin_client::{assert_problem, call, get, post, start};
 use super::harness::{ADMIN_TOKEN, TestGateway};
-use super::origin::OriginBehavior;
 
-async fn start() -> TestGateway {
-    TestGateway::start(OriginBehavior::Answer).await
-}
+/// All routes: the method, the path, and whether it requires an operator.
+const ROUTES: [(Method, &str, bool); 16] = [
+    (Method::POST, "/admin/principal", false),
+    (Method::GET, "/admin/info", false),
+    (Method::GET, "/admin/routes", false),
+    (Method::POST, "/admin/explain", false),
+    (Method::GET, "/admin/upstreams", false),
+    (Method::POST, "/admin/upstreams/origin/eject", true),
+    (Method::POST, "/admin/upstreams/origin/drain", true),
+    (Method::POST, "/admin/upstreams/origin/restore", true),
+    (Method::GET, "/admin/keys", false),
+    (Method::GET, "/admin/requests", false),
+    (Method::GET, "/admin/config", false),
+    (Method::PUT, "/admin/config", true),
+    (Method::POST, "/admin/config/check", false),
+    (Method::GET, "/admin/config/history", false),
+    (Method::GET, "/admin/config/history/1", false),
+    (Method::POST, "/admin/config/history/1/restore", true),
+];
 
-/// Calls a route with the secret and an operator. Returns status and body.
-async fn call(gateway: &TestGateway, method: Method, path: &str, body: &Value) -> (u16, Value) {
-    let mut request = gateway.admin_request(method, path, "grace");
-    if !body.is_null() {
-        request = request.json(body);
+/// Sends a request with this token and this operator; without the field if it is empty.
+async fn call_as(
+    gateway: &TestGateway,
+    (method, path): (Method, &str),
+    (token, operator): (&str, &str),
+    body: &Value,
+) -> (u16, Value) {
+    let request = gateway.admin_request(method, path, operator).json(body);
+    let (client, request) = request.build_split();
+    let mut request = request.expect("a request");
+    let fields = request.headers_mut();
+    match token {
+        "" => drop(fields.remove("authorization")),
+        token => {
+            let value = format!("Bearer {token}").parse().expect("a value");
+            fields.insert("authorization", value);
+        }
     }
-    let response = request.send().await.expect("a response");
+    let response = client.execute(request).await.expect("a response");
     let status = response.status().as_u16();
     (status, response.json().await.unwrap_or_default())
 }
 
-async fn get(gateway: &TestGateway, path: &str) -> Value {
-    let (status, body) = call(gateway, Method::GET, path, &Value::Null).await;
-    assert_eq!(status, 200, "{path}: {body}");
-    body
-}
-
-async fn post(gateway: &TestGateway, path: &str, body: Value) -> (u16, Value) {
-    call(gateway, Method::POST, path, &body).await
+#[tokio::test]
+async fn admin_api_requires_secret_and_operator() {
+    let (log, _guard) = CapturedLog::start();
+    let gateway = start().await;
+    let before = get(&gateway, "/admin/config").await;
+    let body = json!({
+        "address": gateway.origin.address.to_string(),
+        "text": "", "baseHash": before["hash"],
+    });
+    let wrong = ADMIN_TOKEN.replace('f', "e");
+    for (method, path, is_change) in ROUTES {
+        for token in ["", &wrong] {
+            let found = call_as(&gateway, (method.clone(), path), (token, "grace"), &body).await;
+            assert_problem(&found, 401, "authentication_required", None);
+        }
+        if is_change {
+            let found = call_as(&gateway, (method, path), (ADMIN_TOKEN, ""), &body).await;
+            assert_problem(&found, 400, "invalid_header", None);
+        }
+    }
+    let endpoint = &get(&gateway, "/admin/upstreams").await["upstreams"][0]["endpoints"][0];
+    let state = (&endpoint["draining"], &endpoint["ejected"]);
+    assert_eq!(state, (&json!(false), &Value::Null), "{endpoint}");
+    assert_eq!(get(&gateway, "/admin/config").await, before);
+    assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
 }
 
 #[tokio::test]
-async fn admin_api_requires_secret_and_operator() {
+async fn admin_routes_refuse_other_methods() {
     let gateway = start().await;
-    for (method, path) in [
-        (Method::POST, "/admin/principal"),
-        (Method::GET, "/admin/info"),
-        (Method::GET, "/admin/routes"),
-        (Method::POST, "/admin/explain"),
-        (Method::GET, "/admin/upstreams"),
-        (Method::POST, "/admin/upstreams/origin/drain"),
-        (Method::GET, "/admin/keys"),
-        (Method::GET, "/admin/requests"),
-    ] {
-        let request = gateway.admin_request(method.clone(), path, "grace");
-        let (client, request) = request.build_split();
-        let mut request = request.expect("a request");
-        let wrong = ADMIN_TOKEN.replace('f', "e");
-        let header = format!("Bearer {wrong}").parse().expect("a value");
-        request.headers_mut().insert("authorization", header);
-        let response = client.execute(request).await.expect("a response");
-        assert_eq!(response.status(), 401, "{path}");
+    for (method, path, _) in ROUTES {
+        let others = [Method::GET, Method::POST, Method::PUT, Method::DELETE];
+        let is_route = |other: &Method| ROUTES.iter().any(|(of, at, _)| *at == path && of == other);
+        for other in others.into_iter().filter(|other| !is_route(other)) {
+            let found = call(&gateway, other, path, &Value::Null).await;
+            assert_problem(&found, 405, "method_not_allowed", None);
+        }
+        assert_ne!(method, Method::DELETE);
     }
-    let path = "/admin/upstreams/origin/drain";
-    let body = json!({ "address": gateway.origin.address.to_string() });
-    let request = gateway.admin_request(Method::POST, path, "").json(&body);
-    let response = request.send().await.expect("a response");
-    assert_eq!(response.status(), 400, "no operator");
-    let drained = &get(&gateway, "/admin/upstreams").await["upstreams"][0]["endpoints"][0];
-    assert_eq!(drained["draining"], false);
+    let found = call(&gateway, Method::GET, "/admin/none", &Value::Null).await;
+    assert_problem(&found, 404, "not_found", None);
 }
 
 #[tokio::test]
@@ -98,10 +129,11 @@ async fn principal_is_that_of_a_request() {
         );
     }
     // A header field cannot have such a value.
-    let (status, _) = ask("Bearer a\r\nX-Postern-Kind: user").await;
-    assert_eq!(status, 400);
-    let (status, _) = post(&gateway, "/admin/principal", json!({ "token": "x" })).await;
-    assert_eq!(status, 400);
+    let found = ask("Bearer a\r\nX-Postern-Kind: user").await;
+    assert_problem(&found, 400, "invalid_request", Some("/authorization"));
+    let found = post(&gateway, "/admin/principal", json!({ "token": "x" })).await;
+    assert_problem(&found, 400, "invalid_request", Some("/authorization"));
+    assert_eq!(found.1["errors"][1]["pointer"], "/token");
 }
 
 #[tokio::test]
@@ -194,18 +226,49 @@ async fn explain_decides_as_the_configuration_in_force() {
     );
     let traversal = explain(json!({ "request": "GET /a/../b" })).await;
     assert_eq!(traversal["decision"], "400 invalid_target");
-    for hostile in [
-        json!({ "request": "GET" }),
-        json!({ "request": "GET /a b" }),
-        json!({ "request": request, "host": "a/any/1?" }),
-        json!({ "request": request, "token": "x", "principal": "user" }),
-        json!({ "request": request, "headers": { "a b": "c" } }),
-        json!({ "request": request, "principal": "root" }),
-        json!({ "request": request, "extra": 1 }),
+    for (name, value) in [
+        ("request", json!("GET")),
+        ("request", json!("GET /a b")),
+        ("host", json!("a/any/1?")),
+        ("token", json!("x")),
+        ("headers", json!({ "a b": "c" })),
+        ("principal", json!("root")),
+        ("clientAddress", json!("nowhere")),
+        ("extra", json!(1)),
     ] {
-        let (status, answer) = post(&gateway, "/admin/explain", hostile.clone()).await;
-        assert!([400, 422].contains(&status), "{hostile}: {status} {answer}");
+        let mut hostile = json!({ "request": request });
+        if name == "token" {
+            hostile["principal"] = json!("user");
+        }
+        hostile[name] = value;
+        let found = post(&gateway, "/admin/explain", hostile.clone()).await;
+        let pointer = found.1["errors"][0]["pointer"].as_str().unwrap_or_default();
+        let expected = if name == "headers" {
+            "/headers/a b".to_owned()
+        } else {
+            format!("/{name}")
+        };
+        assert_eq!(pointer, expected, "{hostile}: {}", found.1);
+        assert_problem(&found, 400, "invalid_request", Some(&expected));
     }
+}
+
+/// Asserts that one event has these facts of a change by the operator `grace`.
+#[track_caller]
+fn assert_logged(log: &CapturedLog, action: &str, address: &str, [before, after]: [&str; 2]) {
+    let action = format!("action=\"{action}\"");
+    let operator = "administrative action operator=\"grace\" request_id=\"";
+    let text = log.text();
+    let mut events = text.lines().filter(|line| line.contains(&action));
+    let event = events.next().unwrap_or_else(|| panic!("{action}: {text}"));
+    assert!(events.next().is_none(), "one event: {text}");
+    assert!(
+        event.contains(operator) && event.contains(address),
+        "{event}"
+    );
+    let (_, states) = event.split_once(" before=").expect("the state before");
+    let (old, new) = states.split_once(" after=").expect("the state after");
+    assert!(old.contains(before) && new.contains(after), "{event}");
 }
 
 #[tokio::test]
@@ -217,17 +280,34 @@ async fn drained_address_gets_no_requests_until_restored() {
         post(&gateway, &path, json!({ "address": address })).await
     };
     assert_eq!(gateway.get("/open", "").await.status, 200);
+    let (log, _guard) = CapturedLog::start();
     let (status, drained) = change("drain").await;
     assert_eq!(
         (status, &drained["endpoint"]["draining"]),
         (200, &json!(true))
     );
+    assert_eq!(drained["upstream"], "origin");
     assert!(drained["notice"].is_string(), "{drained}");
-    assert_eq!(gateway.get("/open", "").await.status, 503);
+    assert_logged(
+        &log,
+        "upstream.drain",
+        &address,
+        ["\"draining\":false", "\"draining\":true"],
+    );
+    assert_eq!(
+        gateway.get("/open", "").await.code(),
+        "upstream_unavailable"
+    );
     let (status, restored) = change("restore").await;
     assert_eq!(
         (status, &restored["endpoint"]["draining"]),
         (200, &json!(false))
+    );
+    assert_logged(
+        &log,
+        "upstream.restore",
+        &address,
+        ["\"draining\":true", "\"draining\":false"],
     );
     assert_eq!(gateway.get("/open", "").await.status, 200);
 }
@@ -238,9 +318,20 @@ async fn ejection_by_operator_has_end_and_cause() {
     let address = gateway.origin.address.to_string();
     let path = "/admin/upstreams/origin/eject";
     let body = json!({ "address": address, "seconds": 60 });
+    let (log, _guard) = CapturedLog::start();
     let (status, ejected) = post(&gateway, path, body).await;
     assert_eq!(status, 200, "{ejected}");
     assert_eq!(ejected["endpoint"]["ejected"]["cause"], "operator");
+    assert!(
+        ejected["endpoint"]["ejected"]["until"].is_string(),
+        "{ejected}"
+    );
+    assert_logged(
+        &log,
+        "upstream.eject",
+        &address,
+        ["\"ejected\":null", "\"cause\":\"operator\""],
+    );
     assert_eq!(ejected["panic"], true, "the only address");
     assert!(
         ejected["notice"]
@@ -268,25 +359,27 @@ async fn ejection_by_operator_has_end_and_cause() {
         listed["upstreams"][0]["endpoints"][0]["ejected"],
         Value::Null
     );
-    for (path, body, expected) in [
-        (
-            "/admin/upstreams/none/eject",
-            json!({ "address": address }),
-            404,
-        ),
-        (
-            "/admin/upstreams/origin/delete",
-            json!({ "address": address }),
-            404,
-        ),
-        (path, json!({ "address": "192.0.2.1:1" }), 422),
-        (path, json!({ "address": address, "seconds": 0 }), 400),
-        (path, json!({ "address": address, "seconds": 86_401 }), 400),
-        (path, json!({}), 400),
+    let named = json!({ "address": address });
+    for path in [
+        "/admin/upstreams/none/eject",
+        "/admin/upstreams/origin/delete",
     ] {
-        let (status, answer) = post(&gateway, path, body.clone()).await;
-        assert_eq!(status, expected, "{path} {body}: {answer}");
+        let found = post(&gateway, path, named.clone()).await;
+        assert_problem(&found, 404, "not_found", None);
     }
+    let found = post(&gateway, path, json!({ "address": "192.0.2.1:1" })).await;
+    assert_problem(&found, 422, "validation_failed", Some("/address"));
+    assert_eq!(found.1["errors"][0]["code"], "unknown_address");
+    for (body, pointer) in [
+        (json!({ "address": address, "seconds": 0 }), "/seconds"),
+        (json!({ "address": address, "seconds": 86_401 }), "/seconds"),
+        (json!({ "address": address, "until": "1h" }), "/until"),
+        (json!({}), "/address"),
+    ] {
+        let found = post(&gateway, path, body).await;
+        assert_problem(&found, 400, "invalid_request", Some(pointer));
+    }
+    assert_eq!(log.with(&["administrative action"]), 2, "{}", log.text());
 }
 
 #[tokio::test]

@@ -4,37 +4,12 @@ use postern_common::testing::CapturedLog;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::admin_client::{call, get, start};
 use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::origin::OriginBehavior;
 
 pub(super) const CONFIG: &str = "/admin/config";
 pub(super) const CHECK: &str = "/admin/config/check";
 pub(super) const HISTORY: &str = "/admin/config/history";
-
-pub(super) async fn start() -> TestGateway {
-    TestGateway::start(OriginBehavior::Answer).await
-}
-
-pub(super) async fn call(
-    gateway: &TestGateway,
-    method: Method,
-    path: &str,
-    body: &Value,
-) -> (u16, Value) {
-    let mut request = gateway.admin_request(method, path, "grace");
-    if !body.is_null() {
-        request = request.json(body);
-    }
-    let response = request.send().await.expect("a response");
-    let status = response.status().as_u16();
-    (status, response.json().await.unwrap_or_default())
-}
-
-pub(super) async fn get(gateway: &TestGateway, path: &str) -> Value {
-    let (status, body) = call(gateway, Method::GET, path, &Value::Null).await;
-    assert_eq!(status, 200, "{path}: {body}");
-    body
-}
 
 pub(super) async fn check(gateway: &TestGateway, text: &str) -> Value {
     let (status, report) = call(gateway, Method::POST, CHECK, &json!({ "text": text })).await;

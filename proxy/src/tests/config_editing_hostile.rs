@@ -5,9 +5,8 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::config_editing::{
-    CHECK, CONFIG, HISTORY, call, check, file_text, get, moved, start, wait_for_history,
-};
+use super::admin_client::{call, get, start};
+use super::config_editing::{CHECK, CONFIG, HISTORY, check, file_text, moved, wait_for_history};
 use super::harness::ADMIN_TOKEN;
 
 #[tokio::test]

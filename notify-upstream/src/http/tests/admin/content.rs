@@ -1,9 +1,6 @@
-//! Templates, suppression lists, providers and what was sent.
-
-use postern_common::testing::CapturedLog;
+//! Templates, suppression lists and what was sent.
 
 use super::*;
-use crate::store::ProviderPause;
 
 #[tokio::test]
 async fn templates_are_listed_and_previewed() {
@@ -14,15 +11,20 @@ async fn templates_are_listed_and_previewed() {
     let welcome = templates
         .iter()
         .find(|template| template["name"] == "welcome");
-    let variants = &welcome.expect("shipped")["variants"];
-    assert_eq!(
-        (status, variants[0]["channel"].is_string()),
-        (200, true),
-        "{found}"
-    );
+    let welcome = welcome.expect("shipped");
+    let facts = (status, &welcome["version"], &welcome["unsubscribe"]);
+    assert_eq!(facts, (200, &json!(1), &json!(false)), "{found}");
+    let variant = json!({ "channel": "email", "locale": "de", "variables": ["name"] });
+    let variants = welcome["variants"].as_array().expect("variants");
+    assert!(variants.contains(&variant), "{found}");
     let body = json!({ "channel": "email", "locale": "de", "variables": { "name": "Ada <b>" } });
     let (status, preview) = served.change("templates/welcome/preview", &body).await;
     assert_eq!((status, &preview["errors"]), (200, &json!([])), "{preview}");
+    assert_eq!(
+        (&preview["version"], &preview["locale"]),
+        (&json!(1), &json!("de"))
+    );
+    assert!(preview["subject"].is_string(), "{preview}");
     assert!(preview["text"].as_str().expect("a text").contains("Ada"));
     let html = preview["html"].as_str().unwrap_or_default();
     assert!(!html.contains("<b>"), "variables are escaped: {html}");
@@ -34,28 +36,20 @@ async fn templates_are_listed_and_previewed() {
         (200, &"missing_variable".into()),
         "{preview}"
     );
-    let cases = [
-        ("templates/none/preview", json!({ "channel": "email" }), 404),
-        (
-            "templates/..%2Fwelcome/preview",
-            json!({ "channel": "email" }),
-            404,
-        ),
-        (
-            "templates/welcome/preview",
-            json!({ "channel": "fax" }),
-            400,
-        ),
-        (
-            "templates/welcome/preview",
-            json!({ "channel": "email", "variables": [] }),
-            400,
-        ),
-    ];
-    for (path, body, expected) in cases {
-        let (status, problem) = served.change(path, &body).await;
-        let is_expected = status == expected || (expected == 400 && status == 422);
-        assert!(is_expected, "{path} {body}: {status} {problem}");
+    assert_eq!(preview["errors"][0]["pointer"], "/variables/name");
+    let email = json!({ "channel": "email" });
+    for path in ["templates/none/preview", "templates/..%2Fwelcome/preview"] {
+        let found = served.change(path, &email).await;
+        assert_problem(&found, 404, "not_found", None);
+    }
+    for (body, pointer) in [
+        (json!({ "channel": "fax" }), "/channel"),
+        (json!({}), "/channel"),
+        (json!({ "channel": "email", "variables": [] }), "/variables"),
+        (json!({ "channel": "email", "locale": "?" }), "/locale"),
+    ] {
+        let found = served.change("templates/welcome/preview", &body).await;
+        assert_problem(&found, 400, "invalid_request", Some(pointer));
     }
     served.shutdown.cancel();
 }
@@ -80,6 +74,10 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
             (200, 1, &hash.into()),
             "{found}"
         );
+        let entry = &entries[0];
+        let facts = [&entry["list"], &entry["channel"], &entry["reason"]];
+        assert_eq!(facts, ["suppressed", "email", "mailbox_unknown"], "{found}");
+        assert_eq!(entry["at"], json!(START));
         let (mut seen, mut cursor) = (0, String::new());
         for _ in 0..4 {
             let (_, page) = served.read(&format!("suppression?limit=1{cursor}")).await;
@@ -90,31 +88,37 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
             }
         }
         assert_eq!(seen, 3, "each entry is on one page");
-        let (status, removed) = served
-            .change("suppression/remove", &json!({ "id": entries[0]["id"] }))
-            .await;
-        assert_eq!((status, &removed["removed"]), (200, &1.into()), "{removed}");
+        let removal = json!({ "id": entries[0]["id"] });
+        let (log, _guard) = CapturedLog::start();
+        let removed = served.change("suppression/remove", &removal).await;
+        assert_eq!(removed, (200, json!({ "removed": 1 })));
+        let id = entries[0]["id"].as_str().expect("an id");
+        assert_logged(&log, "suppression.remove", id, &Value::Null, &json!(1));
         let (_, left) = served
             .read("suppression?list=suppressed&channel=email")
             .await;
-        assert_eq!(left["entries"].as_array().map(Vec::len), Some(2), "{left}");
+        let left = left["entries"].as_array().expect("entries");
+        assert!(left.iter().all(|entry| entry["id"] != id), "{left:?}");
+        assert_eq!(left.len(), 2);
+        let again = served.change("suppression/remove", &removal).await;
+        assert_eq!(again, (200, json!({ "removed": 0 })));
         for id in ["", "1", "1.xyz", "99.00", "1.' OR 1=1"] {
-            let (status, _) = served
+            let found = served
                 .change("suppression/remove", &json!({ "id": id }))
                 .await;
-            assert!(matches!(status, 400 | 422), "{id}: {status}");
+            assert_problem(&found, 400, "invalid_request", Some("/id"));
         }
-        for query in [
-            "hash=ada@example.com",
-            "cursor=1",
-            "list=none",
-            "limit=1001",
+        for (query, parameter) in [
+            ("hash=ada@example.com", "?hash"),
+            ("cursor=1", "?cursor"),
+            ("list=none", "?list"),
+            ("channel=fax", "?channel"),
+            ("limit=0", "?limit"),
+            ("limit=1001", "?limit"),
+            ("address=ada@example.com", "?address"),
         ] {
-            assert_eq!(
-                served.read(&format!("suppression?{query}")).await.0,
-                400,
-                "{query}"
-            );
+            let found = served.read(&format!("suppression?{query}")).await;
+            assert_problem(&found, 400, "invalid_request", Some(parameter));
         }
         served.shutdown.cancel();
     }
@@ -171,134 +175,48 @@ async fn operator_sends_a_template_to_an_address() {
         let mut served = served(&store).await;
         let body =
             json!({ "channel": "email", "to": "eve@example.com", "variables": { "name": "Eve" } });
+        let (log, _guard) = CapturedLog::start();
         let (status, sent) = served.change("templates/welcome/send", &body).await;
-        assert_eq!(
-            (status, sent["notificationId"].as_str().map(str::len)),
-            (200, Some(36)),
-            "{sent}"
-        );
+        let id = sent["notificationId"].as_str().expect("an id");
+        assert_eq!((status, id.len()), (200, 36), "{sent}");
+        assert_logged(&log, "template.send", "welcome", &Value::Null, &sent);
         served.deliver().await;
         assert_eq!(served.script.mails()[0].to, "eve@example.com");
-        let without = json!({ "channel": "email", "to": "eve@example.com" });
-        assert_eq!(
-            served.change("templates/welcome/send", &without).await.0,
-            422
-        );
-        let phone =
-            json!({ "channel": "email", "to": "+431234567", "variables": { "name": "Eve" } });
-        assert_eq!(served.change("templates/welcome/send", &phone).await.0, 400);
-        served.shutdown.cancel();
-    }
-}
-
-#[tokio::test]
-async fn provider_test_returns_the_reply_of_the_provider() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let served = served(&store).await;
-    let to = json!({ "to": "ada@example.com" });
-    let (status, reply) = served.change("providers/script/test", &to).await;
-    assert_eq!((status, &reply["accepted"]), (200, &true.into()), "{reply}");
-    assert_eq!(served.script.mails()[0].to, "ada@example.com");
-    served.script.refuse(&["550 5.7.1"]);
-    let (status, reply) = served.change("providers/script/test", &to).await;
-    assert_eq!(
-        (status, &reply["accepted"]),
-        (200, &false.into()),
-        "{reply}"
-    );
-    assert!(reply["code"].is_string(), "{reply}");
-    assert_eq!(served.change("providers/other/test", &to).await.0, 404);
-    let actor = json!({ "to": { "actorId": "ada" } });
-    assert_eq!(served.change("providers/script/test", &actor).await.0, 400);
-    served.shutdown.cancel();
-}
-
-#[tokio::test]
-async fn paused_provider_is_not_called_until_it_is_resumed() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
-        let path = |action: &str| format!("providers/script/{action}");
-        let reason = json!({ "reason": "wrong sender" });
-        let (status, body) = served.change(&path("pause"), &reason).await;
-        assert_eq!(status, 200, "{body}");
-        assert_eq!(body["paused"]["reason"], "wrong sender", "{body}");
-        // A second pause changes nothing.
-        let other = json!({ "reason": "other" });
-        let (status, body) = served.change(&path("pause"), &other).await;
-        let first = (200, &"wrong sender".into());
-        assert_eq!((status, &body["paused"]["reason"]), first, "{body}");
-        let stored = store.paused_providers().await.expect("read");
-        let stored: Vec<_> = stored
-            .iter()
-            .map(|pause| (&*pause.provider, &*pause.operator, pause.at))
-            .collect();
-        assert_eq!(stored, [("script", "ada", START)]);
-        let id = served.accepted(&welcome()).await;
-        served.deliver().await;
-        assert!(served.script.mails().is_empty(), "not called");
         let (_, shown) = served.read(&format!("notifications/{id}")).await;
         let shown = &shown["notification"];
-        let (state, reason) = (&shown["status"], &shown["waitReason"]);
-        assert_eq!(
-            (state, reason),
-            (&"QUEUED".into(), &"PROVIDER_PAUSED".into())
-        );
-        let (_, found) = served.read("queue").await;
-        assert_eq!(found["queues"][0]["waitReason"], "PROVIDER_PAUSED");
-        assert!(found["queues"][0]["nextProbeAt"].is_null(), "{found}");
-        let (_, found) = served.read("providers").await;
-        let paused = &found["providers"][0]["paused"];
-        assert_eq!(paused["operator"], "ada", "{found}");
-        let to = json!({ "to": "ada@example.com" });
-        let (status, reply) = served.change("providers/script/test", &to).await;
-        assert_eq!((status, &reply["accepted"]), (200, &true.into()), "a test");
-        let (status, body) = served.change(&path("resume"), &json!({})).await;
-        assert_eq!((status, &body["paused"]), (200, &Value::Null), "{body}");
-        served.deliver().await;
-        let sent = served.script.mails().len();
-        assert_eq!(sent, 2, "the test, and the message after the pause");
+        let facts = [&shown["creator"], &shown["priority"], &shown["status"]];
+        assert_eq!(facts, ["service:operator", "NORMAL", "SENT"], "{shown}");
+        let with = |name: &str, value: Value| {
+            let mut body = body.clone();
+            body[name] = value;
+            body
+        };
+        let (_, urgent) = served
+            .change(
+                "templates/welcome/send",
+                &with("priority", json!("CRITICAL")),
+            )
+            .await;
+        let id = urgent["notificationId"].as_str().expect("an id");
+        let (_, shown) = served.read(&format!("notifications/{id}")).await;
+        assert_eq!(shown["notification"]["priority"], "CRITICAL", "{shown}");
+        let found = served
+            .change("templates/welcome/send", &with("variables", json!({})))
+            .await;
+        assert_problem(&found, 422, "validation_failed", Some("/variables/name"));
+        for (name, value) in [
+            ("to", json!("+431234567")),
+            ("to", Value::Null),
+            ("channel", json!("fax")),
+            ("priority", json!("SOON")),
+        ] {
+            let found = served
+                .change("templates/welcome/send", &with(name, value))
+                .await;
+            let pointer = format!("/{name}");
+            assert_problem(&found, 400, "invalid_request", Some(&pointer));
+        }
+        assert_eq!(log.with(&["administrative action"]), 2, "{}", log.text());
         served.shutdown.cancel();
     }
-}
-
-#[tokio::test]
-async fn invalid_pauses_are_refused_and_stale_ones_resumed() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let served = served(&store).await;
-    for (path, body, expected) in [
-        ("providers/other/pause", json!({}), 404),
-        ("providers/other/resume", json!({}), 404),
-        ("providers/script/pause", json!({ "reason": "" }), 400),
-        ("providers/script/pause", json!({ "reason": 1 }), 400),
-        (
-            "providers/script/pause",
-            json!({ "reason": "x".repeat(201) }),
-            400,
-        ),
-        (
-            "providers/script/pause",
-            json!({ "reason": "a\u{1b}[2J" }),
-            400,
-        ),
-        ("providers/script/pause", json!({ "until": "2026" }), 400),
-        ("providers/script/pause", json!([]), 400),
-    ] {
-        let (status, problem) = served.change(path, &body).await;
-        assert_eq!(status, expected, "{path} {body}: {problem}");
-    }
-    assert!(store.paused_providers().await.expect("read").is_empty());
-    // The provider was renamed during its pause.
-    let pause = ProviderPause {
-        provider: "other".to_owned(),
-        operator: "ada".to_owned(),
-        at: START,
-        reason: None,
-    };
-    assert!(store.pause_provider(&pause).await.expect("stored"));
-    assert_eq!(
-        served.change("providers/other/resume", &json!({})).await.0,
-        200
-    );
-    assert!(store.paused_providers().await.expect("read").is_empty());
-    served.shutdown.cancel();
 }

@@ -1,0 +1,187 @@
+//! Notifications: list, history, and changes of one.
+
+use std::time::Duration;
+
+use super::*;
+
+/// Returns the names of the events of a notification.
+async fn events(served: &TestServer, id: &str) -> Vec<String> {
+    let (status, shown) = served.read(&format!("notifications/{id}")).await;
+    assert_eq!(status, 200, "{shown}");
+    let entries = shown["entries"].as_array().expect("entries").iter();
+    let names = entries.filter_map(|entry| entry["event"].as_str());
+    names.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn operator_lists_and_shows_notifications_of_all() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let id = served.accepted(&welcome()).await;
+        served.deliver().await;
+        let (status, page) = served.read("notifications?recipient=ada@example.com").await;
+        let listed = &page["notifications"][0];
+        assert_eq!(page["notifications"].as_array().map(Vec::len), Some(1));
+        assert_eq!(page["nextCursor"], Value::Null);
+        assert_eq!(
+            (status, &listed["notificationId"]),
+            (200, &id.clone().into()),
+            "{page}"
+        );
+        assert_eq!(listed["recipient"], json!({ "email": "ada@example.com" }));
+        assert_eq!(listed["creator"], "service:auth");
+        let asked = (&listed["locale"], &listed["sendAt"], &listed["addressee"]);
+        assert_eq!(asked, (&json!("en"), &Value::Null, &Value::Null), "{page}");
+        let (_, others) = served.read("notifications?recipient=eve@example.com").await;
+        assert_eq!(others["notifications"], json!([]));
+        let (status, shown) = served.read(&format!("notifications/{id}")).await;
+        assert_eq!(
+            (status, &shown["notification"]["status"]),
+            (200, &"SENT".into())
+        );
+        let events = shown["entries"].as_array().expect("entries");
+        let names: Vec<_> = events
+            .iter()
+            .filter_map(|entry| entry["event"].as_str())
+            .collect();
+        assert_eq!(names, ["QUEUED", "ATTEMPTED", "SENT"], "{shown}");
+        let wrong = served.read("notifications?nonsense=1&status=X").await;
+        assert_problem(&wrong, 400, "invalid_request", Some("?nonsense"));
+        assert_eq!(wrong.1["errors"][1]["pointer"], "?status");
+        let wrong = served.read("notifications?cursor=AAAA").await;
+        assert_problem(&wrong, 400, "invalid_request", Some("?cursor"));
+        for unknown in ["%27%20OR%201=1", UNKNOWN_ID] {
+            let found = served.read(&format!("notifications/{unknown}")).await;
+            assert_problem(&found, 404, "not_found", None);
+        }
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn dead_letter_is_retried_once_and_delivered() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let (id, other) = (served.dead_letter().await, served.dead_letter().await);
+        let path = format!("notifications/{id}/retry");
+        let (log, _guard) = CapturedLog::start();
+        let (status, retried) = served.change(&path, &json!({})).await;
+        let expected = json!({ "notificationId": id, "status": "QUEUED" });
+        assert_eq!((status, retried), (200, expected));
+        let (before, after) = (json!("FAILED"), json!("QUEUED"));
+        assert_logged(&log, "notification.retry", &id, &before, &after);
+        let again = served.change(&path, &json!({})).await;
+        assert_problem(&again, 422, "validation_failed", None);
+        assert_eq!(log.with(&["administrative action"]), 1, "one change");
+        let (_, letters) = served.read("dead").await;
+        let left = letters["deadLetters"].as_array().expect("letters");
+        assert_eq!((left.len(), &left[0]["notificationId"]), (1, &other.into()));
+        served.deliver().await;
+        assert_eq!(served.script.mails().len(), 3, "two refused, one sent");
+        let (_, shown) = served.read(&format!("notifications/{id}")).await;
+        assert_eq!(shown["notification"]["status"], "SENT", "{shown}");
+        for unknown in [UNKNOWN_ID, "x"] {
+            let path = format!("notifications/{unknown}/retry");
+            let found = served.change(&path, &json!({})).await;
+            assert_problem(&found, 404, "not_found", None);
+        }
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn replay_accepts_the_same_content_under_a_new_id() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let mut original = welcome();
+        original["priority"] = json!("HIGH");
+        original["expiresAt"] = json!(START.plus(Duration::from_secs(3600)));
+        let id = served.accepted(&original).await;
+        served.deliver().await;
+        let (log, _guard) = CapturedLog::start();
+        let path = format!("notifications/{id}/replay");
+        let (status, replayed) = served.change(&path, &json!({})).await;
+        assert_eq!(
+            (status, &replayed["replayOf"]),
+            (200, &json!(id)),
+            "{replayed}"
+        );
+        let copy = replayed["notificationId"].as_str().expect("an id");
+        assert_ne!(copy, id);
+        let after = json!({ "notificationId": copy });
+        assert_logged(&log, "notification.replay", &id, &Value::Null, &after);
+        served.deliver().await;
+        let mails = served.script.mails();
+        assert_eq!(mails.len(), 2);
+        assert_eq!(
+            (&mails[0].to, &mails[0].text),
+            (&mails[1].to, &mails[1].text)
+        );
+        // The creator of the original finds the copy.
+        assert_eq!(served.get(copy, "auth", None).await.0, StatusCode::OK);
+        let (_, shown) = served.read(&format!("notifications/{copy}")).await;
+        let copied = &shown["notification"];
+        assert_eq!(
+            (&copied["creator"], &copied["priority"]),
+            (&json!("service:auth"), &json!("HIGH"))
+        );
+        assert_eq!(copied["expiresAt"], Value::Null, "without its times");
+        assert_eq!(
+            served.script.mails().len(),
+            2,
+            "the original is not sent again"
+        );
+        for unknown in [UNKNOWN_ID, "x"] {
+            let path = format!("notifications/{unknown}/replay");
+            let found = served.change(&path, &json!({})).await;
+            assert_problem(&found, 404, "not_found", None);
+        }
+        let changed = [
+            ("template.toml", "version = 2\n"),
+            ("email.en.subject", "{{ code }}"),
+            ("email.en.txt", "{{ code }}"),
+        ];
+        let changed = crate::testing::templates_of("welcome", &changed);
+        served.templates.store(Arc::new(changed));
+        let found = served.change(&path, &json!({})).await;
+        assert_problem(&found, 422, "validation_failed", Some("/variables/code"));
+        assert_eq!(log.with(&["administrative action"]), 1, "{}", log.text());
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn operator_cancels_what_waits_and_nothing_else() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let mut scheduled = welcome();
+        scheduled["sendAt"] = json!(START.plus(Duration::from_secs(3600)));
+        let (waiting, other) = (
+            served.accepted(&scheduled).await,
+            served.accepted(&scheduled).await,
+        );
+        let (log, _guard) = CapturedLog::start();
+        let path = format!("notifications/{waiting}/cancel");
+        let (status, cancelled) = served.change(&path, &json!({})).await;
+        let expected = json!({ "notificationId": waiting, "status": "CANCELLED" });
+        assert_eq!((status, cancelled), (200, expected));
+        let (before, after) = (json!("SCHEDULED"), json!("CANCELLED"));
+        assert_logged(&log, "notification.cancel", &waiting, &before, &after);
+        assert_eq!(events(&served, &waiting).await, ["SCHEDULED", "CANCELLED"]);
+        let sent = served.accepted(&welcome()).await;
+        served.deliver().await;
+        let path = format!("notifications/{sent}/cancel");
+        let found = served.change(&path, &json!({})).await;
+        assert_problem(&found, 422, "not_cancellable", None);
+        let path = format!("notifications/{UNKNOWN_ID}/cancel");
+        let found = served.change(&path, &json!({})).await;
+        assert_problem(&found, 404, "not_found", None);
+        assert_eq!(log.with(&["administrative action"]), 1, "{}", log.text());
+        for (id, status) in [(&waiting, "CANCELLED"), (&other, "SCHEDULED")] {
+            // As its creator sees it.
+            let (_, _, view) = served.get(id, "auth", None).await;
+            assert_eq!(view["status"], status, "{view}");
+        }
+        served.shutdown.cancel();
+    }
+}

@@ -1,0 +1,209 @@
+//! Queue and providers: their state, tests and pauses.
+
+use super::*;
+use crate::store::ProviderPause;
+
+#[tokio::test]
+async fn queue_shows_depth_and_age_by_priority() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let mut low = welcome();
+        low["priority"] = "LOW".into();
+        served.accepted(&low).await;
+        served.clock.advance(std::time::Duration::from_secs(90));
+        let (status, queue) = served.read("queue").await;
+        let queues = queue["queues"].as_array().expect("queues");
+        assert_eq!((status, queues.len()), (200, 12), "{queue}");
+        let waiting: Vec<_> = queues.iter().filter(|queue| queue["depth"] != 0).collect();
+        assert_eq!(waiting.len(), 1, "{queue}");
+        assert_eq!(
+            (&waiting[0]["channel"], &waiting[0]["priority"]),
+            (&"email".into(), &"LOW".into())
+        );
+        assert_eq!(waiting[0]["oldestAgeSeconds"], 90.0);
+        served.deliver().await;
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn providers_show_their_calls_and_last_codes() {
+    let (store, _database) = stores().await.swap_remove(0);
+    let mut served = served(&store).await;
+    served.dead_letter().await;
+    served.accepted(&welcome()).await;
+    served.deliver().await;
+    let (status, found) = served.read("providers").await;
+    let provider = &found["providers"][0];
+    assert_eq!(
+        (status, &provider["name"], &provider["breaker"]),
+        (200, &"script".into(), &"closed".into())
+    );
+    assert_eq!(
+        (&provider["calls"]["ok"], &provider["calls"]["refused"]),
+        (&1.into(), &1.into()),
+        "{found}"
+    );
+    let replies = &provider["lastReplies"];
+    assert_eq!(
+        (&replies[0]["outcome"], &replies[1]["outcome"]),
+        (&"ok".into(), &"refused".into())
+    );
+    assert!(replies[1]["code"].is_string(), "{found}");
+    served.shutdown.cancel();
+}
+
+#[tokio::test]
+async fn provider_test_returns_the_reply_of_the_provider() {
+    let (store, _database) = stores().await.swap_remove(0);
+    let served = served(&store).await;
+    let (log, _guard) = CapturedLog::start();
+    let to = json!({ "to": "ada@example.com" });
+    let (status, reply) = served.change("providers/script/test", &to).await;
+    assert_eq!((status, &reply["accepted"]), (200, &true.into()), "{reply}");
+    assert_eq!(reply["code"], Value::Null, "{reply}");
+    assert_eq!(served.script.mails()[0].to, "ada@example.com");
+    let after = json!({ "accepted": true, "code": null });
+    assert_logged(&log, "provider.test", "script", &Value::Null, &after);
+    served.script.refuse(&["550 5.7.1"]);
+    let (status, reply) = served.change("providers/script/test", &to).await;
+    assert_eq!(
+        (status, &reply["accepted"]),
+        (200, &false.into()),
+        "{reply}"
+    );
+    let detail = reply["detail"].as_str().expect("the reply");
+    assert!(detail.contains("550 5.7.1"), "{reply}");
+    assert_eq!(reply["retryAfterSeconds"], Value::Null, "{reply}");
+    assert!(reply["code"].is_string(), "{reply}");
+    let after = json!({ "accepted": false, "code": reply["code"] });
+    assert_logged(&log, "provider.test", "script", &Value::Null, &after);
+    let (_, page) = served.read("notifications").await;
+    assert_eq!(page["notifications"], json!([]), "nothing is stored");
+    let found = served.change("providers/other/test", &to).await;
+    assert_problem(&found, 404, "not_found", None);
+    for body in [
+        json!({ "to": { "actorId": "ada" } }),
+        json!({ "to": "+431234567" }),
+        json!({}),
+    ] {
+        let found = served.change("providers/script/test", &body).await;
+        assert_eq!(
+            found.1["errors"][0]["pointer"], "/to",
+            "{body}: {}",
+            found.1
+        );
+        assert_problem(&found, 400, "invalid_request", Some("/to"));
+    }
+    assert_eq!(log.with(&["administrative action"]), 2, "{}", log.text());
+    assert_eq!(
+        served.script.mails().len(),
+        2,
+        "refused requests call nobody"
+    );
+    served.shutdown.cancel();
+}
+
+#[tokio::test]
+async fn paused_provider_is_not_called_until_it_is_resumed() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let path = |action: &str| format!("providers/script/{action}");
+        let reason = json!({ "reason": "wrong sender" });
+        let (log, _guard) = CapturedLog::start();
+        let (status, body) = served.change(&path("pause"), &reason).await;
+        assert_eq!(status, 200, "{body}");
+        let paused = json!({ "operator": "ada", "at": START, "reason": "wrong sender" });
+        assert_eq!(body, json!({ "name": "script", "paused": paused }));
+        let (is, was) = (json!({ "isPaused": true }), json!({ "isPaused": false }));
+        let after = json!({ "isPaused": true, "reason": "wrong sender" });
+        assert_logged(&log, "provider.pause", "script", &was, &after);
+        // A second pause changes nothing.
+        let other = json!({ "reason": "other" });
+        let (status, body) = served.change(&path("pause"), &other).await;
+        let first = (200, &"wrong sender".into());
+        assert_eq!((status, &body["paused"]["reason"]), first, "{body}");
+        let after = json!({ "isPaused": true, "reason": "other" });
+        assert_logged(&log, "provider.pause", "script", &is, &after);
+        let stored = store.paused_providers().await.expect("read");
+        let stored: Vec<_> = stored
+            .iter()
+            .map(|pause| (&*pause.provider, &*pause.operator, pause.at))
+            .collect();
+        assert_eq!(stored, [("script", "ada", START)]);
+        let id = served.accepted(&welcome()).await;
+        served.deliver().await;
+        assert!(served.script.mails().is_empty(), "not called");
+        let (_, shown) = served.read(&format!("notifications/{id}")).await;
+        let shown = &shown["notification"];
+        let (state, reason) = (&shown["status"], &shown["waitReason"]);
+        assert_eq!(
+            (state, reason),
+            (&"QUEUED".into(), &"PROVIDER_PAUSED".into())
+        );
+        let (_, found) = served.read("queue").await;
+        assert_eq!(found["queues"][0]["waitReason"], "PROVIDER_PAUSED");
+        assert!(found["queues"][0]["nextProbeAt"].is_null(), "{found}");
+        let (_, found) = served.read("providers").await;
+        let paused = &found["providers"][0]["paused"];
+        assert_eq!(paused["operator"], "ada", "{found}");
+        let to = json!({ "to": "ada@example.com" });
+        let (status, reply) = served.change("providers/script/test", &to).await;
+        assert_eq!((status, &reply["accepted"]), (200, &true.into()), "a test");
+        let (status, body) = served.change(&path("resume"), &json!({})).await;
+        assert_eq!((status, &body["paused"]), (200, &Value::Null), "{body}");
+        assert_logged(&log, "provider.resume", "script", &is, &was);
+        let (_, found) = served.read("providers").await;
+        assert_eq!(found["providers"][0]["paused"], Value::Null, "{found}");
+        served.deliver().await;
+        let sent = served.script.mails().len();
+        assert_eq!(sent, 2, "the test, and the message after the pause");
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn invalid_pauses_are_refused_and_stale_ones_resumed() {
+    let (store, _database) = stores().await.swap_remove(0);
+    let served = served(&store).await;
+    let (log, _guard) = CapturedLog::start();
+    for path in ["providers/other/pause", "providers/other/resume"] {
+        let found = served.change(path, &json!({})).await;
+        assert_problem(&found, 404, "not_found", None);
+    }
+    for (body, code, pointer) in [
+        (json!({ "reason": "" }), "invalid_request", "/reason"),
+        (json!({ "reason": 1 }), "invalid_request", "/reason"),
+        (
+            json!({ "reason": "x".repeat(201) }),
+            "invalid_request",
+            "/reason",
+        ),
+        (
+            json!({ "reason": "a\u{1b}[2J" }),
+            "invalid_request",
+            "/reason",
+        ),
+        (json!({ "until": "2026" }), "invalid_request", "/until"),
+        (json!([]), "invalid_request", ""),
+    ] {
+        let found = served.change("providers/script/pause", &body).await;
+        assert_problem(&found, 400, code, Some(pointer));
+    }
+    assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
+    assert!(store.paused_providers().await.expect("read").is_empty());
+    // The provider was renamed during its pause.
+    let pause = ProviderPause {
+        provider: "other".to_owned(),
+        operator: "ada".to_owned(),
+        at: START,
+        reason: None,
+    };
+    assert!(store.pause_provider(&pause).await.expect("stored"));
+    let resumed = served.change("providers/other/resume", &json!({})).await;
+    assert_eq!(resumed, (200, json!({ "name": "other", "paused": null })));
+    let (before, after) = (json!({ "isPaused": true }), json!({ "isPaused": false }));
+    assert_logged(&log, "provider.resume", "other", &before, &after);
+    assert!(store.paused_providers().await.expect("read").is_empty());
+    served.shutdown.cancel();
+}
