@@ -189,6 +189,17 @@ pub(super) fn list_sql(scope: &ListScope) -> String {
     )
 }
 
+/// Reads the paused providers.
+pub(super) const SELECT_PAUSES: &str =
+    "SELECT provider, operator, at, reason FROM notify_provider_pause";
+
+/// Stores the pause of a provider, unless it is paused.
+pub(super) const INSERT_PAUSE: &str = "INSERT INTO notify_provider_pause (provider, operator, at, reason) \
+     VALUES ($1, $2, $3, $4) ON CONFLICT (provider) DO NOTHING";
+
+/// Ends the pause of a provider.
+pub(super) const DELETE_PAUSE: &str = "DELETE FROM notify_provider_pause WHERE provider = $1";
+
 /// Reads identifier, lane, attempt, `at`, code.
 pub(super) fn dead_letter(row: &impl StoredRow) -> StoreResult<DeadLetter> {
     Ok(DeadLetter {

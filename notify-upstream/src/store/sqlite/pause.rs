@@ -2,12 +2,14 @@
 
 use super::Sqlite;
 use crate::store::StoreResult;
+use crate::store::read::{DELETE_PAUSE, INSERT_PAUSE, SELECT_PAUSES};
 use crate::store::row::ProviderPause;
 
 impl Sqlite {
     pub(in crate::store) async fn paused_providers(&self) -> StoreResult<Vec<ProviderPause>> {
-        let sql = "SELECT provider, operator, at, reason FROM notify_provider_pause";
-        let rows = sqlx::query_as(sql).fetch_all(&self.pools.readers).await?;
+        let rows = sqlx::query_as(SELECT_PAUSES)
+            .fetch_all(&self.pools.readers)
+            .await?;
         Ok(rows.into_iter().map(ProviderPause::of_row).collect())
     }
 
@@ -15,9 +17,7 @@ impl Sqlite {
         &self,
         pause: &ProviderPause,
     ) -> StoreResult<bool> {
-        let sql = "INSERT INTO notify_provider_pause (provider, operator, at, reason)
-            VALUES ($1, $2, $3, $4) ON CONFLICT (provider) DO NOTHING";
-        let insert = sqlx::query(sql)
+        let insert = sqlx::query(INSERT_PAUSE)
             .bind(&pause.provider)
             .bind(&pause.operator)
             .bind(pause.at.0)
@@ -26,8 +26,7 @@ impl Sqlite {
     }
 
     pub(in crate::store) async fn resume_provider(&self, provider: &str) -> StoreResult<bool> {
-        let sql = "DELETE FROM notify_provider_pause WHERE provider = $1";
-        let delete = sqlx::query(sql).bind(provider);
+        let delete = sqlx::query(DELETE_PAUSE).bind(provider);
         Ok(delete.execute(&self.pools.writer).await?.rows_affected() == 1)
     }
 }
