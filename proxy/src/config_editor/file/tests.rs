@@ -16,13 +16,37 @@ fn long_text(character: &str) -> String {
     format!("# {}\n", character.repeat(200_000))
 }
 
-/// Runs one test of this program in a child process, with the file as its argument.
+/// Runs a test of this program in a child process, where [`file_of_child`] names the file.
 fn child(program: &Path, test: &str, file: &Path) -> Command {
     let mut command = Command::new(program);
     let name = format!("config_editor::file::tests::{test}");
-    command.args([name.as_str(), "--exact", "--nocapture", "--include-ignored"]);
+    command.args([name.as_str(), "--exact", "--nocapture"]);
     command.env(CHILD_FILE, file).stdout(Stdio::piped());
     command
+}
+
+/// Returns the file on which a child process of a test works; `None` in the test itself.
+fn file_of_child() -> Option<PathBuf> {
+    std::env::var_os(CHILD_FILE).map(PathBuf::from)
+}
+
+/// Prints why a file cannot be written, and the result of writing it.
+fn print_read_only_reason(file: &Path) {
+    let result = replace(file, "a = 1\n", "a = 2\n").map_err(|_| "refused");
+    let mut out = io::stdout();
+    writeln!(out, "{:?} {result:?}", read_only_reason(file)).expect("writes");
+}
+
+/// Replaces one text by the other until the process is killed.
+fn replace_until_killed(file: &Path) {
+    let texts = [long_text("a"), long_text("b")];
+    let mut out = io::stdout();
+    loop {
+        let present = fs::read_to_string(file).expect("a text");
+        let next = &texts[usize::from(present == texts[0])];
+        replace(file, &present, next).expect("replaced");
+        writeln!(out, "replaced").expect("writes");
+    }
 }
 
 #[test]
@@ -60,6 +84,9 @@ fn file_with_another_text_is_not_replaced() {
 
 #[test]
 fn file_that_cannot_be_written_is_reported_with_a_reason() {
+    if let Some(file) = file_of_child() {
+        return print_read_only_reason(&file);
+    }
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
     let file = folder.path().join("proxy.toml");
@@ -72,7 +99,11 @@ fn file_that_cannot_be_written_is_reported_with_a_reason() {
     if fs::hard_link(&own, &program).is_err() {
         fs::copy(&own, &program).expect("copied");
     }
-    let mut other = child(&program, "read_only_reason_is_printed", &file);
+    let mut other = child(
+        &program,
+        "file_that_cannot_be_written_is_reported_with_a_reason",
+        &file,
+    );
     // Another user than the owner; without the right to change users, the folder is closed.
     match geteuid().is_root() {
         true => {
@@ -91,26 +122,17 @@ fn file_that_cannot_be_written_is_reported_with_a_reason() {
 }
 
 #[test]
-#[ignore = "runs in a child process"]
-fn read_only_reason_is_printed() {
-    let Some(file) = std::env::var_os(CHILD_FILE) else {
-        return;
-    };
-    let file = PathBuf::from(file);
-    let result = replace(&file, "a = 1\n", "a = 2\n").map_err(|_| "refused");
-    let mut out = io::stdout();
-    writeln!(out, "{:?} {result:?}", read_only_reason(&file)).expect("writes");
-}
-
-#[test]
 fn killed_process_leaves_one_of_the_two_texts() {
+    if let Some(file) = file_of_child() {
+        return replace_until_killed(&file);
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("proxy.toml");
     let own = std::env::current_exe().expect("a program");
     let texts = [long_text("a"), long_text("b")];
     fs::write(&file, &texts[0]).expect("writes");
     for kill in 0..KILLS {
-        let mut child = child(&own, "text_is_replaced_until_killed", &file)
+        let mut child = child(&own, "killed_process_leaves_one_of_the_two_texts", &file)
             .spawn()
             .expect("a process");
         let output = child.stdout.take().expect("its output");
@@ -128,20 +150,4 @@ fn killed_process_leaves_one_of_the_two_texts() {
     let text = fs::read_to_string(&file).expect("a file");
     replace(&file, &text, "c = 1\n").expect("replaced");
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
-}
-
-#[test]
-#[ignore = "runs in a child process"]
-fn text_is_replaced_until_killed() {
-    let Some(file) = std::env::var_os(CHILD_FILE) else {
-        return;
-    };
-    let (file, texts) = (PathBuf::from(file), [long_text("a"), long_text("b")]);
-    let mut out = io::stdout();
-    loop {
-        let present = fs::read_to_string(&file).expect("a text");
-        let next = &texts[usize::from(present == texts[0])];
-        replace(&file, &present, next).expect("replaced");
-        writeln!(out, "replaced").expect("writes");
-    }
 }
