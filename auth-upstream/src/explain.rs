@@ -1,4 +1,4 @@
-//! What would apply to a sign-in: pool, app client, limits and social accounts.
+//! The explanation of a sign-in: the pool, app client, limits and social accounts that apply to it.
 //!
 //! Enters: the configuration, an e-mail address and a client address. Leaves: an explanation. No pool
 //! and no store is called, so that counters are not part of it. Depends on `config`, `pool` and

@@ -1,4 +1,4 @@
-//! Who is calling: verification of bearer tokens, and roles.
+//! Verification of bearer tokens, and the roles of their users.
 //!
 //! A token is verified by the gateway (`POST /admin/principal`) with the rules that it applies to
 //! requests. The result is used for 5 s. If no gateway answers, nobody has access.

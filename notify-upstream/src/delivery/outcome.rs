@@ -27,8 +27,8 @@ pub(crate) enum AttemptOutcome {
     /// No call was made: all circuit breakers of the channel are open, the process is stopping, or
     /// the lease was no longer certain. The row is released.
     NotStarted,
-    /// No call was made: the channel has a working provider, but the circuit breakers of all
-    /// providers that can deliver to this address are open for the given time.
+    /// No call was made: the channel has a working provider, but none of those that can deliver to
+    /// this address can be called now. The time until one may be; zero if it is unknown.
     CircuitOpen(Duration),
 }
 

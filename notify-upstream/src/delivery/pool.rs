@@ -93,8 +93,9 @@ pub(crate) struct CallPermit<'a> {
 pub(crate) enum CallRejection {
     /// The channel has no provider for this kind of address.
     Refused(ProviderRefusal),
-    /// The circuit breakers of all suitable providers are open, the first for this time, or the
-    /// providers are paused; or, with a time of zero, the share of the caller or of the push service is exhausted by slow calls.
+    /// No suitable provider can be called now: their circuit breakers are open, the providers are
+    /// paused, or slow calls exhaust the share of the caller or of the push service. The time until
+    /// the first breaker admits a probe; zero if it is unknown.
     CircuitOpen(Duration),
 }
 

@@ -1,5 +1,5 @@
-//! What this replica knows of changes that concern all replicas: whether it receives wake-ups, when
-//! the next delayed row is due, and changes that operators or other replicas have announced.
+//! State of this replica that changes of all replicas affect: whether wake-ups are received, when the
+//! next delayed row is due, and which changes operators or other replicas have announced.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
