@@ -9,6 +9,7 @@ mod evidence;
 mod fault_proxy;
 mod gateway;
 mod gateway_faults;
+mod levels;
 mod rules;
 mod samples;
 mod services;

@@ -4,6 +4,7 @@ use postern_tests::Person;
 use postern_tests::surface::{PASSWORD, welcome};
 use serde_json::json;
 
+use super::samples::Selector;
 use super::services::{Services, USER_QUOTA};
 
 /// An address of which the mail server rejects messages with 451 at first, and then with 550.
@@ -30,6 +31,9 @@ async fn bouncing_address(services: &mut Services) {
     services
         .prove("SMTP server rejects, 4xx then 5xx", &before, &shown)
         .await;
+    let dead = Selector::parse(r#"postern_notify_dead_letters_total{provider="smtp"}"#);
+    let after = services.evidence.samples().await;
+    assert!(after.sum(&dead) > before.sum(&dead), "no dead letter");
     let before = services.evidence.samples().await;
     let id = services.submit("email", json!({"email": BOUNCING})).await;
     let shown = services.show(&id, "FAILED").await;

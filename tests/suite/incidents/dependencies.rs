@@ -41,6 +41,11 @@ async fn closed_mail_port(services: &mut Services) {
         .submit("email", json!({"email": "ada@example.com"}))
         .await;
     let shown = services.show(&id, "provider_unreachable").await;
+    // The process stays ready: other providers and channels still deliver.
+    let ready = services
+        .readiness("postern-notify", "provider_unreachable")
+        .await;
+    assert!(ready.contains(r#""ready":true"#), "{ready}");
     services.prove("SMTP port is closed", &before, &shown).await;
 }
 

@@ -14,6 +14,7 @@ use postern_tests::surface::PASSWORD;
 use serde_json::Value;
 
 use super::console_view::ConsoleView;
+use super::levels::Levels;
 use super::rules::Rules;
 use super::samples::{Samples, Selector};
 use crate::observability::{folder, program};
@@ -32,6 +33,8 @@ const INCIDENT_MINUTES: u32 = 40;
 pub(super) struct Incident {
     pub(super) name: String,
     pub(super) message: String,
+    /// The documented level of the event.
+    level: String,
     /// Fields of the log event, and the text that their values contain.
     fields: Vec<(String, String)>,
     pub(super) metric: Selector,
@@ -67,19 +70,20 @@ impl Incident {
     pub(super) fn read(sections: &[&str]) -> Vec<Self> {
         let path = folder().join("../../docs/incidents.md");
         let page = std::fs::read_to_string(path).expect("a page");
+        let levels = Levels::read();
         let mut incidents = Vec::new();
         for section in page.split("\n## ").skip(1) {
             let heading = section.lines().next().unwrap_or_default();
             if sections.contains(&heading) {
                 let rows = section.lines().filter(|line| line.starts_with("| "));
-                incidents.extend(rows.skip(1).map(Self::of_row));
+                incidents.extend(rows.skip(1).map(|row| Self::of_row(row, &levels)));
             }
         }
         assert!(!incidents.is_empty(), "{sections:?} have rows");
         incidents
     }
 
-    fn of_row(row: &str) -> Self {
+    fn of_row(row: &str, levels: &Levels) -> Self {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
         let [name, event, metric, alert, look, page] = cells[..] else {
             panic!("a row has six cells: {row}");
@@ -100,6 +104,7 @@ impl Incident {
         Self {
             name: name.to_owned(),
             message: event[0].clone(),
+            level: levels.of(&event[0]).to_owned(),
             fields: event[1..].iter().map(field).collect(),
             metric: Selector::parse(&code(metric)[0]),
             value: value.map(|value| value.parse().expect("a number")),
@@ -127,6 +132,7 @@ impl Incident {
         };
         events
             .filter(|event| event["message"] == self.message.as_str())
+            .filter(|event| event["level"] == self.level.as_str())
             .any(|event| self.fields.iter().all(|field| has_field(&event, field)))
     }
 
