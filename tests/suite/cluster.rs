@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use postern_tests::cluster::checker::{CONCURRENT_DELIVERIES, check};
+use postern_tests::cluster::checker::{MAX_OVERTAKING, check};
 use postern_tests::cluster::faults::{KINDS, Schedule};
 use postern_tests::cluster::history::{Affected, Event, Record};
 use postern_tests::cluster::violation::Violation;
@@ -151,7 +151,7 @@ fn checker_finds_notifications_that_nobody_submitted() {
 
 #[test]
 fn checker_finds_a_wrong_order() {
-    let count = CONCURRENT_DELIVERIES + 2;
+    let count = MAX_OVERTAKING + 2;
     let number = |position: usize| u64::try_from(position).expect("a small number");
     let reversed = |records: &mut Vec<Record>| {
         for position in 0..count {
@@ -299,7 +299,10 @@ fn planted_bugs_still_apply_to_the_source() {
     for file in files {
         let path = file.expect("a file").path();
         let text = std::fs::read_to_string(&path).expect("a patch");
-        assert!(text.contains("\nRun: "), "{}: no options", path.display());
+        for field in ["Package", "Run", "Finds"] {
+            let line = format!("\n{field}: ");
+            assert!(text.contains(&line), "{}: no {field}", path.display());
+        }
         // As GNU patch does: other lines of the files may have moved.
         let check = std::process::Command::new("patch")
             .args(["--dry-run", "--strip", "1", "--silent", "--input"])

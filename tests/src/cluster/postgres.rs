@@ -71,6 +71,8 @@ impl Postgres {
         let mut servers = Vec::new();
         for number in 0..2 {
             let mount = folder.join(format!("postgres-{number}"));
+            // Of an earlier run: its data would be used again.
+            let _ = std::fs::remove_dir_all(&mount);
             std::fs::create_dir_all(&mount).expect("the folder can be written");
             if own_disks {
                 let size = format!("size={DISK}");

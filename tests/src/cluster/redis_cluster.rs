@@ -44,6 +44,8 @@ impl RedisCluster {
         let mut servers = Vec::new();
         for number in 0..SERVERS {
             let folder = folder.join(format!("redis-{number}"));
+            // Of an earlier run: its servers would be in another cluster.
+            let _ = std::fs::remove_dir_all(&folder);
             std::fs::create_dir_all(&folder).expect("the folder can be written");
             let (port, bus_port) = (ports::free(1), ports::free(1));
             let child = spawn(&folder, port, bus_port);

@@ -27,18 +27,20 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_secs(2);
 /// Notifications of one priority that are submitted within a short time, by this number of clients, so that
 /// the provider's rate makes them wait.
 const BURST: (usize, usize) = (8, 20);
-const BURST_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Other notifications from one burst to the next.
+const NOTIFICATIONS_PER_BURST: u32 = 150;
 
 /// Concurrent exchanges of one temporary token.
 const EXCHANGES: usize = 3;
 
-/// Sign-ins whose refresh tokens are used.
+/// Sign-ins whose refresh tokens are used, at a rate of ten notifications per second.
 const FAMILIES: u64 = 12;
 
 /// Maximum number of people whose responses are compared.
 const MAX_ACCOUNTS: usize = 200;
 
-/// Maximum time to wait at the end until the status of a notification is final.
+/// Maximum time to wait at the end until the status of all notifications is final.
 const MAX_WAIT_FOR_STATUS: Duration = Duration::from_secs(180);
 
 /// What all clients share.
@@ -286,15 +288,16 @@ impl Workload {
         (outcome.status, child)
     }
 
-    /// Records the status of a notification once it is final, or after a time limit.
-    async fn final_status(&self, id: &str) {
-        let start = tokio::time::Instant::now();
+    /// Records the status of a notification once it is final, or at the deadline. The status is read at
+    /// least once.
+    async fn final_status(&self, id: &str, deadline: tokio::time::Instant) {
         let mut state = "unknown".to_owned();
-        while start.elapsed() < MAX_WAIT_FOR_STATUS {
+        loop {
             let client = self.client.with_token(&self.service.lock());
             let outcome = Outcome::of(client.get(&format!("/notifications/{id}"))).await;
             state = outcome.text("/status").unwrap_or(state);
-            if matches!(&*state, "SENT" | "DELIVERED" | "FAILED" | "CANCELLED") {
+            let is_final = matches!(&*state, "SENT" | "DELIVERED" | "FAILED" | "CANCELLED");
+            if is_final || tokio::time::Instant::now() >= deadline {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -314,7 +317,8 @@ impl Clients {
         let period = Duration::from_secs(1) / workload.rate.max(1);
         let own = &workload;
         at_rate(&mut tasks, own, 1, period, |own, random| own.submit(random));
-        at_rate(&mut tasks, own, 5, BURST_INTERVAL, |own, random| {
+        let burst_period = period * NOTIFICATIONS_PER_BURST;
+        at_rate(&mut tasks, own, 5, burst_period, |own, random| {
             own.burst(random)
         });
         at_rate(&mut tasks, own, 2, period, |own, random| own.read(random));
@@ -324,7 +328,8 @@ impl Clients {
         at_rate(&mut tasks, own, 4, period * 20, |own, random| {
             own.exchange(random)
         });
-        for number in 0..FAMILIES {
+        let families = (FAMILIES * u64::from(workload.rate) / 10).clamp(2, FAMILIES);
+        for number in 0..families {
             let own = Arc::clone(&workload);
             let random = fastrand::Rng::with_seed(workload.seed ^ (100 + number));
             tasks.spawn(own.refresh_family(number, random));
@@ -341,8 +346,9 @@ impl Clients {
         workload.ended.cancel();
         tasks.join_all().await;
         let accepted = std::mem::take(&mut *workload.accepted.lock());
+        let deadline = tokio::time::Instant::now() + MAX_WAIT_FOR_STATUS;
         for ids in accepted.chunks(16) {
-            let reads = ids.iter().map(|id| workload.final_status(id));
+            let reads = ids.iter().map(|id| workload.final_status(id, deadline));
             futures_util::future::join_all(reads).await;
         }
     }
