@@ -66,6 +66,20 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
         };
         let rows = ["ada@example.com", "eve@example.com", "bob@example.com"].map(row);
         store.suppress(&rows, START).await.expect("stored");
+        let phone = crate::store::SuppressionRow {
+            kind: list.kind(crate::notification::Channel::Sms),
+            ..row("+431234567")
+        };
+        store.suppress(&[phone], START).await.expect("stored");
+        for (filter, count) in [
+            ("channel=sms", 1),
+            ("list=unsubscribed", 0),
+            ("reason=x", 0),
+        ] {
+            let (_, found) = served.read(&format!("suppression?{filter}")).await;
+            let entries = found["entries"].as_array().map(Vec::len);
+            assert_eq!(entries, Some(count), "{filter}: {found}");
+        }
         let hash = hex::encode(crate::address::hash("ada@example.com"));
         let (status, found) = served.read(&format!("suppression?hash={hash}")).await;
         let entries = found["entries"].as_array().expect("entries");
@@ -79,7 +93,7 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
         assert_eq!(facts, ["suppressed", "email", "mailbox_unknown"], "{found}");
         assert_eq!(entry["at"], json!(START));
         let (mut seen, mut cursor) = (0, String::new());
-        for _ in 0..4 {
+        for _ in 0..5 {
             let (_, page) = served.read(&format!("suppression?limit=1{cursor}")).await;
             seen += page["entries"].as_array().map_or(0, Vec::len);
             match page["nextCursor"].as_str() {
@@ -87,7 +101,7 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
                 None => break,
             }
         }
-        assert_eq!(seen, 3, "each entry is on one page");
+        assert_eq!(seen, 4, "each entry is on one page");
         let removal = json!({ "id": entries[0]["id"] });
         let (log, _guard) = CapturedLog::start();
         let removed = served.change("suppression/remove", &removal).await;

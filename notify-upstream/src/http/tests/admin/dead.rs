@@ -16,6 +16,13 @@ async fn dead_letters_are_selected_by_every_property() {
             (&id.clone().into(), &"script".into())
         );
         let code = letter["code"].as_str().expect("a code").to_owned();
+        assert_eq!(code, "message_refused_by_policy");
+        let expected = json!({
+            "notificationId": id, "at": START, "channel": "email", "priority": "NORMAL", "attempts": 1,
+            "code": code, "recipientKind": "email", "template": "welcome", "provider": "script",
+            "lastReply": "550 5.7.1",
+        });
+        assert_eq!(*letter, expected);
         let matching = [
             format!("code={code}"),
             "provider=script&template=welcome&channel=email".to_owned(),
@@ -64,6 +71,7 @@ async fn dead_letters_are_selected_by_every_property() {
             &first["isTruncated"],
         );
         assert_eq!(page, (&json!(id), &json!(true)), "the oldest: {first}");
+        assert_eq!(first["deadLetters"].as_array().map(Vec::len), Some(1));
         let (_, all) = served.read("dead").await;
         assert_eq!(all["deadLetters"][1]["notificationId"], json!(other));
         assert_eq!(all["isTruncated"], false);

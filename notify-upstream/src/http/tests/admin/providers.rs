@@ -21,6 +21,9 @@ async fn queue_shows_depth_and_age_by_priority() {
             (&"email".into(), &"LOW".into())
         );
         assert_eq!(waiting[0]["oldestAgeSeconds"], 90.0);
+        assert_eq!(waiting[0]["oldestAt"], json!(START));
+        let facts = (&waiting[0]["depth"], &waiting[0]["retries"]);
+        assert_eq!(facts, (&json!(1), &json!(0)), "{queue}");
         served.deliver().await;
         served.shutdown.cancel();
     }
