@@ -139,6 +139,7 @@ async fn sign_ins_are_listed_by_every_property() {
             "user=%25",
             "reason=throttled",
             "since=2100-01-01T00:00:00Z",
+            "until=2000-01-01T00:00:00Z",
         ] {
             let (status, found) = read(&url, &format!("sign-ins?{nothing}")).await;
             assert_eq!((status, outcomes(&found).len()), (200, 0), "{nothing}");
@@ -350,8 +351,13 @@ async fn throttled_network_is_released_by_id_or_name() {
         let client = client_at("192.0.2.78");
         let refused = flow.sign_in(&client, &sign_in).await;
         assert!(refused.is_err(), "the right password is throttled as well");
-        let other = release(&url, &json!({ "network": "198.51.100.0/24" })).await;
-        assert_eq!(other, (200, json!({ "released": 0 })), "another network");
+        for other in [
+            json!({ "network": "198.51.100.0/24" }),
+            json!({ "id": "unknown" }),
+        ] {
+            let found = release(&url, &other).await;
+            assert_eq!(found, (200, json!({ "released": 0 })), "{other}");
+        }
         let (log, _guard) = CapturedLog::start();
         let released = release(&url, &body).await;
         assert_eq!(released, (200, json!({ "released": 1 })));
