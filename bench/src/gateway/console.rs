@@ -29,8 +29,8 @@ const PAGES: [&str; 2] = ["/live/requests", "/live/fragments/overview"];
 const FRACTION: f64 = 0.5;
 /// Requests per second at which memory is measured.
 const TAIL_RATE: u32 = 10_000;
-/// Time between the opening of the pages and the measurement.
-const WARM_UP: Duration = Duration::from_secs(2);
+/// Time between the opening of the pages and the measurement: until the overview is sent again.
+const WARM_UP: Duration = Duration::from_secs(6);
 /// Time after which a page looks whether it is closed.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
