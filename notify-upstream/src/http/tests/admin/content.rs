@@ -54,6 +54,35 @@ async fn templates_are_listed_and_previewed() {
     served.shutdown.cancel();
 }
 
+/// Returns the number of entries on pages of one entry.
+async fn entries_of_pages(served: &TestServer) -> usize {
+    let (mut seen, mut cursor) = (0, String::new());
+    for _ in 0..5 {
+        let (_, page) = served.read(&format!("suppression?limit=1{cursor}")).await;
+        seen += page["entries"].as_array().map_or(0, Vec::len);
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    seen
+}
+
+async fn assert_wrong_queries_are_refused(served: &TestServer) {
+    for (query, parameter) in [
+        ("hash=ada@example.com", "?hash"),
+        ("cursor=1", "?cursor"),
+        ("list=none", "?list"),
+        ("channel=fax", "?channel"),
+        ("limit=0", "?limit"),
+        ("limit=1001", "?limit"),
+        ("address=ada@example.com", "?address"),
+    ] {
+        let found = served.read(&format!("suppression?{query}")).await;
+        assert_problem(&found, 400, "invalid_request", Some(parameter));
+    }
+}
+
 #[tokio::test]
 async fn suppressed_address_is_found_by_hash_and_removed() {
     for (store, _database) in stores().await {
@@ -92,16 +121,11 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
         let facts = [&entry["list"], &entry["channel"], &entry["reason"]];
         assert_eq!(facts, ["suppressed", "email", "mailbox_unknown"], "{found}");
         assert_eq!(entry["at"], json!(START));
-        let (mut seen, mut cursor) = (0, String::new());
-        for _ in 0..5 {
-            let (_, page) = served.read(&format!("suppression?limit=1{cursor}")).await;
-            seen += page["entries"].as_array().map_or(0, Vec::len);
-            match page["nextCursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => break,
-            }
-        }
-        assert_eq!(seen, 4, "each entry is on one page");
+        assert_eq!(
+            entries_of_pages(&served).await,
+            4,
+            "each entry is on one page"
+        );
         let removal = json!({ "id": entries[0]["id"] });
         let (log, _guard) = CapturedLog::start();
         let removed = served.change("suppression/remove", &removal).await;
@@ -122,18 +146,7 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
                 .await;
             assert_problem(&found, 400, "invalid_request", Some("/id"));
         }
-        for (query, parameter) in [
-            ("hash=ada@example.com", "?hash"),
-            ("cursor=1", "?cursor"),
-            ("list=none", "?list"),
-            ("channel=fax", "?channel"),
-            ("limit=0", "?limit"),
-            ("limit=1001", "?limit"),
-            ("address=ada@example.com", "?address"),
-        ] {
-            let found = served.read(&format!("suppression?{query}")).await;
-            assert_problem(&found, 400, "invalid_request", Some(parameter));
-        }
+        assert_wrong_queries_are_refused(&served).await;
         served.shutdown.cancel();
     }
 }

@@ -4,6 +4,23 @@ use std::time::Duration;
 
 use super::*;
 
+async fn assert_wrong_selectors_are_refused(served: &TestServer) {
+    for (query, parameter) in [
+        ("channel=fax", "?channel"),
+        ("limit=0", "?limit"),
+        ("limit=1001", "?limit"),
+        ("code=", "?code"),
+        ("x=1", "?x"),
+        ("id=1", "?id"),
+        ("since=1h", "?since"),
+        ("until=now", "?until"),
+        ("template=..", "?template"),
+    ] {
+        let found = served.read(&format!("dead?{query}")).await;
+        assert_problem(&found, 400, "invalid_request", Some(parameter));
+    }
+}
+
 #[tokio::test]
 async fn dead_letters_are_selected_by_every_property() {
     for (store, _database) in stores().await {
@@ -50,20 +67,7 @@ async fn dead_letters_are_selected_by_every_property() {
                 "{query}"
             );
         }
-        for (query, parameter) in [
-            ("channel=fax", "?channel"),
-            ("limit=0", "?limit"),
-            ("limit=1001", "?limit"),
-            ("code=", "?code"),
-            ("x=1", "?x"),
-            ("id=1", "?id"),
-            ("since=1h", "?since"),
-            ("until=now", "?until"),
-            ("template=..", "?template"),
-        ] {
-            let found = served.read(&format!("dead?{query}")).await;
-            assert_problem(&found, 400, "invalid_request", Some(parameter));
-        }
+        assert_wrong_selectors_are_refused(&served).await;
         let other = served.dead_letter().await;
         let (_, first) = served.read("dead?limit=1").await;
         let page = (
