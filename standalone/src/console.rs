@@ -1,12 +1,14 @@
 //! The web console of this installation, and its one-time links.
 //!
 //! A link signs its holder in as operator. Its secret is in the fragment, which browsers do not
-//! send. Whoever can read the data folder can request links.
+//! send. Whoever can read the data folder can request links, with a secret that serves no other
+//! purpose and changes at every start: another program may listen on the console's port later.
 //!
 //! Depends on `development` for the secret of the admin routes, and on `lifecycle`.
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
@@ -17,6 +19,28 @@ use serde_json::Value;
 use crate::development::{ADMIN_TOKEN, DevelopmentServices};
 use crate::lifecycle::{Addresses, EnvironmentFile};
 
+/// The variable of `standalone.env` with the secret with which one-time links are requested.
+const LINK_SECRET: &str = "POSTERN_CONSOLE_LINK_SECRET";
+/// Maximum time for the console to answer a request for a link.
+const LINK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum bytes of that answer.
+const MAX_LINK_ANSWER_BYTES: usize = 4096;
+
+/// Creates the secret with which one-time links are requested until the next start: 256 random bits.
+///
+/// # Errors
+/// Status 69 if the system has no randomness.
+pub(crate) fn create_link_secret() -> Result<Secret, Exit> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes).map_err(|error| Exit::unavailable(error.to_string()))?;
+    Ok(Secret::new(hex::encode(bytes)))
+}
+
+/// Adds the secret with which one-time links are requested.
+pub(crate) fn store_link_secret(environment: &mut EnvironmentFile, secret: &Secret) {
+    environment.add(LINK_SECRET, secret.expose());
+}
+
 /// Builds the console over the admin listeners of this process. Users of the groups `admin` and
 /// `support` can sign in as well.
 ///
@@ -25,6 +49,7 @@ use crate::lifecycle::{Addresses, EnvironmentFile};
 pub(crate) fn build(
     addresses: &Addresses,
     development: &DevelopmentServices,
+    link_secret: Secret,
     clock: &Clock,
 ) -> Result<App, Exit> {
     let process = |kind: &str, admin: SocketAddr| {
@@ -45,7 +70,7 @@ pub(crate) fn build(
     let env: Env = development.variables(None).into_iter().collect();
     let config = config::parse("console", &text, |root| Config::read(root, &env))?;
     let config = Config {
-        link_secret: env.secret(ADMIN_TOKEN),
+        link_secret: Some(link_secret),
         ..config
     };
     App::build(config, clock.clone())
@@ -69,18 +94,35 @@ pub async fn console_link(folder: &Path) -> Result<Secret, Exit> {
             "no link from the console at {url} ({reason}); start postern with this --data-dir first"
         ))
     };
+    // What listens there may be another program by now.
     let request = reqwest::Client::builder()
         .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(LINK_TIMEOUT)
         .build()
         .map_err(|_| unavailable("cannot build an HTTP client"))?
         .post(format!("{url}/session/link"))
-        .bearer_auth(stored.get(ADMIN_TOKEN).unwrap_or_default());
+        .bearer_auth(stored.get(LINK_SECRET).unwrap_or_default());
     let answer = request.send().await;
-    let answer = answer.map_err(|_| unavailable("cannot connect"))?;
+    let mut answer = answer.map_err(|_| unavailable("cannot connect"))?;
     let status = answer.status();
-    let body: Value = answer.json().await.unwrap_or_default();
-    match body["secret"].as_str() {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = answer.chunk().await {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_LINK_ANSWER_BYTES {
+            return Err(unavailable("not an answer of the console"));
+        }
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let secret = body["secret"].as_str().filter(|secret| is_secret(secret));
+    match secret {
         Some(secret) => Ok(Secret::new(format!("{url}/#once={secret}"))),
         None => Err(unavailable(&format!("status {status}"))),
     }
+}
+
+/// Returns whether a text has the form of the secret of a link, so that nothing else is printed to a
+/// terminal.
+fn is_secret(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|it| it.is_ascii_hexdigit())
 }

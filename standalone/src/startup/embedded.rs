@@ -94,9 +94,11 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         &clock,
     ))
     .await?;
-    let console = console::build(&addresses, &development, &clock)?;
+    let link_secret = console::create_link_secret()?;
+    let mut environment = environment(&addresses, &folder, &development);
+    console::store_link_secret(&mut environment, &link_secret);
+    let console = console::build(&addresses, &development, link_secret, &clock)?;
     let console_link = console::link(addresses.console, &console.create_link()?);
-    let environment = environment(&addresses, &folder, &development);
     environment.write(folder.path())?;
     let mailbox = development.mailbox();
     let keys_ready = development.wait_for_keys();

@@ -1,10 +1,12 @@
+mod console_link;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::*;
 use crate::mail::Query;
-use crate::{console_link, greeting, service_token, user_token};
+use crate::{greeting, service_token, user_token};
 
 const PASSWORD: &str = "Correct horse battery 9";
 
@@ -379,55 +381,4 @@ async fn foreign_host_headers_are_rejected_by_all_parts() {
         .expect("JSON");
     assert_eq!(refused["code"], "invalid_header", "{refused}");
     running.stop().await;
-}
-
-/// Returns the part of a link after `#once=`.
-fn secret_of(link: &postern_common::Secret) -> String {
-    let (_, secret) = link.expose().split_once("/#once=").expect("a link");
-    secret.to_owned()
-}
-
-async fn console(running: &Running, path: &str, body: &Value) -> (u16, Value) {
-    let url = running.variable("POSTERN_CONSOLE_URL").expect("a console");
-    let request = reqwest::Client::new().post(format!("{url}{path}"));
-    let answer = request.json(body).send().await.expect("answer");
-    (answer.status().as_u16(), answer.json().await.expect("JSON"))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn console_link_signs_in_once_and_shows_the_parts() {
-    let folder = tempfile::tempdir().expect("folder");
-    let var = folder.path().join("var");
-    let running = start(options(&folder)).await.expect("started");
-    let first = running.console_link().expect("a link").clone();
-    let text = greeting(&running, "postern", Duration::ZERO);
-    assert!(text.contains(first.expose()), "{text}");
-    let file = std::fs::read_to_string(var.join("standalone.env")).expect("written");
-    assert!(!file.contains(&secret_of(&first)), "the link is not stored");
-    let link = console_link(&var).await.expect("a new link");
-    for (secret, expected) in [(&first, 401), (&link, 200), (&link, 401)] {
-        let body = json!({ "secret": secret_of(secret) });
-        let (status, answer) = console(&running, "/session/exchange", &body).await;
-        assert_eq!(status, expected, "{answer}");
-    }
-    let link = console_link(&var).await.expect("a new link");
-    let body = json!({ "secret": secret_of(&link) });
-    let (_, answer) = console(&running, "/session/exchange", &body).await;
-    let token = answer["token"].as_str().expect("a token");
-    let url = running.variable("POSTERN_CONSOLE_URL").expect("a console");
-    for (page, expected) in [("upstreams", "identity-pool"), ("providers", "smtp")] {
-        let url = format!("{url}/fragments/{page}");
-        let request = reqwest::Client::new().get(url).bearer_auth(token);
-        let answer = request.send().await.expect("answer").text().await;
-        let html = answer.expect("a page");
-        assert!(html.contains(expected), "{page}: {html}");
-    }
-    // The gateway does not know the token.
-    assert_eq!(get(&running, "/auth/me", token).await.0, 401);
-    running.stop().await;
-    let stopped = console_link(&var).await.expect_err("stopped");
-    assert_eq!(
-        (stopped.status(), stopped.message().lines().count()),
-        (69, 1)
-    );
 }
