@@ -67,7 +67,8 @@ fn require_regular(is_regular: bool) -> io::Result<()> {
 fn too_large(max_bytes: usize) -> io::Error {
     let limit = match max_bytes {
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-        bytes => format!("{} KiB", bytes >> 10),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} bytes"),
     };
     io::Error::new(ErrorKind::FileTooLarge, format!("is larger than {limit}"))
 }
@@ -102,7 +103,7 @@ mod tests {
         // It has no length, and content.
         let status = Path::new("/proc/self/status");
         assert!(read_regular(status, 64 << 10).is_ok_and(|it| !it.is_empty()));
-        assert_eq!(reason(read_regular(status, 8)), "is larger than 0 KiB");
+        assert_eq!(reason(read_regular(status, 8)), "is larger than 8 bytes");
     }
 
     #[test]

@@ -15,10 +15,11 @@
 //!    [`dependency`] and [`process_metrics`], [`admin_api`] protects routes for operators, and [`timeline`]
 //!    serves what happened to a person.
 //!
-//! [`clock`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
+//! [`clock`], [`files`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
 //! [`weighted`] by those that call others.
 
 pub mod clock;
+pub mod files;
 pub mod secret;
 
 pub mod backoff;

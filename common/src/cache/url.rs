@@ -1,5 +1,6 @@
 //! Parsing of cache URLs.
 
+use std::path::Path;
 use std::time::Duration;
 
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
@@ -7,6 +8,10 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode
 use url::Url;
 
 use super::redis::RedisServerKind;
+use crate::files::read_regular;
+
+/// Maximum bytes of the certificate authorities.
+const MAX_CA_FILE_BYTES: usize = 4 << 20;
 
 /// A parsed cache URL.
 pub(super) struct CacheUrl {
@@ -210,8 +215,8 @@ impl<'a> UrlParts<'a> {
         if !self.tls {
             return Err("ca is for the schemes that begin with rediss".to_owned());
         }
-        let pem =
-            std::fs::read(&path).map_err(|error| format!("cannot read ca {path}: {error}"))?;
+        let pem = read_regular(Path::new(&*path), MAX_CA_FILE_BYTES)
+            .map_err(|error| format!("cannot read ca {path}: {error}"))?;
         Ok(Some(TlsCertificates {
             client_tls: None,
             root_cert: Some(pem),

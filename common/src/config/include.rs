@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
@@ -10,6 +11,7 @@ use glob::{MatchOptions, Pattern};
 use super::source::{LocatedMistake, SourceTexts};
 use crate::decode::{self, Mistake, Mistakes, Node, Object, Value, Weight};
 use crate::exit::Exit;
+use crate::files::read_regular_text;
 
 /// The key whose patterns name the files to include.
 const INCLUDE: &str = "include";
@@ -17,7 +19,7 @@ const INCLUDE: &str = "include";
 /// Maximum number of files that one pattern matches.
 const MAX_MATCHES: usize = 10_000;
 /// Maximum bytes of all included files.
-const MAX_INCLUDED_BYTES: u64 = 64 << 20;
+const MAX_INCLUDED_BYTES: usize = 64 << 20;
 
 /// As in a shell, `*` matches no name that begins with a dot, such as the lock file of an editor.
 const GLOB_OPTIONS: MatchOptions = MatchOptions {
@@ -117,9 +119,6 @@ impl ConfigFiles {
         let name = path.display().to_string();
         let unreadable = |error| format!("{name}: cannot read: {error}");
         let canonical = path.canonicalize().map_err(unreadable)?;
-        if !canonical.is_file() {
-            return Err(format!("{name}: is not a regular file"));
-        }
         if Path::new(&self.main.name)
             .canonicalize()
             .is_ok_and(|main| main == canonical)
@@ -129,12 +128,13 @@ impl ConfigFiles {
         if !seen.insert(canonical) {
             return Ok(());
         }
-        let included = self.included.iter().map(|file| file.text.len() as u64);
-        let bytes = path.metadata().map_err(unreadable)?.len();
-        if bytes.saturating_add(included.sum()) > MAX_INCLUDED_BYTES {
-            return Err(format!("{name}: the included files have more than 64 MiB"));
-        }
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let included = self.included.iter().map(|file| file.text.len());
+        let left = MAX_INCLUDED_BYTES.saturating_sub(included.sum::<usize>());
+        let text = read_regular_text(path, left).map_err(|error| match error.kind() {
+            ErrorKind::FileTooLarge => format!("{name}: the included files have more than 64 MiB"),
+            ErrorKind::InvalidInput => format!("{name}: {error}"),
+            _ => unreadable(error),
+        })?;
         self.included.push(NamedText { name, text });
         Ok(())
     }

@@ -8,6 +8,7 @@ use super::{IdentityConfig, Pool, ServiceAccount, issuer};
 use crate::Secret;
 use crate::config::Env;
 use crate::decode::{Field, Object};
+use crate::files::read_regular_text;
 use crate::token::Issuer;
 
 /// A value from the file. `is_present` prevents a mistyped value from being reported as missing as
@@ -45,6 +46,9 @@ struct PoolKeyNames {
     client_id: &'static str,
     client_secret: &'static str,
 }
+
+/// Maximum bytes of a file with a secret.
+const MAX_SECRET_FILE_BYTES: usize = 64 << 10;
 
 const ACTOR_KEYS: PoolKeyNames = PoolKeyNames {
     table: "actor",
@@ -209,7 +213,7 @@ fn secret_file(
         if env.get(variable).is_some() {
             return None;
         }
-        match std::fs::read_to_string(Path::new(&path)) {
+        match read_regular_text(Path::new(&path), MAX_SECRET_FILE_BYTES) {
             Ok(text) if !text.trim().is_empty() => {
                 Some(Secret::from(text.trim_end_matches(['\r', '\n'])))
             }

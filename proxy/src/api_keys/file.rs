@@ -8,11 +8,15 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use postern_common::exit::Exit;
+use postern_common::files::read_regular_text;
 
 use crate::api_keys::ApiKeys;
 
 /// Permission bit for writing by others.
 const OTHERS_MAY_WRITE: u32 = 0o002;
+
+/// Maximum bytes of the file: about 400,000 keys.
+const MAX_FILE_BYTES: usize = 64 << 20;
 
 /// A file and the keys that were read from it.
 #[derive(Debug)]
@@ -28,7 +32,7 @@ pub(super) fn read(path: &Path) -> Result<String, Exit> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Exit::usage(format!("{}: cannot read: {error}", path.display()))
     };
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+    let text = read_regular_text(path, MAX_FILE_BYTES).map_err(|error| unreadable(&error))?;
     let file = std::fs::metadata(path).map_err(|error| unreadable(&error))?;
     if file.permissions().mode() & OTHERS_MAY_WRITE != 0 {
         return Err(unreadable(&"all users may write it"));

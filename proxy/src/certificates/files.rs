@@ -4,12 +4,16 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use postern_common::exit::Exit;
+use postern_common::files::read_regular;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use crate::config::{AcmeConfig, UpstreamTlsConfig};
+
+/// Maximum bytes of a file: revocation lists of large authorities have some MiB.
+pub(super) const MAX_FILE_BYTES: usize = 64 << 20;
 
 /// A mistake in a file: the key of the configuration that names it, with a leading dot, and the
 /// reason. The key is empty if files do not match each other.
@@ -54,9 +58,14 @@ fn error_of<T>(result: Option<&Result<T, Exit>>) -> Option<Exit> {
     }
 }
 
+fn read_pem(path: &Path) -> Result<Vec<u8>, Exit> {
+    read_regular(path, MAX_FILE_BYTES).map_err(|error| unreadable(path, &error))
+}
+
 /// Reads the certificates of a PEM file, at least one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let pem = read_pem(path)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
         Ok(_) => Err(Exit::usage(format!(
@@ -69,7 +78,8 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 
 /// Reads the first private key of a PEM file.
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, &error))
+    let pem = read_pem(path)?;
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unreadable(path, &error))
 }
 
 /// Reads the certificate authorities of a PEM file.
@@ -87,8 +97,8 @@ pub(super) fn authorities(path: &Path) -> Result<RootCertStore, Exit> {
 pub(super) fn revocation_lists(
     path: &Path,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, Exit> {
-    let all: Result<Vec<_>, _> =
-        CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect);
+    let pem = read_pem(path)?;
+    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
         Ok(_) => Err(Exit::usage(format!(

@@ -9,6 +9,7 @@ use std::path::Path;
 use aws_lc_rs::digest;
 use der::{Decode, Encode, Header, Reader, SliceReader};
 use postern_common::exit::Exit;
+use postern_common::files::read_regular;
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm};
 use x509_ocsp::{BasicOcspResponse, CertStatus, OcspResponse, OcspResponseStatus, SingleResponse};
 use x509_parser::certificate::X509Certificate;
@@ -16,6 +17,9 @@ use x509_parser::certificate::X509Certificate;
 use crate::certificates::files::unreadable;
 use crate::certificates::leaf;
 use crate::certificates::slot::LoadedCertificate;
+
+/// Maximum bytes of a file with a response, which has a few KiB.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
 /// Maximum difference between the clocks of gateway and responder, in seconds.
 const MAX_CLOCK_SKEW_S: i64 = 300;
@@ -226,7 +230,8 @@ pub(super) fn read_staple(
     loaded: &LoadedCertificate,
     now: i64,
 ) -> Result<Staple, String> {
-    let der = std::fs::read(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let der = read_regular(path, MAX_RESPONSE_BYTES)
+        .map_err(|error| format!("cannot be read: {error}"))?;
     let certificate = loaded.certified.cert.first().ok_or("no certificate")?;
     let subject = Subject::new(certificate, loaded.issuer());
     subject
@@ -239,7 +244,7 @@ pub(super) fn read_staple(
 /// # Errors
 /// Status 64 with the path.
 pub(super) fn check_file(path: &Path) -> Result<(), Exit> {
-    let der = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
+    let der = read_regular(path, MAX_RESPONSE_BYTES).map_err(|error| unreadable(path, &error))?;
     match OcspResponse::from_der(&der) {
         Ok(_) => Ok(()),
         Err(_) => Err(unreadable(path, &OcspError::Malformed)),

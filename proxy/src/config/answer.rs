@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use postern_common::decode::Object;
 use postern_common::exit::Exit;
+use postern_common::files::read_regular;
 
 use crate::config::header_changes::read_fields;
 use crate::config::{PathPattern, RedirectTarget, RoutePattern, Template};
@@ -244,20 +245,9 @@ impl BodyFile {
 
     fn read(&self) -> Result<Bytes, String> {
         let name = self.path.display();
-        let unreadable = |error| format!("{name}: cannot read: {error}");
-        let metadata = std::fs::metadata(&self.path).map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(format!("{name}: is not a regular file"));
-        }
-        if metadata.len() > MAX_BODY_BYTES as u64 {
-            return Err(format!("{name}: is larger than 1 MiB"));
-        }
-        let contents = std::fs::read(&self.path).map_err(unreadable)?;
-        // It may have grown since.
-        match contents.len() <= MAX_BODY_BYTES {
-            true => Ok(contents.into()),
-            false => Err(format!("{name}: is larger than 1 MiB")),
-        }
+        let contents = read_regular(&self.path, MAX_BODY_BYTES);
+        let contents = contents.map_err(|error| format!("{name}: cannot read: {error}"))?;
+        Ok(contents.into())
     }
 
     fn load(&mut self) -> Result<(), Exit> {

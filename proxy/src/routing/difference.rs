@@ -24,6 +24,10 @@ use callers::{CallerKind, addresses, callers};
 pub use request_space::TooManyRequests;
 use request_space::{MAX_REQUESTS, METHODS, Representative, representatives};
 
+/// Decisions that are compared for each of the maximum kinds of requests: most routes have few kinds of
+/// callers, and the requests of a pair of routes are compared once.
+const COMPARED_PER_REQUEST: usize = 5;
+
 /// A change of the decision on some requests, with an example.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
@@ -65,6 +69,18 @@ pub struct DecisionSummary {
     identity: String,
 }
 
+/// Route, decision and status.
+type DecisionKind = (Option<String>, String, Option<u16>);
+
+/// The changes that were found, and the number of decisions that may still be compared.
+struct Comparison {
+    found: Vec<Difference>,
+    /// Routes, decisions and caller of the changes.
+    seen: HashSet<(Option<String>, DecisionKind, DecisionKind)>,
+    remaining: usize,
+    max: usize,
+}
+
 /// A configuration and its route table.
 struct Side<'c> {
     config: &'c Config,
@@ -83,7 +99,8 @@ pub fn differences(old: &Config, new: &Config) -> Result<Vec<Difference>, TooMan
     differences_within(old, new, MAX_REQUESTS)
 }
 
-/// Returns the changes as [`differences`] does, of at most `max` kinds of requests.
+/// Returns the changes as [`differences`] does, of at most `max` kinds of requests, and five times as
+/// many with their callers and client addresses.
 ///
 /// # Errors
 /// The routes distinguish more.
@@ -95,7 +112,7 @@ pub(crate) fn differences_within(
     let requests = representatives(&old.routes, &new.routes, max)?;
     let sides = [Side::new(old), Side::new(new)];
     let mut compared = HashSet::new();
-    let mut found = Vec::new();
+    let mut comparison = Comparison::new(max.saturating_mul(COMPARED_PER_REQUEST));
     for request in &requests {
         let headers = header_map(&request.headers);
         for method in METHODS {
@@ -114,11 +131,11 @@ pub(crate) fn differences_within(
                 .zip(matches)
                 .any(|(side, found)| side.has_redirect(found));
             if compared.insert(matches) || has_redirect {
-                compare(&sides, matches, &lookup, request, &mut found);
+                compare(&sides, matches, &lookup, request, &mut comparison)?;
             }
         }
     }
-    Ok(without_repetitions(found))
+    Ok(comparison.found)
 }
 
 /// Compares the decisions on one request for all callers.
@@ -127,16 +144,19 @@ fn compare(
     matches: [RouteMatch; 2],
     lookup: &RouteRequest<'_>,
     request: &Representative,
-    found: &mut Vec<Difference>,
-) {
+    comparison: &mut Comparison,
+) -> Result<(), TooManyRequests> {
     let [old, new] = sides;
     let policies = [old.policy(matches[0]), new.policy(matches[1])];
     let lists = [
         access_list(&old.table, matches[0]),
         access_list(&new.table, matches[1]),
     ];
-    let callers = callers(policies);
-    for address in addresses(lists) {
+    let callers = callers(policies, comparison.remaining);
+    let callers = callers.ok_or(TooManyRequests::Callers(comparison.max))?;
+    let addresses = addresses(lists);
+    comparison.count(callers.len().saturating_mul(addresses.len()))?;
+    for address in addresses {
         let mut changes: Vec<(&CallerKind, DecisionSummary, DecisionSummary)> = Vec::new();
         for kind in &callers {
             let before = old.decide(matches[0], lookup, kind, address);
@@ -153,7 +173,7 @@ fn compare(
             changes.truncate(1);
         }
         for (kind, before, after) in changes {
-            found.push(Difference {
+            comparison.add(Difference {
                 method: lookup.method.to_owned(),
                 host: request.host.clone(),
                 target: match request.query.as_str() {
@@ -169,15 +189,7 @@ fn compare(
             });
         }
     }
-}
-
-/// Removes changes with the same routes, decisions and caller as an earlier one.
-fn without_repetitions(found: Vec<Difference>) -> Vec<Difference> {
-    let mut seen = HashSet::new();
-    found
-        .into_iter()
-        .filter(|it| seen.insert((it.caller.clone(), it.old.kind(), it.new.kind())))
-        .collect()
+    Ok(())
 }
 
 fn header_map(fields: &[(String, String)]) -> HeaderMap {
@@ -188,6 +200,34 @@ fn header_map(fields: &[(String, String)]) -> HeaderMap {
             Some((name, HeaderValue::try_from(value.as_str()).ok()?))
         })
         .collect()
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    fn new(max: usize) -> Self {
+        Self {
+            found: Vec::new(),
+            seen: HashSet::new(),
+            remaining: max,
+            max,
+        }
+    }
+
+    /// Counts decisions before they are compared.
+    fn count(&mut self, decisions: usize) -> Result<(), TooManyRequests> {
+        let remaining = self.remaining.checked_sub(decisions);
+        self.remaining = remaining.ok_or(TooManyRequests::Callers(self.max))?;
+        Ok(())
+    }
+
+    /// Adds a change, unless an earlier one has the same routes, decisions and caller.
+    fn add(&mut self, it: Difference) {
+        let key = (it.caller.clone(), it.old.kind(), it.new.kind());
+        if self.seen.insert(key) {
+            self.found.push(it);
+        }
+    }
 }
 
 // === impl Side ===
@@ -296,7 +336,7 @@ impl DecisionSummary {
     }
 
     /// Returns what a group of changes has in common: the route, the decision and the status.
-    fn kind(&self) -> (Option<String>, String, Option<u16>) {
+    fn kind(&self) -> DecisionKind {
         (self.route.clone(), self.decision.clone(), self.status)
     }
 

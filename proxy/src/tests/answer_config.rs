@@ -99,8 +99,8 @@ fn unusable_response_file_is_rejected() {
             "none",
             "none: cannot read: No such file or directory (os error 2)",
         ),
-        ("large", "large: is larger than 1 MiB"),
-        (".", ".: is not a regular file"),
+        ("large", "large: cannot read: is larger than 1 MiB"),
+        (".", ".: cannot read: is not a regular file"),
     ] {
         let text = format!(
             "[[listen]]\naddress = \"127.0.0.1:1\"\n[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"\n\

@@ -197,6 +197,33 @@ async fn text_that_does_not_load_is_refused_with_its_lines() {
 }
 
 #[tokio::test]
+async fn check_does_not_wait_for_a_named_pipe() {
+    let gateway = start().await;
+    let pipe = gateway.log.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let (before, pipe) = (file_text(&gateway), pipe.display());
+    for (key, table) in [
+        ("api_keys", format!("[api_keys]\nfile = \"{pipe}\"\n")),
+        (
+            "upstream.piped",
+            format!(
+                "[upstream.piped]\naddresses = [\"127.0.0.1:9\"]\ntls = {{ name = \"a.test\", ca = \"{pipe}\" }}\n"
+            ),
+        ),
+    ] {
+        let report = check(&gateway, &format!("{before}{table}")).await;
+        let error = &report["errors"][0];
+        assert!(
+            error["key"].as_str().unwrap_or_default().starts_with(key),
+            "{report}"
+        );
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains("is not a regular file"), "{report}");
+    }
+}
+
+#[tokio::test]
 async fn check_reports_lines_tests_and_witnesses() {
     let gateway = start().await;
     let before = file_text(&gateway);

@@ -12,9 +12,10 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use postern_common::exit::Exit;
+use postern_common::files::read_regular;
 use reqwest::redirect;
 
-use crate::certificates::files::unreadable;
+use crate::certificates::files::{MAX_FILE_BYTES, unreadable};
 
 /// Maximum time of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,7 +39,8 @@ impl AcmeHttpClient {
             .redirect(redirect::Policy::none())
             .timeout(REQUEST_TIMEOUT);
         if let Some(path) = ca {
-            let pem = std::fs::read(path).map_err(|error| unreadable(path, &error))?;
+            let pem =
+                read_regular(path, MAX_FILE_BYTES).map_err(|error| unreadable(path, &error))?;
             let roots = reqwest::Certificate::from_pem_bundle(&pem);
             builder = builder.tls_certs_only(roots.map_err(|error| unreadable(path, &error))?);
         }

@@ -35,11 +35,15 @@ pub(super) enum CallerKind {
 /// Users: a rule accepts one of its groups together with all of its scopes and claims, so a user
 /// that two rules treat differently exists if and only if one with at most one group of each, and
 /// the scopes and claims of none, either or both, does. Services: each name, and a name that no
-/// rule has.
-pub(super) fn callers(policies: [Option<&RoutePolicy>; 2]) -> Vec<CallerKind> {
+/// rule has. Returns `None` if there may be more than `max` kinds of users.
+pub(super) fn callers(policies: [Option<&RoutePolicy>; 2], max: usize) -> Option<Vec<CallerKind>> {
     let [old, new] = policies.map(rules);
     let mut callers = vec![CallerKind::Anonymous];
     let users = [old, new].map(|rules| rules.and_then(|rules| rules.users.as_ref()));
+    let [old_count, new_count] = users.map(|rule| rule.map_or(0, |rule| rule.groups.len()));
+    if (old_count + 1).saturating_mul(new_count + 1) > max {
+        return None;
+    }
     let [old_groups, new_groups] =
         users.map(|rule| rule.map(|rule| rule.groups.clone()).unwrap_or_default());
     let user_scopes = combinations(users.map(|rule| rule.map(|rule| rule.scopes.as_slice())));
@@ -73,7 +77,7 @@ pub(super) fn callers(policies: [Option<&RoutePolicy>; 2]) -> Vec<CallerKind> {
             scopes: scopes.clone(),
         }));
     }
-    callers
+    Some(callers)
 }
 
 fn rules(policy: Option<&RoutePolicy>) -> Option<&CallerRules> {
