@@ -92,9 +92,12 @@ fn label_values(alert: &Value) -> Vec<String> {
     values.map(|value| format!("{name}/{value}")).collect()
 }
 
-/// Repeats an action until these alerts fire.
+/// Repeats an action until these alerts fire, of which none fires before.
 async fn until_firing(prometheus: u16, expected: &[&str], mut action: impl AsyncFnMut()) {
-    let mut last = BTreeSet::new();
+    let mut last = firing(prometheus).await;
+    let fires_early = |alert: &&&str| last.contains(**alert);
+    let early: Vec<_> = expected.iter().filter(fires_early).collect();
+    assert!(early.is_empty(), "{early:?} fire before their fault");
     let mut poll = tokio::time::interval(POLL_INTERVAL);
     let waiting = async {
         loop {

@@ -110,8 +110,8 @@ pub(super) async fn assert_expiry_keeps_the_place(console: &Console, postern: &P
     let script = "const link = document.querySelector('nav:not([hidden]) a[href=\"/upstreams\"]'); \
         if (link) link.click(); return document.querySelector('#sign-in') !== null";
     console.wait_for(script).await;
-    let reason = console.browser().find("#sign-in-reason").await.text().await;
-    assert!(reason.contains("expired"), "{reason}");
+    let reason = "return document.querySelector('#sign-in-reason').innerText.includes('expired')";
+    console.wait_for(reason).await;
     assert!(console.browser().address().await.ends_with("/upstreams"));
     let focused = "return document.activeElement.name";
     assert_eq!(console.browser().run(focused).await, "email");
