@@ -130,10 +130,14 @@ impl ConfigFiles {
         }
         let included = self.included.iter().map(|file| file.text.len());
         let left = MAX_INCLUDED_BYTES.saturating_sub(included.sum::<usize>());
-        let text = read_regular_text(path, left).map_err(|error| match error.kind() {
-            ErrorKind::FileTooLarge => format!("{name}: the included files have more than 64 MiB"),
-            ErrorKind::InvalidInput => format!("{name}: {error}"),
-            _ => unreadable(error),
+        let text = read_regular_text(path, left).map_err(|error| {
+            if error.kind() == ErrorKind::FileTooLarge {
+                format!("{name}: the included files have more than 64 MiB")
+            } else if error.kind() == ErrorKind::InvalidInput {
+                format!("{name}: {error}")
+            } else {
+                unreadable(error)
+            }
         })?;
         self.included.push(NamedText { name, text });
         Ok(())
