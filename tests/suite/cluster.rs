@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use postern_tests::cluster::checker::{MAX_OVERTAKING, check};
+use postern_tests::cluster::checker::{CONCURRENT_DELIVERIES, check};
 use postern_tests::cluster::faults::{KINDS, Schedule};
 use postern_tests::cluster::history::{Affected, Event, Record};
 use postern_tests::cluster::violation::Violation;
@@ -151,7 +151,7 @@ fn checker_finds_notifications_that_nobody_submitted() {
 
 #[test]
 fn checker_finds_a_wrong_order() {
-    let count = MAX_OVERTAKING + 2;
+    let count = CONCURRENT_DELIVERIES + 2;
     let number = |position: usize| u64::try_from(position).expect("a small number");
     let reversed = |records: &mut Vec<Record>| {
         for position in 0..count {

@@ -5,11 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::history::{Affected, Event, Record};
 use super::violation::Violation;
 
-/// Notifications that may be called before an older one of the same priority: twice the concurrent
-/// deliveries of all replicas. Claimed notifications are called in any order. They wait for the rate of
-/// the provider, which the replicas share without an order among them: while the claims of a replica
-/// on a busy machine wait, the others call theirs and claim again.
-pub const MAX_OVERTAKING: usize = 2 * 3 * 16;
+/// Concurrent deliveries of all replicas: notifications of this number may be called before an older
+/// one of the same priority, because claimed notifications are called in any order.
+pub const CONCURRENT_DELIVERIES: usize = 3 * 16;
 
 /// Time after a fault in which its consequences are seen: a killed process's notifications are taken
 /// over after 15 s, and a retry takes place within 30 s.
@@ -212,7 +210,7 @@ fn disordered(
             .flat_map(|(_, delivered)| delivered)
             .filter(|at| **at < first)
             .count();
-        if overtaken_by > MAX_OVERTAKING {
+        if overtaken_by > CONCURRENT_DELIVERIES {
             violations.push(Violation::OutOfOrder {
                 id: id.clone(),
                 overtaken_by,
