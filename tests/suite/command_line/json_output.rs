@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use postern_common::database::testing::sqlite;
 use postern_tests::config_file::conf;
@@ -308,6 +309,21 @@ async fn suppressions_are_printed(cluster: &NotifyCluster, replica: &Replica) {
     assert_eq!(removed[0]["removed"], 1);
 }
 
+/// Waits until two replayed notifications have failed again, and returns the objects of the last
+/// dry run. A status cannot tell: it is FAILED before the replay too.
+async fn both_are_dead_again(cluster: &NotifyCluster) -> Vec<Value> {
+    let polled = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            let would = notify(cluster, "postern-notify dead drop", &["--all", "--dry-run"]).await;
+            if would.len() == 3 {
+                return would;
+            }
+            cluster.provider.next_call_or_timeout().await;
+        }
+    });
+    polled.await.expect("both notifications are dead letters")
+}
+
 #[tokio::test]
 async fn notifications_print_documented_json() {
     let database = sqlite().await;
@@ -340,15 +356,7 @@ async fn notifications_print_documented_json() {
         let replayed = notify(&cluster, command, selection).await;
         assert_eq!(replayed[0]["replayed"], 1, "{command}");
     }
-    for id in &ids {
-        cluster.settled(&replica, id, "FAILED").await;
-    }
-    let would = notify(
-        &cluster,
-        "postern-notify dead drop",
-        &["--all", "--dry-run"],
-    )
-    .await;
+    let would = both_are_dead_again(&cluster).await;
     assert_eq!((would.len(), &would[2]["wouldDrop"]), (3, &Value::from(2)));
     let dropped = notify(&cluster, "postern-notify dead drop", &["--all", "--yes"]).await;
     assert_eq!(dropped[0]["dropped"], 2);

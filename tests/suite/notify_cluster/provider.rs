@@ -64,7 +64,7 @@ impl Provider {
     }
 
     /// Waits for the next call, for at most [`EVENT_POLL_TIMEOUT`].
-    pub(super) async fn next_call_or_timeout(&self) {
+    pub(crate) async fn next_call_or_timeout(&self) {
         let _ = tokio::time::timeout(EVENT_POLL_TIMEOUT, self.shared.changed.notified()).await;
     }
 
