@@ -278,6 +278,12 @@ impl Database {
         }
     }
 
+    /// Returns a URL without password and parameters, for a store that is not open.
+    #[must_use]
+    pub fn label_of(url: &str) -> String {
+        label::without_password(url)
+    }
+
     /// Returns the store's URL without password and parameters, for logs and error messages.
     #[must_use]
     pub fn label(&self) -> String {

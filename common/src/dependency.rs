@@ -1,6 +1,7 @@
 //! Availability of the systems that a process depends on: one log event when a system fails and one
 //! when it answers again, a gauge, and readiness.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,7 +25,7 @@ pub struct Dependencies {
 /// The availability of one dependency, as its callers observe it.
 #[derive(Debug)]
 pub struct Dependency {
-    name: &'static str,
+    name: Cow<'static, str>,
     address: String,
     up: IntGauge,
     readiness: Readiness,
@@ -76,25 +77,35 @@ impl Dependencies {
     #[must_use]
     pub fn required(&self, name: &'static str, address: impl Into<String>) -> Dependency {
         let check = self.health.check(name);
-        self.add(name, address.into(), Readiness::NotReady(check), false)
+        self.add(
+            name.into(),
+            address.into(),
+            Readiness::NotReady(check),
+            false,
+        )
     }
 
     /// Adds a dependency whose outage degrades the process. It counts as available until the first
     /// failure. `address` has no password.
     #[must_use]
-    pub fn optional(&self, name: &'static str, address: impl Into<String>) -> Dependency {
-        let degradation = self.health.degradation(name);
+    pub fn optional(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        address: impl Into<String>,
+    ) -> Dependency {
+        let name = name.into();
+        let degradation = self.health.degradation(name.clone());
         self.add(name, address.into(), Readiness::Degraded(degradation), true)
     }
 
     fn add(
         &self,
-        name: &'static str,
+        name: Cow<'static, str>,
         address: String,
         readiness: Readiness,
         is_up: bool,
     ) -> Dependency {
-        let up = self.up.with_label_values(&[name]);
+        let up = self.up.with_label_values(&[&*name]);
         up.set(i64::from(is_up));
         Dependency {
             name,
@@ -121,6 +132,12 @@ impl Dependency {
         }
     }
 
+    /// Returns whether the dependency answered when it was last asked.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
     /// Records an answer. Ends an outage, if there is one.
     pub fn record_success(&self) {
         if self.is_up.load(Ordering::Relaxed) {
@@ -138,7 +155,7 @@ impl Dependency {
         {
             let outage_s = ended.since.elapsed().as_secs();
             tracing::info!(
-                dependency = self.name,
+                dependency = &*self.name,
                 address = self.address,
                 outage_s,
                 failures = ended.failures,
@@ -170,7 +187,7 @@ impl Dependency {
         if let Some(suppressed) = self.limit.admit() {
             outage.is_logged = true;
             tracing::warn!(
-                dependency = self.name,
+                dependency = &*self.name,
                 address = self.address,
                 error = reason,
                 suppressed,

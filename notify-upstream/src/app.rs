@@ -6,6 +6,7 @@
 
 mod admin_listener;
 mod components;
+mod shards;
 mod shutdown;
 
 use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
@@ -13,70 +14,53 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use arc_swap::ArcSwap;
 use axum::Router;
 use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
-use postern_common::clock::Timestamp;
 use postern_common::database::Database;
-use postern_common::dependency::Dependency;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::startup::{ConfigOrigin, Listeners};
 use postern_common::token::Verifier;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use self::components::{
     actor_client, build_providers, build_tracer, cache_probe, load_templates, verifier,
     warn_without_mail_tokens,
 };
-use self::shutdown::{DeliveryTasks, retire_workers};
+use self::shards::{ShardOpener, ShardTasks, SharedParts, StoreSettings};
 use crate::config::Config;
-use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::SuppressionCache;
-use crate::delivery::unverified::UnverifiedQuota;
-use crate::dispatch::{
-    AttemptRunner, CompletedJob, DispatchContext, DispatchState, Dispatcher, ResultWriter,
-    WakeupPublisher,
-};
-use crate::housekeeping::{
-    CacheProbe, DelayedRowMover, ProviderPauses, StoreMaintenance, TemplateReloader,
-};
+use crate::dispatch::DispatchState;
+use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
 use crate::http::{AdminParts, ApiState};
-use crate::intake::group_commit::{self, SubmissionQueue};
 use crate::intake::quota::CallerQuota;
-use crate::lease::{LeaseClock, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
-use crate::notification::{Channel, OrderSequence};
-use crate::status::reader::{StatusBatcher, StatusReader};
-use crate::store::{SnapshotCache, Store, StoreError};
-use crate::templates::Templates;
+use crate::notification::ShardNumber;
+use crate::shard::{Shard, Shards};
+use crate::store::{StoreError, Stores};
 pub(crate) use components::provider_without_mail_tokens;
 
 /// The assembled service.
 pub struct App {
     config: Config,
-    context: DispatchContext,
     reloader: TemplateReloader,
-    health: Health,
-    database: Arc<Dependency>,
+    metrics: NotifyMetrics,
+    clock: Clock,
     verifier: Arc<Verifier>,
     service_client: ServiceClient,
     service: Arc<ApiState>,
     admin_parts: AdminParts,
-    batcher: StatusBatcher,
-    committer: group_commit::GroupCommitter,
-    result_writer: ResultWriter,
-    dispatchers: Vec<Dispatcher>,
+    /// The tasks of shard 0.
+    first: ShardTasks,
+    /// The other shards.
+    others: Vec<ShardOpener>,
     stop_delivery: CancellationToken,
-    suppression: Arc<SuppressionCache>,
-    opened: Database,
     cache_probe: CacheProbe,
     tracer: Option<Tracer>,
     span_export: Option<SpanExportTask>,
@@ -103,7 +87,8 @@ impl App {
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
-        let (opened, store) = open_store(&config, &clock).await?;
+        let settings = StoreSettings::of(&config);
+        let opened = settings.open(config.database.first_url(), &clock).await?;
         let cache = Cache::open(&config.cache).await?;
         let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
@@ -114,144 +99,61 @@ impl App {
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
         );
-        let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
+        let suppression = Arc::new(SuppressionCache::new(opened.1.clone(), clock.clone()));
         // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
-        let executor = AttemptExecutor {
-            templates: Arc::clone(&templates),
-            actors: actor_client(&config, &service_client, &metrics),
-            store: store.clone(),
-            providers: Arc::clone(&providers),
-            suppression: Arc::clone(&suppression),
-            unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
-        };
-        let quota = CallerQuota::new(
-            cache,
-            clock.clone(),
-            config.user_quota,
-            config.service_quota,
-        );
-        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store)
-            .await
-            .map_err(unavailable)?;
-        let stop_delivery = CancellationToken::new();
-        let (completed, completed_jobs) = mpsc::unbounded_channel();
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
-        let runner = AttemptRunner::new(
-            executor,
-            clock.clone(),
-            Arc::clone(&workers),
-            completed,
-            stop_delivery.clone(),
-            tracer.clone(),
+        let dispatch_states = dispatch_states(&config, &clock);
+        let parts = SharedParts {
+            actors: actor_client(&config, &service_client, &metrics),
+            clock,
+            cache,
+            metrics,
+            templates,
+            providers: Arc::clone(&providers),
+            suppression,
+            tracer,
+            stop_delivery: CancellationToken::new(),
+            dispatch_states,
+            settings,
+        };
+        let pauses = ProviderPauses::new(
+            opened.1.clone(),
+            providers,
+            Arc::clone(&parts.dispatch_states),
         );
-        let context = dispatch_context(&config, (store, metrics), clock, workers, runner);
-        let pauses = ProviderPauses::new(&context, providers);
         // Pauses must be known before the first call.
         pauses.sync().await.map_err(unavailable)?;
-        let parts = AppParts {
+        let database = parts.metrics.dependencies();
+        let database = Arc::new(database.required("database", opened.0.label()));
+        let (shard, first) = parts.build(0, opened, database).await?;
+        let service = api_state(&mut config, &parts, Arc::clone(&verifier), shard);
+        let service = Arc::new(service);
+        Ok(Self {
+            others: openers(&config, &parts, &service),
             config,
-            templates,
             reloader,
+            metrics: parts.metrics,
+            clock: parts.clock,
+            verifier,
+            service_client,
+            service,
             admin_parts: AdminParts {
                 pauses,
                 descriptions,
             },
-            opened,
-            verifier,
-            service_client,
-            suppression,
-            context,
-            completed_jobs,
-            stop_delivery,
-            cache_probe,
-            tracer,
-            span_export,
-        };
-        Ok(Self::assemble(parts, quota))
-    }
-
-    fn assemble(mut parts: AppParts, quota: CallerQuota) -> Self {
-        let context = parts.context;
-        let (submissions, committer) = SubmissionQueue::open(context.clone());
-        let (reader, batcher) =
-            StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
-        let health = context.metrics.health().clone();
-        let dependencies = context.metrics.dependencies();
-        let database = dependencies.required("database", parts.opened.label());
-        let database = Arc::new(database);
-        let service = ApiState {
-            verifier: Arc::clone(&parts.verifier),
-            actor_issuer: parts.config.identity.actor.issuer.as_str().into(),
-            clock: context.clock.clone(),
-            templates: parts.templates,
-            submissions,
-            reader,
-            snapshot_cache: Arc::clone(&context.snapshot_cache),
-            store: context.store.clone(),
-            dispatch_state: Arc::clone(&context.dispatch_state),
-            quota,
-            mail_tokens: parts.config.mail_tokens.clone(),
-            webhooks: Arc::new(std::mem::take(&mut parts.config.webhooks)),
-            suppression: Arc::clone(&parts.suppression),
-            metrics: context.metrics.clone(),
-            trusted_proxies: parts.config.trusted_proxies.clone(),
-            readers: parts.config.readers.clone().into(),
-            users_may_address_anyone: parts.config.users_may_address_anyone,
-            users_may_send_urgent: parts.config.users_may_send_urgent,
-        };
-        Self {
-            result_writer: ResultWriter::new(&context, parts.completed_jobs),
-            dispatchers: Channel::ALL
-                .map(|channel| Dispatcher::new(channel, &context))
-                .into(),
-            context,
-            config: parts.config,
-            reloader: parts.reloader,
-            health,
-            database,
-            verifier: parts.verifier,
-            service_client: parts.service_client,
-            service: Arc::new(service),
-            admin_parts: parts.admin_parts,
-            batcher,
-            committer,
+            first,
             stop_delivery: parts.stop_delivery,
-            suppression: parts.suppression,
-            opened: parts.opened,
-            cache_probe: parts.cache_probe,
+            cache_probe,
             tracer: parts.tracer,
-            span_export: parts.span_export,
-        }
-    }
-
-    fn maintenance(&self) -> StoreMaintenance {
-        let context = &self.context;
-        StoreMaintenance {
-            store: context.store.clone(),
-            clock: context.clock.clone(),
-            workers: Arc::clone(&context.workers),
-            suppression: Arc::clone(&self.suppression),
-            dispatch_state: Arc::clone(&context.dispatch_state),
-            metrics: context.metrics.clone(),
-            database: Arc::clone(&self.database),
-            opened: self.opened.clone(),
-            retention: self.config.queue.retention,
-        }
-    }
-
-    fn delayed_row_mover(&self) -> DelayedRowMover {
-        DelayedRowMover {
-            store: self.context.store.clone(),
-            clock: self.context.clock.clone(),
-            dispatch_state: Arc::clone(&self.context.dispatch_state),
-        }
+            span_export,
+        })
     }
 
     /// Returns the readiness checks.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.health.clone()
+        self.metrics.health().clone()
     }
 
     /// Serves until `shutdown` is cancelled; then accepts no requests, starts no attempts, releases
@@ -268,33 +170,19 @@ impl App {
         let background_stop = CancellationToken::new();
         let mut background = JoinSet::new();
         let span_export = SpanExport::start(self.span_export.take());
-        background.spawn(self.maintenance().run(background_stop.clone()));
-        background.spawn(self.delayed_row_mover().run(self.stop_delivery.clone()));
         background.spawn(self.admin_parts.pauses.run(background_stop.clone()));
         background.spawn(self.cache_probe.run(background_stop.clone()));
         background.spawn(self.reloader.run(background_stop.clone()));
         background.spawn(self.verifier.run(shutdown.clone()));
         let (service_client, client_stop) = (self.service_client, shutdown.clone());
         background.spawn(async move { service_client.run(client_stop).await });
-        let DispatchContext {
-            store,
-            workers,
-            dispatch_state,
-            runner,
-            metrics,
-            ..
-        } = self.context;
-        background.spawn(Arc::clone(&workers).run(background_stop.clone()));
-        let mut dispatch_tasks = JoinSet::new();
-        for dispatcher in self.dispatchers {
-            dispatch_tasks.spawn(dispatcher.run(self.stop_delivery.clone()));
+        let first = self.first.start(&self.stop_delivery);
+        let (drained, mut others) = (CancellationToken::new(), JoinSet::new());
+        for opener in self.others {
+            others.spawn(opener.run(drained.clone()));
         }
-        let publisher = start_publisher(&store, dispatch_state, &workers, &mut background);
-        let service_check = self.health.check("service");
+        let service_check = self.metrics.health().check("service");
         service_check.set_ok();
-        let committer = tokio::spawn(self.committer.run());
-        let result_writer = tokio::spawn(self.result_writer.run());
-        background.spawn(self.batcher.run());
         if let Some(listener) = listeners.admin {
             let stop = background_stop.child_token();
             background.spawn(serve_admin(
@@ -305,7 +193,7 @@ impl App {
             ));
         }
         let router = crate::http::router(self.service);
-        let telemetry = RequestTelemetry::new(metrics.http(), self.tracer);
+        let telemetry = RequestTelemetry::new(self.metrics.http(), self.tracer);
         let stop = shutdown.clone();
         let serving = serve_observed(listeners.public, router, limits, telemetry, stop);
         // The last requests and the last calls complete concurrently. Notifications accepted
@@ -316,34 +204,14 @@ impl App {
             self.stop_delivery.cancel();
         };
         tokio::join!(serving, delivery_stop);
-        DeliveryTasks {
-            workers: Arc::clone(&workers),
-            dispatch_tasks,
-            committer,
-            runner,
-            result_writer,
-            publisher,
-        }
-        .wait()
-        .await;
+        drained.cancel();
+        let others_closed = async { while others.join_next().await.is_some() {} };
+        let (first, ()) = tokio::join!(first.drain(), others_closed);
         background_stop.cancel();
         background.shutdown().await;
-        retire_workers(&workers, &store, &self.opened).await;
+        first.close().await;
         span_export.finish().await;
     }
-}
-
-/// Starts the exchange of wake-ups with other replicas, if the store is shared.
-fn start_publisher(
-    store: &Store,
-    dispatch_state: Arc<DispatchState>,
-    workers: &Arc<WorkerRegistry>,
-    background: &mut JoinSet<()>,
-) -> Option<Arc<WakeupPublisher>> {
-    let publisher = Arc::new(WakeupPublisher::new(store.clone(), dispatch_state)?);
-    background.spawn(Arc::clone(&publisher).listen());
-    background.spawn(Arc::clone(&publisher).run(Arc::clone(workers)));
-    Some(publisher)
 }
 
 fn api_limits(config: &Config) -> Limits {
@@ -362,17 +230,6 @@ async fn serve_admin(
     admin::serve(listener, router, Limits::default(), &hosts, stop).await;
 }
 
-/// Opens the database, migrates its tables and creates the partitions of the near future.
-async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store), Exit> {
-    let opened = Database::open(&config.database, config.database_options()).await?;
-    let store = Store::open(&opened, config.queue.connections).await?;
-    store
-        .maintain(clock.now(), keep_from(config, clock.now()))
-        .await
-        .map_err(unavailable)?;
-    Ok((opened, store))
-}
-
 #[expect(
     clippy::needless_pass_by_value,
     reason = "used as the argument of map_err"
@@ -381,46 +238,66 @@ fn unavailable(error: StoreError) -> Exit {
     Exit::unavailable(error.to_string())
 }
 
-fn dispatch_context(
-    config: &Config,
-    (store, metrics): (Store, NotifyMetrics),
-    clock: Clock,
-    workers: Arc<WorkerRegistry>,
-    runner: Arc<AttemptRunner>,
-) -> DispatchContext {
-    let dispatch_state = DispatchState::new(&config.queue.permits, clock.clone());
-    DispatchContext {
-        snapshot_cache: SnapshotCache::new(clock.clone()),
-        sequence: Arc::new(OrderSequence::new(clock.clone())),
-        dispatch_state: Arc::new(dispatch_state),
-        metrics,
-        store,
+/// Creates the state of each shard.
+fn dispatch_states(config: &Config, clock: &Clock) -> Arc<[Arc<DispatchState>]> {
+    let permits = config.permits_per_shard();
+    let state = |_: &String| Arc::new(DispatchState::new(&permits, clock.clone()));
+    config.database.shards.iter().map(state).collect()
+}
+
+fn api_state(
+    config: &mut Config,
+    parts: &SharedParts,
+    verifier: Arc<Verifier>,
+    first: Shard,
+) -> ApiState {
+    let clock = parts.clock.clone();
+    let (user_quota, service_quota) = (config.user_quota, config.service_quota);
+    let stores = Stores::new(config.database.shards.len(), first.store.clone());
+    ApiState {
+        verifier,
+        actor_issuer: config.identity.actor.issuer.as_str().into(),
+        quota: CallerQuota::new(
+            parts.cache.clone(),
+            clock.clone(),
+            user_quota,
+            service_quota,
+        ),
         clock,
-        workers,
-        runner,
+        templates: Arc::clone(&parts.templates),
+        shards: Shards::new(stores, &config.database.accept, first),
+        mail_tokens: config.mail_tokens.clone(),
+        webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
+        suppression: Arc::clone(&parts.suppression),
+        metrics: parts.metrics.clone(),
+        trusted_proxies: config.trusted_proxies.clone(),
+        readers: config.readers.clone().into(),
+        users_may_address_anyone: config.users_may_address_anyone,
+        users_may_send_urgent: config.users_may_send_urgent,
     }
 }
 
-/// The components that [`App::build`] has created.
-struct AppParts {
-    config: Config,
-    templates: Arc<ArcSwap<Templates>>,
-    reloader: TemplateReloader,
-    admin_parts: AdminParts,
-    opened: Database,
-    verifier: Arc<Verifier>,
-    service_client: ServiceClient,
-    suppression: Arc<SuppressionCache>,
-    context: DispatchContext,
-    completed_jobs: mpsc::UnboundedReceiver<CompletedJob>,
-    stop_delivery: CancellationToken,
-    cache_probe: CacheProbe,
-    tracer: Option<Tracer>,
-    span_export: Option<SpanExportTask>,
-}
-
-fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
-    Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
+/// Creates what opens the shards other than 0.
+fn openers(config: &Config, parts: &SharedParts, api: &Arc<ApiState>) -> Vec<ShardOpener> {
+    let dependencies = parts.metrics.dependencies();
+    let others = config
+        .database
+        .shards
+        .iter()
+        .zip(0..=ShardNumber::MAX)
+        .skip(1);
+    let opener = |(url, number): (&String, _)| {
+        let label = Database::label_of(url);
+        let availability = dependencies.optional(format!("database-{number}"), label);
+        ShardOpener {
+            number,
+            url: url.clone(),
+            parts: parts.clone(),
+            availability: Arc::new(availability),
+            api: Arc::downgrade(api),
+        }
+    };
+    others.map(opener).collect()
 }
 
 #[cfg(test)]

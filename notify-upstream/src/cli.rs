@@ -26,9 +26,9 @@ use postern_common::output::{Output, print_line};
 use serde_json::{Map, Value, json};
 
 use crate::Config;
-use crate::notification::Channel;
+use crate::notification::{Channel, ShardNumber};
 use crate::operations::templates::{self, Preview, PreviewError};
-use crate::store::Store;
+use crate::store::{Store, Stores};
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
 use self::dead::DeadLetterCommand;
@@ -324,8 +324,20 @@ fn read(config: &Path) -> Result<Config, Exit> {
     read_config(config, &Env::of_process())
 }
 
-async fn open(config: &Config) -> Result<Store, Exit> {
-    open_database(&config.database).await
+/// Opens the databases of all shards.
+async fn open(config: &Config) -> Result<Stores, Exit> {
+    open_shards(&config.database.shards).await
+}
+
+async fn open_shards(urls: &[String]) -> Result<Stores, Exit> {
+    let [first, others @ ..] = urls else {
+        return Err(Exit::usage("a database is required"));
+    };
+    let stores = Stores::new(urls.len(), open_database(first).await?);
+    for (shard, url) in (1..=ShardNumber::MAX).zip(others) {
+        stores.insert(shard, open_database(url).await?);
+    }
+    Ok(stores)
 }
 
 async fn open_database(url: &str) -> Result<Store, Exit> {

@@ -5,7 +5,7 @@
 //! of axum occur only in this module.
 //!
 //! Depends on the modules that it calls and on `address`, `delivery`, `dispatch`, `metrics`,
-//! `notification`, `principal`, `store` and `templates`.
+//! `notification`, `principal`, `shard`, `store` and `templates`.
 
 mod admin;
 mod create;
@@ -29,19 +29,14 @@ use postern_common::{Clock, Code, Problem};
 pub(crate) use self::admin::{AdminParts, admin_routes};
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
-use crate::dispatch::DispatchState;
-use crate::intake::group_commit::SubmissionQueue;
 use crate::intake::quota::CallerQuota;
 use crate::metrics::NotifyMetrics;
 use crate::principal::Principal;
 use crate::receipts::webhook::Webhooks;
-use crate::status::reader::StatusReader;
-use crate::store::SnapshotCache;
-use crate::store::Store;
+use crate::shard::Shards;
 use crate::templates::Templates;
 
 /// Shared state of the request handlers.
-#[derive(Clone)]
 pub(crate) struct ApiState {
     /// Verifies tokens again: requests are not trusted because of where they come from.
     pub(crate) verifier: Arc<Verifier>,
@@ -50,13 +45,7 @@ pub(crate) struct ApiState {
     pub(crate) clock: Clock,
     /// The templates in force.
     pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
-    pub(crate) submissions: SubmissionQueue,
-    pub(crate) reader: StatusReader,
-    pub(crate) snapshot_cache: Arc<SnapshotCache>,
-    /// For cancellation and for webhook receipts.
-    pub(crate) store: Store,
-    /// State of LOW priority throttling, for the wait reason in a status.
-    pub(crate) dispatch_state: Arc<DispatchState>,
+    pub(crate) shards: Shards,
     pub(crate) quota: CallerQuota,
     pub(crate) webhooks: Arc<Webhooks>,
     /// Verifies the tokens of unsubscribe links.

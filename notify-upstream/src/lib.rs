@@ -38,6 +38,7 @@ mod notification;
 mod principal;
 mod templates;
 
+mod shard;
 mod store;
 
 mod lease;

@@ -1,5 +1,6 @@
 //! The Prometheus metrics of the service.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 mod provider;
@@ -15,7 +16,7 @@ use prometheus::{
     Registry,
 };
 
-use crate::notification::{Channel, Lane, PerChannel, Priority};
+use crate::notification::{Channel, Lane, PerChannel, Priority, ShardNumber};
 use crate::store::{ResultKind, ResultRow};
 
 use provider::ProviderMetrics;
@@ -26,6 +27,9 @@ use safeguards::SafeguardMetrics;
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyMetrics {
     registry: Registry,
+    /// The value of the label `shard`. It is empty if there is one database, so that series have no
+    /// such label.
+    shard: Arc<str>,
     /// Dropped spans.
     pub(crate) spans_dropped: IntCounter,
     /// Counters by channel and priority, resolved at start.
@@ -83,13 +87,13 @@ impl NotifyMetrics {
                 &registry,
                 "postern_notify_low_throttle",
                 "Throttling of LOW: 0 off, 1 reduced, 2 paused",
-                &["channel"],
+                &["shard", "channel"],
             ),
             depth: gauges(
                 &registry,
                 "postern_notify_queue_rows",
                 "Rows in the queue, waiting or in delivery",
-                &["channel", "priority", "lane"],
+                &["shard", "channel", "priority", "lane"],
             ),
             oldest: register(
                 &registry,
@@ -98,14 +102,14 @@ impl NotifyMetrics {
                         "postern_notify_oldest_waiting_seconds",
                         "Age of the oldest waiting row",
                     ),
-                    &["channel", "priority", "lane"],
+                    &["shard", "channel", "priority", "lane"],
                 ),
             ),
             retained_since: gauges(
                 &registry,
                 "postern_notify_retained_since_timestamp_seconds",
                 "Time before which records have been deleted",
-                &[],
+                &["shard"],
             ),
             receipts: counters(
                 &registry,
@@ -116,11 +120,22 @@ impl NotifyMetrics {
             providers: ProviderMetrics::new(&registry),
             safeguards: SafeguardMetrics::new(&registry),
             http: HttpMetrics::new(&registry).expect("each metric is registered once"),
-            pools: PoolMetrics::new(&registry).expect("each metric is registered once"),
+            pools: PoolMetrics::of_shards(&registry).expect("each metric is registered once"),
             dependencies: Dependencies::new(&health, &registry)
                 .expect("each metric is registered once"),
             health,
             registry,
+            shard: Arc::default(),
+        }
+    }
+
+    /// Returns the metrics of one of several shards: the same, with its number as label where
+    /// values of databases are exported.
+    #[must_use]
+    pub(crate) fn of_shard(&self, number: ShardNumber) -> Self {
+        Self {
+            shard: number.to_string().into(),
+            ..self.clone()
         }
     }
 
@@ -144,8 +159,8 @@ impl NotifyMetrics {
 
     /// Records the use of the database connections: those of the queue, and all others.
     pub(crate) fn pool_usage(&self, queue: Option<PoolUsage>, main: Option<PoolUsage>) {
-        self.pools.record("queue", queue);
-        self.pools.record("main", main);
+        self.pools.record_of_shard("queue", &self.shard, queue);
+        self.pools.record_of_shard("main", &self.shard, main);
     }
 
     /// Returns the metrics of the HTTP server.
@@ -195,7 +210,7 @@ impl NotifyMetrics {
     /// Records the time before which records have been deleted.
     pub(crate) fn retained_since(&self, at: Timestamp) {
         self.retained_since
-            .with_label_values::<&str>(&[])
+            .with_label_values(&[&*self.shard])
             .set(at.unix_seconds());
     }
 
@@ -245,23 +260,27 @@ impl NotifyMetrics {
     /// Records the throttling of LOW on a channel.
     pub(crate) fn low_throttle(&self, channel: Channel, level: u8) {
         self.low_throttle
-            .with_label_values(&[channel.as_str()])
+            .with_label_values(&[&*self.shard, channel.as_str()])
             .set(level.into());
+    }
+
+    fn lane_labels(&self, lane: Lane) -> [&str; 4] {
+        let kind = if lane.retry { "retry" } else { "first" };
+        let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
+        [&self.shard, channel, priority, kind]
     }
 
     /// Records the number of rows in a lane.
     pub(crate) fn depth(&self, lane: Lane, rows: i64) {
-        let kind = if lane.retry { "retry" } else { "first" };
         self.depth
-            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), kind])
+            .with_label_values(&self.lane_labels(lane))
             .set(rows);
     }
 
     /// Records the age of the oldest waiting row of a lane.
     pub(crate) fn oldest(&self, lane: Lane, age: Duration) {
-        let kind = if lane.retry { "retry" } else { "first" };
         self.oldest
-            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), kind])
+            .with_label_values(&self.lane_labels(lane))
             .set(age.as_secs_f64());
     }
 

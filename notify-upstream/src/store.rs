@@ -26,6 +26,7 @@ mod read;
 mod replica_signal;
 pub(crate) mod row;
 mod schema;
+mod shards;
 mod snapshot;
 mod snapshot_cache;
 mod sqlite;
@@ -34,23 +35,25 @@ use postern_common::clock::Timestamp;
 use postern_common::database::{Database, Dialect, PoolUsage, is_unavailable};
 use postern_common::exit::Exit;
 use postern_common::with_dialect;
+use postern_common::{Code, Problem};
 use sqlx::postgres::PgListener;
 
 pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{
-    CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
-    LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows,
+    AcceptanceAge, CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth,
+    LanePosition, LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows,
     ProviderPause, Receipt, SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow,
     WebhookToken,
 };
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
 pub(crate) use schema::MIGRATIONS;
+pub(crate) use shards::Stores;
 pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};
 pub(crate) use snapshot_cache::SnapshotCache;
 
 use crate::address::AddressHash;
-use crate::notification::{Channel, NotificationId, Order};
+use crate::notification::{Channel, NotificationId, Order, ShardNumber};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -65,9 +68,38 @@ pub enum StoreError {
     /// statement may have been executed.
     #[error("the store is not available: {0}")]
     Unavailable(sqlx::Error),
+    /// The database of a shard is unavailable, not open yet, or not configured.
+    #[error("shard {shard} is not available: {reason}")]
+    ShardUnavailable {
+        /// The number of the shard.
+        shard: ShardNumber,
+        /// The reason.
+        reason: String,
+    },
     /// The database rejected the statement or its arguments.
     #[error("the store refused: {0}")]
     Refused(sqlx::Error),
+}
+
+impl StoreError {
+    /// Returns whether the same call can succeed later.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self {
+            Self::Unavailable(_) | Self::ShardUnavailable { .. } => true,
+            Self::Refused(_) => false,
+        }
+    }
+}
+
+impl From<&StoreError> for Problem {
+    fn from(error: &StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) => Code::Unavailable.into(),
+            StoreError::ShardUnavailable { shard, .. } => Problem::new(Code::Unavailable)
+                .detail(format!("shard {shard} of the database is not available")),
+            StoreError::Refused(_) => Code::Internal.into(),
+        }
+    }
 }
 
 impl From<sqlx::Error> for StoreError {
@@ -103,6 +135,8 @@ delegate! {
     pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// Returns the request that an idempotency key was used for.
     pub(crate) fn idempotency_record(creator: &str, key: &str) -> Option<IdempotencyRecord>;
+    /// Returns whether notifications were accepted at or after `since`, and whether any before.
+    pub(crate) fn acceptance_age(since: Timestamp) -> AcceptanceAge;
     /// Deletes idempotency keys used before `before`, and returns their number.
     pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
     /// Claims the next rows of a lane beyond the cursor of the claim, in order.

@@ -297,7 +297,8 @@ impl TestReplica {
             runner: Arc::clone(&runner),
             metrics: metrics.clone(),
         };
-        let pauses = ProviderPauses::new(&context, pool);
+        let states = [Arc::clone(&dispatch_state)].into();
+        let pauses = ProviderPauses::new(store.clone(), pool, states);
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
             metrics,

@@ -31,8 +31,21 @@ impl PoolMetrics {
     /// # Errors
     /// The registry has metrics of these names.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let gauge = |name: &str, help: &str, labels: &[&str]| {
-            let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        Self::with_labels(registry, &["pool"])
+    }
+
+    /// Registers the gauges with the label `shard`, for pools of several databases.
+    ///
+    /// # Errors
+    /// As [`PoolMetrics::new`].
+    pub fn of_shards(registry: &Registry) -> prometheus::Result<Self> {
+        Self::with_labels(registry, &["pool", "shard"])
+    }
+
+    fn with_labels(registry: &Registry, labels: &[&str]) -> prometheus::Result<Self> {
+        let gauge = |name: &str, help: &str, further: &[&str]| {
+            let labels = [labels, further].concat();
+            let gauge = IntGaugeVec::new(Opts::new(name, help), &labels)?;
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
@@ -40,33 +53,42 @@ impl PoolMetrics {
             connections: gauge(
                 "postern_database_connections",
                 "Connections to PostgreSQL.",
-                &["pool", "state"],
+                &["state"],
             )?,
             max: gauge(
                 "postern_database_connections_max",
                 "Maximum number of connections to PostgreSQL.",
-                &["pool"],
+                &[],
             )?,
             waiting: gauge(
                 "postern_database_acquires_waiting",
                 "Callers that wait for a connection to PostgreSQL.",
-                &["pool"],
+                &[],
             )?,
         })
     }
 
     /// Records the use of a pool. A store without a pool, such as SQLite, has no usage.
-    pub fn record(&self, pool: &'static str, usage: Option<PoolUsage>) {
+    pub fn record(&self, pool: &str, usage: Option<PoolUsage>) {
+        self.record_labelled(&[pool], usage);
+    }
+
+    /// Records the use of a pool of a shard, for gauges of [`PoolMetrics::of_shards`].
+    pub fn record_of_shard(&self, pool: &str, shard: &str, usage: Option<PoolUsage>) {
+        self.record_labelled(&[pool, shard], usage);
+    }
+
+    fn record_labelled(&self, labels: &[&str], usage: Option<PoolUsage>) {
         let Some(usage) = usage else { return };
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         for (state, connections) in [("in_use", usage.in_use), ("idle", usage.idle)] {
             self.connections
-                .with_label_values(&[pool, state])
+                .with_label_values(&[labels, &[state]].concat())
                 .set(count(connections));
         }
-        self.max.with_label_values(&[pool]).set(count(usage.max));
+        self.max.with_label_values(labels).set(count(usage.max));
         self.waiting
-            .with_label_values(&[pool])
+            .with_label_values(labels)
             .set(count(usage.waiting));
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use postern_common::Clock;
 use postern_common::check::CheckResult;
 use postern_common::config::{Env, load};
-use postern_common::database::{Database, DatabaseOptions};
+use postern_common::database::{ConnectionBudget, Database, DatabaseOptions};
 use postern_common::decode::Object;
 use postern_common::exit::Exit;
 use postern_common::identity::ASSUMED_IDENTITY;
@@ -54,7 +54,7 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
         CheckResult::warning(format!("provider {name}"), detail)
     }));
     if !is_offline {
-        results.extend(check_database(&config).await?);
+        results.extend(check_databases(&config).await?);
     }
     Ok(results)
 }
@@ -114,28 +114,76 @@ impl Checked {
     }
 }
 
-async fn check_database(config: &Config) -> Result<Vec<CheckResult>, Exit> {
-    let opened = Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await;
+/// Checks the databases of all shards.
+async fn check_databases(config: &Config) -> Result<Vec<CheckResult>, Exit> {
+    let urls = &config.database.shards;
+    let mut results = Vec::new();
+    for (number, url) in urls.iter().enumerate() {
+        let name = match urls.len() {
+            1 => "database".to_owned(),
+            _ => format!("database {number}"),
+        };
+        // The connections of all shards of a server add up.
+        let server = server_of(url);
+        let of_server = urls.iter().filter(|other| server_of(other) == server);
+        let shards = u32::try_from(of_server.count()).unwrap_or(u32::MAX);
+        let budget = config.connection_budget(shards);
+        results.extend(check_database(&name, url, &budget).await?);
+    }
+    Ok(results)
+}
+
+/// Returns the part of a URL that names the server.
+fn server_of(url: &str) -> &str {
+    let address = url.split_once("://").map_or(url, |(_, address)| address);
+    let address = address.split(['/', '?']).next().unwrap_or(address);
+    address
+        .rsplit_once('@')
+        .map_or(address, |(_, address)| address)
+}
+
+async fn check_database(
+    name: &str,
+    url: &str,
+    budget: &ConnectionBudget,
+) -> Result<Vec<CheckResult>, Exit> {
+    let opened = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await;
     let database = match opened {
         Ok(database) => database,
         Err(exit) if exit.status() == USAGE_STATUS => return Err(exit),
-        Err(exit) => return Ok(vec![CheckResult::fault("database", exit.message())]),
+        Err(exit) => return Ok(vec![CheckResult::fault(name, exit.message())]),
     };
     // A new database has no tables yet.
     let answer = database.ping().await;
     let answer = answer.map(|()| format!("{} answers", database.label()));
     let mut results = vec![CheckResult::new(
-        "database",
+        name,
         answer.map_err(|error| error.to_string()),
     )];
-    let budget = config.connection_budget();
-    if let Some(report) = database.compare_budget(&budget).await {
+    if let Some(report) = database.compare_budget(budget).await {
+        let name = format!("{name} connections");
         results.push(match report.is_exceeded() {
-            true => CheckResult::warning("database connections", report.text),
-            false => CheckResult::passed("database connections", report.text),
+            true => CheckResult::warning(name, report.text),
+            false => CheckResult::passed(name, report.text),
         });
     }
     let warning = database.transport_warning();
-    results.extend(warning.map(|text| CheckResult::warning("database", text)));
+    results.extend(warning.map(|text| CheckResult::warning(name, text)));
     Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_is_host_and_port() {
+        for url in [
+            "postgres://u:p@db-0:5432/notify",
+            "postgres://db-0:5432",
+            "postgresql://u@db-0:5432?sslmode=require",
+        ] {
+            assert_eq!(server_of(url), "db-0:5432");
+        }
+    }
 }

@@ -68,9 +68,9 @@ async fn store_reports(
     if ids.is_empty() {
         return discard();
     }
-    let store = open(&config).await?;
+    let stores = open(&config).await?;
     let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
-    let snapshots = store.read(&ids).await.map_err(unavailable)?;
+    let snapshots = stores.read(&ids).await.map_err(unavailable)?;
     let reports = report.verified_reports(tokens, |id| {
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()
@@ -82,10 +82,10 @@ async fn store_reports(
     if receipts.is_empty() {
         return discard();
     }
-    let new = store.save_receipts(&receipts).await.map_err(unavailable)?;
-    let suppression = SuppressionCache::new(store, clock);
+    let new = stores.save_receipts(&receipts).await.map_err(unavailable)?;
+    let suppression = SuppressionCache::new(stores.first().clone(), clock);
     suppression
-        .apply_reports(&reports)
+        .apply_reports(&stores, &reports)
         .await
         .map_err(unavailable)?;
     suppression.flush().await.map_err(unavailable)?;

@@ -15,7 +15,7 @@ use crate::notification::{Channel, NotificationId};
 use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
 use crate::status::timeline::NotificationReader;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{DeadFilter, NotificationSnapshot, StoreError};
+use crate::store::{DeadFilter, NotificationSnapshot, StoreError, Stores};
 use postern_common::output::Output;
 
 /// A selection of notifications to print, newest first.
@@ -69,9 +69,9 @@ pub(super) async fn list(
 ) -> Result<(), Exit> {
     let limit = arguments.limit;
     let filter = arguments.filter()?;
-    let (store, now) = (open(config).await?, Clock::system().now());
+    let (stores, now) = (open(config).await?, Clock::system().now());
     let reader = ListReader {
-        store: &store,
+        stores: &stores,
         access: ListAccess::All,
         filter,
     };
@@ -107,13 +107,13 @@ pub(super) async fn list(
 /// Queues a dead letter again.
 pub(super) async fn retry(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
     let id = parse_id(id)?;
-    let store = open(config).await?;
+    let stores = open(config).await?;
     let filter = DeadFilter {
         id: Some(id),
         limit: 1,
         ..DeadFilter::default()
     };
-    if replay(&store, &filter).await? == 0 {
+    if replay(&stores, &filter).await? == 0 {
         return Err(Exit::usage(format!(
             "{id} is not a dead letter: only notifications that failed permanently and were not dropped can be retried"
         )));
@@ -172,7 +172,8 @@ impl NotificationReader {
     /// # Errors
     /// Exit status 69 if the database is unavailable.
     pub async fn open(config: &Config) -> Result<Self, Exit> {
-        Self::open_database(&config.database).await
+        let stores = open(config).await?;
+        Ok(Self::new(stores, Clock::system()))
     }
 
     /// Opens the history in a database.
@@ -180,7 +181,7 @@ impl NotificationReader {
     /// # Errors
     /// As [`NotificationReader::open`].
     pub async fn open_database(url: &str) -> Result<Self, Exit> {
-        let store = super::open_database(url).await?;
-        Ok(Self::new(store, Clock::system()))
+        let stores = Stores::new(1, super::open_database(url).await?);
+        Ok(Self::new(stores, Clock::system()))
     }
 }

@@ -12,7 +12,7 @@ use crate::notification::Channel;
 use crate::operations::suppression::{SuppressionView, kinds, parse_hash};
 use crate::store::{StoreError, SuppressionQuery};
 
-use super::{instant, one_of, open};
+use super::{instant, one_of, open_database};
 use postern_common::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -78,7 +78,7 @@ impl SuppressionCommand {
         match self {
             Self::List { list, filter } => {
                 let filter = filter.parse(list.as_deref())?;
-                for entry in open(config)
+                for entry in open_database(config.database.first_url())
                     .await?
                     .suppression_entries(&filter)
                     .await
@@ -96,7 +96,7 @@ impl SuppressionCommand {
                     ));
                 }
                 let filter = filter.parse(Some(&list))?;
-                let removed = open(config)
+                let removed = open_database(config.database.first_url())
                     .await?
                     .remove_suppressed(&filter, Clock::system().now())
                     .await

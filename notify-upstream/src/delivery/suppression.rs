@@ -12,7 +12,7 @@ use postern_common::log_limit::LogLimit;
 use crate::address::{self, Address, AddressHash};
 use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId};
-use crate::store::{Store, StoreError, SuppressionChange, SuppressionRow};
+use crate::store::{Store, StoreError, Stores, SuppressionChange, SuppressionRow};
 
 /// An in-memory copy of the suppression lists, which holds hashes only. Each replica reads the
 /// changes of the others from the store.
@@ -189,7 +189,11 @@ impl SuppressionCache {
     ///
     /// # Errors
     /// The store is unavailable, and no address was added; the next bounce adds it.
-    pub(crate) async fn apply_reports(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
+    pub(crate) async fn apply_reports(
+        &self,
+        stores: &Stores,
+        reports: &[ProviderReport],
+    ) -> Result<(), StoreError> {
         let dead: Vec<(&ProviderReport, NotificationId, AddressHash)> = reports
             .iter()
             .filter_map(|report| {
@@ -204,7 +208,7 @@ impl SuppressionCache {
         if ids.is_empty() {
             return Ok(());
         }
-        let cached = self.store.read(&ids).await?;
+        let cached = stores.read(&ids).await?;
         for (report, id, hash) in dead {
             if let Some(snapshot) = cached.iter().find(|snapshot| snapshot.id == id)
                 && snapshot.addresses().any(|cached| cached == hash)

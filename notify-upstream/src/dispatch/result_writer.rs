@@ -18,7 +18,7 @@ use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
 use crate::notification::Channel;
 use crate::store::SnapshotCache;
-use crate::store::{ClaimRef, Finished, Next, ResultRow, Store, StoreError};
+use crate::store::{ClaimRef, Finished, Next, ResultRow, Store};
 
 /// A completed attempt with its permit.
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl ResultWriter {
                     });
                     return;
                 }
-                Err(StoreError::Unavailable(error)) if left > 0 => {
+                Err(error) if error.is_outage() && left > 0 => {
                     tracing::warn!(%error, rows = rows.len(), "row release failed, retrying");
                     tokio::time::sleep(delays.next_delay()).await;
                 }
@@ -225,18 +225,18 @@ impl ResultWriter {
                     self.metrics.lease_lost(rows.len() - taken);
                     return;
                 }
-                Err(StoreError::Unavailable(error)) => {
+                Err(error) if error.is_outage() => {
                     tracing::warn!(%error, rows = rows.len(), "result write failed, retrying");
                     tokio::time::sleep(delays.next_delay()).await;
                 }
-                Err(StoreError::Refused(error)) if rows.len() == 1 => {
+                Err(error) if rows.len() == 1 => {
                     tracing::error!(%error, notification_id = %rows[0].id, "result rejected by the store, row is recovered after lease timeout");
                     workers
                         .iter()
                         .for_each(|worker| self.workers.mark_suspect(worker));
                     return;
                 }
-                Err(StoreError::Refused(_)) => {
+                Err(_) => {
                     for (row, worker) in rows.iter().zip(workers) {
                         Box::pin(self.write(std::slice::from_ref(row), &[*worker])).await;
                     }

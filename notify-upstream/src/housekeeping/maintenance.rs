@@ -16,6 +16,7 @@ use crate::intake::group_commit::IDEMPOTENCY_KEY_TTL;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
 use crate::receipts::webhook::WEBHOOK_TOKEN_TTL;
+use crate::shard::ShardAge;
 use crate::store::{MIGRATIONS, Store, StoreError};
 
 /// Checks the store and enforces retention.
@@ -27,8 +28,8 @@ pub(crate) struct StoreMaintenance {
     pub(crate) clock: Clock,
     /// The registry of worker leases.
     pub(crate) workers: Arc<WorkerRegistry>,
-    /// The suppression lists.
-    pub(crate) suppression: Arc<SuppressionCache>,
+    /// The suppression lists, if they are in this store.
+    pub(crate) suppression: Option<Arc<SuppressionCache>>,
     /// The state in which other replicas announce changes.
     pub(crate) dispatch_state: Arc<DispatchState>,
     /// The metrics.
@@ -39,8 +40,12 @@ pub(crate) struct StoreMaintenance {
     pub(crate) opened: Database,
     /// The retention time of records.
     pub(crate) retention: Duration,
+    /// When the store has accepted notifications, if it is one of several.
+    pub(crate) age: Option<Arc<ShardAge>>,
 }
 
+/// Maximum difference between the clocks of replicas that the lookup of keys allows for.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(3600);
 /// Maximum number of rows counted per lane, which bounds the cost of counting.
 const MAX_COUNTED_DEPTH: i64 = 100_000;
 
@@ -101,6 +106,20 @@ impl StoreMaintenance {
             || round.is_multiple_of(15)
     }
 
+    /// Reads when the store has accepted notifications, if it is one of several.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn read_age(&self) -> Result<(), StoreError> {
+        if let Some(age) = &self.age {
+            let lifetime = IDEMPOTENCY_KEY_TTL + CLOCK_TOLERANCE;
+            let lifetime_ms = i64::try_from(lifetime.as_millis()).unwrap_or(i64::MAX);
+            let since = Timestamp(self.clock.now().0 - lifetime_ms);
+            age.set(self.store.acceptance_age(since).await?);
+        }
+        Ok(())
+    }
+
     /// Runs one maintenance round: additions to the suppression lists are written each time, and
     /// changes are read if some were announced, and every 15th round. Queue depths are counted every
     /// 5th round, expired keys deleted every 30th, retention is enforced every 1000th and in the first.
@@ -108,13 +127,15 @@ impl StoreMaintenance {
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
-        if self.is_suppression_sync_due(round) {
-            self.suppression.sync().await?;
-        } else {
-            self.suppression.flush().await?;
+        if let Some(suppression) = &self.suppression {
+            if self.is_suppression_sync_due(round) {
+                suppression.sync().await?;
+            } else {
+                suppression.flush().await?;
+            }
+            self.metrics
+                .suppressions(suppression.take_added(), suppression.cached());
         }
-        self.metrics
-            .suppressions(self.suppression.take_added(), self.suppression.cached());
         let now = self.clock.now();
         let before =
             |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
@@ -124,6 +145,7 @@ impl StoreMaintenance {
             }
         }
         if round.is_multiple_of(30) {
+            self.read_age().await?;
             self.store
                 .delete_idempotency_keys(before(IDEMPOTENCY_KEY_TTL))
                 .await?;

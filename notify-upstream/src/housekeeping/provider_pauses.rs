@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::pool::ProviderPool;
-use crate::dispatch::{DispatchContext, DispatchState};
+use crate::dispatch::DispatchState;
 use crate::store::{Store, StoreError};
 
 /// The time between two checks whether a change was announced.
@@ -24,7 +24,8 @@ pub(crate) struct ProviderPauses {
     store: Store,
     /// The providers.
     pub(crate) pool: Arc<ProviderPool>,
-    dispatch_state: Arc<DispatchState>,
+    /// The state of each shard. Changes are announced in shard 0.
+    dispatch_states: Arc<[Arc<DispatchState>]>,
     /// Held during a read, so that the result of an older read is never applied after a newer one.
     reading: Arc<Mutex<()>>,
 }
@@ -34,11 +35,15 @@ pub(crate) struct ProviderPauses {
 impl ProviderPauses {
     /// Creates the pauses of these providers. Nothing is read yet.
     #[must_use]
-    pub(crate) fn new(context: &DispatchContext, pool: Arc<ProviderPool>) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        pool: Arc<ProviderPool>,
+        dispatch_states: Arc<[Arc<DispatchState>]>,
+    ) -> Self {
         Self {
-            store: context.store.clone(),
+            store,
             pool,
-            dispatch_state: Arc::clone(&context.dispatch_state),
+            dispatch_states,
             reading: Arc::default(),
         }
     }
@@ -50,7 +55,7 @@ impl ProviderPauses {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
-            let replica = self.dispatch_state.replica();
+            let replica = self.dispatch_states[0].replica();
             let is_due = replica.take_pauses_changed()
                 || replica.listening_since().is_none()
                 || check.is_multiple_of(CHECKS_PER_READ);
@@ -71,7 +76,9 @@ impl ProviderPauses {
         let _reading = self.reading.lock().await;
         let pauses = self.store.paused_providers().await?;
         for channel in self.pool.apply_pauses(&pauses) {
-            self.dispatch_state.channel(channel).wake();
+            for state in &*self.dispatch_states {
+                state.channel(channel).wake();
+            }
         }
         Ok(())
     }

@@ -29,6 +29,9 @@ use super::*;
 use crate::delivery::provider::script::ProviderScript;
 use crate::intake::group_commit::GroupCommitter;
 use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
+use crate::shard::Shard;
+use crate::status::reader::StatusReader;
+use crate::store::{Store, Stores};
 use crate::testing::{START, TestReplica, stores};
 
 /// Returns the keys of unsubscribe links.
@@ -123,16 +126,23 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
     tokio::spawn(batcher.run());
     let metrics = NotifyMetrics::new();
+    let availability = metrics.dependencies().optional("database", "test");
+    let shard = Shard {
+        number: 0,
+        store: store.clone(),
+        submissions: rig.submissions,
+        reader,
+        snapshot_cache: rig.snapshot_cache,
+        dispatch_state: Arc::clone(&rig.dispatch_state),
+        availability: Arc::new(availability),
+        age: Arc::default(),
+    };
     let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
         clock: clock.clone(),
         templates: Arc::clone(&rig.templates),
-        submissions: rig.submissions,
-        reader,
-        snapshot_cache: rig.snapshot_cache,
-        store: store.clone(),
-        dispatch_state: Arc::clone(&rig.dispatch_state),
+        shards: Shards::new(Stores::new(1, store.clone()), &[0], shard),
         quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),

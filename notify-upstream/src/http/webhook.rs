@@ -41,7 +41,9 @@ pub(super) async fn receive(
         .map_err(|reason| rejection(&service, &provider, reason))?;
     if let Some(token) = service.webhooks.token(&provider, &request)
         && !service
-            .store
+            .shards
+            .stores()
+            .first()
             .bind_webhook_token(&token, now)
             .await
             .map_err(|error| unavailable(&error))?
@@ -54,13 +56,15 @@ pub(super) async fn receive(
         .collect();
     if !receipts.is_empty() {
         let new = service
-            .store
+            .shards
+            .stores()
             .save_receipts(&receipts)
             .await
             .map_err(|error| unavailable(&error))?;
-        service
-            .snapshot_cache
-            .invalidate(receipts.iter().map(|receipt| receipt.id));
+        for receipt in &receipts {
+            let shard = service.shards.of(receipt.id)?;
+            shard.snapshot_cache.invalidate([receipt.id]);
+        }
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
         service.metrics.receipts(&provider, "repeated", repeated);
@@ -70,7 +74,8 @@ pub(super) async fn receive(
         "not_ours",
         (reports.len() - receipts.len()) as u64,
     );
-    if let Err(error) = service.suppression.apply_reports(&reports).await {
+    let stores = service.shards.stores();
+    if let Err(error) = service.suppression.apply_reports(stores, &reports).await {
         tracing::debug!(%error, "address suppression failed");
     }
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -224,15 +224,12 @@ impl BatchWriter {
             }
             Err(error) => {
                 tracing::warn!(%error, rows = count, "notification insert failed");
-                let code = match &error {
-                    StoreError::Unavailable(_) => Code::Unavailable,
-                    StoreError::Refused(_) => Code::Internal,
-                };
+                let problem = Problem::from(&error);
                 // The rows may have been committed with a lease of this worker, although their jobs
                 // are unknown here.
                 self.0.workers.mark_suspect(&worker);
                 for (requester, _) in placed.requesters {
-                    requester.reply.send(Err(code.into()));
+                    requester.reply.send(Err(problem.clone()));
                 }
             }
         }

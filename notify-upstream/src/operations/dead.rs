@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::address::Recipient;
 use crate::notification::{NotificationId, OrderSequence};
 use crate::store::{
-    DeadFilter, DeadLetter, HistoryEntry, NotificationSnapshot, ResultRow, Store, StoreError,
+    DeadFilter, DeadLetter, HistoryEntry, NotificationSnapshot, ResultRow, StoreError, Stores,
 };
 
 /// Number of notifications that are read at a time.
@@ -38,16 +38,16 @@ pub(crate) struct DeadLetterView {
 /// Returns dead letters with what their history says, oldest first.
 ///
 /// # Errors
-/// The store is unavailable or rejects the statement.
+/// A store is unavailable or rejects the statement.
 pub(crate) async fn list(
-    store: &Store,
+    stores: &Stores,
     filter: &DeadFilter,
 ) -> Result<Vec<DeadLetterView>, StoreError> {
-    let letters = store.dead_letters(filter).await?;
+    let letters = stores.dead_letters(filter).await?;
     let mut views = Vec::with_capacity(letters.len());
     for batch in letters.chunks(READ_BATCH_SIZE) {
         let ids: Vec<NotificationId> = batch.iter().map(|letter| letter.id).collect();
-        let snapshots = store.read(&ids).await?;
+        let snapshots = stores.read(&ids).await?;
         let snapshots: HashMap<_, _> = snapshots
             .into_iter()
             .map(|snapshot| (snapshot.id, snapshot))
@@ -64,15 +64,15 @@ pub(crate) async fn list(
 /// Queues dead letters again, with all attempts and a new deadline, and returns their number.
 ///
 /// # Errors
-/// The store is unavailable or rejects the statement.
+/// A store is unavailable or rejects the statement.
 pub(crate) async fn replay(
-    store: &Store,
+    stores: &Stores,
     filter: &DeadFilter,
     clock: &Clock,
 ) -> Result<u64, StoreError> {
     let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let first = OrderSequence::new(clock.clone()).orders(count);
-    store.replay(filter, first, clock.now()).await
+    stores.replay(filter, first, clock.now()).await
 }
 
 // === impl DeadLetterView ===

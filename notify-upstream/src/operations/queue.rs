@@ -3,8 +3,9 @@
 use postern_common::clock::Timestamp;
 use serde::Serialize;
 
-use crate::dispatch::DispatchState;
+use crate::dispatch::ChannelFlow;
 use crate::notification::{Channel, Lane, Order, PerChannel, Priority, order_time};
+use crate::shard::Shards;
 use crate::store::{LowWatermark, Store, StoreError};
 
 /// Maximum number of rows counted per lane, which bounds the cost of counting.
@@ -29,30 +30,31 @@ pub(crate) struct QueueView {
     next_probe_at: Option<Timestamp>,
 }
 
-/// Returns the queue of every channel and priority. The restrictions are those of this process.
+/// Returns the queue of every channel and priority, over all shards. The restrictions are those of
+/// this process.
 ///
 /// # Errors
-/// The store is unavailable or rejects the statement.
-pub(crate) async fn view(
-    store: &Store,
-    state: &DispatchState,
-    now: Timestamp,
-) -> Result<Vec<QueueView>, StoreError> {
-    let depths = store.queue_depths(MAX_COUNTED_ROWS).await?;
+/// A store is unavailable or rejects the statement.
+pub(crate) async fn view(shards: &Shards, now: Timestamp) -> Result<Vec<QueueView>, StoreError> {
+    let (mut depths, mut oldest) = (Vec::new(), Vec::new());
+    for store in shards.stores().all()? {
+        depths.extend(store.queue_depths(MAX_COUNTED_ROWS).await?);
+        oldest.push(oldest_orders(store).await?);
+    }
     let rows = |lane: Lane| {
         let of_lane = depths.iter().filter(|depth| depth.lane == lane);
         of_lane.map(|depth| depth.rows).sum::<i64>()
     };
-    let oldest = oldest_orders(store).await?;
     let mut views = Vec::with_capacity(Channel::ALL.len() * Priority::ALL.len());
     for channel in Channel::ALL {
-        let flow = state.channel(channel).flow();
+        let flow = flow(shards, channel);
         for priority in Priority::ALL {
             let lane = Lane::first(channel, priority);
             let lanes = [lane, lane.retries()];
-            let heads = lanes
+            let heads = oldest
                 .iter()
-                .filter_map(|lane| oldest.get(channel)[lane.index()]);
+                .flat_map(|oldest| lanes.map(|lane| oldest.get(channel)[lane.index()]))
+                .flatten();
             let oldest_at = heads.min().map(order_time);
             let wait_reason = if flow.is_paused {
                 Some("PROVIDER_PAUSED")
@@ -75,6 +77,17 @@ pub(crate) async fn view(
         }
     }
     Ok(views)
+}
+
+/// Returns the restrictions on a channel: those of the shard that is throttled most, because
+/// providers and their pauses are the same for all.
+fn flow(shards: &Shards, channel: Channel) -> ChannelFlow {
+    let flows = shards
+        .open()
+        .map(|shard| shard.dispatch_state.channel(channel).flow());
+    flows
+        .max_by_key(|flow| (flow.is_paused, flow.next_probe_at, flow.low_throttle.code()))
+        .unwrap_or_default()
 }
 
 /// Returns the order of the oldest row of each lane that can be claimed. The saved low watermarks

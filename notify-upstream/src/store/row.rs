@@ -180,6 +180,15 @@ pub enum ResultKind {
 /// stored.
 pub(crate) const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
 
+/// When a store has accepted notifications.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AcceptanceAge {
+    /// Since the instant that was asked for.
+    pub(crate) has_recent: bool,
+    /// Before that instant.
+    pub(crate) has_older: bool,
+}
+
 /// A delivery report to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {

@@ -4,6 +4,7 @@ mod history;
 mod postgres;
 mod receipts;
 mod retention;
+mod shards;
 mod suppression;
 mod upgrade;
 

@@ -36,7 +36,9 @@ struct EntryView {
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = read_filter(query.as_deref().unwrap_or_default())?;
     let entries = api
-        .store
+        .shards
+        .stores()
+        .first()
         .suppression_entries(&filter)
         .await
         .map_err(|error| unavailable(&error))?;
@@ -94,7 +96,9 @@ pub(super) async fn remove(Api(api): Api, change: Change, body: Json) -> Result<
         })
     })?;
     let removed = api
-        .store
+        .shards
+        .stores()
+        .first()
         .remove_suppressed(&filter, api.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;

@@ -12,8 +12,8 @@ use super::{Postgres, rows};
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
-    WebhookToken,
+    AcceptanceAge, DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION,
+    Receipt, ResultKind, WebhookToken,
 };
 use crate::store::{NotificationSnapshot, ReplicaSignal, StoreError, StoreResult};
 
@@ -322,6 +322,20 @@ impl Postgres {
         let replayed = query.execute(&self.slow).await?.rows_affected();
         self.announce(ReplicaSignal::RowsQueued, replayed).await;
         Ok(replayed)
+    }
+
+    pub(in crate::store) async fn acceptance_age(
+        &self,
+        since: Timestamp,
+    ) -> StoreResult<AcceptanceAge> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= $1),
+            EXISTS (SELECT 1 FROM notify_record WHERE id < $1)";
+        let query = sqlx::query_as(sql).bind(NotificationId::floor(since));
+        let (has_recent, has_older) = query.fetch_one(&self.slow).await?;
+        Ok(AcceptanceAge {
+            has_recent,
+            has_older,
+        })
     }
 
     pub(in crate::store) async fn discard_dead_letters(

@@ -10,8 +10,8 @@ use super::{Sqlite, id_list, json, rows};
 use crate::notification::{NotificationId, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, IdempotencyRecord, LeaseRenewal, MAX_RECEIPTS_PER_NOTIFICATION,
-    Receipt, ResultKind, WebhookToken,
+    AcceptanceAge, DeadFilter, DeadLetter, IdempotencyRecord, LeaseRenewal,
+    MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind, WebhookToken,
 };
 use crate::store::{NotificationSnapshot, StoreResult};
 
@@ -296,6 +296,20 @@ impl Sqlite {
             .await?;
         transaction.commit().await?;
         Ok(ids.len() as u64)
+    }
+
+    pub(in crate::store) async fn acceptance_age(
+        &self,
+        since: Timestamp,
+    ) -> StoreResult<AcceptanceAge> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= ?1),
+            EXISTS (SELECT 1 FROM notify_record WHERE id < ?1)";
+        let query = sqlx::query_as(sql).bind(NotificationId::floor(since).to_string());
+        let (has_recent, has_older) = query.fetch_one(&self.pools.readers).await?;
+        Ok(AcceptanceAge {
+            has_recent,
+            has_older,
+        })
     }
 
     pub(in crate::store) async fn discard_dead_letters(

@@ -1,0 +1,359 @@
+//! The shards of a process: opening, tasks and shutdown of each.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use postern_common::Clock;
+use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
+use postern_common::database::{Database, DatabaseOptions};
+use postern_common::dependency::Dependency;
+use postern_common::exit::Exit;
+use postern_common::trace::Tracer;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::shutdown::{DeliveryTasks, retire_workers};
+use super::unavailable;
+use crate::config::Config;
+use crate::delivery::actors::ActorClient;
+use crate::delivery::attempt::AttemptExecutor;
+use crate::delivery::pool::ProviderPool;
+use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::unverified::UnverifiedQuota;
+use crate::dispatch::{
+    AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter, WakeupPublisher,
+};
+use crate::housekeeping::{DelayedRowMover, StoreMaintenance};
+use crate::http::ApiState;
+use crate::intake::group_commit::{GroupCommitter, SubmissionQueue};
+use crate::lease::{LeaseClock, WorkerRegistry};
+use crate::metrics::NotifyMetrics;
+use crate::notification::{Channel, OrderSequence, ShardNumber};
+use crate::shard::{Shard, ShardAge};
+use crate::status::reader::{StatusBatcher, StatusReader};
+use crate::store::{SnapshotCache, Store};
+use crate::templates::Templates;
+
+/// Time between two attempts to open a shard.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How databases are opened.
+#[derive(Clone, Debug)]
+pub(super) struct StoreSettings {
+    options: DatabaseOptions,
+    queue_connections: u32,
+    retention: Duration,
+    /// The numbers of the shards that this process delivers for.
+    work_on: Vec<ShardNumber>,
+    is_sharded: bool,
+}
+
+/// What the shards of a process share.
+#[derive(Clone)]
+pub(super) struct SharedParts {
+    pub(super) clock: Clock,
+    pub(super) cache: Cache,
+    pub(super) metrics: NotifyMetrics,
+    pub(super) templates: Arc<ArcSwap<Templates>>,
+    pub(super) actors: ActorClient,
+    pub(super) providers: Arc<ProviderPool>,
+    pub(super) suppression: Arc<SuppressionCache>,
+    pub(super) tracer: Option<Tracer>,
+    /// Cancelled at shutdown: no attempt is started afterwards.
+    pub(super) stop_delivery: CancellationToken,
+    /// The state of each shard. It exists before the shard is open, because pauses of providers
+    /// wake the dispatchers of all.
+    pub(super) dispatch_states: Arc<[Arc<DispatchState>]>,
+    pub(super) settings: StoreSettings,
+}
+
+/// The tasks of a shard that has been opened.
+pub(super) struct ShardTasks {
+    context: DispatchContext,
+    opened: Database,
+    batcher: StatusBatcher,
+    committer: GroupCommitter,
+    result_writer: ResultWriter,
+    maintenance: StoreMaintenance,
+    /// Whether this process delivers for the shard.
+    is_worked_on: bool,
+}
+
+/// The running tasks of a shard.
+pub(super) struct RunningShard {
+    delivery: DeliveryTasks,
+    rest: DrainedShard,
+}
+
+/// A shard whose last result has been written.
+pub(super) struct DrainedShard {
+    background: JoinSet<()>,
+    stop: CancellationToken,
+    workers: Arc<WorkerRegistry>,
+    store: Store,
+    opened: Database,
+}
+
+/// Opens a shard other than 0 when its database is available, and runs it.
+pub(super) struct ShardOpener {
+    pub(super) number: ShardNumber,
+    pub(super) url: String,
+    pub(super) parts: SharedParts,
+    pub(super) availability: Arc<Dependency>,
+    /// Not owned: the committers end when the API, which submits to them, has been dropped.
+    pub(super) api: Weak<ApiState>,
+}
+
+// === impl StoreSettings ===
+
+impl StoreSettings {
+    pub(super) fn of(config: &Config) -> Self {
+        Self {
+            options: config.database_options(),
+            queue_connections: config.queue.connections,
+            retention: config.queue.retention,
+            work_on: config.database.work_on.clone(),
+            is_sharded: config.database.shards.len() > 1,
+        }
+    }
+
+    /// Opens a database, migrates its tables and creates the partitions of the near future.
+    pub(super) async fn open(&self, url: &str, clock: &Clock) -> Result<(Database, Store), Exit> {
+        let opened = Database::open(url, self.options.clone()).await?;
+        let store = Store::open(&opened, self.queue_connections).await?;
+        let now = clock.now();
+        let retention_ms = i64::try_from(self.retention.as_millis()).unwrap_or(i64::MAX);
+        let keep_from = Timestamp(now.0 - retention_ms);
+        store.maintain(now, keep_from).await.map_err(unavailable)?;
+        Ok((opened, store))
+    }
+}
+
+// === impl SharedParts ===
+
+impl SharedParts {
+    /// Creates a shard from its open database, and registers a worker lease. Nothing is claimed
+    /// yet.
+    ///
+    /// # Errors
+    /// Exit code 69 if the store is unavailable.
+    pub(super) async fn build(
+        &self,
+        number: ShardNumber,
+        (opened, store): (Database, Store),
+        availability: Arc<Dependency>,
+    ) -> Result<(Shard, ShardTasks), Exit> {
+        let clock = self.clock.clone();
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store)
+            .await
+            .map_err(unavailable)?;
+        let executor = AttemptExecutor {
+            templates: Arc::clone(&self.templates),
+            actors: self.actors.clone(),
+            store: store.clone(),
+            providers: Arc::clone(&self.providers),
+            suppression: Arc::clone(&self.suppression),
+            unverified: UnverifiedQuota::new(self.cache.clone(), clock.clone()),
+        };
+        let (completed, completed_jobs) = mpsc::unbounded_channel();
+        let runner = AttemptRunner::new(
+            executor,
+            clock.clone(),
+            Arc::clone(&workers),
+            completed,
+            self.stop_delivery.clone(),
+            self.tracer.clone(),
+        );
+        let metrics = match self.settings.is_sharded {
+            true => self.metrics.of_shard(number),
+            false => self.metrics.clone(),
+        };
+        let context = DispatchContext {
+            snapshot_cache: SnapshotCache::new(clock.clone()),
+            sequence: Arc::new(OrderSequence::of_shard(clock.clone(), number)),
+            dispatch_state: Arc::clone(&self.dispatch_states[usize::from(number)]),
+            metrics,
+            store,
+            clock,
+            workers,
+            runner,
+        };
+        let age = Arc::new(ShardAge::default());
+        let (submissions, committer) = SubmissionQueue::open(context.clone());
+        let (reader, batcher) =
+            StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
+        let maintenance = self.maintenance(&context, opened.clone(), &availability, &age);
+        if self.settings.is_sharded {
+            // It decides where keys are looked up, and therefore precedes the first request.
+            maintenance.read_age().await.map_err(unavailable)?;
+        }
+        let shard = Shard {
+            number,
+            store: context.store.clone(),
+            submissions,
+            reader,
+            snapshot_cache: Arc::clone(&context.snapshot_cache),
+            dispatch_state: Arc::clone(&context.dispatch_state),
+            availability,
+            age,
+        };
+        let tasks = ShardTasks {
+            result_writer: ResultWriter::new(&context, completed_jobs),
+            context,
+            opened,
+            batcher,
+            committer,
+            maintenance,
+            is_worked_on: self.settings.work_on.contains(&number),
+        };
+        Ok((shard, tasks))
+    }
+
+    fn maintenance(
+        &self,
+        context: &DispatchContext,
+        opened: Database,
+        availability: &Arc<Dependency>,
+        age: &Arc<ShardAge>,
+    ) -> StoreMaintenance {
+        let is_first = Arc::ptr_eq(&context.dispatch_state, &self.dispatch_states[0]);
+        StoreMaintenance {
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            workers: Arc::clone(&context.workers),
+            suppression: is_first.then(|| Arc::clone(&self.suppression)),
+            dispatch_state: Arc::clone(&context.dispatch_state),
+            metrics: context.metrics.clone(),
+            database: Arc::clone(availability),
+            opened,
+            retention: self.settings.retention,
+            age: self.settings.is_sharded.then(|| Arc::clone(age)),
+        }
+    }
+}
+
+// === impl ShardTasks ===
+
+impl ShardTasks {
+    /// Starts the tasks. Deliveries stop with `stop_delivery`, all others when the shard is closed.
+    /// Without work on the shard, its notifications are accepted, read and maintained, and other
+    /// processes deliver them.
+    pub(super) fn start(self, stop_delivery: &CancellationToken) -> RunningShard {
+        let (stop, mut background) = (CancellationToken::new(), JoinSet::new());
+        let (context, mut dispatch_tasks) = (self.context, JoinSet::new());
+        background.spawn(self.maintenance.run(stop.clone()));
+        background.spawn(Arc::clone(&context.workers).run(stop.clone()));
+        if self.is_worked_on {
+            let mover = DelayedRowMover {
+                store: context.store.clone(),
+                clock: context.clock.clone(),
+                dispatch_state: Arc::clone(&context.dispatch_state),
+            };
+            background.spawn(mover.run(stop_delivery.clone()));
+            for channel in Channel::ALL {
+                let dispatcher = Dispatcher::new(channel, &context);
+                dispatch_tasks.spawn(dispatcher.run(stop_delivery.clone()));
+            }
+        }
+        let publisher = start_publisher(&context, &mut background);
+        background.spawn(self.batcher.run());
+        RunningShard {
+            delivery: DeliveryTasks {
+                workers: Arc::clone(&context.workers),
+                dispatch_tasks,
+                committer: tokio::spawn(self.committer.run()),
+                runner: context.runner,
+                result_writer: tokio::spawn(self.result_writer.run()),
+                publisher,
+            },
+            rest: DrainedShard {
+                background,
+                stop,
+                workers: context.workers,
+                store: context.store,
+                opened: self.opened,
+            },
+        }
+    }
+}
+
+/// Starts the exchange of wake-ups with other replicas, if the store is shared.
+fn start_publisher(
+    context: &DispatchContext,
+    background: &mut JoinSet<()>,
+) -> Option<Arc<WakeupPublisher>> {
+    let state = Arc::clone(&context.dispatch_state);
+    let publisher = Arc::new(WakeupPublisher::new(context.store.clone(), state)?);
+    background.spawn(Arc::clone(&publisher).listen());
+    background.spawn(Arc::clone(&publisher).run(Arc::clone(&context.workers)));
+    Some(publisher)
+}
+
+// === impl RunningShard ===
+
+impl RunningShard {
+    /// Waits, after requests and new attempts have been stopped, until the last result is written.
+    pub(super) async fn drain(self) -> DrainedShard {
+        self.delivery.wait().await;
+        self.rest
+    }
+}
+
+// === impl DrainedShard ===
+
+impl DrainedShard {
+    /// Stops the other tasks, retires the leases and closes the connections.
+    pub(super) async fn close(mut self) {
+        self.stop.cancel();
+        self.background.shutdown().await;
+        retire_workers(&self.workers, &self.store, &self.opened).await;
+    }
+}
+
+// === impl ShardOpener ===
+
+impl ShardOpener {
+    /// Runs the shard until `drained` is cancelled, which says that the last request has been
+    /// answered.
+    pub(super) async fn run(self, drained: CancellationToken) {
+        let stop_delivery = self.parts.stop_delivery.clone();
+        let opened = tokio::select! {
+            () = stop_delivery.cancelled() => return,
+            opened = self.open() => opened,
+        };
+        let (shard, tasks) = opened;
+        let running = tasks.start(&stop_delivery);
+        if let Some(api) = self.api.upgrade() {
+            tracing::info!(shard = shard.number, "shard opened");
+            api.shards.insert(shard);
+        } else {
+            drop(shard);
+        }
+        drained.cancelled().await;
+        running.drain().await.close().await;
+    }
+
+    /// Opens the database, however long it is unavailable.
+    async fn open(&self) -> (Shard, ShardTasks) {
+        loop {
+            match self.try_open().await {
+                Ok(opened) => return opened,
+                Err(exit) => self.availability.record_failure(exit.message()),
+            }
+            tokio::time::sleep(REOPEN_INTERVAL).await;
+        }
+    }
+
+    async fn try_open(&self) -> Result<(Shard, ShardTasks), Exit> {
+        let opened = self
+            .parts
+            .settings
+            .open(&self.url, &self.parts.clock)
+            .await?;
+        let availability = Arc::clone(&self.availability);
+        self.parts.build(self.number, opened, availability).await
+    }
+}

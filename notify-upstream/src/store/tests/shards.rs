@@ -1,0 +1,149 @@
+//! Tests of several stores that are asked as one.
+
+use super::*;
+
+/// Returns two stores over databases of their own, as shards.
+async fn two() -> (Stores, [TestDatabase; 2]) {
+    let databases = [testing::sqlite().await, testing::sqlite().await];
+    let open = async |test: &TestDatabase| {
+        Store::open(&test.database, 4)
+            .await
+            .expect("the store opens")
+    };
+    let stores = Stores::new(2, open(&databases[0]).await);
+    stores.insert(1, open(&databases[1]).await);
+    (stores, databases)
+}
+
+/// Stores notifications in turn in both shards, oldest first, and returns their ids.
+async fn accept(stores: &Stores, count: i64) -> Vec<NotificationId> {
+    let mut ids = Vec::new();
+    for n in 0..count {
+        let shard = ShardNumber::from(n % 2 == 1);
+        let at = NOW.plus(std::time::Duration::from_millis(n.unsigned_abs()));
+        let sequence = OrderSequence::of_shard(postern_common::Clock::manual(at), shard);
+        let (order, id) = sequence.places(1).next().expect("one identifier");
+        let row = NewNotification {
+            id,
+            ..notification(order, Priority::Normal)
+        };
+        let store = stores.of(id).expect("the store is open");
+        store.accept(&[row]).await.expect("no error");
+        ids.push(id);
+    }
+    ids
+}
+
+/// Lets all notifications fail, in the order of the ids.
+async fn fail(stores: &Stores, ids: &[NotificationId]) {
+    for (n, id) in ids.iter().enumerate() {
+        let store = stores.of(*id).expect("the store is open");
+        let rows = claim(store, 0, 1, ME, &[]).await;
+        let mut failed = ended(&rows[0], ME, ResultKind::Failed, Next::Dead);
+        failed.result.at = Timestamp(NOW.0 + i64::try_from(n).expect("small"));
+        assert_eq!(failed.id, *id);
+        store.finish(&[failed]).await.expect("no error");
+    }
+}
+
+#[tokio::test]
+async fn snapshots_and_lists_of_all_shards_are_merged() {
+    let (stores, _databases) = two().await;
+    let ids = accept(&stores, 9).await;
+    let found = stores.read(&ids).await.expect("no error");
+    let found: std::collections::BTreeSet<_> = found.iter().map(|it| it.id).collect();
+    assert_eq!(found, ids.iter().copied().collect());
+    let list = async |before: NotificationId, limit| {
+        let query = ListQuery {
+            scope: ListScope::All,
+            from: NotificationId::floor(Timestamp(0)),
+            before,
+            limit,
+        };
+        let rows = stores.list(&query).await.expect("no error");
+        rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    let newest: Vec<_> = ids.iter().rev().copied().collect();
+    let end = NotificationId(uuid::Uuid::max());
+    assert_eq!(list(end, 100).await, newest);
+    assert_eq!(list(end, 4).await, newest[..4]);
+    assert_eq!(list(newest[3], 4).await, newest[4..8]);
+}
+
+#[tokio::test]
+async fn oldest_dead_letters_of_all_shards_are_selected() {
+    let (stores, _databases) = two().await;
+    let ids = accept(&stores, 8).await;
+    fail(&stores, &ids).await;
+    let filter = |limit| DeadFilter {
+        limit,
+        ..DeadFilter::default()
+    };
+    let listed = async |filter| {
+        let letters = stores.dead_letters(&filter).await.expect("no error");
+        letters.iter().map(|letter| letter.id).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(filter(100)).await, ids);
+    assert_eq!(listed(filter(3)).await, ids[..3]);
+    let replayed = stores.replay(&filter(3), order_at(NOW), NOW).await;
+    assert_eq!(replayed.expect("no error"), 3);
+    assert_eq!(listed(filter(100)).await, ids[3..]);
+    let one = DeadFilter {
+        id: Some(ids[5]),
+        ..filter(1)
+    };
+    let dropped = stores.discard_dead_letters(&one).await;
+    assert_eq!(dropped.expect("no error"), 1);
+    let dropped = stores.discard_dead_letters(&filter(2)).await;
+    assert_eq!(dropped.expect("no error"), 2);
+    assert_eq!(listed(filter(100)).await, ids[6..]);
+}
+
+#[tokio::test]
+async fn reports_are_stored_in_the_shards_of_their_notifications() {
+    let (stores, _databases) = two().await;
+    let ids = accept(&stores, 4).await;
+    let reports: Vec<Receipt> = ids
+        .iter()
+        .map(|id| Receipt {
+            provider: "test".to_owned(),
+            event_id: id.to_string(),
+            id: *id,
+            kind: ReceiptKind::Delivered,
+            at: NOW,
+            received_at: NOW,
+            code: None,
+            detail: None,
+        })
+        .collect();
+    assert_eq!(stores.save_receipts(&reports).await.expect("no error"), 4);
+    assert_eq!(stores.save_receipts(&reports).await.expect("no error"), 0);
+    for id in ids {
+        let store = stores.of(id).expect("the store is open");
+        let history = snapshot(store, id).await.history;
+        assert!(matches!(&history[..], [HistoryEntry::Receipt(_)]));
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_listed_while_a_shard_is_not_open() {
+    let test = testing::sqlite().await;
+    let store = Store::open(&test.database, 4).await.expect("it opens");
+    let stores = Stores::new(2, store);
+    let refused = stores.dead_letters(&DeadFilter::default()).await;
+    let text = refused.expect_err("shard 1 is not open").to_string();
+    assert_eq!(text, "shard 1 is not available: it has not been opened yet");
+}
+
+#[tokio::test]
+async fn acceptance_is_recent_or_older() {
+    for (store, _database) in both().await {
+        let age = async |at| store.acceptance_age(at).await.expect("no error");
+        assert_eq!(age(NOW).await, AcceptanceAge::default());
+        store.accept(&orders(0, 1)).await.expect("no error");
+        let later = NOW.plus(std::time::Duration::from_millis(1));
+        let (recent, older) = (age(NOW).await, age(later).await);
+        assert_eq!((recent.has_recent, recent.has_older), (true, false));
+        assert_eq!((older.has_recent, older.has_older), (false, true));
+    }
+}
