@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use axum::Router;
+use futures_util::future::join_all;
 use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
@@ -129,8 +130,10 @@ impl App {
         let (shard, first) = parts.build(0, opened, database).await?;
         let service = api_state(&mut config, &parts, Arc::clone(&verifier), shard);
         let service = Arc::new(service);
+        let mut others = openers(&config, &parts, &service);
+        join_all(others.iter_mut().map(ShardOpener::prepare)).await;
         Ok(Self {
-            others: openers(&config, &parts, &service),
+            others,
             config,
             reloader,
             metrics: parts.metrics,
@@ -294,6 +297,7 @@ fn openers(config: &Config, parts: &SharedParts, api: &Arc<ApiState>) -> Vec<Sha
             url: url.clone(),
             parts: parts.clone(),
             availability: Arc::new(availability),
+            opened: None,
             api: Arc::downgrade(api),
         }
     };

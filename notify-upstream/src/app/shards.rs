@@ -103,6 +103,8 @@ pub(super) struct ShardOpener {
     pub(super) url: String,
     pub(super) parts: SharedParts,
     pub(super) availability: Arc<Dependency>,
+    /// The tasks of the shard when it has been opened and not started.
+    pub(super) opened: Option<ShardTasks>,
     /// Not owned: the committers end when the API, which submits to them, has been dropped.
     pub(super) api: Weak<ApiState>,
 }
@@ -316,44 +318,48 @@ impl DrainedShard {
 // === impl ShardOpener ===
 
 impl ShardOpener {
+    /// Opens the shard if its database is available, before the process is ready.
+    pub(super) async fn prepare(&mut self) {
+        self.opened = self.try_open().await;
+    }
+
     /// Runs the shard until `drained` is cancelled, which says that the last request has been
-    /// answered.
-    pub(super) async fn run(self, drained: CancellationToken) {
+    /// answered. While the database is unavailable, it is tried again.
+    pub(super) async fn run(mut self, drained: CancellationToken) {
         let stop_delivery = self.parts.stop_delivery.clone();
-        let opened = tokio::select! {
-            () = stop_delivery.cancelled() => return,
-            opened = self.open() => opened,
+        let tasks = loop {
+            if let Some(tasks) = self.opened.take() {
+                break tasks;
+            }
+            tokio::select! {
+                () = stop_delivery.cancelled() => return,
+                () = tokio::time::sleep(REOPEN_INTERVAL) => {}
+            }
+            self.opened = self.try_open().await;
         };
-        let (shard, tasks) = opened;
         let running = tasks.start(&stop_delivery);
-        if let Some(api) = self.api.upgrade() {
-            tracing::info!(shard = shard.number, "shard opened");
-            api.shards.insert(shard);
-        } else {
-            drop(shard);
-        }
         drained.cancelled().await;
         running.drain().await.close().await;
     }
 
-    /// Opens the database, however long it is unavailable.
-    async fn open(&self) -> (Shard, ShardTasks) {
-        loop {
-            match self.try_open().await {
-                Ok(opened) => return opened,
-                Err(exit) => self.availability.record_failure(exit.message()),
+    /// Opens the shard and adds it to those of the API.
+    async fn try_open(&self) -> Option<ShardTasks> {
+        let opening = async {
+            let settings = &self.parts.settings;
+            let opened = settings.open(&self.url, &self.parts.clock).await?;
+            let availability = Arc::clone(&self.availability);
+            self.parts.build(self.number, opened, availability).await
+        };
+        match opening.await {
+            Ok((shard, tasks)) => {
+                tracing::info!(shard = self.number, "shard opened");
+                self.api.upgrade()?.shards.insert(shard);
+                Some(tasks)
             }
-            tokio::time::sleep(REOPEN_INTERVAL).await;
+            Err(exit) => {
+                self.availability.record_failure(exit.message());
+                None
+            }
         }
-    }
-
-    async fn try_open(&self) -> Result<(Shard, ShardTasks), Exit> {
-        let opened = self
-            .parts
-            .settings
-            .open(&self.url, &self.parts.clock)
-            .await?;
-        let availability = Arc::clone(&self.availability);
-        self.parts.build(self.number, opened, availability).await
     }
 }

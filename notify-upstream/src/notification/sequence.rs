@@ -126,7 +126,10 @@ mod tests {
                 let version = if shard == 0 { 7 } else { 8 };
                 assert_eq!(id.0.get_version_num(), version);
                 assert_eq!(id.0.get_variant(), uuid::Variant::RFC4122);
-                assert_eq!(id.0.as_u128() >> 80, 1_700_000_000_000);
+                assert_eq!(
+                    id.0.as_u128() >> 80,
+                    u128::try_from(clock.now().0).expect("positive")
+                );
                 let counter = order & ((1 << ORDER_COUNTER_BITS) - 1);
                 assert_eq!(id.0.as_u128() >> 64 & 0xfff, counter.unsigned_abs().into());
                 assert!(id >= NotificationId::floor(clock.now()));
