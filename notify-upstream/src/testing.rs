@@ -297,8 +297,7 @@ impl TestReplica {
             runner: Arc::clone(&runner),
             metrics: metrics.clone(),
         };
-        let states = [Arc::clone(&dispatch_state)].into();
-        let pauses = ProviderPauses::new(store.clone(), pool, states);
+        let pauses = ProviderPauses::new(store.clone(), pool, [Arc::clone(&dispatch_state)].into());
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
             metrics,

@@ -54,7 +54,8 @@ impl Term {
     }
 
     /// Returns the kinds that a text may be of, the most likely first. The ids of requests and
-    /// notifications are version 7 UUIDs, those of users version 4.
+    /// notifications are version 7 UUIDs, those of notifications in a shard other than 0 version 8,
+    /// those of users version 4.
     fn candidates(text: &str, chosen: &str) -> Vec<Self> {
         if let Some(term) = Self::ALL
             .into_iter()
@@ -67,6 +68,7 @@ impl Term {
         }
         match text.as_bytes().get(14) {
             Some(b'7') if text.len() == 36 => vec![Self::Notification, Self::Request, Self::User],
+            Some(b'8') if text.len() == 36 => vec![Self::Notification, Self::User, Self::Request],
             _ => vec![Self::User, Self::Request],
         }
     }

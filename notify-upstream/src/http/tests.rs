@@ -98,8 +98,8 @@ fn trusted_issuers(issuer: &str) -> Vec<Issuer> {
     vec![services, users("actors"), users("partners")]
 }
 
-/// Starts a service that commits submissions only when the test runs the returned committer.
-async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommitter) {
+/// Starts a test issuer, and returns its URL and the key of its tokens.
+async fn issuer(shutdown: &CancellationToken) -> (String, EncodingKey) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let public = pair.public_key().as_ref().to_vec();
     let private: EcPrivateKeyRfc5915Der<'_> = pair.private_key().as_der().expect("DER");
@@ -109,13 +109,19 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         URL_SAFE_NO_PAD.encode(&public[33..]),
     );
     let keys = json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "k", "x": x, "y": y}]});
-    let shutdown = CancellationToken::new();
     let answer = get(move || async move { axum::Json(keys.clone()) });
     let router = Router::new()
         .route("/keys", answer.clone())
         .route("/actors/keys", answer.clone())
         .route("/partners/keys", answer);
-    let issuer = listen(router, Limits::default(), &shutdown).await;
+    let issuer = listen(router, Limits::default(), shutdown).await;
+    (issuer, key)
+}
+
+/// Starts a service that commits submissions only when the test runs the returned committer.
+async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommitter) {
+    let shutdown = CancellationToken::new();
+    let (issuer, key) = issuer(&shutdown).await;
     let clock = Clock::manual(START);
     let options = VerifierOptions {
         clock: clock.clone(),
@@ -123,17 +129,17 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     };
     let verifier = Verifier::new(trusted_issuers(&issuer), options);
     let rig = TestReplica::new(store, &clock, 8).await;
-    let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
-    tokio::spawn(batcher.run());
     let metrics = NotifyMetrics::new();
     let availability = metrics.dependencies().optional("database", "test");
+    let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
+    tokio::spawn(batcher.run());
     let shard = Shard {
         number: 0,
         store: store.clone(),
         submissions: rig.submissions,
         reader,
         snapshot_cache: rig.snapshot_cache,
-        dispatch_state: Arc::clone(&rig.dispatch_state),
+        dispatch_state: rig.dispatch_state,
         availability: Arc::new(availability),
         age: Arc::default(),
     };
