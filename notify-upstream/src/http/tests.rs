@@ -161,7 +161,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     };
     let service = Arc::new(service);
     let admin_url = listen(admin::routes(&service, rig.pauses), limits, &shutdown).await;
-    let url = listen(super::router(service), limits, &shutdown).await;
+    let url = listen(router(service), limits, &shutdown).await;
     let served = TestServer {
         metrics,
         url,
