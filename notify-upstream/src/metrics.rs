@@ -120,7 +120,7 @@ impl NotifyMetrics {
             providers: ProviderMetrics::new(&registry),
             safeguards: SafeguardMetrics::new(&registry),
             http: HttpMetrics::new(&registry).expect("each metric is registered once"),
-            pools: PoolMetrics::of_shards(&registry).expect("each metric is registered once"),
+            pools: PoolMetrics::new(&registry).expect("each metric is registered once"),
             dependencies: Dependencies::new(&health, &registry)
                 .expect("each metric is registered once"),
             health,
@@ -159,8 +159,8 @@ impl NotifyMetrics {
 
     /// Records the use of the database connections: those of the queue, and all others.
     pub(crate) fn pool_usage(&self, queue: Option<PoolUsage>, main: Option<PoolUsage>) {
-        self.pools.record_of_shard("queue", &self.shard, queue);
-        self.pools.record_of_shard("main", &self.shard, main);
+        self.pools.record("queue", &self.shard, queue);
+        self.pools.record("main", &self.shard, main);
     }
 
     /// Returns the metrics of the HTTP server.

@@ -31,20 +31,8 @@ impl PoolMetrics {
     /// # Errors
     /// The registry has metrics of these names.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        Self::with_labels(registry, &["pool"])
-    }
-
-    /// Registers the gauges with the label `shard`, for pools of several databases.
-    ///
-    /// # Errors
-    /// As [`PoolMetrics::new`].
-    pub fn of_shards(registry: &Registry) -> prometheus::Result<Self> {
-        Self::with_labels(registry, &["pool", "shard"])
-    }
-
-    fn with_labels(registry: &Registry, labels: &[&str]) -> prometheus::Result<Self> {
         let gauge = |name: &str, help: &str, further: &[&str]| {
-            let labels = [labels, further].concat();
+            let labels = [&["pool", "shard"], further].concat();
             let gauge = IntGaugeVec::new(Opts::new(name, help), &labels)?;
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
@@ -68,22 +56,15 @@ impl PoolMetrics {
         })
     }
 
-    /// Records the use of a pool. A store without a pool, such as SQLite, has no usage.
-    pub fn record(&self, pool: &str, usage: Option<PoolUsage>) {
-        self.record_labelled(&[pool], usage);
-    }
-
-    /// Records the use of a pool of a shard, for gauges of [`PoolMetrics::of_shards`].
-    pub fn record_of_shard(&self, pool: &str, shard: &str, usage: Option<PoolUsage>) {
-        self.record_labelled(&[pool, shard], usage);
-    }
-
-    fn record_labelled(&self, labels: &[&str], usage: Option<PoolUsage>) {
+    /// Records the use of a pool. `shard` is the number of the database, empty if it is the only
+    /// one. A store without a pool, such as SQLite, has no usage.
+    pub fn record(&self, pool: &str, shard: &str, usage: Option<PoolUsage>) {
+        let labels = &[pool, shard];
         let Some(usage) = usage else { return };
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         for (state, connections) in [("in_use", usage.in_use), ("idle", usage.idle)] {
             self.connections
-                .with_label_values(&[labels, &[state]].concat())
+                .with_label_values(&[pool, shard, state])
                 .set(count(connections));
         }
         self.max.with_label_values(labels).set(count(usage.max));
@@ -120,8 +101,8 @@ mod tests {
             waiting: 1,
         };
         assert_eq!(pool.usage(), busy);
-        metrics.record("main", Some(pool.usage()));
-        assert_eq!(metrics.waiting.with_label_values(&["main"]).get(), 1);
+        metrics.record("main", "", Some(pool.usage()));
+        assert_eq!(metrics.waiting.with_label_values(&["main", ""]).get(), 1);
         connection.release();
         waiting.await.expect("no panic").expect("a connection");
         let unused = PoolUsage {

@@ -285,3 +285,24 @@ pub(super) fn nothing_configured(kind: &str) -> Markup {
         &format!("no process of the kind {kind} is configured"),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_recognised_by_their_version() {
+        let first = |text| Term::candidates(text, "")[0];
+        for (text, expected) in [
+            ("ada@example.com", Term::Email),
+            ("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", Term::Notification),
+            ("019aa0c4-8f00-8c3a-80c1-5a7f0c2e9d11", Term::Notification),
+            ("b1f0a3ce-5f7a-4a40-9d5e-7c1f0c2e9d11", Term::User),
+            ("gateway-made-id", Term::User),
+        ] {
+            assert_eq!(first(text), expected, "{text}");
+        }
+        let chosen = Term::candidates("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", "request");
+        assert_eq!(chosen, [Term::Request]);
+    }
+}
