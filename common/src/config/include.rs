@@ -1,13 +1,14 @@
 //! A configuration file and the files that it includes.
 
+mod expand;
+
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use glob::{MatchOptions, Pattern};
-
+use self::expand::Search;
 use super::source::{LocatedMistake, SourceTexts};
 use crate::decode::{self, Mistake, Mistakes, Node, Object, Value, Weight};
 use crate::exit::Exit;
@@ -16,17 +17,8 @@ use crate::files::read_regular_text;
 /// The key whose patterns name the files to include.
 const INCLUDE: &str = "include";
 
-/// Maximum number of files that one pattern matches.
-const MAX_MATCHES: usize = 10_000;
 /// Maximum bytes of all included files.
 const MAX_INCLUDED_BYTES: usize = 64 << 20;
-
-/// As in a shell, `*` matches no name that begins with a dot, such as the lock file of an editor.
-const GLOB_OPTIONS: MatchOptions = MatchOptions {
-    case_sensitive: true,
-    require_literal_separator: true,
-    require_literal_leading_dot: true,
-};
 
 /// The texts of a configuration: a file, and the files that its key `include` names.
 #[derive(Clone, Debug)]
@@ -84,9 +76,9 @@ impl ConfigFiles {
         let name = path.display().to_string();
         cache.update(&text);
         let mut files = Self::of_texts((name, text), Vec::new(), tables);
-        let mut seen = BTreeSet::new();
+        let (mut search, mut seen) = (Search::new(), BTreeSet::new());
         for (at, pattern) in cache.patterns.iter().enumerate() {
-            let found = expand(path, pattern).and_then(|paths| {
+            let found = search.expand(path, pattern).and_then(|paths| {
                 paths
                     .iter()
                     .try_for_each(|path| files.include(path, &mut seen))
@@ -367,31 +359,6 @@ fn patterns(text: &str) -> Vec<String> {
             | Value::Object(_) => String::new(),
         })
         .collect()
-}
-
-/// Returns the files that a pattern matches, relative to the folder of `from`, in the order of
-/// their names. A pattern without a wildcard must match.
-fn expand(from: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
-    if pattern.is_empty() {
-        return Ok(Vec::new());
-    }
-    let folder = from.parent().unwrap_or(Path::new(""));
-    let folder = Pattern::escape(&folder.display().to_string());
-    let whole = Path::new(&folder).join(pattern).display().to_string();
-    let matches = glob::glob_with(&whole, GLOB_OPTIONS)
-        .map_err(|error| format!("is not a pattern: {error}"))?;
-    let mut paths = matches
-        .take(MAX_MATCHES + 1)
-        .collect::<Result<Vec<PathBuf>, _>>()
-        .map_err(|error| format!("cannot read: {error}"))?;
-    if paths.len() > MAX_MATCHES {
-        return Err(format!("{pattern}: matches more than {MAX_MATCHES} files"));
-    }
-    paths.sort();
-    if paths.is_empty() && !pattern.contains(['*', '?', '[']) {
-        return Err(format!("{pattern}: there is no such file"));
-    }
-    Ok(paths)
 }
 
 #[cfg(test)]
