@@ -48,6 +48,8 @@ pub(crate) struct Person {
     /// The name that the pages show.
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// By what live tails are counted: the subject, or the session of a one-time link.
+    pub(crate) tail_owner: String,
     /// Whether the person was signed in by the one-time link, and has no access token.
     pub(crate) is_local: bool,
 }
@@ -166,6 +168,7 @@ impl Access {
             subject: "standalone".to_owned(),
             name: "standalone".to_owned(),
             role: Role::Operator,
+            tail_owner: format!("session {}", hex::encode(&Sha256::digest(token)[..8])),
             is_local: true,
         })
     }
@@ -232,6 +235,7 @@ impl Access {
             subject: subject.to_owned(),
             name: username.unwrap_or(subject).to_owned(),
             role,
+            tail_owner: format!("subject {subject}"),
             is_local: false,
         })
     }

@@ -118,9 +118,9 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
     let router = router.route("/{*path}", any(|| async { Code::NotFound }));
     let router = router
         .with_state(state)
-        .layer(from_fn(reject_other_origins))
-        .layer(map_response(protect));
-    hosts.guard(router)
+        .layer(from_fn(reject_other_origins));
+    // The outermost layer: the answer to a foreign host has the header fields, too.
+    hosts.guard(router).layer(map_response(protect))
 }
 
 async fn protect(mut response: Response) -> Response {
@@ -238,11 +238,11 @@ async fn fragment(
 
 async fn live_fragment(
     State(state): Shared,
-    SignedIn { person, caller }: SignedIn,
+    SignedIn { caller, .. }: SignedIn,
     Path(page): Path<String>,
     uri: Uri,
 ) -> Response {
-    live::fragments(state, person, page, uri, caller)
+    live::fragments(state, page, uri, caller)
 }
 
 async fn live_requests(

@@ -6,8 +6,8 @@
 //!
 //! The modules, in the order of the data flow:
 //!
-//! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them, `public_gateway`
-//!    the gateway's public listener.
+//! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them (`json_limit`
+//!    bounds their answers), `public_gateway` the gateway's public listener.
 //! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s and keeps an hour
 //!    (`prometheus_text` parses, `status` is the result, `findings` says what is wrong).
 //! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link); `actions` are the changes that an operator may make.
@@ -17,6 +17,7 @@
 
 mod config;
 
+mod json_limit;
 mod processes;
 mod public_gateway;
 

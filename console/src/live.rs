@@ -13,34 +13,30 @@ use futures_util::{StreamExt, stream};
 use http::Uri;
 use http::header::CONTENT_TYPE;
 
-use crate::access::{Caller, Person};
+use crate::access::Caller;
 use crate::sampling::SAMPLE_INTERVAL;
 use crate::state::ConsoleState;
 
 /// Streams a fragment, rendered again after each sample, until the token is not accepted any more.
 pub(crate) fn fragments(
     state: Arc<ConsoleState>,
-    person: Person,
     page: String,
     uri: Uri,
     caller: Caller,
 ) -> Response {
     let shutdown = state.shutdown.clone();
-    let parts = (state, person, page, uri, caller);
-    let events = stream::unfold(parts, |(state, person, page, uri, caller)| async move {
+    let parts = (state, page, uri, caller);
+    let events = stream::unfold(parts, |(state, page, uri, caller)| async move {
         tokio::time::sleep(SAMPLE_INTERVAL).await;
         let event = match state.access.authenticate(&caller).await {
-            Ok(_) => match state.render(&person, &page, &uri).await {
+            Ok(person) => match state.render(&person, &page, &uri).await {
                 Ok(markup) => event("fragment", &markup.into_string()),
                 Err(_) => event("failed", ""),
             },
             // The next request of the page shows the sign-in.
             Err(_) => return None,
         };
-        Some((
-            Ok::<_, std::io::Error>(event),
-            (state, person, page, uri, caller),
-        ))
+        Some((Ok::<_, std::io::Error>(event), (state, page, uri, caller)))
     });
     event_stream(Body::from_stream(
         events.take_until(shutdown.cancelled_owned()),

@@ -3,7 +3,7 @@
 //! Addresses come from the configuration only: a request of a browser selects among them, and adds
 //! no other (server-side request forgery). Names are resolved again with every sample.
 //!
-//! Input: [`ProcessGroup`]s. Output: [`Reply`]s. Depends on `config`.
+//! Input: [`ProcessGroup`]s. Output: [`Reply`]s. Depends on `config` and `json_limit`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,6 +19,7 @@ use serde_json::Value;
 use url::{Host, Url};
 
 use crate::config::{ProcessGroup, ProcessKind};
+use crate::json_limit::is_within_limit;
 
 /// Maximum time of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -97,6 +98,32 @@ impl Call<'_> {
 // === impl Reply ===
 
 impl Reply {
+    /// Reads a response whose body has at most `max_bytes`.
+    ///
+    /// # Errors
+    /// If it is larger, has too many JSON values, or the connection is lost.
+    pub(crate) async fn read(
+        response: reqwest::Response,
+        max_bytes: usize,
+    ) -> Result<Self, Unreachable> {
+        let status = response.status().as_u16();
+        let mut stream = response.bytes_stream();
+        let mut body = Vec::new();
+        while let Some(chunk) = stream.next().await {
+            body.extend_from_slice(&chunk.map_err(|error| Unreachable::of(&error))?);
+            if body.len() > max_bytes {
+                let reason = format!("the response is larger than {} KiB", max_bytes >> 10);
+                return Err(Unreachable::unanswered(reason));
+            }
+        }
+        if !is_within_limit(&body) {
+            let reason = "the response has too many JSON values".to_owned();
+            return Err(Unreachable::unanswered(reason));
+        }
+        let text = String::from_utf8_lossy(&body).into_owned();
+        Ok(Self { status, text })
+    }
+
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -244,19 +271,7 @@ impl ProcessDirectory {
     ) -> Result<Reply, Unreachable> {
         let work = async {
             let response = self.send(process, call).await?;
-            let status = response.status().as_u16();
-            let mut stream = response.bytes_stream();
-            let mut body = Vec::new();
-            while let Some(chunk) = stream.next().await {
-                body.extend_from_slice(&chunk.map_err(|error| Unreachable::of(&error))?);
-                if body.len() > MAX_RESPONSE_BYTES {
-                    return Err(Unreachable::unanswered(
-                        "the response is larger than 8 MiB".to_owned(),
-                    ));
-                }
-            }
-            let text = String::from_utf8_lossy(&body).into_owned();
-            Ok(Reply { status, text })
+            Reply::read(response, MAX_RESPONSE_BYTES).await
         };
         let late = || Unreachable::unanswered(format!("no answer within {} s", timeout.as_secs()));
         tokio::time::timeout(timeout, work)

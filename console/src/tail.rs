@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use crate::access::{Caller, Person};
 use crate::config::ProcessKind;
 use crate::live::{event, event_stream};
-use crate::processes::{Call, Process};
+use crate::processes::{Call, Process, Reply};
 use crate::state::ConsoleState;
 
 /// Interval at which the token of the browser and the list of gateways are checked.
@@ -40,6 +40,8 @@ const MAX_WAITING_CHUNKS: usize = 8;
 /// Maximum number of requests per second of one gateway: what the page shows (`MAX_ROWS_PER_DRAW`
 /// in requests.js, four times a second), so that a busy gateway does not format others.
 const MAX_RATE: u32 = 400;
+/// Maximum bytes of the reason for which a gateway refuses.
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// Maximum bytes of an incomplete event.
 const MAX_EVENT_BYTES: usize = 64 << 10;
 
@@ -79,7 +81,7 @@ pub(crate) async fn requests(
     caller: Caller,
     query: &str,
 ) -> Result<Response, Problem> {
-    let permit = state.tail_limit.admit(&person.subject)?;
+    let permit = state.tail_limit.admit(&person.tail_owner)?;
     let (sender, receiver) = mpsc::channel(MAX_WAITING_CHUNKS);
     let follower = Follower {
         state,
@@ -212,11 +214,13 @@ impl Follower {
             if response.status().is_success() {
                 return Ok(response);
             }
-            let text = response.text().await.unwrap_or_default();
-            let reason = match status {
-                404 => "does not offer a live tail: it is older, or has no [admin] token_env"
-                    .to_owned(),
-                _ => crate::processes::Reply { status, text }.problem(),
+            if status == 404 {
+                let reason = "does not offer a live tail: it is older, or has no [admin] token_env";
+                return Err(refused(Some(status), reason.to_owned()));
+            }
+            let reason = match Reply::read(response, MAX_REFUSAL_BYTES).await {
+                Ok(reply) => reply.problem(),
+                Err(error) => format!("{status}: {error}"),
             };
             Err(refused(Some(status), reason))
         };

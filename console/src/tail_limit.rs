@@ -1,6 +1,6 @@
 //! A limit of live tails for each person, because a gateway has places for few.
 //!
-//! Input: a subject. Output: a [`TailPermit`], or 429. Depends on nothing.
+//! Input: a subject, or a session of a one-time link. Output: a [`TailPermit`], or 429. Depends on nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use postern_common::{Code, Problem};
 
-/// Maximum number of live tails of one subject: a quarter of the places at a gateway.
+/// Maximum number of live tails of one owner: a quarter of the places at a gateway.
 const MAX_TAILS: usize = 2;
 /// Seconds after which a page that was refused tries again.
 const RETRY_AFTER_SECONDS: u32 = 5;
 
-/// The number of live tails by subject.
+/// The number of live tails by owner.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TailLimit {
     open: Arc<Mutex<HashMap<String, usize>>>,
@@ -23,7 +23,7 @@ pub(crate) struct TailLimit {
 #[derive(Debug)]
 pub(crate) struct TailPermit {
     limit: TailLimit,
-    subject: String,
+    owner: String,
 }
 
 // === impl TailLimit ===
@@ -32,10 +32,10 @@ impl TailLimit {
     /// Counts a live tail.
     ///
     /// # Errors
-    /// 429 if the subject has two.
-    pub(crate) fn admit(&self, subject: &str) -> Result<TailPermit, Problem> {
+    /// 429 if the owner has two.
+    pub(crate) fn admit(&self, owner: &str) -> Result<TailPermit, Problem> {
         let mut open = self.open.lock();
-        let count = open.entry(subject.to_owned()).or_default();
+        let count = open.entry(owner.to_owned()).or_default();
         if *count >= MAX_TAILS {
             return Err(Problem::new(Code::RateLimited)
                 .detail("you follow requests on two other pages: close one")
@@ -44,7 +44,7 @@ impl TailLimit {
         *count += 1;
         Ok(TailPermit {
             limit: self.clone(),
-            subject: subject.to_owned(),
+            owner: owner.to_owned(),
         })
     }
 }
@@ -54,10 +54,10 @@ impl TailLimit {
 impl Drop for TailPermit {
     fn drop(&mut self) {
         let mut open = self.limit.open.lock();
-        if let Some(count) = open.get_mut(&self.subject) {
+        if let Some(count) = open.get_mut(&self.owner) {
             *count -= 1;
             if *count == 0 {
-                open.remove(&self.subject);
+                open.remove(&self.owner);
             }
         }
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permits_are_counted_by_subject_until_they_end() {
+    fn permits_are_counted_by_owner_until_they_end() {
         let limit = TailLimit::default();
         let first = limit.admit("ada").expect("the first");
         let second = limit.admit("ada").expect("the second");

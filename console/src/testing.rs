@@ -213,9 +213,13 @@ pub(crate) async fn stub(answers: Answers, received: Arc<Mutex<Vec<Received>>>) 
             answer(answers, uri.path(), &call.body)
         }
     };
+    serve(Router::new().fallback(handler)).await
+}
+
+/// Serves a router on a free port.
+pub(crate) async fn serve(router: Router) -> Url {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let router = Router::new().fallback(handler);
     tokio::spawn(async move { axum::serve(listener, router).await });
     Url::parse(&format!("http://{address}")).expect("a URL")
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::testing::{Answers, Console, HOSTILE};
+use crate::testing::{Answers, Console, HOSTILE, LINK_SECRET};
 
 /// Maximum duration of a step: the token is checked every 5 s.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -101,6 +101,30 @@ async fn person_follows_two_tails_at_most() {
     let again = async { while open(&console, "", "viewer").await.status() != StatusCode::OK {} };
     let again = tokio::time::timeout(STEP_TIMEOUT, again).await;
     again.expect("the place of a page that was closed");
+}
+
+/// Returns the token of a new session of a one-time link.
+async fn session(console: &Console) -> String {
+    let (_, link) = console.post("/session/link", LINK_SECRET, &json!({})).await;
+    let secret = json!({ "secret": link["secret"] });
+    let (_, session) = console.post("/session/exchange", "", &secret).await;
+    session["token"].as_str().expect("a token").to_owned()
+}
+
+#[tokio::test]
+async fn sessions_of_links_have_tails_of_their_own() {
+    let console = Console::start(Answers::Hostile).await;
+    let (first, second) = (session(&console).await, session(&console).await);
+    let mut streams = Vec::new();
+    for token in [&first, &first, &second, &second] {
+        let stream = open(&console, "", token).await;
+        assert_eq!(stream.status(), StatusCode::OK);
+        streams.push(stream);
+    }
+    for token in [&first, &second] {
+        let third = open(&console, "", token).await;
+        assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
+    }
 }
 
 #[tokio::test]
