@@ -14,7 +14,8 @@ const token = () => sessionStorage.getItem(TOKEN);
 /** Calls the console with the token. Shows the sign-in and throws if it is not accepted. */
 async function call(path, options = {}) {
   const headers = { ...(options.headers || {}) };
-  if (token()) headers.Authorization = `Bearer ${token()}`;
+  const sent = token();
+  if (sent) headers.Authorization = `Bearer ${sent}`;
   if (options.json !== undefined) headers['Content-Type'] = 'application/json';
   const response = await fetch(path, {
     method: options.method || 'GET',
@@ -25,7 +26,8 @@ async function call(path, options = {}) {
   });
   if (response.status === 401 && !options.anonymous) {
     const problem = await response.json().catch(() => ({}));
-    signOut(token() ? problem.title || 'The sign-in has expired' : '');
+    // Another request may have signed out, with the reason, or somebody may have signed in again.
+    if (token() === sent) signOut(sent ? problem.title || 'The sign-in has expired' : '');
     throw new DOMException('not signed in', 'AbortError');
   }
   return response;
