@@ -14,13 +14,24 @@ use crate::prometheus_text::Series;
 const SHOWN_FOR: Duration = Duration::from_secs(600);
 
 /// The counters of which each increase is a fault, with the outcomes of those that have some.
-const COUNTERS: [(&str, &[&str]); 5] = [
+const COUNTERS: [(&str, &[&str]); 6] = [
     ("postern_access_events_dropped_total", &[]),
     (
         "postern_auth_pool_call_seconds_count",
         &["throttled", "misconfigured"],
     ),
     ("postern_auth_attempts_throttled_total", &[]),
+    // The outcomes of the alert `PosternSocialSignInFailures`.
+    (
+        "postern_auth_operations_total",
+        &[
+            "invalid_id_token",
+            "provider_error",
+            "provider_unavailable",
+            "server_error",
+            "temporarily_unavailable",
+        ],
+    ),
     ("postern_notify_webhook_rejections_total", &[]),
     ("postern_notify_quota_exceeded_total", &[]),
 ];

@@ -1,14 +1,19 @@
 //! What is wrong now, derived from the state of the replicas.
 //!
-//! Input: [`ProcessStatus`]es and [`Faults`]. Output: [`Finding`]s, the worst first. Depends on
-//! `config`, `faults`, `prometheus_text` and `status`.
+//! Input: [`ProcessStatus`]es, [`Faults`] and [`RouteTraffic`]. Output: [`Finding`]s, the worst first.
+//! Depends on `actions`, `config`, `faults`, `prometheus_text`, `sampling`, `status` and `widgets`.
+
+use std::borrow::Cow;
 
 use postern_common::clock::Timestamp;
 
+use crate::actions::path_segment;
 use crate::config::ProcessKind;
 use crate::faults::{Fault, Faults};
 use crate::prometheus_text::Series;
+use crate::sampling::{RouteTraffic, Traffic};
 use crate::status::{ProcessStatus, config_hash, version};
+use crate::widgets::percent;
 
 /// Age of the oldest waiting notification from which delivery does not keep up.
 const MAX_WAITING_SECONDS: f64 = 60.0;
@@ -16,6 +21,21 @@ const MAX_WAITING_SECONDS: f64 = 60.0;
 /// Time before the end of a certificate from which it is a finding: that of the alert
 /// `PosternCertificateExpiresSoon`.
 const CERTIFICATE_SECONDS: f64 = 14.0 * 86_400.0;
+
+/// Fraction of 5xx above which a route fails: that of the alert `PosternRouteErrors`.
+const MAX_ERROR_RATIO: f64 = 0.05;
+
+/// Responses with 5xx in the last minute below which a route does not fail.
+const MIN_ERRORS: f64 = 3.0;
+
+/// Fraction of 4xx above which a route rejects: that of the alert `PosternRouteRejections`.
+const MAX_REJECTION_RATIO: f64 = 0.5;
+
+/// Responses with 4xx in the last minute below which a route does not reject.
+const MIN_REJECTIONS: f64 = 6.0;
+
+/// The name of the route of requests that match none.
+const NO_ROUTE: &str = "none";
 
 /// The urgency of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,11 +56,17 @@ pub(crate) struct Finding {
     pub(crate) title: (&'static str, String),
     pub(crate) detail: String,
     /// The page with more.
-    pub(crate) page: &'static str,
+    pub(crate) page: Cow<'static, str>,
 }
 
-/// Returns what is wrong, the worst first.
-pub(crate) fn of(processes: &[ProcessStatus], faults: &Faults, now: Timestamp) -> Vec<Finding> {
+/// Returns what is wrong, the worst first. Of the same severity, routes are the last: they show the
+/// effects of other findings.
+pub(crate) fn of(
+    processes: &[ProcessStatus],
+    faults: &Faults,
+    routes: &RouteTraffic,
+    now: Timestamp,
+) -> Vec<Finding> {
     let mut found = Vec::new();
     for process in processes {
         of_process(process, now, &mut found);
@@ -49,6 +75,9 @@ pub(crate) fn of(processes: &[ProcessStatus], faults: &Faults, now: Timestamp) -
         of_fault(fault, &mut found);
     }
     compare_replicas(processes, &mut found);
+    for (route, (_, traffic)) in routes {
+        found.extend(of_route(route, traffic));
+    }
     found.sort_by_key(|finding| finding.severity);
     let mut keys = Vec::new();
     found.retain(|finding| {
@@ -67,7 +96,7 @@ fn of_process(process: &ProcessStatus, now: Timestamp, found: &mut Vec<Finding>)
             key: format!("unreachable {name}"),
             title: ("Unreachable process", name.clone()),
             detail: error.clone(),
-            page: "/",
+            page: "/".into(),
         });
         return;
     }
@@ -80,7 +109,7 @@ fn of_process(process: &ProcessStatus, now: Timestamp, found: &mut Vec<Finding>)
                 key: format!("not ready {name} {part}"),
                 title: ("Process not ready", name.clone()),
                 detail: format!("{part}: {state}"),
-                page: "/",
+                page: "/".into(),
             });
         }
     }
@@ -102,7 +131,7 @@ fn of_series(process: &ProcessStatus, series: &Series, now: Timestamp, found: &m
         key: format!("{title} {subject} {}", series.label("priority")),
         title: (title, subject),
         detail,
-        page,
+        page: page.into(),
     });
 }
 
@@ -156,7 +185,8 @@ fn of_gateway(process: &str, series: &Series) -> Option<Description> {
     let (value, upstream) = (series.value, series.label("upstream").to_owned());
     Some(match series.name.as_str() {
         "postern_endpoints" if value > 0.0 && series.label("state") != "healthy" => {
-            let detail = format!("{value} addresses {}", series.label("state"));
+            let noun = if value == 1.0 { "address" } else { "addresses" };
+            let detail = format!("{value} {noun} {}", series.label("state"));
             let title = "Upstream lacks addresses";
             (Severity::Degraded, title, upstream, detail, "/upstreams")
         }
@@ -211,6 +241,37 @@ fn of_certificate(series: &Series, now: Timestamp) -> Option<Description> {
     Some((severity, title, certificate, detail, "/"))
 }
 
+/// Returns the finding of a route of which too many requests fail or are rejected.
+fn of_route(route: &str, traffic: &Traffic) -> Option<Finding> {
+    let (failed, rejected) = (traffic.error_ratio()?, traffic.rejection_ratio()?);
+    let is_failing = traffic.errors >= MIN_ERRORS && failed > MAX_ERROR_RATIO;
+    // Scanners request paths that no route has.
+    let is_rejecting =
+        traffic.rejections >= MIN_REJECTIONS && rejected > MAX_REJECTION_RATIO && route != NO_ROUTE;
+    let (severity, title, ratio, class) = match (is_failing, is_rejecting) {
+        (true, _) => (Severity::Failing, "Route fails", failed, "5xx"),
+        (false, true) => (
+            Severity::Degraded,
+            "Route rejects requests",
+            rejected,
+            "4xx",
+        ),
+        (false, false) => return None,
+    };
+    let detail = format!(
+        "{class} to {} of its requests in the last minute",
+        percent(ratio)
+    );
+    let page = format!("/requests?route={}&status={class}", path_segment(route));
+    Some(Finding {
+        severity,
+        key: format!("{title} {route}"),
+        title: (title, route.to_owned()),
+        detail,
+        page: page.into(),
+    })
+}
+
 /// Adds the finding of a counted fault.
 fn of_fault(fault: &Fault, found: &mut Vec<Finding>) {
     let label = |name| fault.series.label(name).to_owned();
@@ -241,6 +302,11 @@ fn of_fault(fault: &Fault, found: &mut Vec<Finding>) {
             let (title, cause) = ("Delivery reports rejected", label("reason"));
             (degraded, title, label("provider"), cause, "/providers")
         }
+        "postern_auth_operations_total" => {
+            let cause = "the provider, or its answers".to_owned();
+            let (title, outcome) = ("Social sign-ins fail", label("outcome"));
+            (degraded, title, outcome, cause, "/sign-ins")
+        }
         _ => {
             let (title, cause) = ("Notification quota exceeded", "requests get 429".to_owned());
             let page = "/requests?code=rate_limited";
@@ -253,7 +319,7 @@ fn of_fault(fault: &Fault, found: &mut Vec<Finding>) {
         key: format!("{title} {subject} {cause}"),
         title: (title, subject),
         detail: format!("{cause}; {count:.0} times, the last within 10 minutes"),
-        page,
+        page: page.into(),
     });
 }
 
@@ -276,9 +342,96 @@ fn compare_replicas(processes: &[ProcessStatus], found: &mut Vec<Finding>) {
                     key: format!("{title} {}", kind.as_str()),
                     title: (title, kind.as_str().to_owned()),
                     detail: values.join(", "),
-                    page: "/",
+                    page: "/".into(),
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::prometheus_text::Scrape;
+    use crate::sampling::Monitor;
+
+    fn gateway(metrics: &str) -> Vec<ProcessStatus> {
+        vec![ProcessStatus {
+            kind: ProcessKind::Gateway,
+            name: "gateway-0".to_owned(),
+            error: None,
+            info: Value::Null,
+            readiness: Value::Null,
+            scrape: Scrape::parse(metrics),
+            cpu: None,
+        }]
+    }
+
+    /// Returns the findings after a minute in which the route answered so, and their pages.
+    fn findings_of_route(route: &str, classes: &[(&str, u32)]) -> Vec<(String, String)> {
+        let sample = |at: u32| {
+            let series = classes.iter().map(|(class, count)| {
+                let count = count * at;
+                format!("postern_requests_total{{route=\"{route}\",class=\"{class}\"}} {count}\n")
+            });
+            gateway(&series.collect::<String>())
+        };
+        let mut monitor = Monitor::default();
+        monitor.record(Timestamp(0), sample(0));
+        monitor.record(Timestamp(60_000), sample(1));
+        let found = monitor.findings().into_iter();
+        let found = found.map(|(finding, _)| {
+            let (title, name) = finding.title;
+            let text = format!("{title} {name}: {}", finding.detail);
+            (text, finding.page.into_owned())
+        });
+        found.collect()
+    }
+
+    #[test]
+    fn route_that_fails_or_rejects_most_is_a_finding() {
+        let fails = findings_of_route("a&b", &[("2xx", 90), ("5xx", 10)]);
+        let expected = "Route fails a&b: 5xx to 10 % of its requests in the last minute";
+        let page = "/requests?route=a%26b&status=5xx";
+        assert_eq!(fails, [(expected.to_owned(), page.to_owned())]);
+        let rejects = findings_of_route("a", &[("2xx", 10), ("4xx", 30)]);
+        let expected = "Route rejects requests a: 4xx to 75 % of its requests in the last minute";
+        let page = "/requests?route=a&status=4xx";
+        assert_eq!(rejects, [(expected.to_owned(), page.to_owned())]);
+        for (route, classes) in [
+            ("a", [("2xx", 95), ("5xx", 5)]),
+            ("a", [("2xx", 1), ("5xx", 2)]),
+            ("a", [("2xx", 10), ("4xx", 10)]),
+            ("a", [("2xx", 0), ("4xx", 5)]),
+            ("none", [("2xx", 0), ("4xx", 500)]),
+        ] {
+            assert_eq!(
+                findings_of_route(route, &classes),
+                [],
+                "{route} {classes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn failed_social_sign_ins_are_a_finding() {
+        let metrics = |count: u32| {
+            gateway(&format!(
+                "up 1\npostern_auth_operations_total{{operation=\"social_sign_in\",outcome=\"invalid_id_token\"}} {count}\n\
+                 postern_auth_operations_total{{operation=\"sign_in\",outcome=\"invalid_credentials\"}} {count}\n"
+            ))
+        };
+        let mut monitor = Monitor::default();
+        monitor.record(Timestamp(0), metrics(0));
+        monitor.record(Timestamp(5000), metrics(2));
+        let titles: Vec<_> = monitor
+            .findings()
+            .into_iter()
+            .map(|(it, _)| it.title)
+            .collect();
+        let expected = ("Social sign-ins fail", "invalid_id_token".to_owned());
+        assert_eq!(titles, [expected]);
     }
 }

@@ -33,11 +33,17 @@ const CURRENT_POINTS: usize = 12;
 /// Routes of a sample; further ones are left out.
 const MAX_ROUTES: usize = 2000;
 
+/// The traffic of the last minute by route, with its requests per second.
+pub(crate) type RouteTraffic = BTreeMap<String, (f64, Traffic)>;
+
 /// Requests of an interval.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) requests: f64,
+    /// Responses with 5xx.
     pub(crate) errors: f64,
+    /// Responses with 4xx.
+    pub(crate) rejections: f64,
     /// Requests by upper bound of the bucket in seconds, cumulative.
     pub(crate) buckets: Vec<(f64, f64)>,
 }
@@ -189,7 +195,8 @@ impl Monitor {
             push_bounded(&mut self.recent, (elapsed, routes), CURRENT_POINTS);
         }
         self.processes = statuses;
-        let keys: Vec<String> = findings::of(&self.processes, &self.faults, now)
+        let routes = self.routes();
+        let keys: Vec<String> = findings::of(&self.processes, &self.faults, &routes, now)
             .into_iter()
             .map(|finding| finding.key)
             .collect();
@@ -202,7 +209,7 @@ impl Monitor {
     /// Returns what is wrong now, the worst first, with the time when it was seen first.
     pub(crate) fn findings(&self) -> Vec<(Finding, Option<Timestamp>)> {
         let now = self.sampled_at.unwrap_or(Timestamp(0));
-        let found = findings::of(&self.processes, &self.faults, now).into_iter();
+        let found = findings::of(&self.processes, &self.faults, &self.routes(), now).into_iter();
         let with_time = found.map(|finding| {
             let at = self.first_seen.get(&finding.key).copied();
             (finding, at)
@@ -211,7 +218,7 @@ impl Monitor {
     }
 
     /// Returns the requests per second and the traffic of the last minute by route.
-    pub(crate) fn routes(&self) -> BTreeMap<String, (f64, Traffic)> {
+    pub(crate) fn routes(&self) -> RouteTraffic {
         let elapsed: f64 = self.recent.iter().map(|(elapsed, _)| elapsed).sum();
         let mut all: BTreeMap<String, Traffic> = BTreeMap::new();
         for (route, traffic) in self.recent.iter().flat_map(|(_, routes)| routes) {
@@ -241,6 +248,7 @@ impl Traffic {
     fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.errors += other.errors;
+        self.rejections += other.rejections;
         for (bound, count) in &other.buckets {
             self.add_bucket(*bound, *count);
         }
@@ -256,6 +264,11 @@ impl Traffic {
     /// Returns responses with 5xx as a fraction of all; `None` without requests.
     pub(crate) fn error_ratio(&self) -> Option<f64> {
         (self.requests > 0.0).then(|| self.errors / self.requests)
+    }
+
+    /// Returns responses with 4xx as a fraction of all; `None` without requests.
+    pub(crate) fn rejection_ratio(&self) -> Option<f64> {
+        (self.requests > 0.0).then(|| self.rejections / self.requests)
     }
 
     /// Returns a quantile of the latency in seconds, interpolated within its bucket as Prometheus'
@@ -301,8 +314,10 @@ fn add_traffic(
         let traffic = routes.entry(route.to_owned()).or_default();
         if is_request {
             traffic.requests += increase;
-            if series.label("class") == "5xx" {
-                traffic.errors += increase;
+            match series.label("class") {
+                "5xx" => traffic.errors += increase,
+                "4xx" => traffic.rejections += increase,
+                _ => {}
             }
         } else if let Some(bound) = bound(series.label("le")) {
             traffic.add_bucket(bound, increase);
@@ -425,6 +440,7 @@ mod tests {
         let traffic = Traffic {
             requests: 100.0,
             errors: 0.0,
+            rejections: 0.0,
             buckets: vec![(f64::INFINITY, 100.0), (0.1, 50.0), (0.2, 90.0)],
         };
         let p50 = traffic.quantile(0.5).expect("requests");

@@ -119,18 +119,30 @@ fn routes(monitor: &Monitor) -> Markup {
             h2 { "Routes by error ratio, last minute" }
             @if routes.is_empty() { p.muted { "No requests in the last minute." } }
             @else { div.scroll tabindex="0" role="region" aria-label="Routes" { table {
-                thead { tr { th scope="col" { "Route" } th.num scope="col" { "req/s" } th.num scope="col" { "5xx" } th.num scope="col" { "p99" } } }
+                thead { tr { th scope="col" { "Route" } th.num scope="col" { "req/s" } th.num scope="col" { "4xx" } th.num scope="col" { "5xx" } th.num scope="col" { "p99" } } }
                 tbody { @for (route, (rate, traffic)) in routes.iter().take(MAX_ROUTES) {
-                    @let ratio = traffic.error_ratio().unwrap_or(0.0);
+                    @let failed = traffic.error_ratio().unwrap_or(0.0);
+                    @let rejected = traffic.rejection_ratio().unwrap_or(0.0);
                     tr {
                         td { a href={ "/routes?q=" (path_segment(route)) } { (route) } }
                         td.num { (number((rate * 10.0).round() / 10.0)) }
-                        td.num { @if ratio > ERROR_THRESHOLD { (badge(Tone::Bad, &percent(ratio))) } @else { (percent(ratio)) } }
+                        td.num { (share(route, "4xx", rejected, false)) }
+                        td.num { (share(route, "5xx", failed, failed > ERROR_THRESHOLD)) }
                         td.num { (traffic.quantile(0.99).map_or("–".to_owned(), duration)) }
                     }
                 } }
             } } }
         }
+    }
+}
+
+/// Returns the share of responses of a class, with a link to the requests that get one.
+fn share(route: &str, class: &str, ratio: f64, is_bad: bool) -> Markup {
+    let text = percent(ratio);
+    let page = format!("/requests?route={}&status={class}", path_segment(route));
+    html! {
+        @if ratio <= 0.0 { (text) }
+        @else { a href=(page) { @if is_bad { (badge(Tone::Bad, &text)) } @else { (text) } } }
     }
 }
 
@@ -241,5 +253,18 @@ fn readiness(process: &ProcessStatus) -> Markup {
         Some(true) => badge(Tone::Warn, &format!("degraded: {degraded}")),
         Some(false) => badge(Tone::Bad, "not ready"),
         None => html! { (badge(Tone::Plain, "unknown")) (time("")) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_of_a_class_links_to_its_requests() {
+        let shown = share("a&b", "4xx", 0.25, false).into_string();
+        let expected = "<a href=\"/requests?route=a%26b&amp;status=4xx\">25 %</a>";
+        assert_eq!(shown, expected);
+        assert_eq!(share("a", "5xx", 0.0, false).into_string(), "0 %");
     }
 }
