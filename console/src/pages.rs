@@ -11,6 +11,7 @@ mod configuration;
 mod gateway;
 mod notifications;
 mod overview;
+mod request_outcome;
 mod requests;
 mod route_test;
 mod search;

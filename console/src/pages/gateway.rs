@@ -3,11 +3,12 @@
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
-use super::{Context, heading, items};
+use super::{Context, heading, items, query_string};
 use crate::config::ProcessKind::Gateway;
 use crate::processes::Call;
 use crate::widgets::{
-    Column, Tone, action, badge, json_block, mono, notice, number, plain, state, table, time,
+    Column, Tone, action, badge, duration, json_block, mono, notice, number, plain, state, table,
+    time,
 };
 
 const ROUTE_COLUMNS: &[Column] = &[
@@ -20,8 +21,9 @@ const ROUTE_COLUMNS: &[Column] = &[
     Column::new("Policy", |row| html! { (plain(&row["policy"])) }),
     Column::new("Target", |row| html! { (plain(&row["target"])) }),
     Column::new("Limits", |row| html! { (plain(&row["limits"])) }),
-    Column::number("Requests", |row| html! { (class_sum(row, "")) }),
-    Column::number("5xx", |row| html! { (class_sum(row, "5xx")) }),
+    Column::number("Requests", |row| requests_link(row, "")),
+    Column::number("4xx", |row| requests_link(row, "4xx")),
+    Column::number("5xx", |row| requests_link(row, "5xx")),
 ];
 
 /// Returns requests of a route, all or of one class, if the process counts them.
@@ -33,6 +35,13 @@ fn class_sum(row: &Value, class: &str) -> String {
         .iter()
         .filter(|(name, _)| class.is_empty() || *name == class);
     number(of_class.filter_map(|(_, count)| count.as_f64()).sum())
+}
+
+/// Returns the requests of a route, all or of one class, with a link to the live tail of them.
+fn requests_link(row: &Value, class: &str) -> Markup {
+    let (sum, name) = (class_sum(row, class), plain(&row["name"]));
+    let query = query_string(&[("route", name.as_str()), ("status", class)]);
+    html! { @if sum == "–" { (sum) } @else { a href={ "/requests?" (query) } { (sum) } } }
 }
 
 pub(super) async fn routes(context: &Context<'_>) -> Markup {
@@ -86,12 +95,28 @@ async fn explain(context: &Context<'_>) -> Markup {
     let call = Call::post("/admin/explain", Value::Object(body));
     match context.send(Gateway, &call).await {
         Err(message) => message,
-        Ok(answer) => html! { div.explained { (tree(&answer, 0)) } },
+        Ok(answer) => html! { div.explained { (explanation(&answer)) } },
     }
 }
 
+/// Returns the members of an explanation in the order of `postern-proxy explain`; others follow.
+pub(super) fn explanation(answer: &Value) -> Markup {
+    const ORDER: [&str; 8] = [
+        "request", "route", "why", "policy", "upstream", "limits", "caller", "decision",
+    ];
+    let Some(members) = answer.as_object() else {
+        return tree(answer, 0);
+    };
+    let known = ORDER.iter().filter_map(|name| members.get_key_value(*name));
+    let others = members
+        .iter()
+        .filter(|(name, _)| !ORDER.contains(&name.as_str()));
+    let members = known.chain(others).filter(|(_, value)| !value.is_null());
+    html! { ul.tree { @for (name, value) in members { li { span.muted { (name) } " " (tree(value, 1)) } } } }
+}
+
 /// Returns a decision tree as nested lists.
-pub(super) fn tree(value: &Value, depth: usize) -> Markup {
+fn tree(value: &Value, depth: usize) -> Markup {
     const MAX_DEPTH: usize = 12;
     match value {
         Value::Object(members) if depth < MAX_DEPTH => html! {
@@ -155,13 +180,49 @@ fn named_upstreams(answer: &Value) -> Vec<(String, &[Value])> {
         .collect()
 }
 
+/// Returns the addresses by upstream, those that are not used first. An upstream without addresses has
+/// a row too.
+fn endpoint_rows(answer: &Value) -> Vec<(String, Option<&Value>)> {
+    let mut rows: Vec<(String, Option<&Value>)> = Vec::new();
+    for (name, endpoints) in named_upstreams(answer) {
+        if endpoints.is_empty() {
+            rows.push((name.clone(), None));
+        }
+        rows.extend(
+            endpoints
+                .iter()
+                .map(|endpoint| (name.clone(), Some(endpoint))),
+        );
+    }
+    rows.sort_by_key(|(_, endpoint)| endpoint.is_some_and(is_used));
+    rows
+}
+
+/// Returns whether new requests are sent to an address.
+fn is_used(endpoint: &Value) -> bool {
+    endpoint["healthy"] != false && !is_ejected(endpoint) && !is_set(&endpoint["draining"])
+}
+
+fn is_ejected(endpoint: &Value) -> bool {
+    let names = ["ejected", "ejection", "ejectedUntil", "ejectedForSeconds"];
+    names.iter().any(|name| is_set(&endpoint[*name]))
+}
+
+fn is_set(value: &Value) -> bool {
+    value == true
+        || value.is_object()
+        || value.as_str().is_some_and(|text| !text.is_empty())
+        || value.as_f64().is_some_and(|number| number > 0.0)
+}
+
 fn upstream_table(context: &Context<'_>, answer: &Value, is_older: bool) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Upstreams" { table {
             thead { tr { th scope="col" { "Upstream" } th scope="col" { "Address" } th scope="col" { "State" } th.num scope="col" { "In flight" } th scope="col" { "More" } th scope="col" { "Actions" } } }
-            tbody { @for (name, endpoints) in named_upstreams(answer) { @for endpoint in endpoints {
-                @let address = plain(&endpoint["address"]);
-                tr {
+            tbody { @for (name, endpoint) in endpoint_rows(answer) { @match endpoint {
+                None => tr { td { (name) } td colspan="5" { (badge(Tone::Bad, "no address")) } },
+                Some(endpoint) => tr {
+                    @let address = plain(&endpoint["address"]);
                     td { (name) }
                     td { (mono(&address)) }
                     td { (endpoint_state(endpoint)) }
@@ -169,37 +230,39 @@ fn upstream_table(context: &Context<'_>, answer: &Value, is_older: bool) -> Mark
                     td { (more(endpoint)) }
                     td { @if context.is_operator() && !is_older { (upstream_buttons(&name, &address)) } }
                 }
-            } @if endpoints.is_empty() { tr { td { (name) } td colspan="5" { (badge(Tone::Bad, "no address")) } } } } }
+            } } }
         } }
     }
 }
 
 fn endpoint_state(endpoint: &Value) -> Markup {
-    let is = |names: &[&str]| {
-        names.iter().any(|name| {
-            let value = &endpoint[*name];
-            value == true
-                || value.is_object()
-                || value.as_str().is_some_and(|text| !text.is_empty())
-                || value.as_f64().is_some_and(|number| number > 0.0)
-        })
-    };
+    let (ejected, draining) = (is_ejected(endpoint), is_set(&endpoint["draining"]));
     html! {
         @if let Some(text) = endpoint["state"].as_str() { (state(text)) " " }
         @if endpoint["healthy"] == false { (badge(Tone::Bad, "unhealthy")) " " }
-        @else if endpoint["healthy"] == true { (badge(Tone::Ok, "healthy")) " " }
-        @if is(&["ejected", "ejection", "ejectedUntil", "ejectedForSeconds"]) { (badge(Tone::Warn, "ejected")) " " }
-        @if is(&["draining"]) { (badge(Tone::Warn, "draining")) }
+        @else if endpoint["healthy"] == true && !ejected && !draining { (badge(Tone::Ok, "healthy")) " " }
+        @if ejected { (badge(Tone::Warn, "ejected")) " " }
+        @if draining { (badge(Tone::Warn, "draining")) }
     }
 }
 
 fn more(endpoint: &Value) -> Markup {
-    let shown = ["address", "state", "healthy", "inFlight", "draining"];
+    let shown = [
+        "address",
+        "state",
+        "healthy",
+        "inFlight",
+        "draining",
+        "latencyUs",
+    ];
+    let latency = endpoint["latencyUs"].as_f64().filter(|us| *us > 0.0);
     let members = endpoint.as_object().into_iter().flatten();
     let members = members.filter(|(name, value)| {
         !shown.contains(&name.as_str()) && !value.is_null() && *value != &json!(false)
     });
-    html! { span.why { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } } }
+    html! { span.why {
+    @if let Some(us) = latency { span.member { "latency " span.value { (duration(us / 1e6)) } } " " }
+    @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } } }
 }
 
 fn upstream_buttons(name: &str, address: &str) -> Markup {
@@ -262,5 +325,64 @@ fn issuer_panel(issuer: &Value) -> Markup {
             @if !error.is_empty() { (notice(Tone::Bad, "The keys could not be read", &error)) }
             (table(&format!("Keys of {}", plain(&issuer["issuer"])), &keys, COLUMNS, "No key is known."))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_are_not_used_are_shown_first() {
+        let endpoint = |address: &str, ejected: Value, draining: bool| json!({ "address": address, "healthy": true, "ejected": ejected, "draining": draining });
+        let ejected = endpoint("c", json!({ "cause": "tls_failed" }), false);
+        let drained = endpoint("d", Value::Null, true);
+        let answer = json!({ "upstreams": [
+            { "name": "good", "endpoints": [endpoint("a", Value::Null, false)] },
+            { "name": "bad", "endpoints": [endpoint("b", Value::Null, false), ejected, drained] },
+            { "name": "empty", "endpoints": [] },
+        ] });
+        let rows = endpoint_rows(&answer);
+        let rows: Vec<String> = rows
+            .iter()
+            .map(|(name, row)| {
+                format!(
+                    "{name} {}",
+                    row.map_or(String::new(), |row| plain(&row["address"]))
+                )
+            })
+            .collect();
+        assert_eq!(rows, ["bad c", "bad d", "empty ", "good a", "bad b"]);
+        for excluded in [
+            &answer["upstreams"][1]["endpoints"][1],
+            &answer["upstreams"][1]["endpoints"][2],
+        ] {
+            let shown = endpoint_state(excluded).into_string();
+            assert!(!shown.contains("healthy"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn explanation_is_in_the_order_of_the_command() {
+        let answer = json!({ "decision": "allow", "adds": "x", "request": "GET /", "caller": "none", "route": "a" });
+        let shown = explanation(&answer).into_string();
+        let at = |name: &str| shown.find(&format!(">{name}<")).expect("a member");
+        let order = ["request", "route", "caller", "decision", "adds"].map(at);
+        assert!(order.is_sorted(), "{shown}");
+    }
+
+    #[test]
+    fn counts_of_a_route_link_to_its_requests() {
+        let row = json!({ "name": "a&b", "requests": { "2xx": 3, "4xx": 2 } });
+        let shown = requests_link(&row, "4xx").into_string();
+        assert!(
+            shown.contains("href=\"/requests?route=a%26b&amp;status=4xx\">2<"),
+            "{shown}"
+        );
+        let shown = requests_link(&row, "").into_string();
+        assert!(
+            shown.contains("href=\"/requests?route=a%26b\">5<"),
+            "{shown}"
+        );
     }
 }

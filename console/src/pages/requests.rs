@@ -6,7 +6,8 @@
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
-use super::gateway::tree;
+use super::gateway::explanation;
+use super::request_outcome::notices;
 use super::route_test::{Principal, route_test};
 use super::{Context, heading, query_string};
 use crate::config::{ProcessKind::Gateway, TraceLink};
@@ -70,6 +71,7 @@ pub(crate) async fn details(
             h2 tabindex="-1" { (mono(&format!("{} {}", text("method"), text("path")))) " " (status(event)) }
             button type="button" data-close { "Close" }
         }
+        (notices(event, decision))
         (summary(event))
         div.buttons { (links(event, link)) }
         h3 { "Timings" } (timings(event))
@@ -79,7 +81,7 @@ pub(crate) async fn details(
         @match &explained {
             None => p.muted { "None: the request was rejected before it was routed." },
             Some(Err(message)) => (message),
-            Some(Ok(answer)) => { (differences(event, answer)) div.explained { (tree(answer, 0)) } },
+            Some(Ok(answer)) => { (differences(event, answer)) div.explained { (explanation(answer)) } },
         }
         h3 { "Route test" }
         @match route_test(event, decision) {
@@ -117,6 +119,11 @@ fn summary(event: &Value) -> Markup {
         "" => text("subject"),
         service => format!("{service} ({})", text("subject")),
     };
+    // The event has no member for an empty list.
+    let rights = |name: &str| match (text("kind").as_str(), text(name).as_str()) {
+        ("user", "") => html! { "none" },
+        (_, values) => html! { (values) },
+    };
     facts(&[
         ("Time", time(&text("timestamp"))),
         ("Request", known("request_id")),
@@ -132,6 +139,8 @@ fn summary(event: &Value) -> Markup {
                 kind => html! { (kind) " " (mono(&caller)) },
             },
         ),
+        ("Groups", rights("groups")),
+        ("Scopes", rights("scopes")),
         ("Route", known("route")),
         ("Decision", html! { (text("decision")) }),
         ("Cause", known("cause")),
@@ -171,7 +180,7 @@ fn timings(event: &Value) -> Markup {
         ("From the head to the end of the response", shown(total)),
         ("Upstream, until the head of its response", shown(upstream)),
         ("Gateway, client and body", shown(rest)),
-        ("Request body", size("request_bytes")),
+        ("Request body, received", size("request_bytes")),
         ("Response body", size("response_bytes")),
     ])
 }
@@ -276,5 +285,15 @@ mod tests {
         });
         assert_eq!(question(&event), Some(expected));
         assert_eq!(question(&json!({ "method": "GET" })), None);
+    }
+
+    #[test]
+    fn rights_of_a_user_are_shown_also_if_there_are_none() {
+        let shown = summary(&json!({ "kind": "user", "scopes": ["read"] })).into_string();
+        for expected in ["Groups</dt><dd>none", "Scopes</dt><dd>read"] {
+            assert!(shown.contains(expected), "{expected} is missing in {shown}");
+        }
+        let shown = summary(&json!({ "code": "token_expired" })).into_string();
+        assert!(!shown.contains("Groups"), "{shown}");
     }
 }

@@ -240,9 +240,9 @@ pub(super) async fn of_throttled_account(audit: &Audit<'_>, traffic: &Traffic) {
 pub(super) async fn of_upstreams(audit: &Audit<'_>) {
     let console = audit.console;
     for (action, text) in [
-        ("upstream.eject", "healthy ejected"),
+        ("upstream.eject", "ejected"),
         ("upstream.restore", "healthy"),
-        ("upstream.drain", "healthy draining"),
+        ("upstream.drain", "draining"),
         ("upstream.restore", "healthy"),
     ] {
         console.open("/upstreams").await;
