@@ -65,7 +65,7 @@ pub(crate) const NAVIGATION: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "Sign-in",
-        &[("/sign-ins", "Activity"), ("/throttled", "Throttled")],
+        &[("/sign-ins", "Sign-ins"), ("/throttled", "Throttled")],
     ),
     ("Reference", &[("/api", "API")]),
 ];

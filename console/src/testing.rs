@@ -286,6 +286,7 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
         "paused": { "operator": HOSTILE, "at": HOSTILE, "reason": HOSTILE },
         "endpoints": [{ "address": HOSTILE, "ejected": { "cause": HOSTILE } }], "keys": [{ "kid": HOSTILE }],
         "template": HOSTILE, "recipient": HOSTILE, "issuer": HOSTILE, "lastError": HOSTILE, HOSTILE: HOSTILE,
+        "sendAt": HOSTILE, "expiresAt": HOSTILE,
     });
     match path {
         "/admin/principal" => principal(body),

@@ -173,6 +173,15 @@ async fn message_is_shown_to_operators_who_ask_and_logged() {
 }
 
 #[tokio::test]
+async fn notification_shows_when_it_is_due_and_expires() {
+    let console = Console::start(Answers::Hostile).await;
+    let (_, html) = console.get("/fragments/notifications/n-1", "viewer").await;
+    for term in ["<dt>Not before</dt>", "<dt>Expires</dt>"] {
+        assert!(html.contains(term), "{term} is missing: {html}");
+    }
+}
+
+#[tokio::test]
 async fn change_is_one_call_with_the_operator_and_a_log_event() {
     let (log, _guard) = CapturedLog::start();
     let console = Console::start(Answers::Hostile).await;

@@ -140,6 +140,7 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
                 ("Template", html! { (plain(&document["template"])) " " span.muted { (plain(&document["templateVersion"])) } }),
                 ("Recipient", mono(&recipient(document))), ("Creator", mono(&plain(&document["creator"]))),
                 ("Accepted", time(&plain(&document["createdAt"]))), ("Changed", time(&plain(&document["updatedAt"]))),
+                ("Not before", optional_time(&document["sendAt"])), ("Expires", optional_time(&document["expiresAt"])),
                 ("Next attempt", html! { @if !document["nextAttemptAt"].is_null() { (time(&plain(&document["nextAttemptAt"]))) " " (plain(&document["waitReason"])) } }),
             ])) }
             section.panel.full { h2 { "Time line" } ol.timeline { @for entry in entries { (step(entry)) } } }
@@ -147,6 +148,11 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
             section.panel.full { details { summary { "Everything that is stored" } (json_block(&shown)) } }
         }
     }
+}
+
+/// Returns an instant, or nothing.
+fn optional_time(value: &Value) -> Markup {
+    html! { @if !value.is_null() { (time(&plain(value))) } }
 }
 
 /// Statuses in which a notification cannot be cancelled.

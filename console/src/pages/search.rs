@@ -87,7 +87,8 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
         since => since,
     };
     let mut found = (Term::User, Found::default());
-    for term in Term::candidates(text, context.parameter("kind")) {
+    let kinds = Term::candidates(text, context.parameter("kind"));
+    for term in kinds.iter().copied() {
         found = (term, Found::read(context, term, text, since).await);
         if !found.1.entries.is_empty() {
             break;
@@ -111,10 +112,10 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
         }
         @for message in &found.messages { (message) }
         @if found.entries.is_empty() {
-            div.panel { p { "Nothing happened to this " (term.parameter()) " since " (since) " ago, as far as the services know." } }
+            div.panel { (nothing_recorded(&kinds, text, since)) }
         } @else {
             div.grid {
-                section.panel.full { h2 { (term.title()) } (summary(&found, text)) }
+                section.panel.full { h2 { (term.title()) } (summary(&found, term, text)) }
                 section.panel.full { h2 { (found.entries.len()) " events, times in UTC" @if found.is_truncated { ", older ones are left out" } }
                     ol.timeline { @for entry in &found.entries { (event(entry, context.is_operator())) } }
                 }
@@ -188,7 +189,37 @@ impl Found {
     }
 }
 
-fn summary(found: &Found, text: &str) -> Markup {
+/// Says that the services have no entry, and where requests are seen that leave none.
+fn nothing_recorded(kinds: &[Term], text: &str, since: &str) -> Markup {
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.parameter()).collect();
+    html! {
+        p { "No sign-in and no notification of this " (names.join(" or ")) " is recorded since " (since) " ago." }
+        p.muted { "Requests that the gateway rejects or forwards to other services are not recorded. "
+            @if kinds.contains(&Term::User) { a href=(requests_of(text)) { "Follow the requests of this user" } }
+            @else { a href="/requests" { "Follow the requests" } }
+            " while they are sent. A rejected token has no user." }
+    }
+}
+
+/// Returns the address of the live tail of a user.
+fn requests_of(subject: &str) -> String {
+    format!("/requests?{}", query_string(&[("principal", subject)]))
+}
+
+/// Returns the links to the time line and to the requests of each subject.
+fn subjects(found: &Found, term: Term) -> Markup {
+    html! {
+        @if found.subjects.is_empty() && term == Term::Email {
+            "none: nobody has registered or signed in with this address in this time"
+        }
+        @for subject in &found.subjects {
+            a href={ "/search?kind=user&q=" (path_segment(subject)) } { (mono(subject)) } " "
+            a href=(requests_of(subject)) { "Follow the requests" } " "
+        }
+    }
+}
+
+fn summary(found: &Found, term: Term, text: &str) -> Markup {
     let last = |source: &str, name: &str| {
         let of_kind =
             found.entries.iter().rev().find(|entry| {
@@ -210,10 +241,7 @@ fn summary(found: &Found, text: &str) -> Markup {
         .count();
     facts(&[
         ("Searched", mono(text)),
-        (
-            "Subjects",
-            html! { @for subject in &found.subjects { a href={ "/search?kind=user&q=" (path_segment(subject)) } { (mono(subject)) } " " } },
-        ),
+        ("Subjects", subjects(found, term)),
         ("Last sign-in", last("auth", "sign_in")),
         (
             "Address",
@@ -304,5 +332,36 @@ mod tests {
         }
         let chosen = Term::candidates("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", "request");
         assert_eq!(chosen, [Term::Request]);
+    }
+
+    #[test]
+    fn address_without_a_subject_is_said_to_have_none() {
+        let mut found = Found::default();
+        let shown = subjects(&found, Term::Email).into_string();
+        assert!(
+            shown.contains("nobody has registered or signed in"),
+            "{shown}"
+        );
+        assert_eq!(subjects(&found, Term::Request).into_string(), "");
+        found.subjects.push("a&b".to_owned());
+        let shown = subjects(&found, Term::Email).into_string();
+        assert!(
+            shown.contains("href=\"/requests?principal=a%26b\""),
+            "{shown}"
+        );
+        assert!(!shown.contains("nobody"), "{shown}");
+    }
+
+    #[test]
+    fn search_without_entries_leads_to_the_requests() {
+        let kinds = Term::candidates("nordwind-olga", "");
+        let shown = nothing_recorded(&kinds, "nordwind-olga", "24h").into_string();
+        assert!(shown.contains("of this user or request"), "{shown}");
+        assert!(
+            shown.contains("href=\"/requests?principal=nordwind-olga\""),
+            "{shown}"
+        );
+        let shown = nothing_recorded(&[Term::Request], "id", "24h").into_string();
+        assert!(shown.contains("href=\"/requests\""), "{shown}");
     }
 }

@@ -37,7 +37,7 @@ fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
         page(
             &format!("/search?{hostile_search}"),
             &searched,
-            "Nothing happened",
+            "No sign-in and no notification",
         ),
         page(
             &format!("/search?kind=notification&q={failed}"),
