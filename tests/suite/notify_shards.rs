@@ -206,6 +206,8 @@ async fn lost_shard_degrades_and_the_others_continue() {
     // A replica that starts meanwhile serves the shards that it can open.
     let later = cluster.replica().await;
     until_degraded(&cluster, &later, json!(["database-1"])).await;
+    let stopped = cluster.replica().await;
+    assert_eq!(stopped.running.stop("TERM").await.status, Some(0));
     let ids = cluster.post_batch(&later, &["NORMAL"; 2]).await;
     assert!(ids.iter().all(|id| shard_of(id) == 0));
     let status = cluster.status(&later.url, lost).await;

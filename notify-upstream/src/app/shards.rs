@@ -331,11 +331,14 @@ impl ShardOpener {
             if let Some(tasks) = self.opened.take() {
                 break tasks;
             }
-            tokio::select! {
+            let reopening = async {
+                tokio::time::sleep(REOPEN_INTERVAL).await;
+                self.try_open().await
+            };
+            self.opened = tokio::select! {
                 () = stop_delivery.cancelled() => return,
-                () = tokio::time::sleep(REOPEN_INTERVAL) => {}
-            }
-            self.opened = self.try_open().await;
+                opened = reopening => opened,
+            };
         };
         let running = tasks.start(&stop_delivery);
         drained.cancelled().await;
