@@ -16,10 +16,11 @@
 //!    serves what happened to a person.
 //!
 //! [`clock`], [`files`], [`secret`] and [`seal`] are used by all of them; [`backoff`], [`circuit_breaker`] and
-//! [`weighted`] by those that call others.
+//! [`weighted`] by those that call others; [`hidden_characters`] by those with pages.
 
 pub mod clock;
 pub mod files;
+pub mod hidden_characters;
 pub mod secret;
 
 pub mod backoff;

@@ -8,7 +8,7 @@ function lines(text) {
   return text.split('\n').length;
 }
 
-function editor(form, signal, { call, problemOf, say, confirmed, show }) {
+function editor(form, signal, { call, problemOf, say, confirmed, show, visible }) {
   const area = form.querySelector('textarea');
   const gutter = form.querySelector('.line-numbers');
   const status = form.querySelector('#configuration-status');
@@ -33,7 +33,7 @@ function editor(form, signal, { call, problemOf, say, confirmed, show }) {
     gutter.scrollTop = area.scrollTop;
   };
   const report = (text, tone) => {
-    status.textContent = text;
+    status.textContent = visible(text);
     status.dataset.tone = tone;
   };
   const goTo = (line) => {

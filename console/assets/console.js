@@ -39,9 +39,17 @@ async function problemOf(response) {
   return [problem.detail || problem.title || `Status ${response.status}`, ...errors].join('; ');
 }
 
+// What the console's own pages do not contain: see hidden_characters.rs.
+const HIDDEN = /(?![\n\r\t])[\p{Cc}\u00ad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\u{e0000}-\u{e007f}]/gu;
+
+/** Returns text with hidden characters as their numbers: they could reorder what is around it. */
+function visible(text) {
+  return text.replace(HIDDEN, (found) => `[U+${found.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}]`);
+}
+
 function say(text, isBad = false) {
   const result = page('result');
-  result.textContent = text;
+  result.textContent = visible(text);
   result.classList.toggle('bad', isBad);
   result.classList.toggle('shown', text !== '');
 }
@@ -69,11 +77,18 @@ async function events(path, signal, handle) {
 
 function showSignIn(reason) {
   stopLive();
+  // An answer to the signed-in person that arrives later is not shown, and nothing of theirs stays.
+  navigation += 1;
+  main.removeAttribute('aria-busy');
+  say('');
+  page('who').textContent = '';
+  page('search').reset();
+  delete document.body.dataset.role;
   nav.hidden = true;
   header.hidden = true;
   document.title = 'Sign in · Postern';
   main.replaceChildren(page('sign-in-page').content.cloneNode(true));
-  page('sign-in-reason').textContent = reason;
+  page('sign-in-reason').textContent = visible(reason);
   main.querySelector('input').focus();
 }
 
@@ -91,7 +106,7 @@ async function useToken(value) {
     return;
   }
   const session = await response.json();
-  page('who').textContent = `${session.role} · ${session.name}`;
+  page('who').textContent = visible(`${session.role} · ${session.name}`);
   document.body.dataset.role = session.role;
   nav.hidden = false;
   header.hidden = false;
@@ -138,7 +153,7 @@ async function show({ focus }) {
       heading.tabIndex = -1;
       heading.textContent = response.status === 404 ? 'Page not found' : 'The page cannot be shown';
       const text = document.createElement('p');
-      text.textContent = reason;
+      text.textContent = visible(reason);
       main.replaceChildren(heading, text);
     } else {
       main.innerHTML = html;
@@ -151,7 +166,7 @@ async function show({ focus }) {
     if (focus) window.scrollTo(0, 0);
     for (const path of document.querySelector('script[data-pages]').dataset.pages.split(' ')) {
       const { enhance } = await import(path);
-      enhance(main, signal, { call, events, problemOf, say, go, confirmed, show });
+      enhance(main, signal, { call, events, problemOf, say, go, confirmed, show, visible });
     }
     if (main.querySelector('[data-live]')) follow(signal);
   } catch (error) {
@@ -191,7 +206,7 @@ function go(address) {
 function confirmed(text) {
   if (!text) return Promise.resolve(true);
   const dialog = page('confirm');
-  page('confirm-text').textContent = text;
+  page('confirm-text').textContent = visible(text);
   dialog.showModal();
   return new Promise((resolve) => {
     const end = (answer) => {
@@ -233,7 +248,7 @@ async function signIn(form) {
     }
     const response = await call('/session/sign-in', { method: 'POST', json: fields, anonymous: true });
     if (response.ok) await useToken((await response.json()).token);
-    else page('sign-in-reason').textContent = await problemOf(response);
+    else page('sign-in-reason').textContent = visible(await problemOf(response));
   } finally {
     button.disabled = false;
   }
@@ -278,6 +293,8 @@ window.addEventListener('popstate', () => token() && show({ focus: true }));
 
 page('sign-out').addEventListener('click', async () => {
   await call('/session', { method: 'DELETE', anonymous: true }).catch(() => {});
+  // With the unsaved text of the editor, which stays if the sign-in expires.
+  sessionStorage.clear();
   signOut('');
 });
 

@@ -55,7 +55,7 @@ async function check(text, keys) {
   return { lines, head, claims };
 }
 
-function tokens(main) {
+function tokens(main, { visible }) {
   const section = main.querySelector('#token-check');
   if (!section) return;
   const keys = section.dataset.keys ? publicKeys(JSON.parse(section.dataset.keys)) : [];
@@ -76,7 +76,7 @@ function tokens(main) {
       const term = document.createElement('dt');
       const detail = document.createElement('dd');
       term.textContent = name;
-      detail.textContent = `${value} `;
+      detail.textContent = visible(`${value} `);
       if (isGood !== null) {
         const badge = document.createElement('span');
         badge.className = `badge ${isGood ? 'ok' : 'bad'}`;
@@ -89,7 +89,7 @@ function tokens(main) {
     const code = document.createElement('pre');
     code.className = 'code';
     code.tabIndex = 0;
-    code.textContent = checked.claims ? JSON.stringify({ header: checked.head, claims: checked.claims }, null, 2) : '';
+    code.textContent = checked.claims ? visible(JSON.stringify({ header: checked.head, claims: checked.claims }, null, 2)) : '';
     code.hidden = !checked.claims;
     result.replaceChildren(list, code);
   });
@@ -117,7 +117,7 @@ function suppression(main, { go, say }) {
   });
 }
 
-function api(main, { call, problemOf, say }) {
+function api(main, { call, problemOf, say, visible }) {
   const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   for (const form of main.querySelectorAll('form.try')) {
     const { method } = form.dataset;
@@ -131,7 +131,7 @@ function api(main, { call, problemOf, say }) {
       const response = await call('/try', { method: 'POST', json: request });
       result.hidden = false;
       if (!response.ok) {
-        result.textContent = await problemOf(response);
+        result.textContent = visible(await problemOf(response));
         return;
       }
       const answer = await response.json();
@@ -143,7 +143,7 @@ function api(main, { call, problemOf, say }) {
       }
       result.dataset.status = answer.status;
       const note = answer.note ? `\n\n${answer.note}` : '';
-      result.textContent = `${answer.status}  request ${answer.requestId || ''}\n\n${body}${note}`;
+      result.textContent = visible(`${answer.status}  request ${answer.requestId || ''}\n\n${body}${note}`);
     });
     form.querySelector('[data-copy-curl]').addEventListener('click', async () => {
       const { path, body } = fields();
@@ -162,7 +162,7 @@ export function enhance(main, signal, tools) {
       .then(({ follow }) => follow(main, signal, tools))
       .catch((error) => tools.say(`The page cannot be loaded: ${error.message}`, true));
   }
-  tokens(main);
+  tokens(main, tools);
   suppression(main, tools);
   api(main, tools);
 }

@@ -18,25 +18,25 @@ const element = (name, text = '', className = '') => {
 
 const count = (number) => number.toLocaleString('en');
 
-function badge(event) {
+function badge(event, visible) {
   const tone = event.status >= 500 ? 'bad' : event.status >= 400 ? 'warn' : 'ok';
   const text = event.code && event.code !== 'ok' ? `${event.status} ${event.code}` : `${event.status}`;
-  return element('span', text, `badge ${tone}`);
+  return element('span', visible(text), `badge ${tone}`);
 }
 
-function row(event, choose) {
+function row(event, choose, visible) {
   const created = document.createElement('tr');
   const add = (content, className = '') => {
-    const cell = element('td', typeof content === 'string' ? content : '', className);
+    const cell = element('td', typeof content === 'string' ? visible(content) : '', className);
     if (typeof content !== 'string') cell.append(content);
     created.append(cell);
   };
-  const button = element('button', `${event.method || '–'} ${event.path || '(rejected before routing)'}`);
+  const button = element('button', visible(`${event.method || '–'} ${event.path || '(rejected before routing)'}`));
   button.type = 'button';
   button.addEventListener('click', () => choose(event, created));
   add((event.timestamp || '').slice(11, 23), 'mono');
   add(button);
-  add(badge(event));
+  add(badge(event, visible));
   add(event.route || '');
   add(event.caller_service || event.subject || '', 'mono');
   add(event.duration_ms === undefined ? '' : `${event.duration_ms} ms`, 'num');
@@ -140,13 +140,14 @@ export async function follow(main, signal, tools) {
   let source = '';
   let [received, dropped, skipped, drawn] = [0, 0, 0, ''];
   const say = (text) => {
-    if (state.textContent !== text) state.textContent = text;
+    const shown = tools.visible(text);
+    if (state.textContent !== shown) state.textContent = shown;
   };
   const draw = (limit = MAX_ROWS_PER_DRAW) => {
     if (!isPaused) {
       const fresh = document.createDocumentFragment();
       for (const [gateway, data] of pending.take(limit).reverse()) {
-        fresh.append(row({ ...JSON.parse(data), gateway }, choose));
+        fresh.append(row({ ...JSON.parse(data), gateway }, choose, tools.visible));
       }
       skipped += pending.skipped;
       pending.skipped = 0;

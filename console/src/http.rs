@@ -3,8 +3,8 @@
 //! Shells and assets are public. Changes of other origins are rejected. Fragments, streams and changes require a bearer token. Changes
 //! require the role operator and a JSON body, which a form of another site cannot send.
 //!
-//! Depends on `access`, `actions`, `live`, `pages`, `public_gateway`, `sessions`, `shell`, `state` and
-//! `tail`.
+//! Depends on `access`, `actions`, `live`, `pages`, `public_gateway`, `sessions`, `shell`, `state`,
+//! `tail` and `widgets`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ use crate::pages::{self, Context};
 use crate::public_gateway::TryRequest;
 use crate::sessions::is_session_token;
 use crate::state::ConsoleState;
+use crate::widgets::to_text;
 use crate::{actions, configuration, live, shell, tail};
 
 impl FromRequestParts<Arc<ConsoleState>> for Caller {
@@ -170,7 +171,7 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
 fn markup(markup: Markup) -> Response {
     (
         [(CONTENT_TYPE, "text/html; charset=utf-8")],
-        markup.into_string(),
+        to_text(markup),
     )
         .into_response()
 }
@@ -329,7 +330,7 @@ async fn configuration_changes(
         body.read(|root| root.required("base", |field| field.string().map(str::to_owned)))?;
     let files = configuration::read_all(&state.directory).await;
     let body = object!({
-        "html": pages::configuration_changes(&files, &base).into_string(),
+        "html": to_text(pages::configuration_changes(&files, &base)),
         "bases": configuration::bases(&files),
     });
     Ok(no_store(json(StatusCode::OK, &body)))

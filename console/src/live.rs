@@ -1,8 +1,8 @@
 //! Streams of server-sent events: a fragment every 5 s.
 //!
 //! The script reads them by `fetch` with the header `Authorization`, because `EventSource` cannot
-//! send one. A stream ends when its token is no longer accepted. Depends on `access`, `sampling`
-//! and `state`.
+//! send one. A stream ends when its token is no longer accepted. Depends on `access`, `sampling`,
+//! `state` and `widgets`.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use http::header::CONTENT_TYPE;
 use crate::access::Caller;
 use crate::sampling::SAMPLE_INTERVAL;
 use crate::state::ConsoleState;
+use crate::widgets::to_text;
 
 /// Streams a fragment, rendered again after each sample, until the token is not accepted any more.
 pub(crate) fn fragments(
@@ -30,7 +31,7 @@ pub(crate) fn fragments(
         tokio::time::sleep(SAMPLE_INTERVAL).await;
         let event = match state.access.authenticate(&caller).await {
             Ok(person) => match state.render(&person, &page, &uri).await {
-                Ok(markup) => event("fragment", &markup.into_string()),
+                Ok(markup) => event("fragment", &to_text(markup)),
                 Err(_) => event("failed", ""),
             },
             // The next request of the page shows the sign-in.

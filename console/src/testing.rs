@@ -23,7 +23,8 @@ use crate::config::{Config, Members, ProcessGroup, ProcessKind, RoleRules, Trace
 
 pub(crate) const SECRET: &str = "0123456789abcdef0123456789abcdef";
 pub(crate) const LINK_SECRET: &str = "fedcba9876543210fedcba9876543210";
-pub(crate) const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>";
+pub(crate) const HOSTILE: &str =
+    "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u{202e}";
 
 /// What the stub processes answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

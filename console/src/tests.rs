@@ -39,6 +39,39 @@ const FRAGMENTS: &[&str] = &[
     "api",
 ];
 
+/// Returns the text that a browser shows of a fragment, without that of its fields.
+fn shown(html: &str) -> String {
+    let parts = html.split("<textarea").map(|part| {
+        let after = part.split_once("</textarea>");
+        after.map_or(part, |(_, rest)| rest)
+    });
+    let html: String = parts.collect();
+    let texts = html.split('<').map(|part| part.split_once('>'));
+    texts.flatten().map(|(_, text)| text).collect()
+}
+
+#[tokio::test]
+async fn editor_names_lines_with_hidden_characters() {
+    let console = Console::start(Answers::Hostile).await;
+    let expected = "line 1: [U+202E]";
+    let (_, html) = console.get("/fragments/configuration", "viewer").await;
+    assert!(html.contains(expected), "{html}");
+    let textarea = html.split("<textarea").nth(1).expect("an editor");
+    assert!(textarea.contains("&gt;\u{202e}</textarea>"), "{textarea}");
+    let url = format!("{}/check-configuration", console.base);
+    for (text, is_named) in [("# a\u{202e}b\n", true), ("# آب\n", false)] {
+        let body = json!({ "text": text });
+        let request = console
+            .client
+            .post(&url)
+            .bearer_auth("operator")
+            .json(&body);
+        let checked = request.send().await.expect("sent").text().await;
+        let checked = checked.expect("a body");
+        assert_eq!(checked.contains(expected), is_named, "{checked}");
+    }
+}
+
 #[tokio::test]
 async fn hostile_text_is_escaped_on_every_page() {
     let console = Console::start(Answers::Hostile).await.sampled().await;
@@ -56,6 +89,7 @@ async fn hostile_text_is_escaped_on_every_page() {
                 "{fragment} contains {broken}: {html}"
             );
         }
+        assert!(!shown(&html).contains('\u{202e}'), "{fragment}: {html}");
         let is_shown = html.contains("&lt;script&gt;");
         let has_data = !["requests", "api"].contains(fragment);
         assert!(

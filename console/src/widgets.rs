@@ -1,8 +1,10 @@
 //! Parts of pages: badges, tables, charts, numbers and forms.
 //!
-//! Everything from outside is text to `maud`, which escapes it. Depends on no other module.
+//! Everything from outside is text to `maud`, which escapes it, and [`to_text`] reveals hidden
+//! characters. Depends on no other module.
 
 use maud::{Markup, html};
+use postern_common::hidden_characters::reveal_in_html;
 use serde_json::Value;
 
 /// Samples of a chart, one every 5 s.
@@ -75,6 +77,12 @@ impl Tone {
             _ => Self::Plain,
         }
     }
+}
+
+/// Returns the text of a page or a part of one, with hidden characters as their numbers: text from
+/// outside must not reorder what is around it.
+pub(crate) fn to_text(markup: Markup) -> String {
+    reveal_in_html(markup.into_string())
 }
 
 /// Returns a word with the colour of its tone.

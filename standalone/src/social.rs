@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
+use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
@@ -86,7 +87,8 @@ pub(crate) fn router(provider: Arc<SocialProvider>) -> Router {
         )
         .merge(crate::web::page::assets())
         .with_state(provider);
-    AllowedHosts::loopback().guard(router)
+    let router = AllowedHosts::loopback().guard(router);
+    router.layer(map_response(crate::web::page::protect))
 }
 
 async fn discovery(State(provider): State<Arc<SocialProvider>>) -> Response {

@@ -8,7 +8,7 @@ const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
 /// Follows a tail of the test's own with the script of the page: `events` is an array of pairs of
 /// event name and data.
 const FOLLOW: &str = "const main = document.getElementById('main'); const end = new AbortController(); \
-    window.passed = 0; const tools = { call: fetch, problemOf: () => '', say: () => {}, \
+    window.passed = 0; const tools = { call: fetch, problemOf: () => '', say: () => {}, visible: (text) => text, \
     events: async (path, signal, handle) => { for (const [name, data] of EVENTS) handle(name, data); \
     await new Promise(() => {}); } }; \
     import(document.querySelector('script[data-requests]').dataset.requests) \

@@ -245,3 +245,75 @@ async fn provider_is_paused_and_resumed_in_a_browser() {
     browser.close().await;
     postern.stop().await;
 }
+
+/// Makes the page wait with a fragment that it has received, until `release` is called. The body is
+/// marked when the page has read it.
+const HOLD: &str = "const real = window.fetch;
+    window.fetch = async (path, options) => {
+      const response = await real(path, options);
+      if (!path.startsWith('/fragments/providers')) return response;
+      const html = await response.text();
+      await new Promise((resolve) => { window.release = resolve; document.body.dataset.held = ''; });
+      response.text = async () => { document.body.dataset.read = ''; return html; };
+      return response;
+    };
+    sessionStorage.setItem('postern-configuration-draft', '# not saved');";
+
+#[tokio::test]
+async fn sign_out_leaves_nothing_in_the_browser() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("sign_out_leaves_nothing_in_the_browser", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    browser.open(&postern.console_link().await).await;
+    wait_for_session(&browser).await;
+    browser.run(HOLD).await;
+    browser.find("nav a[href='/providers']").await.click().await;
+    browser.find("body[data-held]").await;
+    browser.find("#sign-out").await.click().await;
+    browser.find(".sign-in").await;
+    browser.run("window.release()").await;
+    browser.find("body[data-read]").await;
+    // The next frame is drawn after the page has used what it has read.
+    let drawn = "return new Promise((resolve) => requestAnimationFrame(() => resolve(document.querySelector('main').innerText)))";
+    let text = browser.run(drawn).await;
+    let text = text.as_str().expect("a text");
+    assert!(text.contains("Sign in to Postern"), "{text}");
+    assert!(!text.contains("smtp"), "{text}");
+    let left = "return [sessionStorage.length, localStorage.length, document.cookie.length, \
+        document.getElementById('who').textContent.length]";
+    assert_eq!(browser.run(left).await, json!([0, 0, 0, 0]));
+    browser.close().await;
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn hidden_characters_are_revealed_in_a_browser() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("hidden_characters_are_revealed_in_a_browser", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    browser.open(&postern.console_link().await).await;
+    wait_for_session(&browser).await;
+    let console = format!("http://{}", postern.addresses().console);
+    let variables = "%7B%22name%22:%22%E2%80%AEgnp.exe%22%7D";
+    let preview = format!("{console}/templates/welcome?channel=email&variables={variables}");
+    browser.open(&preview).await;
+    let text = browser.find("main pre").await.text().await;
+    assert!(text.contains("Hello [U+202E]gnp.exe"), "{text}");
+    assert!(!text.contains('\u{202e}'), "{text}");
+    // What the script of the page shows.
+    browser.open(&format!("{console}/tokens")).await;
+    let check = "const claims = btoa(unescape(encodeURIComponent('{\"sub\":\"\u{202e}nimda\"}')));
+        document.querySelector('#token-check [name=token]').value = `${btoa('{}')}.${claims}.x`;
+        document.querySelector('#token-check form').requestSubmit();";
+    browser.find("#token-check form").await;
+    browser.run(check).await;
+    let text = browser.find("#token-result:not(:empty)").await.text().await;
+    assert!(text.contains("[U+202E]nimda"), "{text}");
+    assert!(!text.contains('\u{202e}'), "{text}");
+    browser.close().await;
+    postern.stop().await;
+}

@@ -1,6 +1,7 @@
 //! The gateways' configuration: editor, check, history, and the difference of two texts.
 
 use maud::{Markup, html};
+use postern_common::hidden_characters::{code_point, is_hidden};
 use serde_json::{Value, json};
 
 use super::{Context, heading, items, query_string};
@@ -11,6 +12,8 @@ use crate::line_diff::{DiffLine, differences};
 use crate::processes::{Call, Process};
 use crate::widgets::{Column, Tone, badge, facts, mono, notice, plain, table, time};
 
+/// Maximum lines with hidden characters that are named.
+const MAX_HIDDEN_LINES: usize = 20;
 /// Maximum witnesses of changed decisions that are shown.
 const MAX_WITNESSES: usize = 50;
 
@@ -106,6 +109,19 @@ fn text_area(text: &str, is_editable: bool) -> Markup {
             textarea.mono #configuration-text name="text" rows="28" wrap="off" spellcheck="false" autocomplete="off"
                 aria-describedby="configuration-hint configuration-status" readonly[!is_editable] { "\n" (text) }
         }
+        (hidden_characters(text))
+    }
+}
+
+/// Names the lines with characters that the editor does not show, or that reorder others.
+fn hidden_characters(text: &str) -> Markup {
+    let lines = text.lines().enumerate().filter_map(|(at, line)| {
+        let found = line.chars().find(|character| is_hidden(*character))?;
+        Some(format!("line {}: {}", at + 1, code_point(found)))
+    });
+    let lines: Vec<String> = lines.take(MAX_HIDDEN_LINES).collect();
+    html! {
+        @if !lines.is_empty() { (notice(Tone::Warn, "Characters that are not shown, or that reorder the text", &lines.join("; "))) }
     }
 }
 
@@ -136,6 +152,7 @@ pub(crate) async fn check(context: &Context<'_>, text: &str) -> Markup {
         div data-summary=(summary) data-tone=(if widened && tone == "ok" { "warn" } else { tone }) {
             @if !errors.is_empty() { h2 { "Errors" } (table("Errors", errors, PLACES, "")) }
             @if failed > 0 { h2 { "Failing tests" } (failing_tests(tests)) }
+            (hidden_characters(text))
             @if errors.is_empty() {
                 (decisions(&answer, list("differences")))
                 @if !list("restartNeeded").is_empty() {

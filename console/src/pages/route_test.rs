@@ -1,5 +1,6 @@
 //! A `[[test]]` table of the gateway's file, made of a request and its decision.
 
+use postern_common::hidden_characters::is_hidden;
 use serde_json::{Value, json};
 
 use crate::widgets::plain;
@@ -146,8 +147,8 @@ fn quoted(text: &str) -> String {
     for character in text.chars() {
         match character {
             '"' | '\\' => quoted.extend(['\\', character]),
-            character if character.is_control() => {
-                quoted.push_str(&format!("\\u{:04X}", u32::from(character)));
+            character if character.is_control() || is_hidden(character) => {
+                quoted.push_str(&format!("\\U{:08X}", u32::from(character)));
             }
             character => quoted.push(character),
         }
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn hostile_text_stays_inside_its_value() {
-        let hostile = "a\"\n[[route]]\nname = \"x\\";
+        let hostile = "a\"\n[[route]]\nname = \"x\\\u{202e}\u{e0041}";
         let event = json!({
             "timestamp": "x\n[[route]]", "method": "GET", "path": format!("/{hostile}"), "host": hostile,
             "kind": "service", "caller_service": hostile, "decision": "forwarded", "route": hostile,
@@ -229,5 +230,6 @@ mod tests {
         assert_eq!(parsed["host"], hostile, "{test}");
         assert_eq!(parsed["route"], hostile, "{test}");
         assert_eq!(test.matches("\n[[").count(), 1, "{test}");
+        assert!(!test.contains(is_hidden), "{test}");
     }
 }

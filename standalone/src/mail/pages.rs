@@ -19,7 +19,7 @@ use super::findings::Findings;
 use super::mailbox::{Mailbox, Query, Summary};
 use super::mime::ParsedMail;
 use super::web_api::{mailbox_error, read};
-use crate::web::page::{Page, Section, copyable, script};
+use crate::web::page::{Page, Section, copyable, script, to_text};
 use crate::web::query;
 
 /// Maximum number of mails on the page of the list.
@@ -88,7 +88,7 @@ async fn list_fragment(
     RawQuery(query): RawQuery,
 ) -> Result<Html<String>, Problem> {
     let list = list(&mailbox, &search_of(query.as_deref())?);
-    Ok(Html(list.into_string()))
+    Ok(Html(to_text(list)))
 }
 
 fn list(mailbox: &Mailbox, search: &str) -> Markup {
@@ -129,7 +129,7 @@ fn row(summary: &Summary, is_read: bool) -> Markup {
                 @if !is_read { " " span.badge.ok { "unread" } }
             }
             time datetime=(summary.received_at) { (short_time(&summary.received_at)) }
-            div.people { (summary.from) " → " (summary.recipients.join(", ")) }
+            div.people { bdi { (summary.from) } " → " bdi { (summary.recipients.join(", ")) } }
             @if !summary.excerpt.is_empty() { div.excerpt { (summary.excerpt) } }
         }
     }
@@ -205,7 +205,7 @@ async fn mail_page(
 fn facts(summary: &Summary) -> Markup {
     html! {
         p.muted {
-            (summary.from) " → " (summary.recipients.join(", ")) ", "
+            bdi { (summary.from) } " → " bdi { (summary.recipients.join(", ")) } ", "
             time datetime=(summary.received_at) { (short_time(&summary.received_at)) }
             ", " (summary.size) " bytes"
         }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use http::StatusCode;
 use http::header::{
     CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS,
@@ -47,7 +48,10 @@ pub(crate) fn router(mailbox: Arc<Mailbox>, start_page: StartPage, gateway: &str
         .with_state(mailbox)
         .merge(start_page::router(start_page))
         .merge(landing_page::router(gateway));
-    AllowedHosts::loopback().guard(router)
+    // A route, because the request layer sets the fallback, which would lack the header fields.
+    let router = router.route("/{*path}", any(|| async { Code::NotFound }));
+    let router = AllowedHosts::loopback().guard(router);
+    router.layer(map_response(page::protect))
 }
 
 /// `GET /messages?to=&subject=&limit=&waitSeconds=`: lists messages, newest first. Waits for the
@@ -229,8 +233,7 @@ mod tests {
             sender: String::new(),
             recipients: vec!["a@b.test".to_owned()],
         };
-        let mail =
-            "Subject: <script>1</script>\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
+        let mail = "Subject: <script>1</script>\u{202e}\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
         let id = mailbox.store(envelope, mail.into()).await.expect("stored");
         let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
         let views = ["", "?view=text", "?view=headers", "?view=raw"];
@@ -242,6 +245,10 @@ mod tests {
             let (status, headers, body) = get_text(&router, &path).await;
             assert_eq!(status, 200, "{path}");
             assert!(!body.contains("<script>"), "{body}");
+            assert!(!body.contains('\u{202e}'), "{body}");
+            let has_subject = path != "/" && !path.ends_with("view=raw");
+            let is_revealed = body.contains("1&lt;/script&gt;[U+202E]");
+            assert!(is_revealed || !has_subject, "{path}: {body}");
             assert!(
                 headers[CONTENT_SECURITY_POLICY]
                     .to_str()
@@ -257,6 +264,50 @@ mod tests {
                 .starts_with("sandbox;")
         );
         assert_eq!(body, "<script>2</script>");
+    }
+
+    #[tokio::test]
+    async fn every_response_is_protected_from_frames() {
+        let folder = tempfile::tempdir().expect("folder");
+        let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
+        let stored = mailbox.store_local("x@y.test", "a@b.test", b"Subject: hi\r\n\r\n1".to_vec());
+        let id = stored.await.expect("stored");
+        let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
+        let of_mail = ["", "/raw", "/text", "/html"].map(|part| format!("/messages/{id}{part}"));
+        let others = [
+            "/",
+            "/mail",
+            "/mail/list",
+            "/mail/x",
+            "/messages",
+            "/messages?x=1",
+            "/state",
+            "/view/x",
+            "/signed-in",
+            "/assets/pages.css",
+            "/assets/mail.js",
+            "/nothing",
+        ];
+        for path in others
+            .iter()
+            .copied()
+            .chain(of_mail.iter().map(String::as_str))
+        {
+            let (_, headers, _) = get_text(&router, path).await;
+            let value = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+            let policy = value("content-security-policy").unwrap_or_default();
+            assert!(policy.contains("frame-ancestors"), "{path}: {policy}");
+            assert!(policy.contains("default-src 'none'"), "{path}: {policy}");
+            for (name, expected) in [
+                ("x-content-type-options", "nosniff"),
+                ("referrer-policy", "no-referrer"),
+                ("cross-origin-resource-policy", "same-origin"),
+            ] {
+                assert_eq!(value(name), Some(expected), "{path}");
+            }
+            let is_kept = value("cache-control") != Some("no-store");
+            assert_eq!(is_kept, path.starts_with("/assets/"), "{path}");
+        }
     }
 
     #[tokio::test]

@@ -401,3 +401,22 @@ async fn person_can_be_entered_in_form() {
         400
     );
 }
+
+#[tokio::test]
+async fn every_response_is_protected_from_frames() {
+    let provider = start().await;
+    for path in [
+        "/authorize",
+        "/jwks",
+        "/.well-known/openid-configuration",
+        "/userinfo",
+    ] {
+        let (_, headers, _) = provider.get(path).await;
+        let policy = headers["content-security-policy"].to_str().expect("text");
+        assert!(
+            policy.contains("frame-ancestors 'none'"),
+            "{path}: {policy}"
+        );
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
+    }
+}

@@ -5,15 +5,19 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use maud::{DOCTYPE, Markup, html};
+use postern_common::hidden_characters::reveal_in_html;
 
 /// Everything comes from the service itself, and nothing is inline. There is no `form-action`,
 /// because the form of the social provider ends in a redirect to its client.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
     frame-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'";
+
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
 
 /// The pages with an entry in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +83,7 @@ impl Page<'_> {
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (CACHE_CONTROL, "no-store"),
         ];
-        (status, headers, document.into_string()).into_response()
+        (status, headers, to_text(document)).into_response()
     }
 }
 
@@ -95,6 +99,32 @@ fn navigation(current: Section) -> Markup {
             }
         }
     }
+}
+
+/// Returns the text of a page or a part of one, with hidden characters as their numbers.
+pub(crate) fn to_text(markup: Markup) -> String {
+    reveal_in_html(markup.into_string())
+}
+
+/// Adds header fields to a response that has no policy of its own: it is not shown in a frame, not
+/// interpreted as another type, and not kept.
+pub(crate) async fn protect(mut response: Response) -> Response {
+    let fields = [
+        (
+            CONTENT_SECURITY_POLICY,
+            "default-src 'none'; frame-ancestors 'none'",
+        ),
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CACHE_CONTROL, "no-store"),
+        (CROSS_ORIGIN_RESOURCE_POLICY, "same-origin"),
+    ];
+    let headers = response.headers_mut();
+    for (name, value) in fields {
+        let value = HeaderValue::from_static(value);
+        headers.entry(name).or_insert(value);
+    }
+    response
 }
 
 /// Returns text with a button that copies it. `id` is unique within the page.
