@@ -33,6 +33,32 @@ struct DatabaseTable {
     work_on: Option<Vec<ShardNumber>>,
 }
 
+/// Where the URLs were given.
+enum UrlPlace {
+    File,
+    Variable,
+}
+
+// === impl UrlPlace ===
+
+impl UrlPlace {
+    /// Records a mistake of all URLs, or of the one at a position.
+    fn fail(&self, root: &Object<'_>, at: Option<usize>, code: &'static str, detail: &str) {
+        match (self, at) {
+            (Self::File, None) => root.fail_at("database.shards", code, detail),
+            (Self::File, Some(at)) => {
+                root.fail_at(&format!("database.shards.{at}"), code, detail);
+            }
+            (Self::Variable, None) => {
+                root.fail(code, format!("{VARIABLE}: {detail}"));
+            }
+            (Self::Variable, Some(at)) => {
+                root.fail(code, format!("{VARIABLE}: URL {at} {detail}"));
+            }
+        }
+    }
+}
+
 // === impl DatabaseConfig ===
 
 impl DatabaseConfig {
@@ -43,31 +69,16 @@ impl DatabaseConfig {
             let urls = text.split_whitespace();
             urls.map(str::to_owned).collect::<Vec<_>>()
         });
-        let is_overridden = given.is_some();
+        let place = match given {
+            Some(_) => UrlPlace::Variable,
+            None => UrlPlace::File,
+        };
         let mut shards = given.unwrap_or(table.shards);
         if shards.is_empty() {
             shards.push(DEFAULT_URL.to_owned());
         }
-        let is_sharded = shards.len() > 1;
-        if let Some(at) = shards
-            .iter()
-            .position(|url| is_sharded && !url.starts_with("postgres"))
-        {
-            let detail = "must begin with postgres://: SQLite is for a single database";
-            if is_overridden {
-                root.fail("invalid_value", format!("{VARIABLE}: {detail}"));
-            } else {
-                root.fail_at(&format!("database.shards.{at}"), "invalid_value", detail);
-            }
-        }
-        if shards.len() > MAX_SHARDS {
-            root.fail_at(
-                "database.shards",
-                "invalid_length",
-                format!("must have at most {MAX_SHARDS} URLs"),
-            );
-            shards.truncate(MAX_SHARDS);
-        }
+        check_urls(root, &shards, &place);
+        shards.truncate(MAX_SHARDS);
         let count = shards.len();
         Self {
             shards,
@@ -80,6 +91,33 @@ impl DatabaseConfig {
     pub(crate) fn first_url(&self) -> &str {
         &self.shards[0]
     }
+}
+
+/// Records the mistakes of several URLs. A single one is checked when it is opened.
+fn check_urls(root: &Object<'_>, urls: &[String], place: &UrlPlace) {
+    if urls.len() > MAX_SHARDS {
+        let detail = format!("must have at most {MAX_SHARDS} URLs");
+        place.fail(root, None, "invalid_length", &detail);
+    }
+    for (at, url) in urls.iter().enumerate().filter(|_| urls.len() > 1) {
+        let is_postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+        if !is_postgres {
+            let detail = "must begin with postgres://: SQLite is for a single database";
+            place.fail(root, Some(at), "invalid_value", detail);
+        } else if let Some(first) = urls[..at].iter().position(|of| address(of) == address(url)) {
+            // Two shards in one database would deliver each other's notifications.
+            let detail = format!("is the database of shard {first}");
+            place.fail(root, Some(at), "duplicate", &detail);
+        }
+    }
+}
+
+/// Returns a URL without scheme, user and password.
+fn address(url: &str) -> &str {
+    let address = url.split_once("://").map_or(url, |(_, address)| address);
+    address
+        .rsplit_once('@')
+        .map_or(address, |(_, address)| address)
 }
 
 /// Returns the selected shards, or all.

@@ -69,21 +69,23 @@ fn all_errors_are_reported_with_their_lines() {
     }
 }
 
+/// Reads `database` from a file, and from the variable if it is given.
+fn read_with(text: &str, urls: Option<&str>) -> Result<DatabaseConfig, String> {
+    let identity = [
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actor"),
+        ("IDP_ACTOR_CLIENT_ID", "a"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_service"),
+        ("IDP_SERVICE_CLIENT_ID", "s"),
+    ];
+    let urls = urls.map(|urls| ("NOTIFY_DATABASE", urls));
+    let env: Env = identity.into_iter().chain(urls).collect();
+    config::parse("notify.toml", text, |root| Config::read(root, &env))
+        .map(|config| config.database)
+        .map_err(|exit| exit.message().to_owned())
+}
+
 #[test]
 fn shards_are_numbered_by_position() {
-    let read_with = |text: &str, urls: Option<&str>| {
-        let identity = [
-            ("IDP_ACTOR_POOL_ID", "us-west-2_actor"),
-            ("IDP_ACTOR_CLIENT_ID", "a"),
-            ("IDP_SERVICE_POOL_ID", "us-west-2_service"),
-            ("IDP_SERVICE_CLIENT_ID", "s"),
-        ];
-        let urls = urls.map(|urls| ("NOTIFY_DATABASE", urls));
-        let env: Env = identity.into_iter().chain(urls).collect();
-        config::parse("notify.toml", text, |root| Config::read(root, &env))
-            .map(|config| config.database)
-            .map_err(|exit| exit.message().to_owned())
-    };
     let table = "[database]\nshards = ['postgres://a/n', 'postgres://b/n', 'postgres://c/n']";
     let all = read_with(table, None).expect("a valid configuration");
     assert_eq!(
@@ -122,9 +124,47 @@ fn shards_are_numbered_by_position() {
         let refused = read_with(&format!("[database]\n{line}"), None).expect_err("invalid");
         assert!(refused.contains(expected), "{expected} in\n{refused}");
     }
-    let refused = read_with("", Some("postgres://a/n sqlite://b")).expect_err("invalid");
+}
+
+#[test]
+fn wrong_urls_of_shards_are_named() {
+    for (line, expected) in [
+        ("['postgres://a/n', 'postgresfoo://b/n']", "1: must begin"),
+        (
+            "['postgres://a/n', 'postgres://b/n', 'postgresql://u:p@a/n']",
+            "2: is the database of shard 0",
+        ),
+    ] {
+        let text = format!("[database]\nshards = {line}");
+        let refused = read_with(&text, None).expect_err("invalid");
+        let expected = format!("notify.toml:2: database.shards.{expected}");
+        assert!(refused.contains(&expected), "{expected} in\n{refused}");
+    }
+    let two = |one, other| read_with("", Some(&format!("{one} {other}")));
+    for (one, other, expected) in [
+        ("postgres://a/n", "sqlite://b", "URL 1 must begin with"),
+        ("postgres://a/n", "postgres://a/n", "URL 1 is the database"),
+    ] {
+        let refused = two(one, other).expect_err("invalid");
+        let expected = format!("NOTIFY_DATABASE: {expected}");
+        assert!(refused.contains(&expected), "{expected} in\n{refused}");
+    }
+    for (one, other) in [
+        ("postgres://a/n", "postgres://a/m"),
+        ("postgres://a:1/n", "postgres://a:2/n"),
+        ("postgres:///n?host=/a", "postgres:///n?host=/b"),
+    ] {
+        assert_eq!(two(one, other).expect("valid").shards, [one, other]);
+    }
+    let urls =
+        |count: u32| -> String { (0..count).map(|n| format!("postgres://h{n}/n ")).collect() };
+    assert_eq!(
+        read_with("", Some(&urls(256))).expect("valid").accept.len(),
+        256
+    );
+    let refused = read_with("", Some(&urls(257))).expect_err("invalid");
     assert!(
-        refused.contains("NOTIFY_DATABASE: must begin with postgres://"),
+        refused.contains("NOTIFY_DATABASE: must have at most 256 URLs"),
         "{refused}"
     );
 }
