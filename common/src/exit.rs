@@ -98,6 +98,12 @@ impl Exit {
         self.status == 75
     }
 
+    /// Returns whether the configuration or the command line is wrong, see [`Exit::usage`].
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        self.status == 64
+    }
+
     /// Returns the message for standard error.
     #[must_use]
     pub fn message(&self) -> &str {

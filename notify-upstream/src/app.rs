@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use axum::Router;
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
@@ -89,7 +89,8 @@ impl App {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
         let settings = StoreSettings::of(&config);
-        let opened = settings.open(config.database.first_url(), &clock).await?;
+        let first_database = (0, config.database.first_url());
+        let opened = settings.open(first_database, &clock).await?;
         let cache = Cache::open(&config.cache).await?;
         let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
@@ -131,7 +132,7 @@ impl App {
         let service = api_state(&mut config, &parts, Arc::clone(&verifier), shard);
         let service = Arc::new(service);
         let mut others = openers(&config, &parts, &service);
-        join_all(others.iter_mut().map(ShardOpener::prepare)).await;
+        try_join_all(others.iter_mut().map(ShardOpener::prepare)).await?;
         Ok(Self {
             others,
             config,

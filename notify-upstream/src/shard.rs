@@ -37,12 +37,13 @@ pub(crate) struct Shard {
     pub(crate) age: Arc<ShardAge>,
 }
 
-/// When a shard has accepted notifications, as last read. Reading late is harmless: a key is looked
-/// up in more shards than necessary.
+/// When a shard has accepted notifications, as last read. Before the first read, keys are looked up
+/// in more shards than necessary.
 #[derive(Debug, Default)]
 pub(crate) struct ShardAge {
     has_recent: AtomicBool,
-    has_older: AtomicBool,
+    has_preceding: AtomicBool,
+    has_any: AtomicBool,
 }
 
 /// The shards of the service. Shard 0 is open from the start; others are added when they have been
@@ -71,17 +72,21 @@ impl ShardAge {
     /// Stores what has been read.
     pub(crate) fn set(&self, age: AcceptanceAge) {
         self.has_recent.store(age.has_recent, Ordering::Relaxed);
-        self.has_older.store(age.has_older, Ordering::Relaxed);
+        self.has_preceding
+            .store(age.has_preceding, Ordering::Relaxed);
+        self.has_any.store(age.has_any, Ordering::Relaxed);
     }
 
-    /// Returns whether notifications were accepted within the lifetime of a key.
-    fn has_recent(&self) -> bool {
-        self.has_recent.load(Ordering::Relaxed)
+    /// Returns whether a shard that does not accept here may have keys. An empty one is being
+    /// added: replicas with a newer configuration may have filled it since it was read.
+    pub(crate) fn may_have_keys(&self) -> bool {
+        self.has_recent.load(Ordering::Relaxed) || !self.has_any.load(Ordering::Relaxed)
     }
 
-    /// Returns whether notifications were accepted before the lifetime of a key.
-    fn has_older(&self) -> bool {
-        self.has_older.load(Ordering::Relaxed)
+    /// Returns whether notifications were accepted shortly before the lifetime of a key. One that
+    /// accepted only earlier may have been taken out of `accept` meanwhile.
+    pub(crate) fn was_accepting(&self) -> bool {
+        self.has_preceding.load(Ordering::Relaxed)
     }
 }
 
@@ -131,13 +136,8 @@ impl Shards {
 
     fn get(&self, number: ShardNumber) -> Result<&Shard, Problem> {
         let slot = self.slots.get(usize::from(number));
-        slot.and_then(OnceLock::get).ok_or_else(|| {
-            let reason = "it is not configured or not open".to_owned();
-            Problem::from(&StoreError::ShardUnavailable {
-                shard: number,
-                reason,
-            })
-        })
+        let shard = slot.and_then(OnceLock::get);
+        shard.ok_or_else(|| unavailable(number, "it is not configured or not open"))
     }
 
     /// Returns a shard for a notification without a key: the next one that is available.
@@ -162,11 +162,12 @@ impl Shards {
     ///
     /// Shards are ranked by a hash of creator, key and number. The first one that accepts is
     /// responsible. Before a change of `accept` it may have been another: one of a higher rank that
-    /// does not accept any more, or, if the shard is new, the one that follows. Those are looked up
-    /// as well for as long as a key lives.
+    /// does not accept any more, or, if the shard is new or accepts again, the one that follows.
+    /// Those are looked up as well for as long as a key lives.
     ///
     /// # Errors
-    /// 503 if one of these shards is not open: a second notification could be accepted otherwise.
+    /// 503 if one of these shards is not open or is down: a second notification could be accepted
+    /// otherwise. A request that waited for it would hold memory that requests for others need.
     pub(crate) fn of_key(&self, creator: &str, key: &str) -> Result<KeyPlacement<'_>, Problem> {
         let mut earlier = Vec::new();
         if self.slots.len() == 1 {
@@ -179,16 +180,25 @@ impl Shards {
             let shard = self.get(number)?;
             if accepts && responsible.is_none() {
                 responsible = Some(shard);
-            } else if accepts || shard.age.has_recent() {
+            } else if accepts || shard.age.may_have_keys() {
                 earlier.push(shard);
             }
-            if accepts && shard.age.has_older() {
+            if accepts && shard.age.was_accepting() {
                 break;
             }
         }
         let shard = responsible.ok_or(Code::Unavailable)?;
-        Ok(KeyPlacement { shard, earlier })
+        let mut asked = earlier.iter().copied().chain([shard]);
+        match asked.find(|shard| !shard.availability.is_up()) {
+            Some(down) => Err(unavailable(down.number, "it is down")),
+            None => Ok(KeyPlacement { shard, earlier }),
+        }
     }
+}
+
+fn unavailable(shard: ShardNumber, reason: &str) -> Problem {
+    let reason = reason.to_owned();
+    Problem::from(&StoreError::ShardUnavailable { shard, reason })
 }
 
 /// Returns the numbers of `count` shards by their weight for a key, highest first. The weights are

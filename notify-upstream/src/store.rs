@@ -31,6 +31,8 @@ mod snapshot;
 mod snapshot_cache;
 mod sqlite;
 
+use std::ops::Range;
+
 use postern_common::clock::Timestamp;
 use postern_common::database::{Database, Dialect, PoolUsage, is_unavailable};
 use postern_common::exit::Exit;
@@ -53,7 +55,7 @@ pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Repl
 pub(crate) use snapshot_cache::SnapshotCache;
 
 use crate::address::AddressHash;
-use crate::notification::{Channel, NotificationId, Order, ShardNumber};
+use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel, ShardNumber};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -135,8 +137,10 @@ delegate! {
     pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// Returns the request that an idempotency key was used for.
     pub(crate) fn idempotency_record(creator: &str, key: &str) -> Option<IdempotencyRecord>;
-    /// Returns whether notifications were accepted at or after `since`, and whether any before.
-    pub(crate) fn acceptance_age(since: Timestamp) -> AcceptanceAge;
+    /// Returns whether notifications were accepted within a period, after it, and at any time.
+    pub(crate) fn acceptance_age(period: Range<Timestamp>) -> AcceptanceAge;
+    /// Returns the id of the newest notification, which names the shard that the store was used as.
+    pub(crate) fn newest_id() -> Option<NotificationId>;
     /// Deletes idempotency keys used before `before`, and returns their number.
     pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
     /// Claims the next rows of a lane beyond the cursor of the claim, in order.
@@ -227,6 +231,49 @@ impl Store {
             Dialect::Postgres(pool) => Dialect::Postgres(Postgres::new(pool.clone(), connections)),
             Dialect::Sqlite(sqlite) => Dialect::Sqlite(Sqlite::new(sqlite.clone())),
         }))
+    }
+
+    /// Checks that the database was not used as another shard: ids and keys would not be found.
+    ///
+    /// # Errors
+    /// Exit code 64 if it was; 69 if the store is unavailable.
+    pub(crate) async fn check_shard(&self, number: ShardNumber, label: &str) -> Result<(), Exit> {
+        let newest = self.newest_id().await;
+        let newest = newest.map_err(|error| Exit::unavailable(error.to_string()))?;
+        match newest.map(NotificationId::shard) {
+            Some(found) if found != number => Err(Exit::usage(format!(
+                "database.shards.{number}: {label} has the notifications of shard {found}: the order of the list must not change"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Returns the order of the oldest row of each lane that can be claimed. The saved low watermarks
+    /// keep the scan short after many rows have been deleted.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn oldest_orders(
+        &self,
+    ) -> StoreResult<PerChannel<[Option<Order>; Lane::PER_CHANNEL]>> {
+        let mut oldest = PerChannel::from_fn(|_| [None; Lane::PER_CHANNEL]);
+        for channel in Channel::ALL {
+            let saved = self.low_watermarks(channel).await?;
+            let marks = Lane::of(channel).map(|lane| {
+                let mark = saved.iter().find(|mark| mark.lane == lane);
+                let low = mark.map_or(0, |mark| mark.order);
+                LowWatermark {
+                    lane,
+                    low,
+                    cursor: low,
+                }
+            });
+            for scan in self.scan_lanes(&marks, &[]).await? {
+                let first = [scan.gap, scan.head].into_iter().flatten().min();
+                oldest.get_mut(channel)[scan.lane.index()] = first;
+            }
+        }
+        Ok(oldest)
     }
 
     /// Closes the connections that the store has opened, without waiting for those in use.

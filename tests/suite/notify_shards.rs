@@ -1,13 +1,13 @@
 //! Notifications in several databases.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postern_common::database::Database;
 use postern_common::database::testing::{TestDatabase, postgres};
 use postern_tests::program::Ended;
 use serde_json::{Value, json};
-use sqlx::Row;
+use sqlx::{Executor, Row};
 
 use crate::notify_cluster::{NotifyCluster, Replica};
 use crate::notify_postgres::OwnPostgres;
@@ -24,13 +24,13 @@ fn shard_of(id: &str) -> usize {
     }
 }
 
-/// Returns the number of notifications that a database has.
-async fn count_stored(database: &TestDatabase) -> i64 {
+/// Returns the number that a statement counts.
+async fn count(database: &TestDatabase, sql: &'static str) -> i64 {
     let Database::Postgres(pool) = &database.database else {
         panic!("PostgreSQL")
     };
-    let row = sqlx::query("SELECT count(*) FROM notify_record").fetch_one(pool);
-    row.await.expect("the table exists").get(0)
+    let row = sqlx::query(sql).fetch_one(pool);
+    row.await.expect("the tables exist").get(0)
 }
 
 /// Submits notifications with these keys, and returns their ids.
@@ -132,7 +132,8 @@ async fn notifications_are_found_in_their_shards() {
     for (shard, database) in databases.iter().enumerate() {
         let of_shard = ids.iter().filter(|id| shard_of(id) == shard);
         let expected = i64::try_from(of_shard.count()).expect("some");
-        assert_eq!(count_stored(database).await, expected, "shard {shard}");
+        let stored = count(database, "SELECT count(*) FROM notify_record").await;
+        assert_eq!(stored, expected, "shard {shard}");
     }
     for replica in [one, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -320,4 +321,83 @@ async fn operators_see_and_change_all_shards() {
         cluster.wait_for_metric(&replica, &series, 1).await;
     }
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
+async fn locked_shard_delays_neither_start_nor_stop() {
+    let databases = [postgres().await, postgres().await];
+    let urls = [&*databases[0].url, &*databases[1].url];
+    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    cluster.use_shards(&urls, "");
+    let replica = cluster.replica().await;
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    let Database::Postgres(pool) = &databases[1].database else {
+        panic!("PostgreSQL")
+    };
+    // A migration, for which each process waits up to ten minutes.
+    let mut migrating = pool.begin().await.expect("a transaction begins");
+    let lock = "LOCK TABLE postern_notify_migrations IN ACCESS EXCLUSIVE MODE";
+    migrating.execute(lock).await.expect("locked");
+    let replica = cluster.replica().await;
+    until_degraded(&cluster, &replica, json!(["database-1"])).await;
+    for id in cluster.post_batch(&replica, &["NORMAL"; 2]).await {
+        assert_eq!(shard_of(&id), 0);
+        cluster.settled(&replica, &id, "SENT").await;
+    }
+    // The attempt that the start abandoned, and the next one.
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let attempts = async {
+        while count(&databases[1], waiting).await < 2 {
+            cluster.provider.next_call_or_timeout().await;
+        }
+    };
+    let attempts = tokio::time::timeout(STEP_TIMEOUT, attempts).await;
+    attempts.expect("the shard is tried again");
+    let stopping = Instant::now();
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    assert!(stopping.elapsed() < Duration::from_secs(20), "{stopping:?}");
+    migrating.rollback().await.expect("rolled back");
+}
+
+#[tokio::test]
+async fn wrong_list_of_shards_ends_the_start() {
+    let databases = [postgres().await, postgres().await];
+    let urls = [&*databases[0].url, &*databases[1].url];
+    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    cluster.use_shards(&urls, "");
+    let replica = cluster.replica().await;
+    let ids = cluster.post_batch(&replica, &["NORMAL"; 2]).await;
+    for id in &ids {
+        cluster.settled(&replica, id, "SENT").await;
+    }
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    let exchanged = [urls[1], urls[0]];
+    // The same database with another text.
+    let repeated = urls[0].replace("127.0.0.1", "localhost");
+    assert_ne!(repeated, urls[0]);
+    let malformed = "postgres://127.0.0.1:port/notify";
+    for (urls, expected) in [
+        (exchanged, "has the notifications of shard 1"),
+        ([urls[0], &repeated], "has the notifications of shard 0"),
+        ([urls[0], malformed], "not a PostgreSQL URL"),
+    ] {
+        cluster.use_shards(&urls, "");
+        let ended = cluster.tool(&["run"]).await;
+        assert_eq!(ended.status, Some(64), "{}", ended.stderr);
+        assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    }
+    cluster.use_shards(&exchanged, "");
+    let ended = cluster.tool(&["dead", "list"]).await;
+    assert_eq!(ended.status, Some(64), "{}", ended.stderr);
+    // One notification needs its shard only.
+    cluster.use_shards(&[urls[0], "postgres://127.0.0.1:1/notify"], "");
+    let (mine, lost): (Vec<_>, Vec<_>) = ids.iter().partition(|id| shard_of(id) == 0);
+    let shown = cluster.tool(&["show", mine[0]]).await;
+    assert_eq!(shown.status, Some(0), "{}", shown.stderr);
+    for arguments in [&["show", lost[0]][..], &["dead", "list"]] {
+        let ended = cluster.tool(arguments).await;
+        assert_eq!(ended.status, Some(69), "{}", ended.stderr);
+        assert!(ended.stderr.contains("127.0.0.1:1"), "{}", ended.stderr);
+    }
 }

@@ -39,6 +39,10 @@ use crate::templates::Templates;
 
 /// Time between two attempts to open a shard.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum time for which the start of the process waits for a shard. It is less than
+/// [`LEASE_TIMEOUT`](crate::lease::LEASE_TIMEOUT), because the leases of the shards that have been
+/// opened are not renewed before all have been tried.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How databases are opened.
 #[derive(Clone, Debug)]
@@ -78,8 +82,6 @@ pub(super) struct ShardTasks {
     committer: GroupCommitter,
     result_writer: ResultWriter,
     maintenance: StoreMaintenance,
-    /// Whether this process delivers for the shard.
-    is_worked_on: bool,
 }
 
 /// The running tasks of a shard.
@@ -122,10 +124,19 @@ impl StoreSettings {
         }
     }
 
-    /// Opens a database, migrates its tables and creates the partitions of the near future.
-    pub(super) async fn open(&self, url: &str, clock: &Clock) -> Result<(Database, Store), Exit> {
+    /// Opens the database of a shard, migrates its tables and creates the partitions of the near
+    /// future.
+    ///
+    /// # Errors
+    /// Exit code 64 if it has been used as another shard; 69 if it is unavailable.
+    pub(super) async fn open(
+        &self,
+        (number, url): (ShardNumber, &str),
+        clock: &Clock,
+    ) -> Result<(Database, Store), Exit> {
         let opened = Database::open(url, self.options.clone()).await?;
         let store = Store::open(&opened, self.queue_connections).await?;
+        store.check_shard(number, &opened.label()).await?;
         let now = clock.now();
         let retention_ms = i64::try_from(self.retention.as_millis()).unwrap_or(i64::MAX);
         let keep_from = Timestamp(now.0 - retention_ms);
@@ -187,7 +198,7 @@ impl SharedParts {
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         let (reader, batcher) =
             StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
-        let maintenance = self.maintenance(&context, opened.clone(), &availability, &age);
+        let maintenance = self.maintenance(number, &context, opened.clone(), &availability, &age);
         if self.settings.is_sharded {
             // It decides where keys are looked up, and therefore precedes the first request.
             maintenance.read_age().await.map_err(unavailable)?;
@@ -209,19 +220,19 @@ impl SharedParts {
             batcher,
             committer,
             maintenance,
-            is_worked_on: self.settings.work_on.contains(&number),
         };
         Ok((shard, tasks))
     }
 
     fn maintenance(
         &self,
+        number: ShardNumber,
         context: &DispatchContext,
         opened: Database,
         availability: &Arc<Dependency>,
         age: &Arc<ShardAge>,
     ) -> StoreMaintenance {
-        let is_first = Arc::ptr_eq(&context.dispatch_state, &self.dispatch_states[0]);
+        let is_first = number == 0;
         StoreMaintenance {
             store: context.store.clone(),
             clock: context.clock.clone(),
@@ -233,6 +244,7 @@ impl SharedParts {
             opened,
             retention: self.settings.retention,
             age: self.settings.is_sharded.then(|| Arc::clone(age)),
+            is_worked_on: self.settings.work_on.contains(&number),
         }
     }
 }
@@ -246,9 +258,10 @@ impl ShardTasks {
     pub(super) fn start(self, stop_delivery: &CancellationToken) -> RunningShard {
         let (stop, mut background) = (CancellationToken::new(), JoinSet::new());
         let (context, mut dispatch_tasks) = (self.context, JoinSet::new());
+        let is_worked_on = self.maintenance.is_worked_on;
         background.spawn(self.maintenance.run(stop.clone()));
         background.spawn(Arc::clone(&context.workers).run(stop.clone()));
-        if self.is_worked_on {
+        if is_worked_on {
             let mover = DelayedRowMover {
                 store: context.store.clone(),
                 clock: context.clock.clone(),
@@ -319,8 +332,22 @@ impl DrainedShard {
 
 impl ShardOpener {
     /// Opens the shard if its database is available, before the process is ready.
-    pub(super) async fn prepare(&mut self) {
-        self.opened = self.try_open().await;
+    ///
+    /// # Errors
+    /// Exit code 64 if the configuration is wrong: no later attempt would succeed.
+    pub(super) async fn prepare(&mut self) -> Result<(), Exit> {
+        let opening = tokio::time::timeout(PREPARE_TIMEOUT, self.open());
+        let late = || {
+            let seconds = PREPARE_TIMEOUT.as_secs();
+            Err(Exit::unavailable(format!("not opened within {seconds} s")))
+        };
+        match opening.await.unwrap_or_else(|_| late()) {
+            Err(exit) if exit.is_usage() => Err(exit),
+            opened => {
+                self.opened = self.record(opened);
+                Ok(())
+            }
+        }
     }
 
     /// Runs the shard until `drained` is cancelled, which says that the last request has been
@@ -331,9 +358,12 @@ impl ShardOpener {
             if let Some(tasks) = self.opened.take() {
                 break tasks;
             }
+            // An unresponsive database must not delay the shutdown: a lease that has been
+            // registered meanwhile expires.
             let reopening = async {
                 tokio::time::sleep(REOPEN_INTERVAL).await;
-                self.try_open().await
+                let opened = self.open().await;
+                self.record(opened)
             };
             self.opened = tokio::select! {
                 () = stop_delivery.cancelled() => return,
@@ -345,15 +375,17 @@ impl ShardOpener {
         running.drain().await.close().await;
     }
 
-    /// Opens the shard and adds it to those of the API.
-    async fn try_open(&self) -> Option<ShardTasks> {
-        let opening = async {
-            let settings = &self.parts.settings;
-            let opened = settings.open(&self.url, &self.parts.clock).await?;
-            let availability = Arc::clone(&self.availability);
-            self.parts.build(self.number, opened, availability).await
-        };
-        match opening.await {
+    async fn open(&self) -> Result<(Shard, ShardTasks), Exit> {
+        let settings = &self.parts.settings;
+        let database = (self.number, &*self.url);
+        let opened = settings.open(database, &self.parts.clock).await?;
+        let availability = Arc::clone(&self.availability);
+        self.parts.build(self.number, opened, availability).await
+    }
+
+    /// Adds a shard that has been opened to those of the API, and returns its tasks.
+    fn record(&self, opened: Result<(Shard, ShardTasks), Exit>) -> Option<ShardTasks> {
+        match opened {
             Ok((shard, tasks)) => {
                 tracing::info!(shard = self.number, "shard opened");
                 self.api.upgrade()?.shards.insert(shard);

@@ -16,9 +16,6 @@ use crate::delivery::mail_token::KEY_VARIABLE;
 use crate::notification::Channel;
 use crate::templates::Templates;
 
-/// Exit status of a wrong configuration.
-const USAGE_STATUS: u8 = 64;
-
 /// Checks a configuration, and the database unless `is_offline`. The identity variables are not
 /// needed.
 ///
@@ -150,7 +147,7 @@ async fn check_database(
     let opened = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await;
     let database = match opened {
         Ok(database) => database,
-        Err(exit) if exit.status() == USAGE_STATUS => return Err(exit),
+        Err(exit) if exit.is_usage() => return Err(exit),
         Err(exit) => return Ok(vec![CheckResult::fault(name, exit.message())]),
     };
     // A new database has no tables yet.

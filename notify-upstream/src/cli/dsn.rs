@@ -14,7 +14,7 @@ use crate::delivery::suppression::SuppressionCache;
 use crate::receipts::dsn;
 use crate::store::StoreError;
 
-use super::open;
+use super::open_of;
 
 /// Maximum number of bytes read from a message. The report precedes the returned message.
 const MAX_MESSAGE_BYTES: u64 = 128 * 1024;
@@ -68,7 +68,7 @@ async fn store_reports(
     if ids.is_empty() {
         return discard();
     }
-    let stores = open(&config).await?;
+    let stores = open_of(&config, &ids).await?;
     let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
     let snapshots = stores.read(&ids).await.map_err(unavailable)?;
     let reports = report.verified_reports(tokens, |id| {

@@ -7,7 +7,7 @@ use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
 use serde_json::json;
 
 use super::dead::replay;
-use super::{instant, one_of, open};
+use super::{instant, one_of, open, open_of};
 use crate::Config;
 use crate::delivery::pool::ProviderDescription;
 use crate::dispatch::ChannelFlow;
@@ -47,7 +47,7 @@ pub(crate) struct ListArguments {
 /// Prints the events of a notification.
 pub(super) async fn show(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
     let id = parse_id(id)?;
-    let reader = NotificationReader::new(open(config).await?, Clock::system());
+    let reader = NotificationReader::new(open_of(config, &[id]).await?, Clock::system());
     let selector = TimelineSelector::Notification(id.to_string());
     let timeline = reader
         .timeline(&TimelineQuery::new(selector, MAX_ENTRIES), &[])
@@ -107,7 +107,7 @@ pub(super) async fn list(
 /// Queues a dead letter again.
 pub(super) async fn retry(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
     let id = parse_id(id)?;
-    let stores = open(config).await?;
+    let stores = open_of(config, &[id]).await?;
     let filter = DeadFilter {
         id: Some(id),
         limit: 1,

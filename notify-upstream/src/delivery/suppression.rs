@@ -188,7 +188,8 @@ impl SuppressionCache {
     /// reports could suppress the addresses of others.
     ///
     /// # Errors
-    /// The store is unavailable, and no address was added; the next bounce adds it.
+    /// A store is unavailable, and no address of its notifications was added; the next bounce adds
+    /// it.
     pub(crate) async fn apply_reports(
         &self,
         stores: &Stores,
@@ -208,7 +209,7 @@ impl SuppressionCache {
         if ids.is_empty() {
             return Ok(());
         }
-        let cached = stores.read(&ids).await?;
+        let (cached, outcome) = stores.read_available(&ids).await;
         for (report, id, hash) in dead {
             if let Some(snapshot) = cached.iter().find(|snapshot| snapshot.id == id)
                 && snapshot.addresses().any(|cached| cached == hash)
@@ -217,7 +218,7 @@ impl SuppressionCache {
                 self.add_hash(snapshot.record.lane.channel, hash, reason);
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Writes pending additions to the store.
@@ -347,7 +348,9 @@ mod tests {
     use postern_common::email::EmailAddress;
 
     use super::*;
-    use crate::testing::{START, execute, stores};
+    use crate::notification::{OrderSequence, Priority};
+    use crate::store::row::ReceiptKind;
+    use crate::testing::{START, TestReplica, execute, stores};
 
     #[tokio::test]
     async fn sync_reads_all_entries_with_one_timestamp() {
@@ -392,6 +395,31 @@ mod tests {
                         .expect("the lookup succeeds")
                 );
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn reports_suppress_although_another_shard_is_down() {
+        for (store, _database) in stores().await {
+            let clock = Clock::manual(START);
+            let mut replica = TestReplica::new(&store, &clock, 8).await;
+            let id = replica.accept(Priority::Normal).await;
+            replica.step().await;
+            let lost = OrderSequence::of_shard(clock.clone(), 1);
+            let (_, lost) = lost.places(1).next().expect("one identifier");
+            let reports = [lost, id].map(|id| ProviderReport {
+                event_id: id.to_string(),
+                id: Some(id),
+                kind: ReceiptKind::Failed,
+                at: START,
+                code: None,
+                detail: None,
+                dead_address: Some("ada@example.com".to_owned()),
+            });
+            let list = SuppressionCache::new(store.clone(), clock);
+            let applied = list.apply_reports(&Stores::new(2, store), &reports).await;
+            assert!(applied.expect_err("shard 1 is not open").is_outage());
+            assert_eq!(list.take_added(), 1);
         }
     }
 }

@@ -54,17 +54,20 @@ pub(super) async fn receive(
         .iter()
         .filter_map(|report| report.receipt(&provider, now))
         .collect();
-    if !receipts.is_empty() {
-        let new = service
-            .shards
-            .stores()
-            .save_receipts(&receipts)
-            .await
-            .map_err(|error| unavailable(&error))?;
-        for receipt in &receipts {
-            let shard = service.shards.of(receipt.id)?;
+    let stores = service.shards.stores();
+    let saved = stores.save_receipts(&receipts).await;
+    // If a shard is down, the reports for others have their effect all the same: the provider
+    // repeats the request for hours, and possibly in vain.
+    for receipt in &receipts {
+        if let Ok(shard) = service.shards.of(receipt.id) {
             shard.snapshot_cache.invalidate([receipt.id]);
         }
+    }
+    if let Err(error) = service.suppression.apply_reports(stores, &reports).await {
+        tracing::debug!(%error, "address suppression failed");
+    }
+    if !receipts.is_empty() {
+        let new = saved.map_err(|error| unavailable(&error))?;
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
         service.metrics.receipts(&provider, "repeated", repeated);
@@ -74,10 +77,6 @@ pub(super) async fn receive(
         "not_ours",
         (reports.len() - receipts.len()) as u64,
     );
-    let stores = service.shards.stores();
-    if let Err(error) = service.suppression.apply_reports(stores, &reports).await {
-        tracing::debug!(%error, "address suppression failed");
-    }
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

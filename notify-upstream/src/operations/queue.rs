@@ -4,9 +4,9 @@ use postern_common::clock::Timestamp;
 use serde::Serialize;
 
 use crate::dispatch::ChannelFlow;
-use crate::notification::{Channel, Lane, Order, PerChannel, Priority, order_time};
+use crate::notification::{Channel, Lane, Priority, order_time};
 use crate::shard::Shards;
-use crate::store::{LowWatermark, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Maximum number of rows counted per lane, which bounds the cost of counting.
 const MAX_COUNTED_ROWS: i64 = 100_000;
@@ -36,11 +36,13 @@ pub(crate) struct QueueView {
 /// # Errors
 /// A store is unavailable or rejects the statement.
 pub(crate) async fn view(shards: &Shards, now: Timestamp) -> Result<Vec<QueueView>, StoreError> {
-    let (mut depths, mut oldest) = (Vec::new(), Vec::new());
-    for store in shards.stores().all()? {
-        depths.extend(store.queue_depths(MAX_COUNTED_ROWS).await?);
-        oldest.push(oldest_orders(store).await?);
-    }
+    let read = |store| async move {
+        let depths = Store::queue_depths(store, MAX_COUNTED_ROWS).await?;
+        Ok((depths, store.oldest_orders().await?))
+    };
+    let queues = shards.stores().ask_all(read).await?;
+    let (depths, oldest): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
+    let depths = depths.concat();
     let rows = |lane: Lane| {
         let of_lane = depths.iter().filter(|depth| depth.lane == lane);
         of_lane.map(|depth| depth.rows).sum::<i64>()
@@ -88,31 +90,6 @@ fn flow(shards: &Shards, channel: Channel) -> ChannelFlow {
     flows
         .max_by_key(|flow| (flow.is_paused, flow.next_probe_at, flow.low_throttle.code()))
         .unwrap_or_default()
-}
-
-/// Returns the order of the oldest row of each lane that can be claimed. The saved low watermarks
-/// keep the scan short after many rows have been deleted.
-async fn oldest_orders(
-    store: &Store,
-) -> Result<PerChannel<[Option<Order>; Lane::PER_CHANNEL]>, StoreError> {
-    let mut oldest = PerChannel::from_fn(|_| [None; Lane::PER_CHANNEL]);
-    for channel in Channel::ALL {
-        let saved = store.low_watermarks(channel).await?;
-        let marks = Lane::of(channel).map(|lane| {
-            let mark = saved.iter().find(|mark| mark.lane == lane);
-            let low = mark.map_or(0, |mark| mark.order);
-            LowWatermark {
-                lane,
-                low,
-                cursor: low,
-            }
-        });
-        for scan in store.scan_lanes(&marks, &[]).await? {
-            let first = [scan.gap, scan.head].into_iter().flatten().min();
-            oldest.get_mut(channel)[scan.lane.index()] = first;
-        }
-    }
-    Ok(oldest)
 }
 
 #[expect(

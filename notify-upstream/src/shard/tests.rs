@@ -63,11 +63,12 @@ impl TestShards {
         test
     }
 
-    fn set_age(&self, number: ShardNumber, has_recent: bool, has_older: bool) {
+    fn set_age(&self, number: ShardNumber, has_recent: bool, has_preceding: bool) {
         let shard = self.shards.get(number).expect("the shard is open");
         shard.age.set(AcceptanceAge {
             has_recent,
-            has_older,
+            has_preceding,
+            has_any: true,
         });
     }
 
@@ -172,8 +173,66 @@ async fn key_is_looked_up_in_a_shard_that_accepts_no_more() {
         let expected: &[ShardNumber] = if was == 1 { &[1] } else { &[] };
         assert_eq!(earlier, expected, "{key}");
     }
-    after.set_age(1, false, true);
-    assert!(keys().iter().all(|key| after.of_key(key).1.is_empty()));
+    for has_preceding in [true, false] {
+        after.set_age(1, false, has_preceding);
+        assert!(keys().iter().all(|key| after.of_key(key).1.is_empty()));
+    }
+}
+
+#[tokio::test]
+async fn key_is_looked_up_in_a_shard_that_is_being_added() {
+    let (old, new) = (
+        TestShards::in_use(2, &[0]).await,
+        TestShards::in_use(2, &[0, 1]).await,
+    );
+    // It was empty when this replica read it. Those of the newer configuration have filled it.
+    let added = old.shards.get(1).expect("open");
+    added.age.set(AcceptanceAge::default());
+    for key in keys() {
+        let expected: &[ShardNumber] = match new.of_key(&key).0 {
+            1 => &[1],
+            _ => &[],
+        };
+        assert_eq!(old.of_key(&key), (0, expected.to_vec()), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn key_is_looked_up_after_its_shard_accepts_again() {
+    let test = TestShards::in_use(2, &[0, 1]).await;
+    // It was not in `accept` for days: its records are older than those.
+    test.set_age(1, false, false);
+    let placed: Vec<_> = keys().iter().map(|key| test.of_key(key)).collect();
+    assert!(placed.iter().any(|(shard, _)| *shard == 1));
+    for (shard, earlier) in placed {
+        let expected: &[ShardNumber] = if shard == 1 { &[0] } else { &[] };
+        assert_eq!(earlier, expected);
+    }
+}
+
+#[tokio::test]
+async fn key_is_refused_while_a_shard_that_may_have_it_is_down() {
+    let test = TestShards::in_use(3, &[0, 1]).await;
+    // The shards of the highest rank for which keys are refused, with what the response says.
+    let refused = || -> BTreeSet<(ShardNumber, String)> {
+        let outcome = |key: &String| {
+            let problem = test.shards.of_key("service:a", key).err()?;
+            let detail = problem.to_json("")["detail"].to_string();
+            Some((ranked(3, "service:a", key)[0], detail))
+        };
+        keys().iter().filter_map(outcome).collect()
+    };
+    let detail = |shard| format!("\"shard {shard} of the database is not available\"");
+    assert_eq!(refused(), [].into());
+    let availability = |number| &test.shards.get(number).expect("open").availability;
+    availability(2).record_failure("down");
+    assert_eq!(refused(), [(2, detail(2))].into());
+    // Its last keys have expired.
+    test.set_age(2, false, false);
+    assert_eq!(refused(), [].into());
+    availability(2).record_success();
+    availability(1).record_failure("down");
+    assert_eq!(refused(), [(1, detail(1)), (2, detail(1))].into());
 }
 
 #[tokio::test]

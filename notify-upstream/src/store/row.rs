@@ -183,10 +183,12 @@ pub(crate) const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
 /// When a store has accepted notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AcceptanceAge {
-    /// Since the instant that was asked for.
+    /// Since the end of the period that was asked for.
     pub(crate) has_recent: bool,
-    /// Before that instant.
-    pub(crate) has_older: bool,
+    /// Within the period.
+    pub(crate) has_preceding: bool,
+    /// At any time.
+    pub(crate) has_any: bool,
 }
 
 /// A delivery report to be stored.

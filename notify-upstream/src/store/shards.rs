@@ -1,8 +1,9 @@
 //! The stores of all shards, asked as one.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use super::{
     DeadFilter, DeadLetter, ListQuery, ListedRow, NotificationSnapshot, Receipt, Store, StoreError,
@@ -61,12 +62,16 @@ impl Stores {
     ///
     /// # Errors
     /// A shard is not open: what the others have would look complete.
-    pub(crate) fn all(&self) -> StoreResult<Vec<&Store>> {
+    fn all(&self) -> StoreResult<Vec<&Store>> {
         let numbers = (0..=ShardNumber::MAX).take(self.0.len());
         numbers.map(|number| self.get(number)).collect()
     }
 
-    fn get(&self, shard: ShardNumber) -> StoreResult<&Store> {
+    /// Returns the store of a shard.
+    ///
+    /// # Errors
+    /// The shard is not configured or not open.
+    pub(crate) fn get(&self, shard: ShardNumber) -> StoreResult<&Store> {
         let Some(slot) = self.0.get(usize::from(shard)) else {
             let reason = "it is not configured".to_owned();
             return Err(StoreError::ShardUnavailable { shard, reason });
@@ -78,46 +83,30 @@ impl Stores {
     }
 
     /// Names the shard in an error, if there are several.
-    fn named<T>(&self, shard: usize, result: StoreResult<T>) -> StoreResult<T> {
+    fn named<T>(&self, shard: ShardNumber, result: StoreResult<T>) -> StoreResult<T> {
         match result {
             Err(StoreError::Unavailable(error)) if self.0.len() > 1 => {
-                Err(StoreError::ShardUnavailable {
-                    shard: ShardNumber::try_from(shard).unwrap_or(ShardNumber::MAX),
-                    reason: error.to_string(),
-                })
+                let reason = error.to_string();
+                Err(StoreError::ShardUnavailable { shard, reason })
             }
             result => result,
         }
     }
 
     /// Asks all stores at the same time.
-    async fn ask_all<'a, T, F: Future<Output = StoreResult<T>>>(
+    ///
+    /// # Errors
+    /// A shard is not open, or the first error of the stores, which names the shard.
+    pub(crate) async fn ask_all<'a, T, F: Future<Output = StoreResult<T>>>(
         &'a self,
         ask: impl Fn(&'a Store) -> F,
     ) -> StoreResult<Vec<T>> {
-        let stores = self.all()?.into_iter().enumerate();
+        let stores = (0..=ShardNumber::MAX).zip(self.all()?);
         let asked = stores.map(|(shard, store)| {
             let answer = ask(store);
             async move { self.named(shard, answer.await) }
         });
         try_join_all(asked).await
-    }
-
-    /// Groups what belongs to notifications by shard.
-    fn by_shard<T: Clone>(
-        &self,
-        items: &[T],
-        id: impl Fn(&T) -> NotificationId,
-    ) -> StoreResult<Vec<(usize, &Store, Vec<T>)>> {
-        let mut groups: Vec<(usize, &Store, Vec<T>)> = Vec::new();
-        for item in items {
-            let shard = usize::from(id(item).shard());
-            match groups.iter_mut().find(|(of, ..)| *of == shard) {
-                Some((.., group)) => group.push(item.clone()),
-                None => groups.push((shard, self.of(id(item))?, vec![item.clone()])),
-            }
-        }
-        Ok(groups)
     }
 
     /// Reads all that is stored about these notifications.
@@ -128,11 +117,28 @@ impl Stores {
         &self,
         ids: &[NotificationId],
     ) -> StoreResult<Vec<NotificationSnapshot>> {
-        let mut found = Vec::with_capacity(ids.len());
-        for (shard, store, ids) in self.by_shard(ids, |id| *id)? {
-            found.extend(self.named(shard, store.read(&ids).await)?);
+        let (found, outcome) = self.read_available(ids).await;
+        outcome.map(|()| found)
+    }
+
+    /// Reads all that is stored about these notifications in the shards that answer, and returns it
+    /// with the first error of the others.
+    pub(crate) async fn read_available(
+        &self,
+        ids: &[NotificationId],
+    ) -> (Vec<NotificationSnapshot>, StoreResult<()>) {
+        let reads = by_shard(ids, |id| *id).into_iter().map(|(shard, ids)| {
+            let store = self.get(shard);
+            async move { self.named(shard, store?.read(&ids).await) }
+        });
+        let (mut found, mut outcome) = (Vec::with_capacity(ids.len()), Ok(()));
+        for read in join_all(reads).await {
+            match read {
+                Ok(snapshots) => found.extend(snapshots),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
-        Ok(found)
+        (found, outcome)
     }
 
     /// Returns a part of a list of notifications, newest first.
@@ -149,14 +155,16 @@ impl Stores {
     /// Stores delivery reports, and returns the number of new ones.
     ///
     /// # Errors
-    /// A store is unavailable. Others may have stored their part, which a repetition does not store
+    /// A store is unavailable. All others have stored their part, which a repetition does not store
     /// again.
     pub(crate) async fn save_receipts(&self, receipts: &[Receipt]) -> StoreResult<u64> {
-        let mut new = 0;
-        for (shard, store, receipts) in self.by_shard(receipts, |receipt| receipt.id)? {
-            new += self.named(shard, store.save_receipts(&receipts).await)?;
-        }
-        Ok(new)
+        let groups = by_shard(receipts, |receipt| receipt.id).into_iter();
+        let writes = groups.map(|(shard, receipts)| {
+            let store = self.get(shard);
+            async move { self.named(shard, store?.save_receipts(&receipts).await) }
+        });
+        // Each is completed, whatever the others return.
+        join_all(writes).await.into_iter().sum()
     }
 
     /// Returns failed notifications, oldest first.
@@ -166,7 +174,7 @@ impl Stores {
     pub(crate) async fn dead_letters(&self, filter: &DeadFilter) -> StoreResult<Vec<DeadLetter>> {
         if let Some(id) = filter.id {
             let letters = self.of(id)?.dead_letters(filter).await;
-            return self.named(usize::from(id.shard()), letters);
+            return self.named(id.shard(), letters);
         }
         let mut letters = self
             .ask_all(|store| store.dead_letters(filter))
@@ -212,9 +220,9 @@ impl Stores {
     async fn selections(
         &self,
         filter: &DeadFilter,
-    ) -> StoreResult<Vec<(usize, &Store, DeadFilter)>> {
+    ) -> StoreResult<Vec<(ShardNumber, &Store, DeadFilter)>> {
         let only = match filter.id {
-            Some(id) => Some((usize::from(id.shard()), self.of(id)?)),
+            Some(id) => Some((id.shard(), self.of(id)?)),
             None if self.0.len() == 1 => Some((0, self.first())),
             None => None,
         };
@@ -222,15 +230,28 @@ impl Stores {
             return Ok(vec![(shard, store, filter.clone())]);
         }
         let letters = self.dead_letters(filter).await?;
-        let counts = self.by_shard(&letters, |letter| letter.id)?;
-        let selection = |(shard, store, letters): (usize, _, Vec<DeadLetter>)| {
+        let selection = |(shard, letters): (ShardNumber, Vec<DeadLetter>)| {
             let limit = i64::try_from(letters.len()).unwrap_or(i64::MAX);
             let filter = DeadFilter {
                 limit,
                 ..filter.clone()
             };
-            (shard, store, filter)
+            Ok((shard, self.get(shard)?, filter))
         };
-        Ok(counts.into_iter().map(selection).collect())
+        let groups = by_shard(&letters, |letter| letter.id);
+        groups.into_iter().map(selection).collect()
     }
+}
+
+/// Groups what belongs to notifications by shard.
+fn by_shard<T: Clone>(
+    items: &[T],
+    id: impl Fn(&T) -> NotificationId,
+) -> BTreeMap<ShardNumber, Vec<T>> {
+    let mut groups: BTreeMap<ShardNumber, Vec<T>> = BTreeMap::new();
+    for item in items {
+        let group = groups.entry(id(item).shard()).or_default();
+        group.push(item.clone());
+    }
+    groups
 }

@@ -107,6 +107,7 @@ async fn replica_is_not_ready_while_writes_fail() {
         opened: test.database.clone(),
         retention: Duration::from_secs(90 * 86_400),
         age: None,
+        is_worked_on: true,
     };
     maintenance.check_health().await;
     assert!(health.is_ready(), "{health}");

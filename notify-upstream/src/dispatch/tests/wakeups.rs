@@ -284,6 +284,7 @@ async fn nothing_starts_on_an_unsupported_schema() {
             opened: test.database.clone(),
             retention: Duration::from_secs(90 * 86_400),
             age: None,
+            is_worked_on: true,
         };
         maintenance.check_health().await;
         let before = rig.accept(Priority::Normal).await;

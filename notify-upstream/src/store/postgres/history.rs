@@ -2,6 +2,7 @@
 //! idempotency keys, dead letters and partitions.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
@@ -326,16 +327,25 @@ impl Postgres {
 
     pub(in crate::store) async fn acceptance_age(
         &self,
-        since: Timestamp,
+        period: Range<Timestamp>,
     ) -> StoreResult<AcceptanceAge> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= $1),
-            EXISTS (SELECT 1 FROM notify_record WHERE id < $1)";
-        let query = sqlx::query_as(sql).bind(NotificationId::floor(since));
-        let (has_recent, has_older) = query.fetch_one(&self.slow).await?;
+        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= $2),
+            EXISTS (SELECT 1 FROM notify_record WHERE id >= $1 AND id < $2),
+            EXISTS (SELECT 1 FROM notify_record)";
+        let query = sqlx::query_as(sql)
+            .bind(NotificationId::floor(period.start))
+            .bind(NotificationId::floor(period.end));
+        let (has_recent, has_preceding, has_any) = query.fetch_one(&self.slow).await?;
         Ok(AcceptanceAge {
             has_recent,
-            has_older,
+            has_preceding,
+            has_any,
         })
+    }
+
+    pub(in crate::store) async fn newest_id(&self) -> StoreResult<Option<NotificationId>> {
+        let sql = "SELECT id FROM notify_record ORDER BY id DESC LIMIT 1";
+        Ok(sqlx::query_scalar(sql).fetch_optional(&self.slow).await?)
     }
 
     pub(in crate::store) async fn discard_dead_letters(

@@ -2,6 +2,7 @@
 //! idempotency keys and dead letters.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
@@ -300,16 +301,27 @@ impl Sqlite {
 
     pub(in crate::store) async fn acceptance_age(
         &self,
-        since: Timestamp,
+        period: Range<Timestamp>,
     ) -> StoreResult<AcceptanceAge> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= ?1),
-            EXISTS (SELECT 1 FROM notify_record WHERE id < ?1)";
-        let query = sqlx::query_as(sql).bind(NotificationId::floor(since).to_string());
-        let (has_recent, has_older) = query.fetch_one(&self.pools.readers).await?;
+        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= ?2),
+            EXISTS (SELECT 1 FROM notify_record WHERE id >= ?1 AND id < ?2),
+            EXISTS (SELECT 1 FROM notify_record)";
+        let query = sqlx::query_as(sql)
+            .bind(NotificationId::floor(period.start).to_string())
+            .bind(NotificationId::floor(period.end).to_string());
+        let (has_recent, has_preceding, has_any) = query.fetch_one(&self.pools.readers).await?;
         Ok(AcceptanceAge {
             has_recent,
-            has_older,
+            has_preceding,
+            has_any,
         })
+    }
+
+    pub(in crate::store) async fn newest_id(&self) -> StoreResult<Option<NotificationId>> {
+        let sql = "SELECT id FROM notify_record ORDER BY id DESC LIMIT 1";
+        Ok(sqlx::query_scalar(sql)
+            .fetch_optional(&self.pools.readers)
+            .await?)
     }
 
     pub(in crate::store) async fn discard_dead_letters(

@@ -16,7 +16,7 @@ fn report(id: NotificationId, event_id: &str, kind: ReceiptKind) -> Receipt {
     }
 }
 
-fn deferred(id: NotificationId, numbers: std::ops::Range<usize>) -> Vec<Receipt> {
+fn deferred(id: NotificationId, numbers: Range<usize>) -> Vec<Receipt> {
     numbers
         .map(|n| report(id, &format!("{id}-{n}"), ReceiptKind::Deferred))
         .collect()

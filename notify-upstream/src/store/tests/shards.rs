@@ -99,23 +99,25 @@ async fn oldest_dead_letters_of_all_shards_are_selected() {
     assert_eq!(listed(filter(100)).await, ids[6..]);
 }
 
+fn reports_of(ids: &[NotificationId]) -> Vec<Receipt> {
+    let report = |id: &NotificationId| Receipt {
+        provider: "test".to_owned(),
+        event_id: id.to_string(),
+        id: *id,
+        kind: ReceiptKind::Delivered,
+        at: NOW,
+        received_at: NOW,
+        code: None,
+        detail: None,
+    };
+    ids.iter().map(report).collect()
+}
+
 #[tokio::test]
 async fn reports_are_stored_in_the_shards_of_their_notifications() {
     let (stores, _databases) = two().await;
     let ids = accept(&stores, 4).await;
-    let reports: Vec<Receipt> = ids
-        .iter()
-        .map(|id| Receipt {
-            provider: "test".to_owned(),
-            event_id: id.to_string(),
-            id: *id,
-            kind: ReceiptKind::Delivered,
-            at: NOW,
-            received_at: NOW,
-            code: None,
-            detail: None,
-        })
-        .collect();
+    let reports = reports_of(&ids);
     assert_eq!(stores.save_receipts(&reports).await.expect("no error"), 4);
     assert_eq!(stores.save_receipts(&reports).await.expect("no error"), 0);
     for id in ids {
@@ -124,6 +126,42 @@ async fn reports_are_stored_in_the_shards_of_their_notifications() {
         let is_report = |entry: &&HistoryEntry| matches!(entry, HistoryEntry::Receipt(_));
         assert_eq!(history.iter().filter(is_report).count(), 1);
     }
+}
+
+#[tokio::test]
+async fn reports_are_stored_although_another_shard_is_down() {
+    let (two, _databases) = two().await;
+    let numbers = [0, 1];
+    let [first, last] = numbers.map(|shard| two.get(shard).expect("open").clone());
+    // Shard 1 is not open, and 3 is not configured.
+    let stores = Stores::new(3, first);
+    stores.insert(2, last);
+    let ids = [1, 2, 3, 0].map(|shard| {
+        let sequence = OrderSequence::of_shard(postern_common::Clock::manual(NOW), shard);
+        let (order, id) = sequence.places(1).next().expect("one identifier");
+        let row = notification(order, Priority::Normal);
+        NewNotification { id, ..row }
+    });
+    for row in &ids {
+        if let Ok(store) = stores.of(row.id) {
+            store
+                .accept(std::slice::from_ref(row))
+                .await
+                .expect("no error");
+        }
+    }
+    let ids = ids.map(|row| row.id);
+    let saved = stores.save_receipts(&reports_of(&ids)).await;
+    assert!(saved.expect_err("shard 1 is not open").is_outage());
+    let (found, outcome) = stores.read_available(&ids).await;
+    let outcome = outcome.expect_err("shard 1 is not open").to_string();
+    assert!(outcome.starts_with("shard 1 is not available"), "{outcome}");
+    let found: Vec<_> = found.iter().map(|it| (it.id, it.history.len())).collect();
+    assert_eq!(
+        found,
+        [(ids[3], 2), (ids[1], 2)],
+        "the waiting row and the report"
+    );
 }
 
 #[tokio::test]
@@ -137,14 +175,22 @@ async fn nothing_is_listed_while_a_shard_is_not_open() {
 }
 
 #[tokio::test]
-async fn acceptance_is_recent_or_older() {
+async fn acceptance_is_within_a_period_or_after_it() {
     for (store, _database) in both().await {
-        let age = async |at| store.acceptance_age(at).await.expect("no error");
-        assert_eq!(age(NOW).await, AcceptanceAge::default());
-        store.accept(&orders(0, 1)).await.expect("no error");
-        let later = NOW.plus(std::time::Duration::from_millis(1));
-        let (recent, older) = (age(NOW).await, age(later).await);
-        assert_eq!((recent.has_recent, recent.has_older), (true, false));
-        assert_eq!((older.has_recent, older.has_older), (false, true));
+        let at = |offset| Timestamp(NOW.0 + offset);
+        let age = async |start, end| {
+            let age = store.acceptance_age(at(start)..at(end)).await;
+            let age = age.expect("no error");
+            [age.has_recent, age.has_preceding, age.has_any]
+        };
+        assert_eq!(age(-1, 0).await, [false, false, false]);
+        assert_eq!(store.newest_id().await.expect("no error"), None);
+        let rows = orders(0, 2);
+        store.accept(&rows).await.expect("no error");
+        assert_eq!(age(-1, 0).await, [true, false, true]);
+        assert_eq!(age(0, 1).await, [false, true, true]);
+        assert_eq!(age(1, 2).await, [false, false, true]);
+        let newest = store.newest_id().await.expect("no error");
+        assert_eq!(newest, rows.iter().map(|row| row.id).max());
     }
 }
