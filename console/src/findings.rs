@@ -1,7 +1,7 @@
 //! What is wrong now, derived from the state of the replicas.
 //!
 //! Input: [`ProcessStatus`]es, [`Faults`] and [`RouteTraffic`]. Output: [`Finding`]s, the worst first.
-//! Depends on `actions`, `config`, `faults`, `prometheus_text`, `sampling`, `status` and `widgets`.
+//! Depends on `actions`, `config`, `faults`, `prometheus_text`, `status`, `traffic` and `widgets`.
 
 use std::borrow::Cow;
 
@@ -11,8 +11,8 @@ use crate::actions::path_segment;
 use crate::config::ProcessKind;
 use crate::faults::{Fault, Faults};
 use crate::prometheus_text::Series;
-use crate::sampling::{RouteTraffic, Traffic};
 use crate::status::{ProcessStatus, config_hash, version};
+use crate::traffic::{RouteTraffic, Traffic};
 use crate::widgets::percent;
 
 /// Age of the oldest waiting notification from which delivery does not keep up.

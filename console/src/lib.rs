@@ -29,6 +29,7 @@ mod sampling;
 mod status;
 mod tail;
 mod tail_limit;
+mod traffic;
 
 mod access;
 mod attempts;

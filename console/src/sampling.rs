@@ -5,7 +5,7 @@
 //! appears have no rate in their first sample.
 //!
 //! Input: `/metrics`, `/readyz` and `/admin/info` of each replica. Output: [`Monitor`]. Depends on
-//! `config`, `processes`, `prometheus_text`, `status`, `faults` and `findings`.
+//! `config`, `processes`, `prometheus_text`, `status`, `traffic`, `faults` and `findings`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::findings::{self, Finding};
 use crate::processes::{Call, Process, ProcessDirectory};
 use crate::prometheus_text::{Scrape, Series};
 use crate::status::ProcessStatus;
+use crate::traffic::{RouteTraffic, Traffic};
 
 /// Time between two samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -32,21 +33,6 @@ const MAX_POINTS: usize = 720;
 const CURRENT_POINTS: usize = 12;
 /// Routes of a sample; further ones are left out.
 const MAX_ROUTES: usize = 2000;
-
-/// The traffic of the last minute by route, with its requests per second.
-pub(crate) type RouteTraffic = BTreeMap<String, (f64, Traffic)>;
-
-/// Requests of an interval.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Traffic {
-    pub(crate) requests: f64,
-    /// Responses with 5xx.
-    pub(crate) errors: f64,
-    /// Responses with 4xx.
-    pub(crate) rejections: f64,
-    /// Requests by upper bound of the bucket in seconds, cumulative.
-    pub(crate) buckets: Vec<(f64, f64)>,
-}
 
 /// Figures of all replicas together, of one interval.
 #[derive(Clone, Debug)]
@@ -239,60 +225,6 @@ impl Monitor {
             total.add(traffic);
         }
         (rate, total)
-    }
-}
-
-// === impl Traffic ===
-
-impl Traffic {
-    fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.errors += other.errors;
-        self.rejections += other.rejections;
-        for (bound, count) in &other.buckets {
-            self.add_bucket(*bound, *count);
-        }
-    }
-
-    fn add_bucket(&mut self, bound: f64, count: f64) {
-        match self.buckets.iter_mut().find(|(known, _)| *known == bound) {
-            Some((_, sum)) => *sum += count,
-            None => self.buckets.push((bound, count)),
-        }
-    }
-
-    /// Returns responses with 5xx as a fraction of all; `None` without requests.
-    pub(crate) fn error_ratio(&self) -> Option<f64> {
-        (self.requests > 0.0).then(|| self.errors / self.requests)
-    }
-
-    /// Returns responses with 4xx as a fraction of all; `None` without requests.
-    pub(crate) fn rejection_ratio(&self) -> Option<f64> {
-        (self.requests > 0.0).then(|| self.rejections / self.requests)
-    }
-
-    /// Returns a quantile of the latency in seconds, interpolated within its bucket as Prometheus'
-    /// `histogram_quantile` does; `None` without requests.
-    pub(crate) fn quantile(&self, quantile: f64) -> Option<f64> {
-        let mut buckets = self.buckets.clone();
-        buckets.sort_by(|left, right| left.0.total_cmp(&right.0));
-        let total = buckets.last()?.1;
-        let wanted = total * quantile;
-        if total <= 0.0 {
-            return None;
-        }
-        let (mut lower, mut below) = (0.0, 0.0);
-        for (bound, count) in buckets {
-            if count >= wanted {
-                if bound.is_infinite() {
-                    return Some(lower);
-                }
-                let within = (wanted - below) / (count - below).max(f64::MIN_POSITIVE);
-                return Some(lower + (bound - lower) * within);
-            }
-            (lower, below) = (bound, count);
-        }
-        Some(lower)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::config::ProcessKind;
 use crate::findings::{Finding, Severity};
 use crate::sampling::{Monitor, Point};
 use crate::status::{ProcessStatus, config_hash, version};
+use crate::traffic::Traffic;
 use crate::widgets::{
     Tone, badge, bytes, chart_minutes, duration, mono, number, percent, sparkline, time,
 };
@@ -109,7 +110,7 @@ fn routes(monitor: &Monitor) -> Markup {
     let mut routes: Vec<_> = monitor.routes().into_iter().collect();
     routes.retain(|(_, (rate, _))| *rate > 0.0);
     routes.sort_by(|(_, left), (_, right)| {
-        let ratio = |entry: &(f64, crate::sampling::Traffic)| entry.1.error_ratio().unwrap_or(0.0);
+        let ratio = |entry: &(f64, Traffic)| entry.1.error_ratio().unwrap_or(0.0);
         ratio(right)
             .total_cmp(&ratio(left))
             .then(right.0.total_cmp(&left.0))

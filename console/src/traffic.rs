@@ -1,0 +1,76 @@
+//! Requests of an interval: their number, failures and latency.
+//!
+//! Input: increases of counters and of buckets. Output: fractions and quantiles.
+
+use std::collections::BTreeMap;
+
+/// The traffic of the last minute by route, with its requests per second.
+pub(crate) type RouteTraffic = BTreeMap<String, (f64, Traffic)>;
+
+/// Requests of an interval.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) requests: f64,
+    /// Responses with 5xx.
+    pub(crate) errors: f64,
+    /// Responses with 4xx.
+    pub(crate) rejections: f64,
+    /// Requests by upper bound of the bucket in seconds, cumulative.
+    pub(crate) buckets: Vec<(f64, f64)>,
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Adds the requests of another interval.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.errors += other.errors;
+        self.rejections += other.rejections;
+        for (bound, count) in &other.buckets {
+            self.add_bucket(*bound, *count);
+        }
+    }
+
+    /// Adds requests to a bucket.
+    pub(crate) fn add_bucket(&mut self, bound: f64, count: f64) {
+        match self.buckets.iter_mut().find(|(known, _)| *known == bound) {
+            Some((_, sum)) => *sum += count,
+            None => self.buckets.push((bound, count)),
+        }
+    }
+
+    /// Returns responses with 5xx as a fraction of all; `None` without requests.
+    pub(crate) fn error_ratio(&self) -> Option<f64> {
+        (self.requests > 0.0).then(|| self.errors / self.requests)
+    }
+
+    /// Returns responses with 4xx as a fraction of all; `None` without requests.
+    pub(crate) fn rejection_ratio(&self) -> Option<f64> {
+        (self.requests > 0.0).then(|| self.rejections / self.requests)
+    }
+
+    /// Returns a quantile of the latency in seconds, interpolated within its bucket as Prometheus'
+    /// `histogram_quantile` does; `None` without requests.
+    pub(crate) fn quantile(&self, quantile: f64) -> Option<f64> {
+        let mut buckets = self.buckets.clone();
+        buckets.sort_by(|left, right| left.0.total_cmp(&right.0));
+        let total = buckets.last()?.1;
+        let wanted = total * quantile;
+        if total <= 0.0 {
+            return None;
+        }
+        let (mut lower, mut below) = (0.0, 0.0);
+        for (bound, count) in buckets {
+            if count >= wanted {
+                if bound.is_infinite() {
+                    return Some(lower);
+                }
+                let within = (wanted - below) / (count - below).max(f64::MIN_POSITIVE);
+                return Some(lower + (bound - lower) * within);
+            }
+            (lower, below) = (bound, count);
+        }
+        Some(lower)
+    }
+}
