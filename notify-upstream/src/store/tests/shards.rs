@@ -172,6 +172,14 @@ async fn nothing_is_listed_while_a_shard_is_not_open() {
     let refused = stores.dead_letters(&DeadFilter::default()).await;
     let text = refused.expect_err("shard 1 is not open").to_string();
     assert_eq!(text, "shard 1 is not available: it has not been opened yet");
+    // One dead letter is looked for in its shard.
+    let one = DeadFilter {
+        id: Some(OrderSequence::id(0)),
+        limit: 1,
+        ..DeadFilter::default()
+    };
+    let found = stores.dead_letters(&one).await.expect("shard 0 answers");
+    assert!(found.is_empty());
 }
 
 #[tokio::test]
