@@ -7,6 +7,7 @@ use postern_common::database::Database;
 use postern_common::database::testing::{TestDatabase, postgres};
 use postern_tests::program::Ended;
 use serde_json::{Value, json};
+use sqlx::postgres::PgListener;
 use sqlx::{Executor, Row};
 
 use crate::notify_cluster::{NotifyCluster, Replica};
@@ -22,6 +23,17 @@ fn shard_of(id: &str) -> usize {
         b'8' => 1,
         version => panic!("version {version} in {id}"),
     }
+}
+
+/// Creates two databases, and a cluster over the first.
+async fn two_databases() -> ([TestDatabase; 2], NotifyCluster) {
+    let databases = [postgres().await, postgres().await];
+    let cluster = NotifyCluster::over(&databases[0].url, SETTINGS).await;
+    (databases, cluster)
+}
+
+fn urls(databases: &[TestDatabase; 2]) -> [&str; 2] {
+    databases.each_ref().map(|database| &*database.url)
 }
 
 /// Returns the number that a statement counts.
@@ -94,9 +106,8 @@ async fn list_all(cluster: &NotifyCluster, replica: &Replica) -> Vec<String> {
 
 #[tokio::test]
 async fn notifications_are_found_in_their_shards() {
-    let databases = [postgres().await, postgres().await];
-    let urls = [&*databases[0].url, &*databases[1].url];
-    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    let (databases, mut cluster) = two_databases().await;
+    let urls = urls(&databases);
     cluster.use_shards(&urls, "");
     let (one, other) = (cluster.replica().await, cluster.replica().await);
     let keys = keys(20);
@@ -138,13 +149,16 @@ async fn notifications_are_found_in_their_shards() {
     for replica in [one, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
+    for database in &databases {
+        let workers = count(database, "SELECT count(*) FROM notify_worker").await;
+        assert_eq!(workers, 0, "leases are retired");
+    }
 }
 
 #[tokio::test]
 async fn replica_delivers_for_the_shards_it_works_on() {
-    let databases = [postgres().await, postgres().await];
-    let urls = [&*databases[0].url, &*databases[1].url];
-    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    let (databases, mut cluster) = two_databases().await;
+    let urls = urls(&databases);
     cluster.use_shards(&urls, ", work_on = [0]");
     let first = cluster.replica().await;
     let ids = cluster.post_batch(&first, &["NORMAL"; 8]).await;
@@ -162,8 +176,15 @@ async fn replica_delivers_for_the_shards_it_works_on() {
     for id in &theirs {
         cluster.settled(&first, id, "SENT").await;
     }
-    // A wake-up, and not the next scan, tells the other replica.
+    // The first replica wakes the second, which works on what is accepted there.
+    let mut listener = PgListener::connect(urls[1]).await.expect("it connects");
+    listener
+        .listen("postern_notify_waiting")
+        .await
+        .expect("listens");
     let ids = cluster.post_batch(&first, &["NORMAL"; 2]).await;
+    let woken = tokio::time::timeout(STEP_TIMEOUT, listener.recv()).await;
+    woken.expect("a signal arrives").expect("connected");
     for id in &ids {
         cluster.settled(&first, id, "SENT").await;
     }
@@ -236,9 +257,8 @@ async fn lost_shard_degrades_and_the_others_continue() {
 
 #[tokio::test]
 async fn added_and_drained_shards_keep_keys_and_records() {
-    let databases = [postgres().await, postgres().await];
-    let urls = [&*databases[0].url, &*databases[1].url];
-    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    let (databases, mut cluster) = two_databases().await;
+    let urls = urls(&databases);
     let single = cluster.replica().await;
     let old_keys = keys(20);
     let old = post_keys(&cluster, &single, &old_keys).await;
@@ -277,9 +297,8 @@ async fn added_and_drained_shards_keep_keys_and_records() {
 
 #[tokio::test]
 async fn operators_see_and_change_all_shards() {
-    let databases = [postgres().await, postgres().await];
-    let urls = [&*databases[0].url, &*databases[1].url];
-    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    let (databases, mut cluster) = two_databases().await;
+    let urls = urls(&databases);
     cluster.has_admin_routes = true;
     cluster.use_shards(&urls, "");
     let replica = cluster.replica().await;
@@ -325,9 +344,8 @@ async fn operators_see_and_change_all_shards() {
 
 #[tokio::test]
 async fn locked_shard_delays_neither_start_nor_stop() {
-    let databases = [postgres().await, postgres().await];
-    let urls = [&*databases[0].url, &*databases[1].url];
-    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    let (databases, mut cluster) = two_databases().await;
+    let urls = urls(&databases);
     cluster.use_shards(&urls, "");
     let replica = cluster.replica().await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -362,9 +380,8 @@ async fn locked_shard_delays_neither_start_nor_stop() {
 
 #[tokio::test]
 async fn wrong_list_of_shards_ends_the_start() {
-    let databases = [postgres().await, postgres().await];
-    let urls = [&*databases[0].url, &*databases[1].url];
-    let mut cluster = NotifyCluster::over(urls[0], SETTINGS).await;
+    let (databases, mut cluster) = two_databases().await;
+    let urls = urls(&databases);
     cluster.use_shards(&urls, "");
     let replica = cluster.replica().await;
     let ids = cluster.post_batch(&replica, &["NORMAL"; 2]).await;
