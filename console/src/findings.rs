@@ -351,23 +351,9 @@ fn compare_replicas(processes: &[ProcessStatus], found: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
-    use crate::prometheus_text::Scrape;
     use crate::sampling::Monitor;
-
-    fn gateway(metrics: &str) -> Vec<ProcessStatus> {
-        vec![ProcessStatus {
-            kind: ProcessKind::Gateway,
-            name: "gateway-0".to_owned(),
-            error: None,
-            info: Value::Null,
-            readiness: Value::Null,
-            scrape: Scrape::parse(metrics),
-            cpu: None,
-        }]
-    }
+    use crate::testing::gateway;
 
     /// Returns the findings after a minute in which the route answered so, and their pages.
     fn findings_of_route(route: &str, classes: &[(&str, u32)]) -> Vec<(String, String)> {

@@ -293,21 +293,8 @@ fn push_bounded<T>(ring: &mut VecDeque<T>, item: T, max: usize) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
-
-    fn gateway(metrics: &str) -> Vec<ProcessStatus> {
-        vec![ProcessStatus {
-            kind: ProcessKind::Gateway,
-            name: "gateway-0".to_owned(),
-            error: None,
-            info: Value::Null,
-            readiness: Value::Null,
-            scrape: Scrape::parse(metrics),
-            cpu: None,
-        }]
-    }
+    use crate::testing::gateway;
 
     fn requests(ok: u32, failed: u32) -> Vec<ProcessStatus> {
         gateway(&format!(
