@@ -202,3 +202,48 @@ pub(crate) fn protect(mut response: Response) -> Response {
         .or_insert(HeaderValue::from_static("no-store"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeInclusive;
+
+    use postern_common::hidden_characters::is_hidden;
+
+    /// Returns the ranges of the character class `HIDDEN` of `console.js`, without `\p{Cc}`.
+    fn hidden_ranges() -> Vec<RangeInclusive<u32>> {
+        let script = include_str!("../assets/console.js");
+        let (_, class) = script
+            .split_once(r"(?![\n\r\t])[\p{Cc}")
+            .expect("the class");
+        let (class, _) = class.split_once(']').expect("its end");
+        let number = |text: &str| {
+            let digits = text.trim_matches(['{', '}']);
+            u32::from_str_radix(digits, 16).expect("a number")
+        };
+        let members = class.replace(r"-\u", "-").replacen(r"\u", "", 1);
+        let members = members
+            .split(r"\u")
+            .map(|member| match member.split_once('-') {
+                Some((first, last)) => number(first)..=number(last),
+                None => number(member)..=number(member),
+            });
+        members.collect()
+    }
+
+    #[test]
+    fn script_and_server_hide_the_same_characters() {
+        let ranges = hidden_ranges();
+        assert!(ranges.len() > 10, "{ranges:x?}");
+        for character in '\0'..=char::MAX {
+            let is_listed = ranges.iter().any(|range| range.contains(&character.into()));
+            let is_break = ['\n', '\r', '\t'].contains(&character);
+            let of_script = !is_break && (character.is_control() || is_listed);
+            assert_eq!(
+                of_script,
+                is_hidden(character),
+                "{}",
+                character.escape_unicode()
+            );
+        }
+    }
+}
