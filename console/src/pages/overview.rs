@@ -90,9 +90,19 @@ fn figures(monitor: &Monitor) -> Markup {
             &sparkline(&label("Error ratio"), &series(|point| point.error_ratio), Some(ERROR_THRESHOLD))))
         (figure("Latency p50 · p99", "chart: p99", &format!("{} · {}", latency(0.5), latency(0.99)),
             &sparkline(&label("Latency p99"), &p99, None)))
-        (figure("Waiting", &format!("oldest {}", duration(oldest)),
+        (figure("Waiting", &oldest_hint(last.map_or(0.0, |point| point.waiting), oldest),
             &last.map_or("–".to_owned(), |point| number(point.waiting)),
             &sparkline(&label("Waiting notifications"), &series(|point| Some(point.waiting)), None)))
+    }
+}
+
+/// Returns the age of the oldest waiting notification. Of those that are counted, all may be in
+/// delivery.
+fn oldest_hint(waiting: f64, oldest: f64) -> String {
+    if waiting > 0.0 && oldest <= 0.0 {
+        "all in delivery".to_owned()
+    } else {
+        format!("oldest {}", duration(oldest))
     }
 }
 
@@ -260,6 +270,13 @@ fn readiness(process: &ProcessStatus) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notifications_in_delivery_have_no_oldest() {
+        assert_eq!(oldest_hint(0.0, 0.0), "oldest 0 ms");
+        assert_eq!(oldest_hint(5.0, 0.0), "all in delivery");
+        assert_eq!(oldest_hint(5.0, 2.0), format!("oldest {}", duration(2.0)));
+    }
 
     #[test]
     fn share_of_a_class_links_to_its_requests() {
