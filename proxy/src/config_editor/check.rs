@@ -175,6 +175,8 @@ pub(super) fn summarize(old: &ConfigFiles, new: &ConfigFiles, env: &Env) -> Chan
             let widened = differences.iter().filter(|it| it.widened).count();
             let text = match (changes, widened) {
                 (0, _) => "no decision changed".to_owned(),
+                (1, 0) => "1 decision changed".to_owned(),
+                (1, _) => "1 decision changed, and widened".to_owned(),
                 (changes, 0) => format!("{changes} decisions changed"),
                 (changes, widened) => format!("{changes} decisions changed, {widened} widened"),
             };
