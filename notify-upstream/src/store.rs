@@ -227,10 +227,15 @@ impl Store {
     /// Exit code 69 if a migration fails or the schema requires a newer binary.
     pub async fn open(database: &Database, connections: u32) -> Result<Self, Exit> {
         database.migrate(&MIGRATIONS).await?;
-        Ok(Self(match database {
+        Ok(Self::unmigrated(database, connections))
+    }
+
+    /// Creates the store without changing the database, which may have no tables yet.
+    pub(crate) fn unmigrated(database: &Database, connections: u32) -> Self {
+        Self(match database {
             Dialect::Postgres(pool) => Dialect::Postgres(Postgres::new(pool.clone(), connections)),
             Dialect::Sqlite(sqlite) => Dialect::Sqlite(Sqlite::new(sqlite.clone())),
-        }))
+        })
     }
 
     /// Checks that the database was not used as another shard: ids and keys would not be found.

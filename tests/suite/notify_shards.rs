@@ -405,8 +405,15 @@ async fn wrong_list_of_shards_ends_the_start() {
         assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     }
     cluster.use_shards(&exchanged, "");
-    let ended = cluster.tool(&["dead", "list"]).await;
-    assert_eq!(ended.status, Some(64), "{}", ended.stderr);
+    for arguments in [&["dead", "list"][..], &["check"]] {
+        let ended = cluster.tool(arguments).await;
+        assert_eq!(ended.status, Some(64), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("database.shards.0"),
+            "{}",
+            ended.stderr
+        );
+    }
     // One notification needs its shard only.
     cluster.use_shards(&[urls[0], "postgres://127.0.0.1:1/notify"], "");
     let (mine, lost): (Vec<_>, Vec<_>) = ids.iter().partition(|id| shard_of(id) == 0);

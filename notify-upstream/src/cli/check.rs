@@ -13,8 +13,12 @@ use postern_common::identity::ASSUMED_IDENTITY;
 use crate::Config;
 use crate::app::provider_without_mail_tokens;
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::notification::Channel;
+use crate::notification::{Channel, ShardNumber};
+use crate::store::Store;
 use crate::templates::Templates;
+
+/// Connections of the check to the tables of a database.
+const CHECK_CONNECTIONS: u32 = 1;
 
 /// Checks a configuration, and the database unless `is_offline`. The identity variables are not
 /// needed.
@@ -115,7 +119,7 @@ impl Checked {
 async fn check_databases(config: &Config) -> Result<Vec<CheckResult>, Exit> {
     let urls = &config.database.shards;
     let mut results = Vec::new();
-    for (number, url) in urls.iter().enumerate() {
+    for (number, url) in (0..=ShardNumber::MAX).zip(urls) {
         let name = match urls.len() {
             1 => "database".to_owned(),
             _ => format!("database {number}"),
@@ -125,7 +129,7 @@ async fn check_databases(config: &Config) -> Result<Vec<CheckResult>, Exit> {
         let of_server = urls.iter().filter(|other| server_of(other) == server);
         let shards = u32::try_from(of_server.count()).unwrap_or(u32::MAX);
         let budget = config.connection_budget(shards);
-        results.extend(check_database(&name, url, &budget).await?);
+        results.extend(check_database(&name, (number, url), &budget).await?);
     }
     Ok(results)
 }
@@ -141,7 +145,7 @@ fn server_of(url: &str) -> &str {
 
 async fn check_database(
     name: &str,
-    url: &str,
+    (number, url): (ShardNumber, &str),
     budget: &ConnectionBudget,
 ) -> Result<Vec<CheckResult>, Exit> {
     let opened = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await;
@@ -157,6 +161,12 @@ async fn check_database(
         name,
         answer.map_err(|error| error.to_string()),
     )];
+    // Without tables the database has not been used as any shard.
+    let store = Store::unmigrated(&database, CHECK_CONNECTIONS);
+    match store.check_shard(number, &database.label()).await {
+        Err(exit) if exit.is_usage() => return Err(exit),
+        Ok(()) | Err(_) => {}
+    }
     if let Some(report) = database.compare_budget(budget).await {
         let name = format!("{name} connections");
         results.push(match report.is_exceeded() {
