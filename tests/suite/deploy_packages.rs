@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use postern_common::testing::note;
 use postern_tests::skipped;
 use postern_tests::systems::{Network, PROGRAMS, copy_programs, obstacle, repository, succeed};
 
@@ -53,6 +54,10 @@ fn packages_run_in_debian_12_and_13() {
         let mut boot = Command::new(systems.join("boot"));
         let output = succeed(boot.arg(suite).arg(&shared).arg(network.name()));
         assert!(output.ends_with("good\n"), "{output}");
+        let first_request = output
+            .lines()
+            .find(|line| line.starts_with("first request "));
+        note(&format!("{suite}: {}", first_request.unwrap_or_default()));
     };
     std::thread::scope(|scope| {
         let suites = ["bookworm", "trixie"].map(|suite| scope.spawn(move || check(suite)));
