@@ -1,10 +1,14 @@
-//! Generation of notification identifiers and queue orders. Both ascend within a process.
+//! Generation of notification identifiers and queue orders. Both ascend within a process, unless its
+//! clock steps back.
 
 use parking_lot::Mutex;
 use postern_common::Clock;
 use uuid::Uuid;
 
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order, ShardNumber};
+
+/// Orders by which the last one may be ahead of the clock: one second.
+const MAX_AHEAD: Order = 1_000 << ORDER_COUNTER_BITS;
 
 /// A generator of ascending orders, and of identifiers that sort in the same order.
 #[derive(Debug)]
@@ -34,11 +38,18 @@ impl OrderSequence {
     }
 
     /// Returns the first of `count` consecutive orders. They are greater than all orders returned
-    /// before, even if the clock steps back or the counter of a millisecond overflows.
+    /// before, even if the counter of a millisecond overflows or the clock steps back by less than a
+    /// second. After a greater step they follow the clock: otherwise the notifications of this process
+    /// would wait behind those of other replicas for as long as the clock was ahead.
     pub fn orders(&self, count: usize) -> Order {
         let now = self.clock.now().0.max(0) << ORDER_COUNTER_BITS;
         let mut last = self.last.lock();
-        let first = now.max(*last + 1);
+        let is_stepped_back = *last - now > MAX_AHEAD;
+        let first = if is_stepped_back {
+            now
+        } else {
+            now.max(*last + 1)
+        };
         *last = first + i64::try_from(count.max(1)).unwrap_or(i64::MAX) - 1;
         first
     }
@@ -113,6 +124,21 @@ mod tests {
             .map(|place| place.1.0.as_u64_pair().1)
             .collect();
         assert_eq!(tails.len(), 3, "random bits differ between identifiers");
+    }
+
+    #[test]
+    fn orders_follow_a_clock_that_steps_back_by_seconds() {
+        let clock = Clock::manual(Timestamp(1_700_000_000_000));
+        let sequence = OrderSequence::new(clock.clone());
+        let now = clock.now().0 << ORDER_COUNTER_BITS;
+        let with_lead = |millis: i64| {
+            *sequence.last.lock() = now + (millis << ORDER_COUNTER_BITS);
+            [sequence.orders(2), sequence.orders(1)].map(|order| order - now)
+        };
+        let lead = 999 << ORDER_COUNTER_BITS;
+        assert_eq!(with_lead(999), [lead + 1, lead + 3]);
+        assert_eq!(with_lead(1_001), [0, 2]);
+        assert_eq!(with_lead(90_000), [0, 2]);
     }
 
     #[test]
