@@ -30,6 +30,7 @@ mod breaker;
 mod epoch;
 mod lock;
 mod memory;
+mod pace;
 mod redis;
 pub mod testing;
 mod url;

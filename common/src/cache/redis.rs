@@ -21,6 +21,7 @@ use self::connection::{RedisConnection, SharedConnection, connect};
 use self::script::ScriptSet;
 use self::span::operation;
 use super::breaker::ServerCircuitBreaker;
+use super::pace::MAX_SLOTS_AHEAD;
 use super::{AttemptPolicy, CacheError, Change, EpochRead};
 use crate::circuit_breaker::FailureEffect;
 
@@ -207,6 +208,14 @@ impl RedisCache {
         self.script::<i64, &str, 0>(&self.scripts.decrement, key, [])
             .await
             .map(drop)
+    }
+
+    /// Returns the microseconds until the reserved slot begins.
+    pub(super) async fn reserve_slot(&self, key: &str, interval: i64) -> Result<i64, CacheError> {
+        let arguments = [interval, MAX_SLOTS_AHEAD].map(|argument| argument.to_string());
+        let script = &self.scripts.reserve_slot;
+        self.script(script, key, arguments.each_ref().map(String::as_str))
+            .await
     }
 
     pub(super) async fn delete_if_equal(

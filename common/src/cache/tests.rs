@@ -140,6 +140,24 @@ async fn concurrent_increments_count_in_a_fixed_window() {
 
 /// This test waits, because the clock of Redis cannot be controlled.
 #[tokio::test]
+async fn slots_follow_each_other_at_the_interval() {
+    for TestCache { cache, url } in testing::both().await {
+        let interval = Duration::from_secs(7);
+        let reserve = async || cache.reserve_slot("pace", interval).await.expect("answers");
+        let began = Instant::now();
+        for place in 0..4 {
+            let (wait, slot) = (reserve().await, interval * place);
+            assert!(wait <= slot, "{url}: {wait:?} before {slot:?}");
+            assert!(wait + began.elapsed() >= slot, "{url}: {wait:?}, {slot:?}");
+        }
+        // A slot far ahead is of a time before the clock was set back.
+        let short = Duration::from_millis(1);
+        let wait = cache.reserve_slot("pace", short).await.expect("answers");
+        assert_eq!(wait, Duration::ZERO, "{url}");
+    }
+}
+
+#[tokio::test]
 async fn every_kind_of_entry_expires() {
     for TestCache { cache, url } in testing::both().await {
         let short = Duration::from_millis(40);

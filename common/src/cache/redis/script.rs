@@ -14,6 +14,17 @@ const DECREMENT: &str = "local n = redis.call('GET', KEYS[1]) \
                          if n == '1' then redis.call('DEL', KEYS[1]) return 0 end \
                          return redis.call('DECR', KEYS[1])";
 
+/// Reserves the next slot of a pace, as `next_slot` does, and returns the microseconds until it
+/// begins. Arguments: the interval in microseconds, and the maximum number of slots in advance.
+const RESERVE_SLOT: &str = "local time, interval = redis.call('TIME'), tonumber(ARGV[1]) \
+                            local now = time[1] * 1000000 + time[2] \
+                            local slot = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now) \
+                            if slot - now > interval * tonumber(ARGV[2]) then slot = now end \
+                            local following = string.format('%.0f', slot + interval) \
+                            local ttl = math.ceil((slot + interval - now) / 1000) + 1000 \
+                            redis.call('SET', KEYS[1], following, 'PX', string.format('%.0f', ttl)) \
+                            return slot - now";
+
 /// Deletes the key if it has the value. Returns 1 if it was deleted, otherwise 0.
 const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
                                then return redis.call('DEL', KEYS[1]) end return 0";
@@ -125,6 +136,7 @@ const SETTLE_ATTEMPT: &str = "if ARGV[8] == 'failed' then \
 pub(super) struct ScriptSet {
     pub(super) increment: Script,
     pub(super) decrement: Script,
+    pub(super) reserve_slot: Script,
     pub(super) delete_if_equal: Script,
     pub(super) extend_if_equal: Script,
     pub(super) epoch: Script,
@@ -145,6 +157,7 @@ impl ScriptSet {
         Self {
             increment: Script::new(INCREMENT),
             decrement: Script::new(DECREMENT),
+            reserve_slot: Script::new(RESERVE_SLOT),
             delete_if_equal: Script::new(DELETE_IF_EQUAL),
             extend_if_equal: Script::new(EXTEND_IF_EQUAL),
             epoch: with_epoch_function(RETURN_EPOCH),

@@ -94,8 +94,7 @@ impl ProviderPool {
         {
             let provider = build(provider, cache, clock, &codes)
                 .map_err(|error| Exit::usage(format!("provider `{name}`: {error}")))?;
-            let rate =
-                rate.map(|rate| ProviderRate::new(cache.clone(), clock.clone(), &name, rate));
+            let rate = rate.map(|rate| ProviderRate::new(cache.clone(), &name, rate));
             let status = ProviderStatus::new(channel, &name, metrics);
             channels.get_mut(channel).push(PooledProvider {
                 status,

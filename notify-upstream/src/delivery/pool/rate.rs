@@ -1,175 +1,180 @@
 //! The rate limit of a provider, shared by all replicas.
 
-use std::cmp::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::Clock;
 use postern_common::cache::Cache;
+use tokio::time::Instant;
 
-/// A limit of calls per second to one provider over all replicas, counted in the shared cache.
-/// While the cache is unavailable, each replica counts for itself. Calls are spread evenly over the
-/// second.
+/// A limit of calls per second to one provider over all replicas, at a common pace in the shared
+/// cache: each call gets a time slot, in the order of the reservations. A replica reserves one slot
+/// at a time, so that replicas with waiting calls take turns. While the cache is unavailable, each
+/// replica has a pace of its own.
 #[derive(Debug)]
 pub(crate) struct ProviderRate {
     cache: Cache,
-    clock: Clock,
-    name: String,
-    per_second: i64,
-    /// Local counter for when the cache is unavailable: the last slice and its calls.
-    local: Mutex<(i64, u64)>,
+    key: String,
+    interval: Duration,
+    /// How much earlier than its slot a call may be made, so that short intervals are not extended
+    /// by the precision of timers.
+    lead: Duration,
+    /// The beginning of the slot that is reserved and not used.
+    reserved: Mutex<Option<Instant>>,
+    /// The next slot while the cache is unavailable.
+    next_local: Mutex<Instant>,
 }
 
-/// Maximum number of slices of a second. A lower rate has one slice per call.
-const SLICES_PER_SECOND: i64 = 50;
+/// The lead of calls at more than 50 per second, and as much again for urgent ones.
+const LEAD: Duration = Duration::from_millis(20);
 
 // === impl ProviderRate ===
 
 impl ProviderRate {
     /// Creates a limit of `per_second` calls to the provider `name`.
     #[must_use]
-    pub(crate) fn new(cache: Cache, clock: Clock, name: &str, per_second: u64) -> Self {
-        let per_second = i64::try_from(per_second.max(1)).unwrap_or(i64::MAX / SLICES_PER_SECOND);
+    pub(crate) fn new(cache: Cache, name: &str, per_second: u64) -> Self {
+        let interval =
+            Duration::from_secs(1) / u32::try_from(per_second.max(1)).unwrap_or(u32::MAX);
         Self {
             cache,
-            clock,
-            name: name.to_owned(),
-            per_second,
-            local: Mutex::default(),
+            key: format!("notify:pace:{name}"),
+            interval,
+            lead: if interval < LEAD {
+                LEAD
+            } else {
+                Duration::ZERO
+            },
+            reserved: Mutex::default(),
+            next_local: Mutex::new(Instant::now()),
         }
     }
 
-    /// Takes a call of the current slice, if one is left. An urgent call may take one of the next
-    /// slice, a fiftieth of a second in advance, because waiting calls have used the current slice
-    /// when it began.
-    pub(crate) async fn try_acquire(&self, urgent: bool) -> bool {
-        let slice = self.slice();
-        self.take(slice).await
-            || (urgent && self.per_second > SLICES_PER_SECOND && self.take(slice + 1).await)
-    }
-
-    /// Waits for the next slice.
-    pub(crate) async fn next_slice(&self) {
-        tokio::time::sleep(self.until_next_slice()).await;
-    }
-
-    async fn take(&self, slice: i64) -> bool {
-        let key = format!("notify:rate:{}:{slice}", self.name);
-        let count = match self.cache.increment(&key, Duration::from_secs(5)).await {
-            Ok(count) => count,
-            Err(_) => self.count_locally(slice),
+    /// Reserves a slot, unless one is reserved that was not used.
+    pub(crate) async fn reserve(&self) {
+        if self.reserved.lock().is_some() {
+            return;
+        }
+        let slot = match self.cache.reserve_slot(&self.key, self.interval).await {
+            Ok(wait) => Instant::now() + wait,
+            Err(_) => self.reserve_locally(),
         };
-        count <= self.calls_in(slice)
+        *self.reserved.lock() = Some(slot);
     }
 
-    fn slices(&self) -> i64 {
-        self.per_second.min(SLICES_PER_SECOND)
+    /// Uses the reserved slot for a call. An urgent call may be made further ahead of it.
+    ///
+    /// # Errors
+    /// The time until the call may be made.
+    pub(crate) fn try_use(&self, urgent: bool) -> Result<(), Duration> {
+        let lead = self.lead * if urgent { 2 } else { 1 };
+        let mut reserved = self.reserved.lock();
+        let wait = reserved.map(|slot| slot.saturating_duration_since(Instant::now() + lead));
+        match wait {
+            Some(wait) if !wait.is_zero() => Err(wait),
+            Some(_) | None => {
+                *reserved = None;
+                Ok(())
+            }
+        }
     }
 
-    /// Returns the number of the current slice, counted from the epoch.
-    fn slice(&self) -> i64 {
-        (self.clock.now().0 * self.slices()).div_euclid(1000)
-    }
-
-    /// Returns the number of calls of a slice. All calls of a second are distributed over its
-    /// slices.
-    fn calls_in(&self, slice: i64) -> u64 {
-        let slices = self.slices();
-        let until = |slice: i64| slice * self.per_second / slices;
-        let slice = slice.rem_euclid(slices);
-        u64::try_from(until(slice + 1) - until(slice)).unwrap_or(1)
-    }
-
-    fn until_next_slice(&self) -> Duration {
-        let begins = ((self.slice() + 1) * 1000 + self.slices() - 1).div_euclid(self.slices());
-        Duration::from_millis(
-            u64::try_from(begins - self.clock.now().0)
-                .unwrap_or(0)
-                .max(1),
-        )
-    }
-
-    fn count_locally(&self, slice: i64) -> u64 {
-        let mut local = self.local.lock();
-        // A request for an earlier slice than the last exceeds the limit.
-        *local = match slice.cmp(&local.0) {
-            Ordering::Less => return u64::MAX,
-            Ordering::Equal => (slice, local.1 + 1),
-            Ordering::Greater => (slice, 1),
-        };
-        local.1
+    fn reserve_locally(&self) -> Instant {
+        let mut next = self.next_local.lock();
+        let slot = Instant::now().max(*next);
+        *next = slot + self.interval;
+        slot
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postern_common::Clock;
     use postern_common::clock::Timestamp;
 
-    fn rate(clock: &Clock, cache: &Cache, per_second: u64) -> ProviderRate {
-        ProviderRate::new(cache.clone(), clock.clone(), "smtp", per_second)
+    /// Lets replicas with waiting calls poll for a second, always the first one first. Returns the
+    /// calls of each, and the most of a millisecond.
+    async fn poll(replicas: &[ProviderRate; 3], clock: &Clock) -> ([u64; 3], u64) {
+        let (mut calls, mut most) = ([0; 3], 0);
+        for _ in 0..1000 {
+            let before: u64 = calls.iter().sum();
+            for (replica, calls) in replicas.iter().zip(&mut calls) {
+                replica.reserve().await;
+                while replica.try_use(false).is_ok() {
+                    *calls += 1;
+                    replica.reserve().await;
+                }
+            }
+            most = most.max(calls.iter().sum::<u64>() - before);
+            clock.advance(Duration::from_millis(1));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        (calls, most)
     }
 
-    #[tokio::test]
-    async fn rate_is_shared_by_replicas_and_spread_over_slices() {
-        for per_second in [1, 3, 7, 49, 50, 51, 120, 2_000, 2_049] {
+    #[tokio::test(start_paused = true)]
+    async fn replicas_share_the_rate_in_turn() {
+        for per_second in [3, 7, 40, 50, 51, 120, 2_000] {
             let clock = Clock::manual(Timestamp(1_700_000_000_000));
             let cache = Cache::memory(clock.clone());
-            let replicas = [
-                rate(&clock, &cache, per_second),
-                rate(&clock, &cache, per_second),
-            ];
-            let (mut count, mut most) = (0, 0);
-            for _ in 0..1000 {
-                let mut now = 0;
-                while replicas[now % 2].try_acquire(false).await {
-                    now += 1;
-                }
-                count += now as u64;
-                most = most.max(now as u64);
-                clock.advance(Duration::from_millis(1));
-            }
-            assert_eq!(count, per_second);
+            let replicas = [(); 3].map(|()| ProviderRate::new(cache.clone(), "smtp", per_second));
+            let (calls, most) = poll(&replicas, &clock).await;
+            let ahead = if per_second > 50 { per_second / 50 } else { 0 };
+            let sum: u64 = calls.iter().sum();
             assert!(
-                most <= per_second.div_ceil(50),
-                "{most} of {per_second} at once"
+                (per_second..=per_second + ahead + 1).contains(&sum),
+                "{per_second}: {calls:?}"
             );
+            assert!(
+                most <= ahead + per_second.div_ceil(1000) + 1,
+                "{per_second}: {most}"
+            );
+            // Above that, the first one to be polled takes several in a millisecond.
+            if per_second <= 50 {
+                let [few, many] = [calls.iter().min(), calls.iter().max()];
+                assert!(
+                    many.zip(few).is_some_and(|(many, few)| many - few <= 2),
+                    "{calls:?}"
+                );
+            }
         }
     }
 
-    #[tokio::test]
-    async fn wait_ends_with_the_slice() {
-        let clock = Clock::manual(Timestamp(1_000));
-        let rate = rate(&clock, &Cache::memory(clock.clone()), 3);
-        assert_eq!(
-            (rate.try_acquire(true).await, rate.try_acquire(true).await),
-            (true, false)
-        );
-        assert_eq!(rate.until_next_slice(), Duration::from_millis(334));
-        clock.advance(rate.until_next_slice());
-        assert!(rate.try_acquire(false).await);
-    }
-
-    #[tokio::test]
-    async fn urgent_call_borrows_from_the_next_slice_only() {
-        let clock = Clock::manual(Timestamp(1_000));
-        let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
-        let mut count = Vec::new();
-        for urgent in [false, false, false, true, true, true] {
-            count.push(rate.try_acquire(urgent).await);
+    #[tokio::test(start_paused = true)]
+    async fn unused_slot_is_kept() {
+        let cache = Cache::memory(Clock::manual(Timestamp(1_000)));
+        let rate = ProviderRate::new(cache, "smtp", 4);
+        rate.reserve().await;
+        assert_eq!(rate.try_use(false), Ok(()));
+        for _ in 0..3 {
+            rate.reserve().await;
+            assert_eq!(rate.try_use(true), Err(Duration::from_millis(250)));
         }
-        assert_eq!(count, [true, true, false, true, true, false]);
-        clock.advance(Duration::from_millis(20));
-        assert!(!rate.try_acquire(false).await, "the slice is used up");
+        tokio::time::advance(Duration::from_millis(250)).await;
+        assert_eq!(rate.try_use(false), Ok(()));
     }
 
-    #[test]
-    fn replica_counts_locally_while_cache_is_unavailable() {
-        let clock = Clock::manual(Timestamp(1_000));
-        let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
-        assert_eq!(
-            [9, 9, 10, 9, 11].map(|slice| rate.count_locally(slice)),
-            [1, 2, 1, u64::MAX, 1]
-        );
+    #[tokio::test(start_paused = true)]
+    async fn urgent_call_is_made_further_ahead() {
+        let cache = Cache::memory(Clock::manual(Timestamp(1_000)));
+        let rate = ProviderRate::new(cache, "smtp", 100);
+        let mut waits = Vec::new();
+        for urgent in [false, false, false, false, true, true, true] {
+            rate.reserve().await;
+            waits.push(rate.try_use(urgent).err().map(|wait| wait.as_millis()));
+        }
+        let expected = [None, None, None, Some(10), None, None, Some(10)];
+        assert_eq!(waits, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replica_keeps_the_pace_while_the_cache_is_unavailable() {
+        let cache = Cache::memory(Clock::manual(Timestamp(1_000)));
+        let rate = ProviderRate::new(cache, "smtp", 4);
+        let now = Instant::now();
+        let slots = [(); 3].map(|()| rate.reserve_locally() - now);
+        assert_eq!(slots, [0, 250, 500].map(Duration::from_millis));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert_eq!(rate.reserve_locally() - now, Duration::from_secs(9));
     }
 }
