@@ -73,6 +73,7 @@ pub async fn run(options: &Options, out: &mut (impl Write + Send)) -> std::io::R
         Box::pin(installation.apply(fault, place, &history)).await;
     }
     tokio::time::sleep(QUIET).await;
+    workload.each_rare_request().await;
     clients.finish().await;
     installation.stop(&history).await;
     history.flush();

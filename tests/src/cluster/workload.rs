@@ -180,23 +180,41 @@ impl Workload {
 
     /// Registers a person, or signs one in.
     async fn sign_in(self: Arc<Self>, mut random: fastrand::Rng) {
-        let start_ms = self.history.now_ms();
-        let known = self.account(&mut random);
         let register = self.accounts.lock().len() < MAX_ACCOUNTS && random.u8(0..4) == 0;
-        if register || known.is_none() {
-            let account = Account::register(&self.client).await;
-            let found = account.as_ref().map(|account| account.email.clone());
-            self.record_sign_in(start_ms, "POST /auth/register", found);
-            self.accounts.lock().extend(account);
-        } else if let Some(mut account) = known {
-            let status = account.sign_in(&self.client).await;
-            let found = (status == 200).then(|| account.email.clone());
-            self.record_sign_in(start_ms, "POST /auth/login", found);
-            let mut accounts = self.accounts.lock();
-            if let Some(same) = accounts.iter_mut().find(|one| one.email == account.email) {
-                *same = account;
-            }
+        match self.account(&mut random) {
+            Some(account) if !register => self.sign_in_again(account).await,
+            Some(_) | None => self.register().await,
         }
+    }
+
+    async fn register(&self) {
+        let start_ms = self.history.now_ms();
+        let account = Account::register(&self.client).await;
+        let found = account.as_ref().map(|account| account.email.clone());
+        self.record_sign_in(start_ms, "POST /auth/register", found);
+        self.accounts.lock().extend(account);
+    }
+
+    async fn sign_in_again(&self, mut account: Account) {
+        let start_ms = self.history.now_ms();
+        let status = account.sign_in(&self.client).await;
+        let found = (status == 200).then(|| account.email.clone());
+        self.record_sign_in(start_ms, "POST /auth/login", found);
+        let mut accounts = self.accounts.lock();
+        if let Some(same) = accounts.iter_mut().find(|one| one.email == account.email) {
+            *same = account;
+        }
+    }
+
+    /// Makes the requests that are rare: the end of a run may have none of them, in particular
+    /// registrations beyond [`MAX_ACCOUNTS`].
+    pub(super) async fn each_rare_request(self: &Arc<Self>) {
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        self.register().await;
+        if let Some(account) = self.account(&mut random) {
+            self.sign_in_again(account).await;
+        }
+        Arc::clone(self).exchange(random).await;
     }
 
     fn record_sign_in(&self, start_ms: u64, request: &str, found: Option<String>) {
