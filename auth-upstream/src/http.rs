@@ -131,7 +131,8 @@ async fn forgot_password(
     body: Json,
 ) -> HandlerResult {
     let email = body.read(request::email)?;
-    // The response depends neither on the address nor on the outcome, and is not audited.
+    // The response depends neither on the address nor on the outcome; the task in the background
+    // writes the audit event.
     state.flows.password.request_code(client, email);
     Ok(StatusCode::NO_CONTENT.into_response())
 }

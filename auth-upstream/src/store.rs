@@ -160,6 +160,14 @@ impl AuthStore {
         Ok(Self { database })
     }
 
+    /// Opens the store of commands, which do not migrate its tables.
+    pub(crate) async fn open_migrated(
+        database: Database,
+    ) -> Result<Self, postern_common::exit::Exit> {
+        database.verify_schema(&MIGRATIONS).await?;
+        Ok(Self { database })
+    }
+
     /// Verifies that the database accepts writes and that its tables suit this binary.
     pub(crate) async fn check_writable(&self) -> Result<(), postern_common::exit::Exit> {
         self.database.verify_writable(&MIGRATIONS).await

@@ -109,7 +109,7 @@ pub enum Availability {
     Unavailable(String),
 }
 
-/// DatabaseOptions for opening a store.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct DatabaseOptions {
     /// Name of the service, shown by PostgreSQL in `pg_stat_activity`.
@@ -189,6 +189,15 @@ impl Database {
     /// newer binary.
     pub async fn migrate(&self, migrations: &Migrations) -> Result<(), Exit> {
         migrations::run(self, migrations).await
+    }
+
+    /// Verifies that the schema has all migrations of this binary, and changes nothing. For commands,
+    /// which must not migrate a database while a service of an older release uses it.
+    ///
+    /// # Errors
+    /// Exit status 69 if the store is unavailable, lacks a migration, or requires a newer binary.
+    pub async fn verify_schema(&self, migrations: &Migrations) -> Result<(), Exit> {
+        migrations::verify(self, migrations).await
     }
 
     /// Verifies that the store accepts writes and that this binary still supports the schema, which

@@ -139,7 +139,8 @@ impl Access {
         verified
     }
 
-    /// Keeps an accepted token, and forgets a rejected one. While no gateway answers, it stays.
+    /// Caches an accepted token and removes a rejected one. If no gateway answers, the entry is
+    /// unchanged.
     fn remember(&self, digest: TokenDigest, now: Timestamp, verified: &Result<Person, Problem>) {
         let mut known = self.verified.lock();
         match verified {

@@ -208,7 +208,7 @@ pub(crate) async fn perform(
         }
     }
     let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
-    // An address of a person may be a target of tests only, never of the path.
+    // Addresses of people are in the body, never in the path, so that the logged target has none.
     record(person, action.name, &target, is_done);
     Ok(outcomes)
 }

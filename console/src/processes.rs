@@ -36,6 +36,8 @@ pub(crate) struct Process {
     /// `host:port`, unique among the replicas of a kind.
     pub(crate) name: String,
     url: Url,
+    /// The URL in the configuration, whose host may stand for several replicas.
+    configured: Url,
     token: Secret,
 }
 
@@ -202,7 +204,7 @@ impl ProcessDirectory {
             .build()
             .map_err(|error| Exit::unavailable(format!("cannot create a client: {error}")))?;
         let named = groups.iter().flat_map(|group| {
-            let process = move |url: &Url| Process::at(group, url.clone());
+            let process = move |url: &Url| Process::at(group, url, url.clone());
             group.urls.iter().map(process)
         });
         let replicas = RwLock::new(named.collect());
@@ -218,11 +220,13 @@ impl ProcessDirectory {
         let mut replicas: Vec<Process> = Vec::new();
         for group in &self.groups {
             for url in &group.urls {
-                let found = match resolve(url).await {
-                    Some(urls) => urls,
-                    None => vec![url.clone()],
+                let found: Vec<Process> = match resolve(url).await {
+                    Some(urls) => {
+                        let at = |found| Process::at(group, url, found);
+                        urls.into_iter().map(at).collect()
+                    }
+                    None => self.known(group.kind, url),
                 };
-                let found = found.into_iter().map(|url| Process::at(group, url));
                 for process in found {
                     let is_same =
                         |known: &Process| known.kind == process.kind && known.name == process.name;
@@ -233,6 +237,13 @@ impl ProcessDirectory {
             }
         }
         *self.replicas.write() = replicas;
+    }
+
+    /// Returns the replicas that were found at a configured URL.
+    fn known(&self, kind: ProcessKind, configured: &Url) -> Vec<Process> {
+        let mut known = self.of(kind);
+        known.retain(|process| process.configured == *configured);
+        known
     }
 
     /// Returns all replicas, in the order of the configuration.
@@ -339,13 +350,14 @@ impl ProcessDirectory {
 // === impl Process ===
 
 impl Process {
-    fn at(group: &ProcessGroup, url: Url) -> Self {
+    fn at(group: &ProcessGroup, configured: &Url, url: Url) -> Self {
         let port = url.port_or_known_default().unwrap_or(80);
         let name = format!("{}:{port}", url.host_str().unwrap_or_default());
         Self {
             kind: group.kind,
             name,
             url,
+            configured: configured.clone(),
             token: group.token.clone(),
         }
     }
@@ -403,6 +415,33 @@ fn visible_ascii(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn replicas_of_a_name_stay_while_it_is_not_resolved() {
+        let url = |text: &str| Url::parse(text).expect("a URL");
+        // A label has 63 characters at most (RFC 1035 section 2.3.4).
+        let name = url(&format!("http://{}:8509", "a".repeat(64)));
+        let group = ProcessGroup {
+            kind: ProcessKind::Gateway,
+            urls: vec![name.clone(), url("http://192.0.2.9:8509")],
+            token: String::new().into(),
+        };
+        let directory = ProcessDirectory::new(vec![group.clone()]).expect("a client");
+        let names = || {
+            let all = directory.all().into_iter();
+            all.map(|process| process.name).collect::<Vec<_>>()
+        };
+        let found = ["http://192.0.2.1:8509", "http://192.0.2.2:8509"];
+        let mut replicas: Vec<_> = found
+            .map(|found| Process::at(&group, &name, url(found)))
+            .into();
+        replicas.push(Process::at(&group, &group.urls[1], group.urls[1].clone()));
+        *directory.replicas.write() = replicas;
+        let before = names();
+        assert_eq!(before.len(), 3);
+        directory.resolve().await;
+        assert_eq!(names(), before);
+    }
 
     #[test]
     fn segments_that_select_another_route_are_found() {

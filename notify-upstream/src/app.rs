@@ -68,12 +68,12 @@ pub struct App {
 }
 
 /// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
-/// before and twice after it. A service manager must wait longer before it kills the process.
+/// before and three times after it. A service manager must wait longer before it kills the process.
 pub const MAX_SHUTDOWN_DURATION: Duration =
-    Duration::from_secs(MAX_CALL_DURATION.as_secs() + 3 * FINAL_WRITE_TIMEOUT.as_secs());
+    Duration::from_secs(MAX_CALL_DURATION.as_secs() + 4 * FINAL_WRITE_TIMEOUT.as_secs());
 
-/// Maximum wait for pending submissions and claims at shutdown, and again for the last results and
-/// for the retirement of the lease.
+/// Maximum wait for pending submissions and claims at shutdown, and again for the last results, for
+/// the retirement of the lease, and for suppressed addresses.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl App ===
@@ -196,6 +196,7 @@ impl App {
                 stop,
             ));
         }
+        let suppression = Arc::clone(&self.service.suppression);
         let router = crate::http::router(self.service);
         let telemetry = RequestTelemetry::new(self.metrics.http(), self.tracer);
         let stop = shutdown.clone();
@@ -213,8 +214,18 @@ impl App {
         let (first, ()) = tokio::join!(first.drain(), others_closed);
         background_stop.cancel();
         background.shutdown().await;
+        write_suppressed(&suppression).await;
         first.close().await;
         span_export.finish().await;
+    }
+}
+
+/// Writes the addresses that were suppressed since the last round of maintenance.
+async fn write_suppressed(suppression: &SuppressionCache) {
+    match tokio::time::timeout(FINAL_WRITE_TIMEOUT, suppression.flush()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "suppressed addresses not stored"),
+        Err(_) => tracing::warn!(error = "timeout", "suppressed addresses not stored"),
     }
 }
 

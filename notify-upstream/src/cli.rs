@@ -357,7 +357,7 @@ async fn open_shard(shard: ShardNumber, url: &str) -> Result<Store, Exit> {
 
 async fn open_database(url: &str) -> Result<Store, Exit> {
     let database = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await?;
-    Store::open(&database, 3).await
+    Store::open_migrated(&database, 3).await
 }
 
 fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {

@@ -33,7 +33,8 @@ pub(crate) use database::DatabaseConfig;
 pub struct Config {
     /// Address of the API. Default `127.0.0.1:8502`, reached through the gateway.
     pub listen: SocketAddr,
-    /// Admin listener for `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8511`.
+    /// Admin listener for `/livez`, `/readyz`, `/metrics` and, with a secret, the routes under
+    /// `/admin/`. Default `127.0.0.1:8511`.
     pub admin: AdminListener,
     /// Log format and filter. Default JSON at `info`.
     pub(crate) log: Log,

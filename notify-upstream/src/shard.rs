@@ -124,9 +124,17 @@ impl Shards {
     /// Returns the shard of a notification.
     ///
     /// # Errors
-    /// 503 if the shard is not configured here, which other replicas may know, or not open yet.
+    /// 404 if the shard is not configured: nothing is accepted in a shard before all replicas know it.
+    /// 503 if it is not open yet, or is down: shard 0 excepted, without which no replica is ready.
     pub(crate) fn of(&self, id: NotificationId) -> Result<&Shard, Problem> {
-        self.get(id.shard())
+        if usize::from(id.shard()) >= self.slots.len() {
+            return Err(Code::NotFound.into());
+        }
+        let shard = self.get(id.shard())?;
+        if shard.number != 0 && !shard.availability.is_up() {
+            return Err(unavailable(shard.number, "it is down"));
+        }
+        Ok(shard)
     }
 
     /// Returns the shards that are open.
@@ -137,7 +145,7 @@ impl Shards {
     fn get(&self, number: ShardNumber) -> Result<&Shard, Problem> {
         let slot = self.slots.get(usize::from(number));
         let shard = slot.and_then(OnceLock::get);
-        shard.ok_or_else(|| unavailable(number, "it is not configured or not open"))
+        shard.ok_or_else(|| unavailable(number, "it is not open"))
     }
 
     /// Returns a shard for a notification without a key: the next one that is available.
@@ -161,9 +169,9 @@ impl Shards {
     /// Returns the shard for a notification with an idempotency key.
     ///
     /// Shards are ranked by a hash of creator, key and number. The first one that accepts is
-    /// responsible. Before a change of `accept` it may have been another: one of a higher rank that
-    /// does not accept any more, or, if the shard is new or accepts again, the one that follows.
-    /// Those are looked up as well for as long as a key lives.
+    /// responsible. Another one may have been responsible before a change of `accept`: one of a higher
+    /// rank that does not accept any more, or, if the shard is new or accepts again, the next one.
+    /// These are looked up as well for the lifetime of a key.
     ///
     /// # Errors
     /// 503 if one of these shards is not open or is down: a second notification could be accepted

@@ -97,7 +97,7 @@ impl From<&StoreError> for Problem {
     fn from(error: &StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) => Code::Unavailable.into(),
-            StoreError::ShardUnavailable { shard, .. } => Problem::new(Code::Unavailable)
+            StoreError::ShardUnavailable { shard, .. } => Problem::new(Code::ShardUnavailable)
                 .detail(format!("shard {shard} of the database is not available")),
             StoreError::Refused(_) => Code::Internal.into(),
         }
@@ -112,6 +112,15 @@ impl From<sqlx::Error> for StoreError {
             Self::Refused(error)
         }
     }
+}
+
+fn expect_shard(found: ShardNumber, number: ShardNumber, label: &str) -> Result<(), Exit> {
+    if found == number {
+        return Ok(());
+    }
+    Err(Exit::usage(format!(
+        "database.shards.{number}: {label} is shard {found}: each database is in the list once, and the order must not change"
+    )))
 }
 
 type StoreResult<T> = Result<T, StoreError>;
@@ -139,8 +148,11 @@ delegate! {
     pub(crate) fn idempotency_record(creator: &str, key: &str) -> Option<IdempotencyRecord>;
     /// Returns whether notifications were accepted within a period, after it, and at any time.
     pub(crate) fn acceptance_age(period: Range<Timestamp>) -> AcceptanceAge;
-    /// Returns the id of the newest notification, which names the shard that the store was used as.
-    pub(crate) fn newest_id() -> Option<NotificationId>;
+    /// Makes the database that shard, unless it is one already. Returns the number of the shard that
+    /// it is.
+    pub(crate) fn claim_shard(number: ShardNumber) -> ShardNumber;
+    /// Returns the number of the shard that the database is, if it is any.
+    pub(crate) fn shard_number() -> Option<ShardNumber>;
     /// Deletes idempotency keys used before `before`, and returns their number.
     pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
     /// Claims the next rows of a lane beyond the cursor of the claim, in order.
@@ -230,6 +242,15 @@ impl Store {
         Ok(Self::unmigrated(database, connections))
     }
 
+    /// Opens the store of commands, which do not migrate its tables.
+    ///
+    /// # Errors
+    /// Exit code 69 if the database is unavailable, or its tables are not those of this binary.
+    pub(crate) async fn open_migrated(database: &Database, connections: u32) -> Result<Self, Exit> {
+        database.verify_schema(&MIGRATIONS).await?;
+        Ok(Self::unmigrated(database, connections))
+    }
+
     /// Creates the store without changing the database, which may have no tables yet.
     pub(crate) fn unmigrated(database: &Database, connections: u32) -> Self {
         Self(match database {
@@ -238,19 +259,24 @@ impl Store {
         })
     }
 
-    /// Checks that the database was not used as another shard: ids and keys would not be found.
+    /// Checks that the database is not another shard: ids and keys would not be found.
     ///
     /// # Errors
-    /// Exit code 64 if it was; 69 if the store is unavailable.
+    /// Exit code 64 if it is; 69 if the store is unavailable.
     pub(crate) async fn check_shard(&self, number: ShardNumber, label: &str) -> Result<(), Exit> {
-        let newest = self.newest_id().await;
-        let newest = newest.map_err(|error| Exit::unavailable(error.to_string()))?;
-        match newest.map(NotificationId::shard) {
-            Some(found) if found != number => Err(Exit::usage(format!(
-                "database.shards.{number}: {label} has the notifications of shard {found}: the order of the list must not change"
-            ))),
-            Some(_) | None => Ok(()),
-        }
+        let found = self.shard_number().await;
+        let found = found.map_err(|error| Exit::unavailable(error.to_string()))?;
+        expect_shard(found.unwrap_or(number), number, label)
+    }
+
+    /// As [`Store::check_shard`], and makes an unused database that shard.
+    ///
+    /// # Errors
+    /// Exit code 64 if it is another shard; 69 if the store is unavailable.
+    pub(crate) async fn use_as_shard(&self, number: ShardNumber, label: &str) -> Result<(), Exit> {
+        let found = self.claim_shard(number).await;
+        let found = found.map_err(|error| Exit::unavailable(error.to_string()))?;
+        expect_shard(found, number, label)
     }
 
     /// Returns the order of the oldest row of each lane that can be claimed. The saved low watermarks

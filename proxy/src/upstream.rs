@@ -357,11 +357,12 @@ impl UpstreamPool {
             .ok_or(NoEndpoint::AtCapacity)
     }
 
-    /// Records a response head, received `micros` after the choice of its address.
+    /// Records a response head, received `micros` after the choice of its address, and whether it
+    /// counts as a failure of the address.
     pub(crate) fn note_response(
         &self,
         endpoint: &Endpoint,
-        status: u16,
+        is_failure: bool,
         micros: u64,
         now: Instant,
     ) {
@@ -369,7 +370,7 @@ impl UpstreamPool {
         if let Some(hedging) = &self.hedging {
             hedging.note_response(micros);
         }
-        if (502..=504).contains(&status) {
+        if is_failure {
             self.note_failure(endpoint, FailureCause::UpstreamStatus, now);
         } else {
             endpoint.note_success(micros, &self.config.outlier, self.ms_at(now));

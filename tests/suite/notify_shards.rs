@@ -217,11 +217,11 @@ async fn lost_shard_degrades_and_the_others_continue() {
         .find(|id| shard_of(id) == 1)
         .expect("one of two");
     let status = cluster.status(&replica.url, lost).await;
-    assert_eq!(status["code"], "unavailable", "{status}");
+    assert_eq!(status["code"], "shard_unavailable", "{status}");
     let (status, problem) = cluster.list(&replica, None).await;
     assert_eq!(
         (status.as_u16(), &problem["code"]),
-        (503, &json!("unavailable"))
+        (503, &json!("shard_unavailable"))
     );
     let detail = "shard 1 of the database is not available";
     assert_eq!(problem["detail"], detail);
@@ -235,7 +235,7 @@ async fn lost_shard_degrades_and_the_others_continue() {
     let status = cluster.status(&later.url, lost).await;
     assert_eq!(
         (&status["code"], &status["detail"]),
-        (&json!("unavailable"), &json!(detail))
+        (&json!("shard_unavailable"), &json!(detail))
     );
     servers[1].restart().await;
     for replica in [&replica, &later] {
@@ -395,8 +395,11 @@ async fn wrong_list_of_shards_ends_the_start() {
     assert_ne!(repeated, urls[0]);
     let malformed = "postgres://127.0.0.1:port/notify";
     for (urls, expected) in [
-        (exchanged, "has the notifications of shard 1"),
-        ([urls[0], &repeated], "has the notifications of shard 0"),
+        (exchanged, "is shard 1: each database is in the list once"),
+        (
+            [urls[0], &repeated],
+            "is shard 0: each database is in the list once",
+        ),
         ([urls[0], malformed], "not a PostgreSQL URL"),
     ] {
         cluster.use_shards(&urls, "");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
 
-use super::{Database, postgres};
+use super::{Database, is_unavailable, postgres};
 use crate::exit::Exit;
 
 /// Maximum time for all migrations of a service, including the wait for another process that
@@ -72,6 +72,38 @@ pub(super) async fn run(database: &Database, migrations: &Migrations) -> Result<
         ),
     };
     Err(exit_error(&label, &reason))
+}
+
+/// Verifies that all migrations were applied.
+pub(super) async fn verify(database: &Database, migrations: &Migrations) -> Result<(), Exit> {
+    let (owner, known) = (migrations.owner, newest(steps(database, migrations)));
+    let sql = AssertSqlSafe(newer_migrations_query(owner));
+    let found: Result<Vec<NewerMigration>, _> = match database {
+        Database::Postgres(pool) => {
+            let query = sqlx::query_as(sql).bind(known - 1);
+            query.fetch_all(&pool.for_background()).await
+        }
+        Database::Sqlite(sqlite) => {
+            let query = sqlx::query_as(sql).bind(known - 1);
+            query.fetch_all(&sqlite.readers).await
+        }
+    };
+    let outcome = match found {
+        Ok(found) => match found.split_first() {
+            Some(((version, _), newer)) if *version == known => check_newer(newer, owner, known),
+            Some(_) | None => Err(outdated(owner)),
+        },
+        // The table does not exist.
+        Err(error @ sqlx::Error::Database(_)) if !is_unavailable(&error) => Err(outdated(owner)),
+        Err(error) => Err(postgres::one_line(&error)),
+    };
+    outcome.map_err(|reason| exit_error(&database.label(), &reason))
+}
+
+fn outdated(owner: &str) -> String {
+    format!(
+        "the schema of {owner} lacks migrations of this binary: start the service of this release first, which applies them"
+    )
 }
 
 /// Verifies that the store accepts a write and that the schema supports this binary. The write sets

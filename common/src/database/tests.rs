@@ -85,6 +85,33 @@ async fn two_services_share_a_database_and_restart_changes_nothing() {
 }
 
 #[tokio::test]
+async fn verification_of_the_schema_changes_nothing() {
+    for test in testing::both().await {
+        let verify = async |migrations| {
+            let verified = test.database.verify_schema(migrations).await;
+            verified.map_err(|exit| exit.message().to_owned())
+        };
+        for _ in 0..2 {
+            let reason = verify(&SECOND).await.expect_err("there are no tables");
+            assert!(reason.contains("lacks migrations"), "{reason}");
+        }
+        test.database.migrate(&SECOND).await.expect("fresh");
+        verify(&SECOND).await.expect("it is up to date");
+        for _ in 0..2 {
+            let reason = verify(&SECOND_EXPANDED).await.expect_err("one is missing");
+            assert!(reason.contains("lacks migrations"), "{reason}");
+        }
+        let expanded = test.database.migrate(&SECOND_EXPANDED).await;
+        expanded.expect("the next release migrates");
+        verify(&SECOND).await.expect("the schema is supported");
+        let contracted = test.database.migrate(&SECOND_CONTRACTED).await;
+        contracted.expect("a later release migrates");
+        let reason = verify(&SECOND).await.expect_err("it is not supported");
+        assert!(reason.contains("start a newer binary"), "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn concurrent_replicas_migrate_once() {
     let test = testing::postgres().await;
     let start = |_| {

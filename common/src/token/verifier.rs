@@ -434,7 +434,7 @@ fn log_operator_fault(
 
 impl std::fmt::Debug for PreparedIssuers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared")
+        f.debug_struct("PreparedIssuers")
             .field("issuers", &self.0.len())
             .finish_non_exhaustive()
     }

@@ -136,7 +136,7 @@ impl StoreSettings {
     ) -> Result<(Database, Store), Exit> {
         let opened = Database::open(url, self.options.clone()).await?;
         let store = Store::open(&opened, self.queue_connections).await?;
-        store.check_shard(number, &opened.label()).await?;
+        store.use_as_shard(number, &opened.label()).await?;
         let now = clock.now();
         let retention_ms = i64::try_from(self.retention.as_millis()).unwrap_or(i64::MAX);
         let keep_from = Timestamp(now.0 - retention_ms);

@@ -73,14 +73,14 @@ impl AttemptFailure {
     /// one could be written.
     #[must_use]
     pub(crate) fn attempts_exhausted() -> Self {
-        Self::permanent("attempts_spent")
+        Self::permanent("attempts_exhausted")
     }
 
     /// Creates the failure of a notification for which no provider could be called within the retry
     /// window.
     #[must_use]
     pub(crate) fn circuit_open() -> Self {
-        Self::of(FailureClass::Transient, "provider_left_alone")
+        Self::of(FailureClass::Transient, "circuit_open")
     }
 
     pub(super) fn permanent(code: &str) -> Self {

@@ -81,11 +81,19 @@ pub(crate) struct CallRequest<'a> {
 pub(crate) struct CallPermit<'a> {
     pooled: &'a PooledProvider,
     codes: &'a ErrorCodeTable,
-    /// Whether the call is the probe of a half-open circuit breaker.
-    is_probe: bool,
+    /// Present if the call is the probe of a half-open circuit breaker.
+    probe: Option<Probe<'a>>,
     source: CallSource,
     _share: ShareGuard,
     _slot: CallSlot,
+}
+
+/// The probe of a half-open circuit breaker. If it is dropped without an outcome, the next call is the
+/// probe.
+#[derive(Debug)]
+struct Probe<'a> {
+    breaker: &'a ProviderCircuitBreaker,
+    has_outcome: bool,
 }
 
 /// The reason why no provider can be called.
@@ -141,16 +149,15 @@ impl ProviderPool {
             ..
         } = *request;
         let (pooled, is_probe) = choose(self.channels.get(request.channel), request)?;
+        let probe = is_probe.then(|| Probe {
+            breaker: &pooled.breaker,
+            has_outcome: false,
+        });
         let share = pooled
             .shares
             .acquire(&pooled.provider, message.to, caller, priority)
             .await;
-        let Some(share) = share else {
-            if is_probe {
-                pooled.breaker.release_probe();
-            }
-            return Err(CallRejection::CircuitOpen(Duration::ZERO));
-        };
+        let share = share.ok_or(CallRejection::CircuitOpen(Duration::ZERO))?;
         let slot = pooled.limiter.acquire(priority).await;
         let source = CallSource {
             caller: caller.to_owned(),
@@ -159,7 +166,7 @@ impl ProviderPool {
         Ok(CallPermit {
             pooled,
             codes: &self.codes,
-            is_probe,
+            probe,
             source,
             _share: share,
             _slot: slot,
@@ -221,7 +228,7 @@ impl CallPermit<'_> {
     /// call waited for its permit.
     #[must_use]
     pub(crate) fn is_stale(&self) -> bool {
-        !self.is_probe && self.pooled.state() != BreakerState::Closed
+        self.probe.is_none() && self.pooled.state() != BreakerState::Closed
     }
 
     /// Calls the provider and records the outcome in the circuit breaker.
@@ -229,10 +236,10 @@ impl CallPermit<'_> {
     /// # Errors
     /// The provider refused the message or did not answer in time.
     pub(crate) async fn send(
-        self,
+        mut self,
         message: &OutgoingMessage<'_>,
     ) -> Result<SentMessage, CallFailure> {
-        if self.is_probe {
+        if self.probe.is_some() {
             self.pooled.status.record_probe();
         }
         let started_at = Instant::now();
@@ -248,17 +255,26 @@ impl CallPermit<'_> {
         }
     }
 
-    fn record(&self, refusal: Option<&ProviderRefusal>, took: Duration, id: NotificationId) {
-        let breaker = &self.pooled.breaker;
-        match CallOutcome::of(refusal) {
-            Some(outcome) => {
-                self.pooled.status.record_call(outcome, refusal, took, id);
-                if let Some(change) = breaker.record(outcome, &self.source) {
-                    self.pooled.status.record_transition(change, refusal);
-                }
-            }
-            None if self.is_probe => breaker.release_probe(),
-            None => {}
+    fn record(&mut self, refusal: Option<&ProviderRefusal>, took: Duration, id: NotificationId) {
+        let Some(outcome) = CallOutcome::of(refusal) else {
+            return;
+        };
+        self.pooled.status.record_call(outcome, refusal, took, id);
+        if let Some(change) = self.pooled.breaker.record(outcome, &self.source) {
+            self.pooled.status.record_transition(change, refusal);
+        }
+        if let Some(probe) = &mut self.probe {
+            probe.has_outcome = true;
+        }
+    }
+}
+
+// === impl Probe ===
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        if !self.has_outcome {
+            self.breaker.release_probe();
         }
     }
 }

@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::log_limit::LogLimit;
+use postern_common::log_limited;
 
 use crate::address::{self, Address, AddressHash};
 use crate::delivery::report::ProviderReport;
@@ -20,14 +21,16 @@ use crate::store::{Store, StoreError, Stores, SuppressionChange, SuppressionRow}
 pub(crate) struct SuppressionCache {
     store: Store,
     clock: Clock,
-    cached: RwLock<HashSet<(i16, [u8; 32])>>,
-    /// Maximum number of cached entries.
+    known: RwLock<HashSet<(i16, AddressHash)>>,
+    /// Maximum number of known entries.
     max_cached: usize,
     /// Whether the lists exceed the cache; then the store is asked about addresses that are not
     /// cached.
     overflows: AtomicBool,
     read_position: Mutex<ReadPosition>,
     pending: Mutex<Vec<SuppressionRow>>,
+    /// Held while pending additions are written.
+    flushing: tokio::sync::Mutex<()>,
     /// Number of addresses added since [`SuppressionCache::take_added`].
     added: AtomicU64,
     log_limit: LogLimit,
@@ -54,6 +57,8 @@ pub(crate) enum SuppressionList {
 const UNSUBSCRIBED_OFFSET: i16 = 8;
 /// Maximum number of cached addresses, which use 64 MB.
 const MAX_CACHED_ADDRESSES: usize = 1_000_000;
+/// Maximum number of additions that wait to be written, while the store is unavailable.
+const MAX_PENDING_ADDITIONS: usize = 10_000;
 /// Maximum number of additions that are logged per 10 s.
 const MAX_LOGGED_ADDITIONS: u32 = 5;
 /// Rows of one page, unless more have the same timestamp.
@@ -77,12 +82,13 @@ impl SuppressionCache {
             overflows: AtomicBool::new(false),
             store,
             clock,
-            cached: RwLock::default(),
+            known: RwLock::default(),
             read_position: Mutex::new(ReadPosition {
                 additions: Timestamp(0),
                 removals: Timestamp(0),
             }),
             pending: Mutex::default(),
+            flushing: tokio::sync::Mutex::default(),
             added: AtomicU64::new(0),
             log_limit: LogLimit::with_burst(MAX_LOGGED_ADDITIONS),
         }
@@ -102,16 +108,29 @@ impl SuppressionCache {
     }
 
     async fn is_listed(&self, kind: i16, address: &Address) -> Result<bool, StoreError> {
-        if self.is_cached(kind, address) {
+        if self.is_known(kind, address) {
             return Ok(true);
         }
         Ok(self.overflows.load(Ordering::Relaxed)
             && Box::pin(self.store.is_suppressed(kind, &address.hash())).await?)
     }
 
-    fn is_cached(&self, kind: i16, address: &Address) -> bool {
-        let cached = self.cached.read();
-        !cached.is_empty() && cached.contains(&(kind, address.hash()))
+    fn is_known(&self, kind: i16, address: &Address) -> bool {
+        let known = self.known.read();
+        !known.is_empty() && known.contains(&(kind, address.hash()))
+    }
+
+    /// Keeps an entry, unless the maximum is reached: then the store is asked. Returns whether it is
+    /// new here.
+    fn remember(&self, known: &mut HashSet<(i16, AddressHash)>, entry: (i16, AddressHash)) -> bool {
+        if known.len() < self.max_cached {
+            return known.insert(entry);
+        }
+        let is_new = !known.contains(&entry);
+        if is_new {
+            self.overflows.store(true, Ordering::Relaxed);
+        }
+        is_new
     }
 
     /// Adds an address. The next [`SuppressionCache::flush`] writes it to the store.
@@ -122,7 +141,8 @@ impl SuppressionCache {
     /// Adds an address by its hash.
     pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
         let kind = SuppressionList::Suppressed.kind(channel);
-        if self.cached.write().insert((kind, hash)) {
+        let is_new = self.remember(&mut self.known.write(), (kind, hash));
+        if is_new {
             self.added.fetch_add(1, Ordering::Relaxed);
             if let Some(suppressed) = self.log_limit.admit() {
                 let channel = channel.as_str();
@@ -130,12 +150,15 @@ impl SuppressionCache {
             }
         }
         let mut pending = self.pending.lock();
-        if pending.len() < 10_000 {
+        if pending.len() < MAX_PENDING_ADDITIONS {
             pending.push(SuppressionRow {
                 kind,
                 address: hash.to_vec(),
                 reason: reason.to_owned(),
             });
+        } else {
+            drop(pending);
+            log_limited!(warn, "suppressed address not stored, too many are waiting");
         }
     }
 
@@ -144,10 +167,10 @@ impl SuppressionCache {
         self.added.swap(0, Ordering::Relaxed)
     }
 
-    /// Returns the number of cached entries of both lists.
+    /// Returns the number of known entries of both lists.
     #[must_use]
     pub(crate) fn cached(&self) -> usize {
-        self.cached.read().len()
+        self.known.read().len()
     }
 
     /// Returns whether the owner of an address has unsubscribed.
@@ -178,8 +201,10 @@ impl SuppressionCache {
             })
             .collect();
         self.store.suppress(&rows, self.clock.now()).await?;
-        let mut cached = self.cached.write();
-        cached.extend(addresses.iter().map(|hash| (kind, *hash)));
+        let mut known = self.known.write();
+        for hash in addresses {
+            self.remember(&mut known, (kind, *hash));
+        }
         Ok(())
     }
 
@@ -209,10 +234,10 @@ impl SuppressionCache {
         if ids.is_empty() {
             return Ok(());
         }
-        let (cached, outcome) = stores.read_available(&ids).await;
+        let (snapshots, outcome) = stores.read_available(&ids).await;
         for (report, id, hash) in dead {
-            if let Some(snapshot) = cached.iter().find(|snapshot| snapshot.id == id)
-                && snapshot.addresses().any(|cached| cached == hash)
+            if let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == id)
+                && snapshot.addresses().any(|sent_to| sent_to == hash)
             {
                 let reason = report.code.as_deref().unwrap_or("bounced");
                 self.add_hash(snapshot.record.lane.channel, hash, reason);
@@ -226,6 +251,7 @@ impl SuppressionCache {
     /// # Errors
     /// The store is unavailable; the next call retries.
     pub(crate) async fn flush(&self) -> Result<(), StoreError> {
+        let _flushing = self.flushing.lock().await;
         let pending = self.pending.lock().clone();
         if !pending.is_empty() {
             self.store.suppress(&pending, self.clock.now()).await?;
@@ -258,11 +284,11 @@ impl SuppressionCache {
         let rows = self.store.removals_since(since, page).await?;
         let next_read_position = since.max(next_read_position(&rows, page));
         self.read_position.lock().removals = next_read_position;
-        let mut cached = self.cached.write();
+        let mut known = self.known.write();
         let is_full = is_full(&rows, page);
         for row in rows {
             if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
-                cached.remove(&(row.kind, hash));
+                known.remove(&(row.kind, hash));
             }
         }
         Ok(is_full)
@@ -274,17 +300,11 @@ impl SuppressionCache {
         let rows = self.store.additions_since(since, page).await?;
         let next_read_position = since.max(next_read_position(&rows, page));
         self.read_position.lock().additions = next_read_position;
-        let mut cached = self.cached.write();
+        let mut known = self.known.write();
         let is_full = is_full(&rows, page);
         for row in rows {
-            let Ok(hash) = <[u8; 32]>::try_from(row.address) else {
-                continue;
-            };
-            let kind = row.kind;
-            if cached.len() < self.max_cached {
-                cached.insert((kind, hash));
-            } else if !cached.contains(&(kind, hash)) {
-                self.overflows.store(true, Ordering::Relaxed);
+            if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
+                self.remember(&mut known, (row.kind, hash));
             }
         }
         Ok(is_full)

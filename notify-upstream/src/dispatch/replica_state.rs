@@ -52,7 +52,7 @@ impl ReplicaState {
         self.next_due_ms.fetch_min(at.0, Ordering::AcqRel);
     }
 
-    /// Returns whether a known delayed row is due, and forgets it in that case.
+    /// Returns whether a known delayed row is due, and clears the due time if so.
     pub(crate) fn take_due(&self, now: Timestamp) -> bool {
         let is_due = self.next_due_ms.load(Ordering::Acquire) <= now.0;
         if is_due {

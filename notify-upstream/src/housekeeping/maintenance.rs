@@ -104,7 +104,7 @@ impl StoreMaintenance {
     }
 
     /// Returns whether changes of the suppression lists have to be read: some were announced, an
-    /// announcement may have been missed, or none arrived for half a minute.
+    /// announcement may have been missed, or this is a 15th round (every 30 s).
     fn is_suppression_sync_due(&self, round: u64) -> bool {
         let replica = self.dispatch_state.replica();
         replica.take_suppression_changed()

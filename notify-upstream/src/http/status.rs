@@ -98,7 +98,7 @@ pub(super) async fn cancel_notification(
     match (outcome, view.status) {
         (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => Ok(view),
         (CancelResult::TooLate, _) => Err(Problem::new(Code::NotCancellable)
-            .detail("it was begun already; GET the notification to see where it stands")),
+            .detail("delivery has started; GET the notification for its status")),
     }
 }
 

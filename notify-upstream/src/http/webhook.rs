@@ -50,11 +50,12 @@ pub(super) async fn receive(
     {
         return Err(rejection(&service, &provider, WebhookRejection::Signature));
     }
+    let stores = service.shards.stores();
     let receipts: Vec<_> = reports
         .iter()
         .filter_map(|report| report.receipt(&provider, now))
+        .filter(|receipt| stores.has(receipt.id.shard()))
         .collect();
-    let stores = service.shards.stores();
     let saved = stores.save_receipts(&receipts).await;
     // If a shard is down, the reports for others have their effect all the same: the provider
     // repeats the request for hours, and possibly in vain.
@@ -65,6 +66,9 @@ pub(super) async fn receive(
     }
     if let Err(error) = service.suppression.apply_reports(stores, &reports).await {
         tracing::debug!(%error, "address suppression failed");
+    }
+    if let Err(error) = service.suppression.flush().await {
+        tracing::debug!(%error, "suppressed addresses are written later");
     }
     if !receipts.is_empty() {
         let new = saved.map_err(|error| unavailable(&error))?;

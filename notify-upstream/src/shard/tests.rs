@@ -249,12 +249,12 @@ async fn key_is_refused_while_its_shard_is_not_open() {
         })
         .map(|outcome| format!("{outcome:?}"))
         .collect();
-    let expected = ["Err(Unavailable)", "Ok(0)"].map(str::to_owned);
+    let expected = ["Err(ShardUnavailable)", "Ok(0)"].map(str::to_owned);
     assert_eq!(outcomes, expected.into());
 }
 
 #[tokio::test]
-async fn id_of_an_unknown_shard_is_unavailable_and_not_unknown() {
+async fn id_of_a_shard_that_is_not_open_is_unavailable() {
     let test = TestShards::new(2, &[0, 1]).await;
     let id = |shard| {
         let sequence = OrderSequence::of_shard(Clock::manual(START), shard);
@@ -264,11 +264,14 @@ async fn id_of_an_unknown_shard_is_unavailable_and_not_unknown() {
     for known in [id(0), old] {
         assert_eq!(test.shards.of(known).expect("open").number, 0);
     }
+    let problem = test.shards.of(id(1)).expect_err("it is not open");
+    assert_eq!(problem.code(), Code::ShardUnavailable);
+    let detail = "shard 1 of the database is not available";
+    assert_eq!(problem.to_json("")["detail"], detail);
+    // Anybody can ask for an id with any number: that is no outage.
+    let problem = test.shards.of(id(2)).expect_err("it is not configured");
+    assert_eq!(problem.code(), Code::NotFound);
     for (shard, state) in [(1, "not open"), (2, "not configured")] {
-        let problem = test.shards.of(id(shard)).expect_err(state);
-        let detail = format!("shard {shard} of the database is not available");
-        assert_eq!(problem.code(), Code::Unavailable);
-        assert_eq!(problem.to_json("")["detail"], detail, "{state}");
         let read = test.shards.stores().read(&[id(shard)]).await;
         assert!(read.expect_err(state).is_outage());
     }

@@ -41,6 +41,12 @@ impl Stores {
         self.0.len()
     }
 
+    /// Returns whether a shard is configured.
+    #[must_use]
+    pub(crate) fn has(&self, shard: ShardNumber) -> bool {
+        usize::from(shard) < self.0.len()
+    }
+
     /// Returns the store of shard 0, which has the suppression lists, the pauses of providers and
     /// the webhook tokens.
     #[must_use]

@@ -1,6 +1,6 @@
 //! A problem as a page, for a person in front of a browser.
 //!
-//! The page stands for itself: one style, no script, nothing loaded. Its policy permits just that
+//! The page is self-contained: one style, no script, nothing loaded. Its policy permits just that
 //! style, by hash.
 
 use std::sync::LazyLock;
@@ -78,7 +78,7 @@ fn advice(status: StatusCode) -> &'static str {
             "You are not permitted to open this. If you should be, ask the operator of this service."
         }
         404 | 405 => "Check the address, or go back to the page that brought you here.",
-        408 | 429 | 500..=599 => {
+        429 | 500..=599 => {
             "Try again in a moment. If it happens again, tell the operator of this service the \
              request below."
         }

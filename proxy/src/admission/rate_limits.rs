@@ -1,6 +1,5 @@
 //! Rate limits of requests.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use postern_common::cache::Cache;
 use postern_common::network::client_limit_key;
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
+use sha2::{Digest, Sha256};
 
 use crate::admission::report_only::{self, DryRun};
 use crate::config::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimitKey, Route};
@@ -203,26 +203,22 @@ async fn count_in_store(
     index: usize,
 ) -> Option<Result<(), Problem>> {
     let limit = &route.settings.limits[index];
-    // All gateways must compute the same key, so that this hash has no random seed.
-    let mut hasher = DefaultHasher::new();
-    (route.name.as_str(), index).hash(&mut hasher);
-    match limit.by {
-        RateLimitKey::Address => {
-            client_limit_key(ctx.client_address?).hash(&mut hasher);
-        }
-        RateLimitKey::Principal => {
-            ctx.caller
-                .as_ref()
-                .map(|caller| (caller.issuer(), caller.subject()))
-                .hash(&mut hasher);
-        }
-        RateLimitKey::Route => {}
-    }
+    // All gateways, whatever their release, must compute the same key.
+    let counted_for = match limit.by {
+        RateLimitKey::Address => client_limit_key(ctx.client_address?).to_string(),
+        RateLimitKey::Principal => ctx
+            .caller
+            .as_ref()
+            .map(|caller| format!("{}|{}", caller.issuer(), caller.subject()))
+            .unwrap_or_default(),
+        RateLimitKey::Route => String::new(),
+    };
+    let digest = Sha256::digest(format!("{}\n{index}\n{counted_for}", route.name));
     let window_ms = i64::try_from(limit.per.as_millis())
         .unwrap_or(i64::MAX)
         .max(1);
     let now_ms = state.clock.now().0;
-    let key = format!("limit:{:016x}:{}", hasher.finish(), now_ms / window_ms);
+    let key = format!("limit:{}:{}", hex::encode(&digest[..8]), now_ms / window_ms);
     let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
     let max_requests = u64::from(limit.requests);
     let (exhausted_key, now) = (
@@ -252,14 +248,15 @@ async fn count_in_store(
         }
         return Some(Ok(()));
     }
-    ctx.rate_limit = Some(RateLimitStatus {
+    let status = RateLimitStatus {
         name: limit.by.as_str(),
         limit: limit.requests,
         window_s: round_up_seconds(limit.per).max(1),
         remaining: u32::try_from(max_requests.saturating_sub(counted)).unwrap_or(0),
         reset_s: left_ms.div_ceil(1000),
         is_route_limit: true,
-    });
+    };
+    announce(ctx, status);
     Some(if counted > max_requests {
         count_rejected(state, ctx, limit.by.as_str());
         Err(rate_limited(Duration::from_millis(left_ms)))
@@ -291,19 +288,23 @@ fn take_token(
         }
         return Ok(());
     }
-    let status = limit_status(rate, verdict, scope);
-    if ctx
-        .rate_limit
-        .is_none_or(|known| status.remaining <= known.remaining)
-    {
-        ctx.rate_limit = Some(status);
-    }
+    announce(ctx, limit_status(rate, verdict, scope));
     match verdict {
         RateDecision::Allowed { .. } => Ok(()),
         RateDecision::Refused { retry_after } => {
             count_rejected(state, ctx, scope.name);
             Err(rate_limited(retry_after))
         }
+    }
+}
+
+/// Keeps the status of the limit with the fewest remaining requests, for the response.
+fn announce(ctx: &mut RequestContext, status: RateLimitStatus) {
+    if ctx
+        .rate_limit
+        .is_none_or(|known| status.remaining <= known.remaining)
+    {
+        ctx.rate_limit = Some(status);
     }
 }
 

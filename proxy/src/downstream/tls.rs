@@ -24,7 +24,7 @@ pub(crate) struct AcceptedTls {
 /// section 3).
 ///
 /// # Errors
-/// The handshake failed, which the client has been told.
+/// The handshake failed; the client was sent an alert.
 pub(crate) async fn accept(tls: &ServerTls, stream: TcpStream) -> io::Result<Option<AcceptedTls>> {
     let hello = LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await?;
     if let Some(config) = tls.challenge(&hello.client_hello()).await {

@@ -73,23 +73,24 @@ pub(super) fn note_response_head(
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         return;
     }
-    if let Some(attempt) = &ctx.attempt {
-        let now = Instant::now();
-        let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
-        attempt
-            .pool
-            .note_response(&attempt.permit.endpoint, status.as_u16(), micros, now);
-        if let Some(deadline) = client.deadline() {
-            deadline.note_response_head(ctx.read_timeout(&attempt.pool), now);
-        }
-        ctx.upstream_latency_us = Some(micros);
-    }
     if is_error_status(status) {
         let code = response
             .headers
             .get(&PROBLEM_CODE)
             .and_then(|code| code.to_str().ok());
         ctx.upstream_code = code.and_then(Code::named);
+    }
+    if let Some(attempt) = &ctx.attempt {
+        let now = Instant::now();
+        let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
+        let is_failure = is_failure_of_address(status, ctx.upstream_code);
+        attempt
+            .pool
+            .note_response(&attempt.permit.endpoint, is_failure, micros, now);
+        if let Some(deadline) = client.deadline() {
+            deadline.note_response_head(ctx.read_timeout(&attempt.pool), now);
+        }
+        ctx.upstream_latency_us = Some(micros);
     }
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(connection) = client.connection()
@@ -99,6 +100,12 @@ pub(super) fn note_response_head(
         }
         connection.open_tunnel();
     }
+}
+
+/// Returns whether a response counts as a failure of the address that sent it. A shard that is down
+/// is down for all addresses, and each of them serves the rest.
+fn is_failure_of_address(status: StatusCode, code: Option<Code>) -> bool {
+    matches!(status.as_u16(), 502..=504) && code != Some(Code::ShardUnavailable)
 }
 
 /// Records the end of a response. The upstream's slot in flight is freed if it has received the

@@ -489,7 +489,7 @@ mod tests {
     fn panic_while_reading_makes_the_text_invalid() {
         let ReloadOutcome::Invalid(7, exit) = ReloadOutcome::of(7, || panic!("as a test wants it"))
         else {
-            panic!("it is not bad");
+            panic!("expected an invalid configuration");
         };
         assert!(
             exit.message().contains("defect of the gateway"),

@@ -7,7 +7,7 @@ use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
 #[tokio::test]
-async fn incomplete_head_is_answered_with_408() {
+async fn incomplete_head_is_answered_with_400() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "head_timeout = \"150ms\"", "").await;
     let mut silent = gateway.connect().await;
     assert!(silent.is_closed().await, "no first request");
@@ -165,7 +165,7 @@ async fn slow_reader_is_not_an_upstream_failure() {
     };
     tokio::time::timeout(STEP_TIMEOUT, over)
         .await
-        .expect("the client gets 408");
+        .expect("the client gets 400");
     let upstreams = gateway.admin_get("/upstreams").await;
     assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
 }

@@ -204,11 +204,11 @@ fn ejection_ends_early_after_successes() {
     let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
     let is_out = || back.status(2_000).ejected;
     (0..5).for_each(|_| pool.note_failure(&back, FailureCause::Reset, at(0)));
-    (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
+    (0..4).for_each(|_| pool.note_response(&back, false, 1_000, at(1_000)));
     pool.note_failure(&back, FailureCause::Reset, at(1_000));
-    (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
+    (0..4).for_each(|_| pool.note_response(&back, false, 1_000, at(1_000)));
     assert!(is_out(), "as many consecutive successes as failures");
-    pool.note_response(&back, 200, 1_000, at(1_000));
+    pool.note_response(&back, false, 1_000, at(1_000));
     assert!(!is_out());
 }
 
@@ -224,14 +224,14 @@ fn ejection_time_resets_after_recovery() {
         bad.status(9_999).ejected && !bad.status(10_000).ejected,
         "10 s"
     );
-    pool.note_response(&bad, 200, 1_000, at(11_000));
+    pool.note_response(&bad, false, 1_000, at(11_000));
     fail(12_000);
     assert!(
         bad.status(21_999).ejected && !bad.status(22_000).ejected,
         "10 s again after recovery"
     );
     // Requests that started before the ejection.
-    (0..9).for_each(|_| pool.note_response(&bad, 200, 1_000_000, at(13_000)));
+    (0..9).for_each(|_| pool.note_response(&bad, false, 1_000_000, at(13_000)));
     fail(23_000);
     assert!(
         bad.status(42_999).ejected && !bad.status(43_000).ejected,
@@ -248,8 +248,8 @@ fn slow_address_is_chosen_less() {
         Arc::clone(&pool.endpoints()[1]),
     );
     let now = Instant::now();
-    pool.note_response(&slow, 200, 5_000, now);
-    pool.note_response(&fast, 200, 2_000, now);
+    pool.note_response(&slow, false, 5_000, now);
+    pool.note_response(&fast, false, 2_000, now);
     assert_eq!(
         ports(&pool, 100),
         [0, 0, 100],
@@ -263,10 +263,10 @@ fn slow_address_is_chosen_less() {
         "two requests at the faster address take less time"
     );
     drop(held);
-    pool.note_response(&fast, 200, 50_000, now);
+    pool.note_response(&fast, false, 50_000, now);
     assert_eq!(ports(&pool, 100), [0, 100, 0], "a peak counts at once");
     for _ in 0..30 {
-        pool.note_response(&fast, 200, 1_000, now);
+        pool.note_response(&fast, false, 1_000, now);
     }
     assert_eq!(ports(&pool, 100), [0, 0, 100], "and decays");
 }

@@ -64,7 +64,7 @@ fn console(addresses: &Addresses) -> Part {
     }
 }
 
-/// What stands for an operator's own systems.
+/// The parts that replace an operator's own systems.
 fn development(addresses: &Addresses) -> [Part; 5] {
     let part = |name, purpose, address| Part {
         name,

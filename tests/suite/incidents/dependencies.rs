@@ -62,7 +62,9 @@ async fn lost_cache(services: &mut Services) {
     };
     refresh().await.problem(503, "unavailable");
     let shown = services.readiness("postern-auth", "cache").await;
-    services.prove("Redis is away", &before, &shown).await;
+    services
+        .prove("Redis is unavailable", &before, &shown)
+        .await;
     services.redis.restart().await;
     let surface = services.split.surface();
     until(

@@ -149,7 +149,7 @@ async fn rejected_tokens(gateway: &mut FaultyGateway) {
     );
     let shown = gateway.status_with("/jwks/status", "lastError").await;
     gateway
-        .prove("JWKS endpoint is away", &before, &shown)
+        .prove("JWKS endpoint is unavailable", &before, &shown)
         .await;
 }
 

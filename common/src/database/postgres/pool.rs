@@ -84,7 +84,7 @@ const MAX_LIFETIME: Duration = Duration::from_secs(3600);
 /// Maximum time for closing a connection cleanly.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Message of the panic if a released connection is used, which the API prevents by consuming it.
-const RELEASED_CONNECTION: &str = "a connection is given back by value";
+const RELEASED_CONNECTION: &str = "a released connection cannot be used";
 /// Delays between attempts to connect.
 const CONNECT_RETRY_DELAYS: Backoff =
     Backoff::new(Duration::from_millis(10), Duration::from_millis(400));

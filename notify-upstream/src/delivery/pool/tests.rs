@@ -241,14 +241,14 @@ async fn local_refusal_does_not_affect_the_circuit_breaker() {
         urgent: false,
         unsubscribe: false,
     };
+    let request = CallRequest {
+        channel: Channel::Email,
+        message: &message,
+        attempt: 1,
+        caller: "service:test",
+        priority: Priority::Normal,
+    };
     let refused = async || {
-        let request = CallRequest {
-            channel: Channel::Email,
-            message: &message,
-            attempt: 1,
-            caller: "service:test",
-            priority: Priority::Normal,
-        };
         let permit = providers.acquire(&request).await.expect("a provider");
         let CallFailure { refusal, .. } = permit.send(&message).await.expect_err("too long");
         assert_eq!(
@@ -280,6 +280,15 @@ async fn local_refusal_does_not_affect_the_circuit_breaker() {
         BreakerState::HalfOpen,
         "the probe was returned"
     );
+    // A notification that has expired meanwhile is not sent.
+    drop(providers.acquire(&request).await.expect("the probe"));
+    let probe = providers.acquire(&request).await;
+    let probe = probe.expect("an unused probe is returned");
+    assert!(
+        providers.acquire(&request).await.is_err(),
+        "there is one probe"
+    );
+    drop(probe);
 }
 
 #[test]

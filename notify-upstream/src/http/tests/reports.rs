@@ -8,7 +8,8 @@ use reqwest::Response;
 use super::*;
 use crate::address::hash;
 use crate::delivery::mail_token::TokenPurpose;
-use crate::notification::NotificationId;
+use crate::delivery::suppression::SuppressionList;
+use crate::notification::{Channel, NotificationId, OrderSequence};
 use crate::testing::{execute, welcome_with};
 
 /// The signature member of a Mailgun webhook.
@@ -141,6 +142,9 @@ async fn report_suppresses_only_the_address_of_its_notification() {
             served.post_webhook("mailgun", own).await.status().as_u16(),
             204
         );
+        let kind = SuppressionList::Suppressed.kind(Channel::Email);
+        let stored = store.is_suppressed(kind, &hash("ada@example.com")).await;
+        assert!(stored.expect("no error"), "before the response");
         let silenced = served.send_to("ada@example.com").await;
         assert_eq!(
             served.status_of(&silenced).await,
@@ -240,6 +244,22 @@ async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
                 .post_webhook(&format!("unsubscribe?token={token}"), click)
                 .await;
             assert_eq!(answer.status().as_u16(), status, "{token}");
+        }
+        served.shutdown.cancel();
+    }
+}
+
+/// Another system sends over the same account, with identifiers like those of a shard.
+#[tokio::test]
+async fn report_for_an_unknown_shard_is_accepted() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        let foreign = OrderSequence::of_shard(Clock::manual(START), 7);
+        let (_, id) = foreign.places(1).next().expect("one identifier");
+        let report = bounce(&mailgun("t7"), "e7", &id.to_string(), "ada@example.com");
+        for _ in 0..2 {
+            let response = served.post_webhook("mailgun", report.to_string()).await;
+            assert_eq!(response.status().as_u16(), 204);
         }
         served.shutdown.cancel();
     }

@@ -10,7 +10,7 @@ use postern_common::database::PostgresTransaction;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
-use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
+use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order, ShardNumber};
 use crate::store::read::RECORD;
 use crate::store::row::{
     AcceptanceAge, DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION,
@@ -33,7 +33,7 @@ const HAS_PARTITION: &str =
 
 /// Results, receipts and the live row are read in one snapshot, so that a row that moves between
 /// tables is seen once.
-const TRAIL: &str = "
+const READ_HISTORY: &str = "
 SELECT id, 0::int2 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id = ANY($1)
 UNION ALL
@@ -45,7 +45,7 @@ SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL, NULL, NULL
 ORDER BY 6, 3";
 
 /// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
-const RECEIVE: &str = "
+const SAVE_RECEIPTS: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
         row_number() OVER (PARTITION BY id, kind ORDER BY event_id) AS place_of_kind
@@ -130,7 +130,11 @@ impl Postgres {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        for row in sqlx::query(TRAIL).bind(ids).fetch_all(&self.urgent).await? {
+        for row in sqlx::query(READ_HISTORY)
+            .bind(ids)
+            .fetch_all(&self.urgent)
+            .await?
+        {
             if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
                 snapshot.history.push(rows::history_entry(&row)?);
             }
@@ -139,7 +143,7 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn save_receipts(&self, receipts: &[Receipt]) -> StoreResult<u64> {
-        let done = sqlx::query(RECEIVE)
+        let done = sqlx::query(SAVE_RECEIPTS)
             .bind(
                 receipts
                     .iter()
@@ -343,9 +347,20 @@ impl Postgres {
         })
     }
 
-    pub(in crate::store) async fn newest_id(&self) -> StoreResult<Option<NotificationId>> {
-        let sql = "SELECT id FROM notify_record ORDER BY id DESC LIMIT 1";
-        Ok(sqlx::query_scalar(sql).fetch_optional(&self.slow).await?)
+    pub(in crate::store) async fn claim_shard(
+        &self,
+        number: ShardNumber,
+    ) -> StoreResult<ShardNumber> {
+        let claim = "INSERT INTO notify_shard (number) VALUES ($1) ON CONFLICT DO NOTHING";
+        let claim = sqlx::query(claim).bind(i16::from(number));
+        let _result = claim.execute(&self.slow).await?;
+        Ok(self.shard_number().await?.unwrap_or(number))
+    }
+
+    pub(in crate::store) async fn shard_number(&self) -> StoreResult<Option<ShardNumber>> {
+        let query = sqlx::query_scalar("SELECT number FROM notify_shard");
+        let number: Option<i16> = query.fetch_optional(&self.slow).await?;
+        Ok(number.and_then(|number| number.try_into().ok()))
     }
 
     pub(in crate::store) async fn discard_dead_letters(

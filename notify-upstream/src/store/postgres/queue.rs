@@ -105,7 +105,7 @@ FROM unnest($1::uuid[], $2::int4[]) AS i(id, fence) CROSS JOIN LATERAL (
 ) held
 WHERE q.ctid = held.place AND q.fence = held.fence AND q.worker IS NOT NULL RETURNING q.lane, q.ord";
 
-const SURVEY: &str = "
+const SCAN_LANES: &str = "
 SELECT m.lane,
     (SELECT ord FROM notify_queue q WHERE q.lane = m.lane AND q.ord > m.cursor
         AND (q.worker IS NULL OR q.worker = ANY($4)) ORDER BY q.lane, q.ord LIMIT 1),
@@ -115,7 +115,7 @@ SELECT m.lane,
         ORDER BY q.lane, q.ord LIMIT 1)
 FROM unnest($1::int2[], $2::int8[], $3::int8[]) AS m(lane, low, cursor)";
 
-const KEEP_MARKS: &str = "
+const SAVE_WATERMARKS: &str = "
 INSERT INTO notify_mark (lane, low) SELECT * FROM unnest($1::int2[], $2::int8[])
 ON CONFLICT (lane) DO UPDATE SET low = excluded.low";
 
@@ -272,7 +272,7 @@ impl Postgres {
         marks: &[LowWatermark],
         dead: &[i64],
     ) -> StoreResult<Vec<LaneScan>> {
-        let rows = sqlx::query(SURVEY)
+        let rows = sqlx::query(SCAN_LANES)
             .bind(
                 marks
                     .iter()
@@ -304,7 +304,7 @@ impl Postgres {
         &self,
         marks: &[LowWatermark],
     ) -> StoreResult<()> {
-        sqlx::query(KEEP_MARKS)
+        sqlx::query(SAVE_WATERMARKS)
             .bind(
                 marks
                     .iter()

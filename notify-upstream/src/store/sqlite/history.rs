@@ -8,7 +8,7 @@ use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Sqlite, id_list, json, rows};
-use crate::notification::{NotificationId, Order};
+use crate::notification::{NotificationId, Order, ShardNumber};
 use crate::store::read::RECORD;
 use crate::store::row::{
     AcceptanceAge, DeadFilter, DeadLetter, IdempotencyRecord, LeaseRenewal,
@@ -18,7 +18,7 @@ use crate::store::{NotificationSnapshot, StoreResult};
 
 /// Results, receipts and the live row are read in one snapshot, so that a row that moves between
 /// tables is seen once.
-const TRAIL: &str = "
+const READ_HISTORY: &str = "
 SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
@@ -30,7 +30,7 @@ SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify
 ORDER BY 6, 3";
 
 /// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
-const RECEIVE: &str = "
+const SAVE_RECEIPTS: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
         row_number() OVER (PARTITION BY id, kind ORDER BY event_id) AS place_of_kind
@@ -119,7 +119,7 @@ impl Sqlite {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        for row in sqlx::query(TRAIL)
+        for row in sqlx::query(READ_HISTORY)
             .bind(&list)
             .fetch_all(&self.pools.readers)
             .await?
@@ -148,7 +148,7 @@ impl Sqlite {
                 )
             })
             .collect();
-        let insert = sqlx::query(RECEIVE)
+        let insert = sqlx::query(SAVE_RECEIPTS)
             .bind(json(&rows))
             .bind(MAX_RECEIPTS_PER_NOTIFICATION);
         Ok(insert.execute(&self.pools.writer).await?.rows_affected())
@@ -317,11 +317,16 @@ impl Sqlite {
         })
     }
 
-    pub(in crate::store) async fn newest_id(&self) -> StoreResult<Option<NotificationId>> {
-        let sql = "SELECT id FROM notify_record ORDER BY id DESC LIMIT 1";
-        Ok(sqlx::query_scalar(sql)
-            .fetch_optional(&self.pools.readers)
-            .await?)
+    /// SQLite is for a single database.
+    pub(in crate::store) async fn claim_shard(
+        &self,
+        number: ShardNumber,
+    ) -> StoreResult<ShardNumber> {
+        Ok(self.shard_number().await?.unwrap_or(number))
+    }
+
+    pub(in crate::store) async fn shard_number(&self) -> StoreResult<Option<ShardNumber>> {
+        Ok(Some(0))
     }
 
     pub(in crate::store) async fn discard_dead_letters(

@@ -40,7 +40,7 @@ ORDER BY lane, ord LIMIT ?4";
 
 /// A row of a dead worker is taken over, and its attempt is recorded as lost in the same
 /// transaction.
-const LOSE: &str = "
+const RECORD_LOST: &str = "
 INSERT INTO notify_result (id, attempt, kind, began_at, at)
 SELECT id, attempt, ?2, since, ?3 FROM notify_queue
 WHERE worker IS NOT NULL AND id IN (SELECT value FROM json_each(?1))";
@@ -68,7 +68,7 @@ UPDATE notify_queue SET worker = NULL, since = NULL, attempt = attempt - 1
 WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND worker IS NOT NULL
 RETURNING lane, ord";
 
-const SURVEY: &str = "
+const SCAN_LANES: &str = "
 SELECT m.value ->> 0,
     (SELECT ord FROM notify_queue q WHERE q.lane = m.value ->> 0 AND q.ord > m.value ->> 2
         AND (q.worker IS NULL OR q.worker IN (SELECT value FROM json_each(?2))) ORDER BY q.lane, q.ord LIMIT 1),
@@ -159,7 +159,7 @@ impl Sqlite {
         }
         let ids = id_list(picked.iter().map(|row| &row.0));
         if picked.iter().any(|row| row.4) {
-            let lose = sqlx::query(LOSE)
+            let lose = sqlx::query(RECORD_LOST)
                 .bind(&ids)
                 .bind(ResultKind::Lost.code())
                 .bind(claim.now.0);
@@ -286,7 +286,7 @@ impl Sqlite {
             .iter()
             .map(|mark| (mark.lane.code(), mark.low, mark.cursor))
             .collect();
-        let rows = sqlx::query(SURVEY)
+        let rows = sqlx::query(SCAN_LANES)
             .bind(json(&marks))
             .bind(json(&dead))
             .fetch_all(&self.pools.readers)

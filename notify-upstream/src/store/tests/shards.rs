@@ -192,13 +192,34 @@ async fn acceptance_is_within_a_period_or_after_it() {
             [age.has_recent, age.has_preceding, age.has_any]
         };
         assert_eq!(age(-1, 0).await, [false, false, false]);
-        assert_eq!(store.newest_id().await.expect("no error"), None);
         let rows = orders(0, 2);
         store.accept(&rows).await.expect("no error");
         assert_eq!(age(-1, 0).await, [true, false, true]);
         assert_eq!(age(0, 1).await, [false, true, true]);
         assert_eq!(age(1, 2).await, [false, false, true]);
-        let newest = store.newest_id().await.expect("no error");
-        assert_eq!(newest, rows.iter().map(|row| row.id).max());
     }
+}
+
+#[tokio::test]
+async fn database_is_the_shard_that_it_was_first_used_as() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("it opens");
+    let found = async || store.shard_number().await.expect("no error");
+    for number in [0, 1] {
+        let checked = store.check_shard(number, "db").await;
+        checked.expect("an unused database is any shard");
+    }
+    assert_eq!(found().await, None);
+    store.use_as_shard(1, "db").await.expect("it is unused");
+    store.use_as_shard(1, "db").await.expect("it is the same");
+    let twice = [
+        store.use_as_shard(0, "db").await,
+        store.check_shard(0, "db").await,
+    ];
+    for exit in twice.map(|outcome| outcome.expect_err("it is shard 1")) {
+        assert_eq!(exit.status(), 64);
+        let expected = "database.shards.0: db is shard 1: each database is in the list once";
+        assert!(exit.message().starts_with(expected), "{exit}");
+    }
+    assert_eq!(found().await, Some(1));
 }
