@@ -299,7 +299,7 @@ impl AuditReader {
 }
 
 async fn open_audit_trail(url: &str, keys: Option<KeyRing>) -> Result<AuditReader, Exit> {
-    let database = Database::open(url, DatabaseOptions::new("postern-auth-cli")).await?;
+    let database = Database::open(url, DatabaseOptions::for_command("postern-auth-cli")).await?;
     let store = AuthStore::open_migrated(database).await?;
     let key_ring = match keys {
         Some(key_ring) => key_ring,

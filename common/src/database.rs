@@ -125,11 +125,22 @@ pub struct DatabaseOptions {
     pub statement_timeout: Duration,
     /// Prepared statements cached per connection. Default 256, more than any service has.
     pub statement_cache: usize,
+    /// Whether a SQLite file that does not exist is created. Default true.
+    pub create: bool,
 }
 
 // === impl DatabaseOptions ===
 
 impl DatabaseOptions {
+    /// Returns the options of a command, which reads what a service has written and creates no file.
+    #[must_use]
+    pub fn for_command(application_name: &str) -> Self {
+        Self {
+            create: false,
+            ..Self::new(application_name)
+        }
+    }
+
     /// Returns the default options with an application name.
     #[must_use]
     pub fn new(application_name: &str) -> Self {
@@ -140,6 +151,7 @@ impl DatabaseOptions {
             acquire_timeout: Duration::from_secs(2),
             statement_timeout: Duration::from_secs(2),
             statement_cache: 256,
+            create: true,
         }
     }
 }

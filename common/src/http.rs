@@ -169,14 +169,14 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     }
     // The verifier rejects text that is not a token.
     let text = std::str::from_utf8(value.as_bytes()).ok();
-    let (scheme, token) = text
+    let token = text
         .and_then(|text| text.split_once(' '))
-        .ok_or(Code::TokenMalformed)?;
-    let token = token.trim_matches(' ');
-    if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
-        return Err(Code::TokenMalformed.into());
-    }
-    Ok(token)
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim_matches(' '))
+        .filter(|token| !token.is_empty());
+    token.ok_or_else(|| {
+        Problem::new(Code::TokenMalformed).detail("Authorization must be: Bearer TOKEN")
+    })
 }
 
 /// Creates a response with a JSON body.

@@ -356,7 +356,7 @@ async fn open_shard(shard: ShardNumber, url: &str) -> Result<Store, Exit> {
 }
 
 async fn open_database(url: &str) -> Result<Store, Exit> {
-    let database = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await?;
+    let database = Database::open(url, DatabaseOptions::for_command("postern-notify-cli")).await?;
     Store::open_migrated(&database, 3).await
 }
 

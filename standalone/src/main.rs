@@ -101,7 +101,7 @@ struct TimelineOptions {
     /// Notification id
     #[arg(long, value_name = "ID", conflicts_with_all = ["email", "user", "request"])]
     notification: Option<String>,
-    /// Access log of the gateway, for its requests
+    /// Access log of the gateway, for its requests [default: that of the data folder]
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
     /// Folder with auth.toml and notify.toml, whose databases are read [default: the databases in

@@ -25,8 +25,20 @@ pub struct TimelineSources {
     pub config: Option<PathBuf>,
     /// The data folder of an embedded installation.
     pub data_dir: PathBuf,
-    /// An access log of the gateway.
+    /// An access log of the gateway. Default that of an embedded installation.
     pub access_log: Option<PathBuf>,
+}
+
+// === impl TimelineSources ===
+
+impl TimelineSources {
+    fn access_log(&self) -> Option<PathBuf> {
+        let embedded = || {
+            let file = self.data_dir.join("access.log");
+            (self.config.is_none() && file.is_file()).then_some(file)
+        };
+        self.access_log.clone().or_else(embedded)
+    }
 }
 
 /// Returns the events of a selection in the order of time.
@@ -52,7 +64,7 @@ pub async fn timeline(
     let notified = notify.timeline(query, &audited.subjects).await?;
     let mut is_truncated = audited.is_truncated || notified.is_truncated;
     let mut entries = audited.entries;
-    if let Some(path) = &sources.access_log {
+    if let Some(path) = &sources.access_log() {
         let mut filter = AccessLogFilter::of(query);
         filter.subjects.extend(audited.subjects.iter().cloned());
         let ids = entries

@@ -13,7 +13,7 @@ use postern_tests::guide::Surroundings;
 use self::stubs::{FcmApi, Moto, SmtpServer, TwilioApi};
 
 /// The guides whose commands are executed. A test compares this list with the folder.
-const EXECUTED: [&str; 9] = [
+const EXECUTED: [&str; 10] = [
     "backup",
     "cognito",
     "email",
@@ -21,6 +21,7 @@ const EXECUTED: [&str; 9] = [
     "openid",
     "push",
     "sms",
+    "templates",
     "tls",
     "upgrade",
 ];
@@ -92,6 +93,11 @@ async fn cognito_guide_works_at_moto() {
         ),
     ];
     follow("cognito", replacements).await;
+}
+
+#[tokio::test]
+async fn templates_guide_works() {
+    follow("templates", Vec::new()).await;
 }
 
 #[tokio::test]

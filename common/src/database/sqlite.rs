@@ -54,6 +54,11 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite,
     if url.contains(":memory:") || url.contains("mode=memory") {
         return Err(Exit::usage(format!("database `{url}`: must name a file")));
     }
+    if !options.create && !connect.get_filename().exists() {
+        return Err(Exit::unavailable(format!(
+            "database {url}: the file does not exist; the service creates it when it starts"
+        )));
+    }
     create_file(connect.get_filename()).map_err(|error| {
         Exit::unavailable(format!("database {url}: cannot create the file: {error}"))
     })?;

@@ -112,6 +112,18 @@ async fn verification_of_the_schema_changes_nothing() {
 }
 
 #[tokio::test]
+async fn command_creates_no_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("none.db");
+    let url = format!("sqlite://{}", file.display());
+    let opened = Database::open(&url, DatabaseOptions::for_command("test")).await;
+    let exit = opened.expect_err("there is no file");
+    assert_eq!(exit.status(), 69);
+    assert!(exit.message().contains("does not exist"), "{exit}");
+    assert!(!file.exists());
+}
+
+#[tokio::test]
 async fn concurrent_replicas_migrate_once() {
     let test = testing::postgres().await;
     let start = |_| {
