@@ -271,6 +271,8 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
         CheckResult::new("database", database),
         CheckResult::new("cache", cache),
     ];
+    let (database, cache) = (service.store.label(), service.cache.label());
+    results.extend(CheckResult::of_unshared_cache(&database, cache));
     results.extend(service.store.transport_warning().map(|text| CheckResult {
         subject: "database".to_owned(),
         status: CheckStatus::Warning(text.to_owned()),

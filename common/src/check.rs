@@ -143,6 +143,16 @@ impl CheckResult {
         (!variables.is_empty()).then(|| Self::unknown("identity", detail))
     }
 
+    /// Creates a warning if processes can share the database and not the cache, each of which would
+    /// then count limits and keep tokens for itself.
+    #[must_use]
+    pub fn of_unshared_cache(database: &str, cache: &str) -> Option<Self> {
+        let detail =
+            "memory: is for one process only; name a Redis server before you start a second one";
+        let is_unshared = database.starts_with("postgres") && cache.starts_with("memory:");
+        is_unshared.then(|| Self::warning("cache", detail))
+    }
+
     /// Returns whether the check found an error.
     #[must_use]
     pub fn is_fault(&self) -> bool {
@@ -184,6 +194,15 @@ impl std::fmt::Display for CheckResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cache_in_memory_is_unsafe_with_a_shared_database() {
+        let warns = |database, cache| CheckResult::of_unshared_cache(database, cache).is_some();
+        assert!(warns("postgres://db/auth", "memory:"));
+        assert!(warns("postgresql://db/auth", "memory:"));
+        assert!(!warns("postgres://db/auth", "redis://cache"));
+        assert!(!warns("sqlite://auth.db", "memory:"));
+    }
 
     #[test]
     fn exit_status_depends_on_faults_and_strictness() {

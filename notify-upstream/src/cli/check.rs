@@ -54,6 +54,10 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
             format!("{KEY_VARIABLE} is not set: no unsubscription and no delivery reports by mail");
         CheckResult::warning(format!("provider {name}"), detail)
     }));
+    results.extend(CheckResult::of_unshared_cache(
+        config.database.first_url(),
+        &config.cache,
+    ));
     if !is_offline {
         results.extend(check_databases(&config).await?);
     }
