@@ -278,7 +278,7 @@ async fn unrecorded_attempts_are_bounded() {
         let view = rig.view(ids[1]).await;
         assert_eq!(
             (&view["status"], &view["reason"]),
-            (&"FAILED".into(), &"ATTEMPTS_SPENT".into())
+            (&"FAILED".into(), &"ATTEMPTS_EXHAUSTED".into())
         );
     }
 }

@@ -351,7 +351,10 @@ impl Postgres {
         &self,
         number: ShardNumber,
     ) -> StoreResult<ShardNumber> {
-        let claim = "INSERT INTO notify_shard (number) VALUES ($1) ON CONFLICT DO NOTHING";
+        // A database that was used before there were shards is shard 0.
+        let claim = "INSERT INTO notify_shard (number)
+            SELECT CASE WHEN EXISTS (SELECT FROM notify_record) THEN 0 ELSE $1 END
+            ON CONFLICT DO NOTHING";
         let claim = sqlx::query(claim).bind(i16::from(number));
         let _result = claim.execute(&self.slow).await?;
         Ok(self.shard_number().await?.unwrap_or(number))
