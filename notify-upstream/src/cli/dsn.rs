@@ -88,7 +88,6 @@ async fn store_reports(
         .apply_reports(&stores, &reports)
         .await
         .map_err(unavailable)?;
-    suppression.flush().await.map_err(unavailable)?;
     let duplicate = receipts.len() as u64 - new;
     output.record(
         &format!("{new} stored, {duplicate} duplicate"),

@@ -210,11 +210,11 @@ impl SuppressionCache {
 
     /// Suppresses the addresses that reports declare not to exist. A report counts only if the
     /// notification is known to have been sent to that address: otherwise any user who can cause
-    /// reports could suppress the addresses of others.
+    /// reports could suppress the addresses of others. Returns when the additions are durable.
     ///
     /// # Errors
-    /// A store is unavailable, and no address of its notifications was added; the next bounce adds
-    /// it.
+    /// A store is unavailable: the next bounce adds the addresses of its notifications, and the next
+    /// [`SuppressionCache::flush`] writes what was added.
     pub(crate) async fn apply_reports(
         &self,
         stores: &Stores,
@@ -235,13 +235,18 @@ impl SuppressionCache {
             return Ok(());
         }
         let (snapshots, outcome) = stores.read_available(&ids).await;
+        let mut is_changed = false;
         for (report, id, hash) in dead {
             if let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == id)
                 && snapshot.addresses().any(|sent_to| sent_to == hash)
             {
                 let reason = report.code.as_deref().unwrap_or("bounced");
                 self.add_hash(snapshot.record.lane.channel, hash, reason);
+                is_changed = true;
             }
+        }
+        if is_changed {
+            self.flush().await?;
         }
         outcome
     }

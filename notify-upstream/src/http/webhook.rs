@@ -67,9 +67,6 @@ pub(super) async fn receive(
     if let Err(error) = service.suppression.apply_reports(stores, &reports).await {
         tracing::debug!(%error, "address suppression failed");
     }
-    if let Err(error) = service.suppression.flush().await {
-        tracing::debug!(%error, "suppressed addresses are written later");
-    }
     if !receipts.is_empty() {
         let new = saved.map_err(|error| unavailable(&error))?;
         let repeated = receipts.len() as u64 - new;
