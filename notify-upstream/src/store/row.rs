@@ -191,6 +191,17 @@ pub(crate) struct AcceptanceAge {
     pub(crate) has_any: bool,
 }
 
+impl AcceptanceAge {
+    /// Reads the columns in the order of the fields.
+    pub(super) fn of_row((has_recent, has_preceding, has_any): (bool, bool, bool)) -> Self {
+        Self {
+            has_recent,
+            has_preceding,
+            has_any,
+        }
+    }
+}
+
 /// A delivery report to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {

@@ -339,12 +339,7 @@ impl Postgres {
         let query = sqlx::query_as(sql)
             .bind(NotificationId::floor(period.start))
             .bind(NotificationId::floor(period.end));
-        let (has_recent, has_preceding, has_any) = query.fetch_one(&self.slow).await?;
-        Ok(AcceptanceAge {
-            has_recent,
-            has_preceding,
-            has_any,
-        })
+        Ok(AcceptanceAge::of_row(query.fetch_one(&self.slow).await?))
     }
 
     pub(in crate::store) async fn claim_shard(

@@ -309,20 +309,17 @@ impl Sqlite {
         let query = sqlx::query_as(sql)
             .bind(NotificationId::floor(period.start).to_string())
             .bind(NotificationId::floor(period.end).to_string());
-        let (has_recent, has_preceding, has_any) = query.fetch_one(&self.pools.readers).await?;
-        Ok(AcceptanceAge {
-            has_recent,
-            has_preceding,
-            has_any,
-        })
+        Ok(AcceptanceAge::of_row(
+            query.fetch_one(&self.pools.readers).await?,
+        ))
     }
 
     /// SQLite is for a single database.
     pub(in crate::store) async fn claim_shard(
         &self,
-        number: ShardNumber,
+        _number: ShardNumber,
     ) -> StoreResult<ShardNumber> {
-        Ok(self.shard_number().await?.unwrap_or(number))
+        Ok(0)
     }
 
     pub(in crate::store) async fn shard_number(&self) -> StoreResult<Option<ShardNumber>> {
