@@ -13,8 +13,6 @@ mod hosts;
 mod leaf;
 mod loading;
 mod names;
-mod ocsp;
-mod ocsp_fetch;
 mod selector;
 mod server_tls;
 mod slot;
@@ -25,7 +23,6 @@ pub(crate) use client_auth::{TlsClient, principal_caller};
 pub(crate) use files::{acme_file_fault, certificates, check_upstream_files, private_key};
 pub(crate) use hosts::HostGuard;
 pub(crate) use loading::check_listener_files;
-pub(crate) use ocsp_fetch::fetch_staples;
 pub(crate) use server_tls::ServerTls;
 pub use warnings::certificate_warnings;
 

@@ -69,7 +69,7 @@ pub use schema::SCHEMA;
 pub use template::{Template, TemplatePart, Variable};
 pub use tls::{
     CertificateConfig, CertificateName, CertificatePrincipal, CertificateSource, ClientAuthConfig,
-    ListenerTlsConfig, OcspSource, TlsVersion,
+    ListenerTlsConfig, TlsVersion,
 };
 pub use upstream::{
     HealthCheckConfig, HealthProbe, OutlierDetection, UpstreamAddress, UpstreamConfig,

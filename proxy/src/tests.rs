@@ -50,7 +50,6 @@ pub(crate) mod logs;
 mod migrating;
 mod mirroring;
 mod nginx_peer;
-mod ocsp_staples;
 mod origin;
 mod path_comparison;
 mod problem_pages;

@@ -15,12 +15,10 @@ use crate::certificates::files::{
     FileMistake, authorities, certificates, modified_at, private_key, revocation_lists, unreadable,
 };
 use crate::certificates::leaf::Leaf;
-use crate::certificates::ocsp;
 use crate::certificates::selector::CertificateSelector;
 use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
 use crate::config::{
-    CertificateConfig, CertificateSource, ClientAuthConfig, ListenerTlsConfig, OcspSource,
-    TlsVersion,
+    CertificateConfig, CertificateSource, ClientAuthConfig, ListenerTlsConfig, TlsVersion,
 };
 
 static ALL_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
@@ -66,9 +64,6 @@ pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistak
             if let Some(crl) = &client_auth.crl {
                 note("client_crl", revocation_lists(crl).map(drop));
             }
-        }
-        if let OcspSource::File(path) = &certificate.ocsp {
-            note("ocsp", ocsp::check_file(path));
         }
     }
     wrong.dedup();
@@ -228,9 +223,6 @@ pub(super) fn modification_times(source: &ListenerTlsConfig) -> Vec<Option<Syste
         if let Some(client_auth) = &certificate.client_auth {
             times.push(modified_at(&client_auth.ca));
             times.extend(client_auth.crl.as_deref().map(modified_at));
-        }
-        if let OcspSource::File(path) = &certificate.ocsp {
-            times.push(modified_at(path));
         }
     }
     times

@@ -13,9 +13,8 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::certificates::acme::PendingChallenges;
 use crate::certificates::client_auth::TlsClient;
 use crate::certificates::loading::{ListenerState, load_files, modification_times, new_slots};
-use crate::certificates::ocsp;
 use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
-use crate::config::{CertificateSource, ClientAuthConfig, ListenerTlsConfig, OcspSource};
+use crate::config::{CertificateSource, ClientAuthConfig, ListenerTlsConfig};
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 
 /// The certificates of a listener and the TLS configurations that were built from them.
@@ -66,9 +65,6 @@ impl ServerTls {
     /// # Errors
     /// As [`ServerTls::load`].
     pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
-        for slot in &self.slots {
-            slot.expire_staple(self.clock.now());
-        }
         let now = modification_times(&self.source);
         let before = std::mem::replace(&mut *self.last_attempt.lock(), now.clone());
         if forced || before != now {
@@ -91,22 +87,10 @@ impl ServerTls {
         }
     }
 
-    /// Installs the certificates, with the OCSP responses of files. A response that cannot be
-    /// stapled is reported; the previous one stays until it expires.
     fn install(&self, certificates: Vec<Option<LoadedCertificate>>) {
-        let sources = self.source.certificates.iter();
-        for ((slot, source), loaded) in self.slots.iter().zip(sources).zip(certificates) {
-            let Some(loaded) = loaded else { continue };
-            slot.install(loaded.clone(), &self.metrics);
-            if let OcspSource::File(path) = &source.ocsp {
-                let now = self.clock.now().unix_seconds();
-                match ocsp::read_staple(path, &loaded, now) {
-                    Ok(staple) => slot.set_staple(staple, &self.metrics),
-                    Err(error) => {
-                        let path = path.display();
-                        tracing::error!(certificate = slot.label(), %path, %error, "OCSP response rejected");
-                    }
-                }
+        for (slot, loaded) in self.slots.iter().zip(certificates) {
+            if let Some(loaded) = loaded {
+                slot.install(loaded, &self.metrics);
             }
         }
     }
@@ -160,17 +144,6 @@ impl ServerTls {
         let current = self.current.load();
         let at = *current.selector.named(host)?.first()?;
         Some(self.source.certificates[at].client_auth.as_ref())
-    }
-
-    /// Returns the slots whose responses are fetched, with false if only for a certificate that
-    /// requires stapling.
-    pub(super) fn fetched_slots(&self) -> impl Iterator<Item = (Arc<CertificateSlot>, bool)> {
-        let certificates = self.slots.iter().zip(&self.source.certificates);
-        certificates.filter_map(|(slot, certificate)| match certificate.ocsp {
-            OcspSource::Fetch => Some((Arc::clone(slot), true)),
-            OcspSource::Auto => Some((Arc::clone(slot), false)),
-            OcspSource::Off | OcspSource::File(_) => None,
-        })
     }
 
     /// Identifies the client of a completed handshake.

@@ -1,15 +1,14 @@
-//! One configured certificate: what is loaded, and the OCSP response that is stapled to it.
+//! One configured certificate: what is loaded, and the warnings about its expiry.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
-use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 
 use crate::certificates::leaf::Leaf;
-use crate::certificates::ocsp::Staple;
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 
 /// A certificate with its key and evaluated parts.
@@ -25,17 +24,9 @@ pub(crate) struct CertificateSlot {
     /// The first configured name, or else that of the certificate: its label in logs and metrics.
     label: Mutex<String>,
     has_configured_name: bool,
-    state: Mutex<SlotState>,
-    /// What handshakes use: the certificate with its stapled response.
-    current: ArcSwapOption<CertifiedKey>,
-}
-
-#[derive(Debug, Default)]
-struct SlotState {
-    loaded: Option<LoadedCertificate>,
-    staple: Option<Staple>,
+    current: ArcSwapOption<LoadedCertificate>,
     /// Unix time from which a further warning about the end of the validity is logged.
-    next_warning_at: i64,
+    next_warning_at: AtomicI64,
 }
 
 /// Remaining validity below which a certificate is reported every day, in seconds: 30 days, or a
@@ -44,17 +35,6 @@ const EXPIRY_WARNING_S: i64 = 30 * DAY_S;
 
 const DAY_S: i64 = 86_400;
 
-impl LoadedCertificate {
-    /// Returns the certificate of the issuer, if the chain contains it.
-    pub(super) fn issuer(&self) -> Option<&CertificateDer<'static>> {
-        self.certified.cert.get(1)
-    }
-
-    fn end_entity(&self) -> Option<&CertificateDer<'static>> {
-        self.certified.cert.first()
-    }
-}
-
 impl CertificateSlot {
     /// Creates an empty slot. Without a configured name, `path` is the label until a certificate is
     /// installed.
@@ -62,8 +42,8 @@ impl CertificateSlot {
         Self {
             label: Mutex::new(configured_name.cloned().unwrap_or(path)),
             has_configured_name: configured_name.is_some(),
-            state: Mutex::default(),
             current: ArcSwapOption::empty(),
+            next_warning_at: AtomicI64::default(),
         }
     }
 
@@ -74,25 +54,12 @@ impl CertificateSlot {
 
     /// Returns the certificate for handshakes.
     pub(super) fn current(&self) -> Option<Arc<CertifiedKey>> {
-        self.current.load_full()
+        let current = self.current.load();
+        current.as_ref().map(|loaded| Arc::clone(&loaded.certified))
     }
 
-    /// Returns what is loaded.
-    pub(super) fn loaded(&self) -> Option<LoadedCertificate> {
-        self.state.lock().loaded.clone()
-    }
-
-    /// Replaces the certificate. A stapled response stays if it is for the same certificate.
+    /// Replaces the certificate.
     pub(super) fn install(&self, loaded: LoadedCertificate, metrics: &CertificateMetrics) {
-        let mut state = self.state.lock();
-        let is_same = state
-            .loaded
-            .as_ref()
-            .and_then(LoadedCertificate::end_entity)
-            == loaded.end_entity();
-        if !is_same {
-            state.staple = None;
-        }
         let name = loaded.leaf.names.first();
         let name = name.filter(|_| !self.has_configured_name);
         let label = name.cloned().unwrap_or_else(|| self.label());
@@ -101,43 +68,22 @@ impl CertificateSlot {
             metrics.forget(&before);
         }
         metrics.note_expiry(&label, loaded.leaf.not_after);
-        state.loaded = Some(loaded);
-        state.next_warning_at = 0;
-        self.publish(&state);
-    }
-
-    /// Staples a response to the certificate.
-    pub(super) fn set_staple(&self, staple: Staple, metrics: &CertificateMetrics) {
-        let mut state = self.state.lock();
-        metrics.note_staple(&self.label(), staple.next_update);
-        state.staple = Some(staple);
-        self.publish(&state);
-    }
-
-    /// Removes a stapled response that has expired.
-    pub(super) fn expire_staple(&self, now: Timestamp) {
-        let mut state = self.state.lock();
-        let is_expired = |staple: &Staple| staple.next_update <= now.unix_seconds();
-        if state.staple.as_ref().is_some_and(is_expired) {
-            state.staple = None;
-            self.publish(&state);
-            tracing::warn!(certificate = self.label(), "stapled OCSP response expired");
-        }
+        self.current.store(Some(Arc::new(loaded)));
+        self.next_warning_at.store(0, Ordering::Relaxed);
     }
 
     /// Logs a warning once a day if the certificate expires soon.
     pub(super) fn warn_of_expiry(&self, now: Timestamp) {
-        let (mut state, now) = (self.state.lock(), now.unix_seconds());
-        let Some(leaf) = state.loaded.as_ref().map(|loaded| &loaded.leaf) else {
+        let (current, now) = (self.current.load(), now.unix_seconds());
+        let Some(leaf) = current.as_ref().map(|loaded| &loaded.leaf) else {
             return;
         };
         let (remaining, not_after) = (leaf.not_after - now, leaf.not_after);
         let warns_from = EXPIRY_WARNING_S.min((not_after - leaf.not_before) / 3);
-        if remaining > warns_from || now < state.next_warning_at {
+        if remaining > warns_from || now < self.next_warning_at.load(Ordering::Relaxed) {
             return;
         }
-        state.next_warning_at = now + DAY_S;
-        drop(state);
+        self.next_warning_at.store(now + DAY_S, Ordering::Relaxed);
         let (certificate, expires_at) = (self.label(), Timestamp::from_unix_seconds(not_after));
         let expires_in_days = remaining.div_euclid(DAY_S);
         if remaining <= 0 {
@@ -145,22 +91,6 @@ impl CertificateSlot {
         } else {
             tracing::warn!(certificate, %expires_at, expires_in_days, "certificate expires soon");
         }
-    }
-
-    fn publish(&self, state: &SlotState) {
-        let Some(loaded) = &state.loaded else { return };
-        let certified = match &state.staple {
-            None => Arc::clone(&loaded.certified),
-            Some(staple) => {
-                let mut certified = CertifiedKey::new(
-                    loaded.certified.cert.clone(),
-                    Arc::clone(&loaded.certified.key),
-                );
-                certified.ocsp = Some(staple.der.clone());
-                Arc::new(certified)
-            }
-        };
-        self.current.store(Some(certified));
     }
 }
 
@@ -185,7 +115,6 @@ mod tests {
                 names: vec!["a.test".to_owned()],
                 not_before: from * DAY_S,
                 not_after: until * DAY_S,
-                ..Leaf::default()
             },
         };
         let slot = CertificateSlot::new(None, "a.pem".to_owned());

@@ -33,8 +33,6 @@ pub struct CertificateConfig {
     /// The server names for which it is offered, in lower case; default the DNS names of the
     /// certificate. `*.example.com` matches one label (RFC 9525 section 6.3).
     pub names: Vec<String>,
-    /// The origin of the stapled OCSP response.
-    pub ocsp: OcspSource,
     /// Authentication of clients that request one of the names; default none.
     pub client_auth: Option<Arc<ClientAuthConfig>>,
 }
@@ -51,19 +49,6 @@ pub enum CertificateSource {
     },
     /// Obtained from the ACME server for this name.
     Acme(String),
-}
-
-/// The origin of a stapled OCSP response (RFC 6066 section 8).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OcspSource {
-    /// No response is stapled.
-    Off,
-    /// The responder that the certificate names, if the certificate requires stapling (RFC 7633).
-    Auto,
-    /// The responder that the certificate names.
-    Fetch,
-    /// A DER file, reloaded when it changes.
-    File(PathBuf),
 }
 
 /// The lowest TLS version of a listener.
@@ -133,12 +118,8 @@ impl ListenerTlsConfig {
         if is_first_given {
             let first = CertificateConfig::read(section, String::new(), client_auth.clone());
             certificates.extend(first);
-        } else {
-            for key in ["names", "ocsp"] {
-                if section.has(key) {
-                    section.fail("conflicting_fields", format!("{key} requires certificate"));
-                }
-            }
+        } else if section.has("names") {
+            section.fail("conflicting_fields", "names requires certificate");
         }
         let mut index = 0_usize..;
         let further = section.list("certificates", |field| {
@@ -154,7 +135,6 @@ impl ListenerTlsConfig {
             key_prefix: ".acme".to_owned(),
             names: vec![domain.clone()],
             source: CertificateSource::Acme(domain),
-            ocsp: OcspSource::Auto,
             client_auth: client_auth.clone(),
         }));
         if !(is_first_given || section.has("certificates") || section.has("acme")) {
@@ -218,14 +198,6 @@ impl CertificateConfig {
         let names = section.or("names", Vec::new(), |field| {
             field.non_empty_array(read_server_name)
         });
-        let ocsp = section.or("ocsp", OcspSource::Auto, |field| {
-            Some(match field.text(1..=4096)?.as_str() {
-                "off" => OcspSource::Off,
-                "auto" => OcspSource::Auto,
-                "fetch" => OcspSource::Fetch,
-                path => OcspSource::File(path.into()),
-            })
-        });
         Some(Self {
             key_prefix,
             source: CertificateSource::Files {
@@ -233,7 +205,6 @@ impl CertificateConfig {
                 key: key?.into(),
             },
             names,
-            ocsp,
             client_auth,
         })
     }

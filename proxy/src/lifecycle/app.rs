@@ -229,7 +229,7 @@ impl App {
             tasks.spawn(exporter.run(background.clone()));
         }
         let renewal = self.renewal.take();
-        listener_tls::start(&self.state, &self.protocols, renewal, &tasks, background);
+        listener_tls::start(renewal, &tasks, background);
         if let Some(source) = self.source.take() {
             let tls = listener_tls::of(&self.protocols);
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&tasks.pools));

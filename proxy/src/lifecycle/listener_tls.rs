@@ -8,11 +8,10 @@ use postern_common::Clock;
 use postern_common::exit::Exit;
 use tokio::sync::oneshot;
 
-use crate::certificates::{AcmeRenewal, AcmeStore, PendingChallenges, ServerTls, fetch_staples};
+use crate::certificates::{AcmeRenewal, AcmeStore, PendingChallenges, ServerTls};
 use crate::config::Config;
 use crate::lifecycle::background_tasks::BackgroundTasks;
 use crate::server::acceptor::ListenerProtocol;
-use crate::state::GatewayState;
 use crate::telemetry::metrics::GatewayMetrics;
 
 /// Loads the certificates of each listener.
@@ -80,8 +79,6 @@ pub(super) fn prepare_acme(
 
 /// Starts the background tasks of certificates.
 pub(super) fn start(
-    state: &GatewayState,
-    protocols: &[ListenerProtocol],
     renewal: Option<AcmeRenewal>,
     tasks: &BackgroundTasks,
     stop: &CancellationToken,
@@ -98,12 +95,6 @@ pub(super) fn start(
             Err(error) => tracing::error!(%error, "certificate renewal not started"),
         }
     }
-    tasks.spawn(fetch_staples(
-        of(protocols),
-        Arc::clone(&state.metrics.certificates),
-        state.clock.clone(),
-        stop.clone(),
-    ));
 }
 
 /// Renews certificates until `stop`. The thread has a runtime of its own, because calls of the

@@ -8,8 +8,6 @@ use crate::telemetry::metrics::MetricFactory;
 #[derive(Debug)]
 pub(crate) struct CertificateMetrics {
     expiry: IntGaugeVec,
-    staple_expiry: IntGaugeVec,
-    ocsp_failures: IntCounterVec,
     renewal_failures: IntCounterVec,
 }
 
@@ -20,16 +18,6 @@ impl CertificateMetrics {
             expiry: make.gauges(
                 "postern_tls_certificate_expiry_timestamp_seconds",
                 "End of the validity of a certificate, in Unix time",
-                labels,
-            )?,
-            staple_expiry: make.gauges(
-                "postern_tls_ocsp_staple_expiry_timestamp_seconds",
-                "End of the validity of the last stapled OCSP response, in Unix time",
-                labels,
-            )?,
-            ocsp_failures: make.counters(
-                "postern_tls_ocsp_fetch_failures_total",
-                "OCSP responses that could not be fetched or were rejected",
                 labels,
             )?,
             renewal_failures: make.counters(
@@ -45,17 +33,6 @@ impl CertificateMetrics {
         self.expiry.with_label_values(&[certificate]).set(at);
     }
 
-    /// Records the end of the validity of a stapled response, in Unix seconds.
-    pub(crate) fn note_staple(&self, certificate: &str, expires_at: i64) {
-        let gauge = self.staple_expiry.with_label_values(&[certificate]);
-        gauge.set(expires_at);
-    }
-
-    /// Counts a response that could not be fetched or was rejected.
-    pub(crate) fn note_fetch_failure(&self, certificate: &str) {
-        self.ocsp_failures.with_label_values(&[certificate]).inc();
-    }
-
     /// Counts a failed order for a certificate.
     pub(crate) fn note_renewal_failure(&self, certificate: &str) {
         let counter = self.renewal_failures.with_label_values(&[certificate]);
@@ -65,8 +42,6 @@ impl CertificateMetrics {
     /// Removes a certificate that is no longer used.
     pub(crate) fn forget(&self, certificate: &str) {
         let labels = &[certificate];
-        // There may be none of one kind.
         let _absent = self.expiry.remove_label_values(labels);
-        let _absent = self.staple_expiry.remove_label_values(labels);
     }
 }

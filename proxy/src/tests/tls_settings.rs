@@ -185,10 +185,6 @@ fn unusable_tls_file_is_reported_at_its_key() {
             "p.toml:5: listen.0.tls.key:",
         ),
         (
-            format!("{first}ocsp = \"$/text\""),
-            "p.toml:6: listen.0.tls.ocsp:",
-        ),
-        (
             format!("{first}client_ca = \"$/text\""),
             "p.toml:6: listen.0.tls.client_ca:",
         ),
