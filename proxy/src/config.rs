@@ -14,7 +14,6 @@ mod dns;
 mod external_authorization;
 mod files;
 mod header_changes;
-mod hedge;
 mod limits;
 mod listen;
 mod load_balancing;
@@ -52,7 +51,6 @@ pub use external_authorization::ExternalAuthorization;
 pub use files::config_files;
 pub(crate) use files::{files_of_texts, files_with_text, read_files};
 pub use header_changes::HeaderChanges;
-pub use hedge::{HedgeConfig, HedgeDelay};
 pub use limits::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,

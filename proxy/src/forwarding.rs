@@ -16,7 +16,6 @@ mod compressed_response;
 mod failure;
 mod failure_cause;
 mod fast_path;
-mod hedge;
 pub mod identity_headers;
 mod mirror;
 mod open_exchange;

@@ -33,8 +33,6 @@ mod grpc;
 mod grpc_peer;
 mod harness;
 mod header_changes;
-mod hedge_draining;
-mod hedging;
 mod hot_restart;
 mod http10;
 mod http2;

@@ -13,9 +13,7 @@ mod drain;
 mod endpoint;
 mod hash_key;
 mod health;
-mod hedging;
 mod http1_connection;
-mod latency;
 mod name_resolver;
 mod observation;
 mod operator_control;
@@ -50,7 +48,6 @@ pub(crate) use discovery::{NameStatus, Resolution};
 pub(crate) use drain::Abortable;
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
-use hedging::Hedging;
 pub(crate) use http1_connection::{IdleCheck, UpstreamConnection};
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
@@ -77,7 +74,6 @@ pub(crate) struct UpstreamPool {
     health_check: Once,
     endpoints: ArcSwap<EndpointSet>,
     retry_budget: RetryBudget,
-    hedging: Option<Box<Hedging>>,
     client_shares: Arc<ClientShares>,
     created_at: Instant,
     /// State of the pseudo-random sequence of slow starts.
@@ -151,9 +147,6 @@ impl UpstreamPool {
             health_check: Once::new(),
             endpoints: ArcSwap::default(),
             retry_budget: RetryBudget::new(config.retry_budget),
-            hedging: config
-                .hedge
-                .map(|hedge| Box::new(Hedging::new(hedge, metrics.upstream.hedged.clone()))),
             client_shares: Arc::default(),
             created_at: Instant::now(),
             ramp_sequence: AtomicU64::new(0),
@@ -367,9 +360,6 @@ impl UpstreamPool {
         now: Instant,
     ) {
         self.retry_budget.deposit();
-        if let Some(hedging) = &self.hedging {
-            hedging.note_response(micros);
-        }
         if is_failure {
             self.note_failure(endpoint, FailureCause::UpstreamStatus, now);
         } else {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use postern_common::decode::{Field, Object, Value};
 use serde_json::json;
 
-use crate::config::{HedgeConfig, LoadBalancing, nonzero_duration};
+use crate::config::{LoadBalancing, nonzero_duration};
 use crate::message::proxy_protocol::ProxyProtocolVersion;
 
 /// `[upstream.NAME]`: a backend service.
@@ -55,8 +55,6 @@ pub struct UpstreamConfig {
     pub slow_start: Option<Duration>,
     /// Time for requests in flight to a removed address, after which they are aborted; default 30 s.
     pub drain_timeout: Duration,
-    /// Second attempts of slow requests; default none.
-    pub hedge: Option<HedgeConfig>,
 }
 
 /// A host and port, or the name of SRV records.
@@ -147,11 +145,6 @@ impl UpstreamConfig {
                 false => nonzero_duration(field),
             });
             let http2 = upstream.or("http2", false, |field| field.boolean());
-            let hedge = upstream.section("hedge", HedgeConfig::read);
-            if http2 && hedge.is_some() {
-                let detail = "is not possible with http2 = true: Pingora drives one connection at a time";
-                upstream.fail_at("hedge", "conflicting_fields", detail);
-            }
             Some(Self {
                 name: name.to_owned(),
                 load_balancing,
@@ -173,7 +166,6 @@ impl UpstreamConfig {
                 forwarded: upstream.or("forwarded", false, |field| field.boolean()),
                 slow_start,
                 drain_timeout: upstream.or("drain_timeout", seconds(30), |field| field.duration()),
-                hedge,
                 addresses: addresses?,
             })
         })

@@ -26,7 +26,7 @@ use pingora_proxy::Session;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::open_exchange::OpenExchange;
 use crate::forwarding::outbound_data::OutboundData;
-use crate::forwarding::{compressed_response, failure, hedge, mirror, response, upstream_request};
+use crate::forwarding::{compressed_response, failure, mirror, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::upstream::{ResponseBody, UpstreamConnection, UpstreamResponse};
@@ -111,10 +111,6 @@ async fn attempt_once(
     body: Option<&Bytes>,
     ctx: &mut RequestContext,
 ) -> Result<()> {
-    let hedged = match (body, hedge::delay(session, ctx)) {
-        (Some(body), Some(delay)) => Some(Box::pin(hedge::race(session, body, delay, ctx)).await?),
-        _ => None,
-    };
     let Some(chosen) = &ctx.attempt else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
@@ -126,23 +122,16 @@ async fn attempt_once(
         mut upstream,
         was_idle,
         outbound,
-        is_sending,
-        first_response,
-        send_error,
-    } = match hedged {
-        Some(open) => open,
-        None => OpenExchange::open(session, body, &pool, &endpoint, ctx).await?,
-    };
+    } = OpenExchange::open(session, body, &pool, &endpoint, ctx).await?;
     let exchange = Exchange {
         upstream: &mut upstream,
         is_head_request: session.req_header().method == Method::HEAD,
         outbound,
-        is_sending,
+        is_sending: true,
         // Also before a further attempt with a body of which everything is buffered.
         is_request_read: body.is_some() || session.as_mut().is_body_done(),
-        has_begun_to_send: first_response.is_some(),
-        first_response,
-        send_error,
+        has_begun_to_send: false,
+        send_error: None,
         response_body: None,
         has_forwarded: false,
     };
@@ -169,8 +158,6 @@ struct Exchange<'u> {
     has_begun_to_send: bool,
     /// Whether the whole request body has been read from the client.
     is_request_read: bool,
-    /// A response head that was received before, of a hedged request.
-    first_response: Option<UpstreamResponse>,
     /// The error after which no more of the request is sent. The response may have arrived.
     send_error: Option<Box<Error>>,
     /// The unread body of the final response, once its head has been received.
@@ -235,15 +222,9 @@ impl Exchange<'_> {
         ctx: &mut RequestContext,
     ) -> Result<Option<Instant>> {
         let mut keep_alive = false;
-        if self.is_sending {
-            self.expect_write(session, ctx);
-        }
+        self.expect_write(session, ctx);
         loop {
-            let step = match self.first_response.take() {
-                Some(response) => Step::ResponseHead(response),
-                None => self.step(session).await.map_err(|error| self.sent(error))?,
-            };
-            match step {
+            match self.step(session).await.map_err(|error| self.sent(error))? {
                 Step::RequestBody(part) => {
                     self.has_begun_to_send = true;
                     self.append(state, session, part.unwrap_or_default(), ctx)?;

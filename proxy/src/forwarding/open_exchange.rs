@@ -1,13 +1,13 @@
 //! The beginning of an exchange on the fast path: a connection and the request to be sent on it.
 
 use bytes::Bytes;
-use pingora_core::{Error, Result};
+use pingora_core::Result;
 use pingora_proxy::Session;
 
 use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{failure, upstream_request};
 use crate::state::request_context::RequestContext;
-use crate::upstream::{Endpoint, IdleCheck, UpstreamConnection, UpstreamPool, UpstreamResponse};
+use crate::upstream::{Endpoint, IdleCheck, UpstreamConnection, UpstreamPool};
 
 /// A connection, and what is to be sent on it.
 pub(super) struct OpenExchange {
@@ -15,10 +15,6 @@ pub(super) struct OpenExchange {
     /// Whether the connection came from the idle pool.
     pub(super) was_idle: bool,
     pub(super) outbound: OutboundData,
-    pub(super) is_sending: bool,
-    /// A response head that was received before, of a hedged request.
-    pub(super) first_response: Option<UpstreamResponse>,
-    pub(super) send_error: Option<Box<Error>>,
 }
 
 // === impl OpenExchange ===
@@ -62,9 +58,6 @@ impl OpenExchange {
             upstream,
             was_idle,
             outbound,
-            is_sending: true,
-            first_response: None,
-            send_error: None,
         })
     }
 }

@@ -2,7 +2,6 @@
 //! clients.
 
 mod compression;
-mod hedge;
 mod live_tail;
 mod rate_limits;
 mod report_only;
@@ -19,7 +18,6 @@ use prometheus::{
 
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 pub(crate) use compression::CompressionMetrics;
-pub(crate) use hedge::HedgeResult;
 pub(crate) use live_tail::LiveTailMetrics;
 pub(crate) use rate_limits::RateLimitMetrics;
 use report_only::ReportOnlyMetrics;

@@ -1,4 +1,4 @@
-//! Refused settings of compression, mirroring, slow start and hedging.
+//! Refused settings of compression, mirroring and slow start.
 
 use postern_common::config::{Env, parse};
 
@@ -32,11 +32,7 @@ fn refused_setting_is_reported_with_its_key() {
             "slow_start = \"1s\"",
             "accepted",
         ),
-        (
-            "mirror = { upstream = \"a\", share = 0.5 }",
-            "hedge = { after = \"p99\" }",
-            "accepted",
-        ),
+        ("mirror = { upstream = \"a\", share = 0.5 }", "", "accepted"),
         (
             "compression = 1",
             "",
@@ -106,21 +102,6 @@ fn refused_setting_is_reported_with_its_key() {
             "",
             "load_balancing = \"consistent\"\nslow_start = \"1s\"",
             "p.toml:15: upstream.a.slow_start: is not possible with load_balancing",
-        ),
-        (
-            "",
-            "hedge = { budget = 1 }",
-            "p.toml:14: upstream.a.hedge.after: ",
-        ),
-        (
-            "",
-            "hedge = { after = \"p96\" }",
-            "p.toml:14: upstream.a.hedge.after: ",
-        ),
-        (
-            "",
-            "http2 = true\nhedge = { after = \"1s\" }",
-            "p.toml:15: upstream.a.hedge: is not possible with http2",
         ),
     ] {
         let message = rejection(route, upstream);

@@ -33,7 +33,6 @@ fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
         forwarded: false,
         slow_start: None,
         drain_timeout: Duration::from_secs(30),
-        hedge: None,
     }
 }
 

@@ -12,7 +12,6 @@ pub(crate) struct UpstreamMetrics {
     pub(crate) failures: IntCounterVec,
     pub(crate) retries: IntCounterVec,
     pub(crate) retries_denied: IntCounterVec,
-    pub(crate) hedged: IntCounterVec,
     pub(crate) ejections: IntCounterVec,
     pub(crate) endpoints: IntGaugeVec,
     pub(crate) names: IntGaugeVec,
@@ -41,7 +40,7 @@ impl UpstreamMetrics {
             )?,
             attempts: make.counters(
                 "postern_proxy_upstream_attempts_total",
-                "Attempts to forward a request, with retries and hedged attempts",
+                "Attempts to forward a request, with retries",
                 by_upstream,
             )?,
             failures: make.counters(
@@ -54,11 +53,6 @@ impl UpstreamMetrics {
                 "postern_retries_denied_total",
                 "Retries denied by the retry budget",
                 by_upstream,
-            )?,
-            hedged: make.counters(
-                "postern_proxy_hedged_requests_total",
-                "Second attempts of slow requests by result (won, lost, failed, denied)",
-                &["upstream", "result"],
             )?,
             ejections: make.counters(
                 "postern_ejections_total",
