@@ -26,8 +26,8 @@ pub struct RouteSettings {
     pub limits: Vec<RateLimit>,
     /// Whether WebSocket upgrades are forwarded; default false.
     pub websocket: bool,
-    /// Whether a WebSocket stays open after its token has expired; default false: both sides get
-    /// close code 1008 (policy violation), and the connection is closed.
+    /// Whether a WebSocket stays open after its token has expired; default false: it is closed on
+    /// both sides.
     pub outlives_token: bool,
     /// Whether the upstream may set cookies; default false, because sessions are not kept in
     /// cookies.

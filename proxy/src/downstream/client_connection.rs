@@ -17,7 +17,6 @@ mod pingora_io;
 mod preface;
 mod read_head;
 mod transport;
-mod tunnel_expiry;
 mod write;
 
 use std::io;
@@ -43,7 +42,6 @@ use http2_io::Http2Io;
 pub(crate) use preface::DetectedProtocol;
 pub(crate) use read_head::{FIRST_REQUEST_GRACE, HeadEvent};
 pub(crate) use transport::ClientTransport;
-use tunnel_expiry::TunnelExpiry;
 
 /// Writes up to this size are coalesced, so that head and body are sent in one packet.
 const WRITE_COALESCE_BYTES: usize = 16 << 10;
@@ -67,7 +65,6 @@ pub(crate) struct ClientConnection {
     tunnel: AtomicBool,
     /// The expiry of a tunnel's token, if the tunnel ends with it.
     expires_at: OnceLock<Instant>,
-    expiry: Option<Box<TunnelExpiry>>,
     expiry_timer: DeadlineTimer,
     /// Whether the process is shutting down.
     stopping: bool,
@@ -115,7 +112,6 @@ impl ClientConnection {
             deadline: Arc::new(RequestDeadline::new()),
             tunnel: AtomicBool::new(false),
             expires_at: OnceLock::new(),
-            expiry: None,
             expiry_timer: DeadlineTimer::default(),
             stopping: false,
             awaiting_hook: AtomicBool::new(false),
@@ -221,9 +217,18 @@ impl ClientConnection {
         self.tunnel.store(true, Ordering::Release);
     }
 
-    /// Makes the tunnel, a WebSocket, end at this time.
+    /// Makes the tunnel, a WebSocket, be closed on both sides at this time.
     pub(crate) fn set_tunnel_expiry(&self, at: Instant) {
         let _once = self.expires_at.set(at);
+    }
+
+    /// Returns an error once the token of the tunnel has expired.
+    fn poll_expired<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let Some(at) = self.expires_at.get() else {
+            return Poll::Pending;
+        };
+        ready!(self.expiry_timer.poll(*at, cx));
+        self.abort(AbortReason::TokenExpired)
     }
 
     /// Switches to HTTP/2: all bytes pass, and the time per frame is limited. The returned backlog
@@ -381,9 +386,12 @@ impl AsyncRead for ClientConnection {
             return Poll::Ready(Ok(()));
         }
         if this.tunnel.load(Ordering::Acquire) {
-            this.enter_tunnel();
+            this.framing = BodyFraming::Tunnel;
             this.note_http2_poll();
-            return this.poll_read_expiring(cx, buf);
+            if let Poll::Ready(expired) = this.poll_expired(cx) {
+                return Poll::Ready(expired);
+            }
+            return this.poll_body(cx, buf);
         }
         if this.framing == BodyFraming::Done {
             this.poll_client_presence(cx)

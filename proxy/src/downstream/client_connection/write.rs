@@ -10,6 +10,7 @@ use tokio::io::AsyncWrite;
 
 use crate::downstream::client_connection::{ClientConnection, WRITE_COALESCE_BYTES};
 use crate::downstream::deadline::AbortReason;
+use crate::message::framing::BodyFraming;
 
 impl ClientConnection {
     /// Returns the buffer of coalesced writes, to append a response head to it.
@@ -121,8 +122,10 @@ impl AsyncWrite for ClientConnection {
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if this.tunnel.load(Ordering::Acquire) {
-            this.enter_tunnel();
-            return this.poll_write_expiring(cx, data);
+            this.framing = BodyFraming::Tunnel;
+            if let Poll::Ready(expired) = this.poll_expired(cx) {
+                return Poll::Ready(expired);
+            }
         }
         this.poll_send(cx, data)
     }
@@ -145,8 +148,8 @@ impl AsyncWrite for ClientConnection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Poll::Ready(overdue) = self.poll_expired(cx) {
-            return Poll::Ready(overdue);
+        if let Poll::Ready(expired) = self.poll_expired(cx) {
+            return Poll::Ready(expired);
         }
         if self.defers_flush(cx) {
             return Poll::Ready(Ok(()));
