@@ -4,7 +4,7 @@
 //! send. Whoever can read the data folder can request links, with a secret that serves no other
 //! purpose and changes at every start: another program may listen on the console's port later.
 //!
-//! Depends on `development` for the secret of the admin routes, and on `lifecycle`.
+//! Depends on `lifecycle`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,10 +14,10 @@ use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::{Clock, Secret};
 use postern_console::{App, Config};
+use postern_dev::{ADMIN_TOKEN, Addresses, DevelopmentServices};
 use serde_json::Value;
 
-use crate::development::{ADMIN_TOKEN, DevelopmentServices};
-use crate::lifecycle::{Addresses, EnvironmentFile};
+use crate::lifecycle::EnvironmentFile;
 
 /// The variable of `standalone.env` with the secret with which one-time links are requested.
 const LINK_SECRET: &str = "POSTERN_CONSOLE_LINK_SECRET";

@@ -1,7 +1,7 @@
 //! Listening sockets, the generated environment file, and the ordered shutdown of all parts.
 //!
 //! `startup` binds [`BoundSockets`], spawns the parts into [`ShutdownStage`]s, and returns them as
-//! [`Running`]. Depends on `data_folder`, and on `mail` for the handle of the mailbox.
+//! [`Running`].
 
 mod environment_file;
 mod running;
@@ -10,5 +10,4 @@ mod sockets;
 pub(crate) use self::environment_file::{ENVIRONMENT_FILE_NAME, EnvironmentFile};
 pub use self::running::Running;
 pub(crate) use self::running::ShutdownStage;
-pub use self::sockets::Addresses;
-pub(crate) use self::sockets::{BoundSockets, DevelopmentSockets, ServiceSockets};
+pub(crate) use self::sockets::{BoundSockets, ServiceSockets};

@@ -1,8 +1,7 @@
 //! The gateway and both upstreams, built from configuration.
 //!
 //! Input: the built-in configuration files with the addresses and data folder of this installation
-//! filled in, or an operator's files. Output: running services. Depends on `development` for
-//! credentials and on `lifecycle`.
+//! filled in, or an operator's files. Output: running services. Depends on `lifecycle`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +10,16 @@ use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::http::bind;
 use postern_common::startup::ConfigOrigin;
+use postern_dev::data_folder::DataFolder;
+use postern_dev::{
+    ADMIN_TOKEN, Addresses, DevelopmentServices, landing_page_url, social_callback_url,
+};
 
 mod config_layer;
 mod templates;
 
 use self::config_layer::{ConfigLayer, ConfigValue};
-use crate::data_folder::DataFolder;
-use crate::development::{ADMIN_TOKEN, DevelopmentServices, landing_page_url, social_callback_url};
-use crate::lifecycle::{Addresses, ServiceSockets, ShutdownStage};
+use crate::lifecycle::{ServiceSockets, ShutdownStage};
 
 /// The gateway and both upstreams, before they serve.
 pub(crate) struct GatewayServices {

@@ -3,7 +3,7 @@
 //! Input: command line options and a data folder, or a folder of configuration files. Output: a
 //! [`Running`](crate::Running) installation whose listeners accept connections.
 //!
-//! Depends on `console`, `data_folder`, `development`, `lifecycle` and `services`.
+//! Depends on `console`, `lifecycle` and `services`.
 
 mod configured;
 mod embedded;

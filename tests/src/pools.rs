@@ -7,7 +7,7 @@ use aws_sdk_cognitoidentityprovider::Client;
 use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_common::identity::{AwsCredentials, IdentityConfig};
-use postern_identity_pool::{App, Config, HashingSettings, ProvisionedPools};
+use postern_dev::pool::{App, Config, HashingSettings, ProvisionedPools};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;

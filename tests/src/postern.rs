@@ -5,7 +5,7 @@ use std::path::Path;
 use postern::Options;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_identity_pool::HashingSettings;
+use postern_dev::pool::HashingSettings;
 use tempfile::TempDir;
 
 use crate::pools::new_user;
@@ -82,7 +82,7 @@ impl Postern {
     /// # Panics
     /// Never: it was started with development components.
     #[must_use]
-    pub fn addresses(&self) -> &postern::Addresses {
+    pub fn addresses(&self) -> &postern_dev::Addresses {
         self.running
             .addresses()
             .expect("development components have addresses")

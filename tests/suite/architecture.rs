@@ -10,7 +10,7 @@ const CRATES: [&str; 7] = [
     "proxy",
     "auth-upstream",
     "notify-upstream",
-    "identity-pool",
+    "dev",
     "console",
     "standalone",
 ];

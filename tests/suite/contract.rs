@@ -100,8 +100,8 @@ fn every_upstream_route_is_documented() {
     for source in [
         "auth-upstream/src/http.rs",
         "notify-upstream/src/http.rs",
-        "standalone/src/sample/actor.rs",
-        "standalone/src/sample/document.rs",
+        "dev/src/actors.rs",
+        "dev/src/documents.rs",
     ] {
         let undocumented: Vec<_> = routes_of(source).difference(&documented).cloned().collect();
         assert!(undocumented.is_empty(), "{source}: {undocumented:?}");

@@ -1,4 +1,4 @@
-//! The packages: made by `release/package`, installed into Debian 12 and 13 that are booted with
+//! The packages: made by `conf/deploy/package`, installed into Debian 12 and 13 that are booted with
 //! systemd, and started there with the shipped configuration.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ fn make_packages(programs: &Path, output: &Path) {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/packages/bin");
     let path = postern_common::config::Env::of_process();
     let path = path.get("PATH").unwrap_or_default();
-    let mut package = Command::new(repository().join("release/package"));
+    let mut package = Command::new(repository().join("conf/deploy/package"));
     package
         .arg("--fast")
         .args([programs, output])

@@ -6,7 +6,7 @@ use std::path::Path;
 use postern_common::config::Env;
 use postern_common::exit::Exit;
 
-use crate::data_folder::{read_optional, write_private};
+use postern_dev::data_folder::{read_optional, write_private};
 
 /// Name of the file in the data folder.
 pub(crate) const ENVIRONMENT_FILE_NAME: &str = "standalone.env";

@@ -9,11 +9,12 @@ use tokio_util::sync::CancellationToken;
 use futures_util::FutureExt;
 use postern_common::Secret;
 use postern_common::exit::Exit;
+use postern_dev::Addresses;
+use postern_dev::data_folder::DataFolder;
+use postern_dev::mail::Mailbox;
 use tokio::task::JoinSet;
 
-use crate::data_folder::DataFolder;
-use crate::lifecycle::{Addresses, EnvironmentFile};
-use crate::mail::Mailbox;
+use crate::lifecycle::EnvironmentFile;
 
 /// Default time for the parts of one stage to stop. Work that is aborted then was not acknowledged;
 /// acknowledged work is on disk.

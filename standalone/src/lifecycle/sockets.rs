@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use postern_common::exit::Exit;
 use postern_common::http::bind;
+use postern_dev::{Addresses, DevelopmentSockets};
 use tokio::net::TcpListener;
 
 /// The bound sockets of all parts.
@@ -24,48 +25,6 @@ pub(crate) struct ServiceSockets {
     pub(crate) proxy_admin: Option<TcpListener>,
     pub(crate) auth_admin: Option<TcpListener>,
     pub(crate) notify_admin: Option<TcpListener>,
-}
-
-/// The sockets of the development services.
-#[derive(Debug)]
-pub(crate) struct DevelopmentSockets {
-    pub(crate) identity_pool: TcpListener,
-    pub(crate) actor: TcpListener,
-    pub(crate) document: TcpListener,
-    pub(crate) social: TcpListener,
-    pub(crate) smtp: TcpListener,
-    pub(crate) mail: TcpListener,
-}
-
-/// The address of each part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
-    /// The gateway, which is the only part that clients connect to.
-    pub proxy: SocketAddr,
-    /// The authentication upstream.
-    pub auth: SocketAddr,
-    /// The notification upstream.
-    pub notify: SocketAddr,
-    /// The identity pool.
-    pub identity_pool: SocketAddr,
-    /// The sample actor service.
-    pub actor: SocketAddr,
-    /// The sample document service.
-    pub document: SocketAddr,
-    /// The social provider.
-    pub social: SocketAddr,
-    /// The mail catcher's SMTP server.
-    pub smtp: SocketAddr,
-    /// The mail catcher's web page and API, and the landing page of social sign-ins.
-    pub mail: SocketAddr,
-    /// Admin listener of the gateway.
-    pub proxy_admin: SocketAddr,
-    /// Admin listener of the authentication upstream.
-    pub auth_admin: SocketAddr,
-    /// Admin listener of the notification upstream.
-    pub notify_admin: SocketAddr,
-    /// The console.
-    pub console: SocketAddr,
 }
 
 // === impl BoundSockets ===

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use postern_common::exit::Exit;
 
-use crate::data_folder::{DataFolder, read_optional, write_private};
+use postern_dev::data_folder::{DataFolder, read_optional, write_private};
 
 /// Relative path and content of each file under `conf/templates`.
 const SHIPPED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
-use postern_identity_pool::HashingSettings;
+use postern_dev::data_folder::DataFolder;
+use postern_dev::pool::HashingSettings;
+use postern_dev::{Addresses, DevelopmentServices, landing_page_url};
 
 use crate::console;
-use crate::data_folder::DataFolder;
-use crate::development::{DevelopmentServices, landing_page_url};
-use crate::lifecycle::{Addresses, BoundSockets, EnvironmentFile, Running, ShutdownStage};
+use crate::lifecycle::{BoundSockets, EnvironmentFile, Running, ShutdownStage};
 use crate::services::GatewayServices;
 
 /// Options of an embedded installation.
@@ -107,7 +107,9 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         ShutdownStage::default(),
         ShutdownStage::default(),
     );
-    development.run(sockets.development, &mut back);
+    for (name, part) in development.parts(sockets.development, &back.shutdown()) {
+        back.spawn(name, part);
+    }
     services.run(sockets.services, &mut front, &mut middle);
     front.spawn("console", console.run(sockets.console, front.shutdown()));
     keys_ready.await?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::mail::Query;
 use crate::{greeting, service_token, user_token};
+use postern_dev::mail::Query;
 
 const PASSWORD: &str = "Correct horse battery 9";
 

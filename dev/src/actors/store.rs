@@ -1,0 +1,137 @@
+//! SQL of the sample actor service.
+
+use postern_common::clock::Timestamp;
+use postern_common::database::Sqlite;
+use serde_json::{Map, Value};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+/// A registered actor.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RegisteredActor {
+    /// Subject of the user in the actor pool.
+    pub(super) actor_id: String,
+    pub(super) email: String,
+    /// Profile as sent at registration.
+    pub(super) profile: Map<String, Value>,
+    pub(super) created_at: Timestamp,
+}
+
+/// The result of a registration.
+#[derive(Debug)]
+pub(super) enum RegistrationOutcome {
+    /// The actor was stored.
+    Created,
+    /// The id is registered already, with this actor.
+    AlreadyRegistered(RegisteredActor),
+}
+
+#[derive(Debug)]
+pub(super) struct ActorStore(Sqlite);
+
+// === impl ActorStore ===
+
+impl ActorStore {
+    pub(super) fn new(sqlite: Sqlite) -> Self {
+        Self(sqlite)
+    }
+
+    pub(super) async fn register(
+        &self,
+        actor: &RegisteredActor,
+    ) -> Result<RegistrationOutcome, sqlx::Error> {
+        let inserted = sqlx::query(
+            "INSERT INTO actor (actor_id, email, profile, created_at) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (actor_id) DO NOTHING",
+        )
+        .bind(&actor.actor_id)
+        .bind(&actor.email)
+        .bind(Value::Object(actor.profile.clone()).to_string())
+        .bind(actor.created_at.0)
+        .execute(&self.0.writer)
+        .await?;
+        if inserted.rows_affected() == 1 {
+            return Ok(RegistrationOutcome::Created);
+        }
+        self.get(&actor.actor_id)
+            .await?
+            .map(RegistrationOutcome::AlreadyRegistered)
+            .ok_or(sqlx::Error::RowNotFound)
+    }
+
+    pub(super) async fn get(&self, actor_id: &str) -> Result<Option<RegisteredActor>, sqlx::Error> {
+        let row = sqlx::query(
+            "SELECT actor_id, email, profile, created_at FROM actor WHERE actor_id = ?1",
+        )
+        .bind(actor_id)
+        .fetch_optional(&self.0.readers)
+        .await?;
+        row.map(|row| read(&row)).transpose()
+    }
+
+    pub(super) async fn set_feature(
+        &self,
+        name: &str,
+        settings: &Map<String, Value>,
+        at: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        sqlx::query(
+            "INSERT INTO feature (feature_name, settings, updated_at) VALUES (?1, ?2, ?3)
+             ON CONFLICT (feature_name) DO UPDATE SET settings = excluded.settings, updated_at = excluded.updated_at",
+        )
+        .bind(name)
+        .bind(Value::Object(settings.clone()).to_string())
+        .bind(at.0)
+        .execute(&self.0.writer)
+        .await
+        .map(drop)
+    }
+}
+
+fn read(row: &SqliteRow) -> Result<RegisteredActor, sqlx::Error> {
+    let profile: String = row.try_get("profile")?;
+    Ok(RegisteredActor {
+        actor_id: row.try_get("actor_id")?,
+        email: row.try_get("email")?,
+        profile: serde_json::from_str(&profile)
+            .map_err(|error| sqlx::Error::Decode(error.into()))?,
+        created_at: Timestamp(row.try_get("created_at")?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn registration_is_idempotent_and_durable() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("development.db");
+        let open = async || ActorStore::new(database::open(&path).await.expect("store"));
+        let Value::Object(profile) = json!({"firstName": "Ada", "tags": [1, null]}) else {
+            panic!("object")
+        };
+        let actor = RegisteredActor {
+            actor_id: "s-1".into(),
+            email: "ada@example.com".into(),
+            profile,
+            created_at: Timestamp(7),
+        };
+        assert!(matches!(
+            open().await.register(&actor).await,
+            Ok(RegistrationOutcome::Created)
+        ));
+        let again = RegisteredActor {
+            created_at: Timestamp(9),
+            ..actor.clone()
+        };
+        let Ok(RegistrationOutcome::AlreadyRegistered(known)) = open().await.register(&again).await
+        else {
+            panic!("known")
+        };
+        assert_eq!(known, actor);
+        assert_eq!(open().await.get("s-2").await.expect("read"), None);
+    }
+}

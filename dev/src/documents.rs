@@ -1,0 +1,336 @@
+//! The document service: resumes, streamed to disk.
+
+mod store;
+mod upload_file;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::header::{CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use multer::{Constraints, Field, Multipart, SizeLimit};
+use postern_common::Clock;
+use postern_common::database::Sqlite;
+use postern_common::http::json;
+use postern_common::problem::{Code, Problem};
+use postern_common::token::Verifier;
+use uuid::Uuid;
+
+use self::store::{ResumeMetadata, ResumeStore};
+use self::upload_file::IncomingFile;
+use crate::caller::{ProvidesVerifier, VerifiedCaller, store_error};
+
+/// Maximum size of a request body in bytes.
+const MAX_UPLOAD_BYTES: u64 = 100 << 20;
+
+/// Maximum number of bytes of a text field that are buffered.
+const MAX_TEXT_BYTES: usize = 256;
+
+/// The dependencies of the service.
+#[derive(Debug)]
+pub(crate) struct DocumentService {
+    verifier: Arc<Verifier>,
+    store: ResumeStore,
+    folder: PathBuf,
+    clock: Clock,
+}
+
+/// Maximum number of parts in a body; a form has two.
+const MAX_PARTS: usize = 32;
+
+/// A form that is being received.
+#[derive(Debug, Default)]
+struct UploadForm {
+    candidate_id: Option<Vec<u8>>,
+    resume: Option<(PartHead, IncomingFile)>,
+    problems: Vec<(String, &'static str, String)>,
+}
+
+/// What the client says about the file.
+#[derive(Debug)]
+struct PartHead {
+    file_name: String,
+    content_type: Option<String>,
+}
+
+/// A valid form. The file still has a temporary name.
+#[derive(Debug)]
+struct ValidUpload {
+    candidate_id: String,
+    head: PartHead,
+    file: upload_file::CompleteFile,
+}
+
+impl DocumentService {
+    /// Creates the service and deletes incomplete uploads from `folder`.
+    pub(crate) fn new(
+        verifier: Arc<Verifier>,
+        sqlite: Sqlite,
+        folder: PathBuf,
+        clock: Clock,
+    ) -> std::io::Result<Arc<Self>> {
+        upload_file::delete_incomplete(&folder)?;
+        Ok(Arc::new(Self {
+            verifier,
+            store: ResumeStore::new(sqlite),
+            folder,
+            clock,
+        }))
+    }
+}
+
+impl ProvidesVerifier for DocumentService {
+    fn verifier(&self) -> &Verifier {
+        &self.verifier
+    }
+}
+
+/// Builds the router of the service.
+pub(crate) fn router(service: Arc<DocumentService>) -> Router {
+    Router::new()
+        .route("/resumes", post(upload))
+        .route("/resumes/{id}", get(resume))
+        .with_state(service)
+}
+
+/// `POST /resumes`. The response 201 means that the file and its row are on disk.
+async fn upload(
+    State(service): State<Arc<DocumentService>>,
+    caller: VerifiedCaller,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let boundary = multer::parse_boundary(content_type.unwrap_or_default()).map_err(|_| {
+        let detail = "Content-Type must be multipart/form-data with a boundary";
+        Problem::new(Code::UnsupportedMediaType).detail(detail)
+    })?;
+    let limit = SizeLimit::new().whole_stream(MAX_UPLOAD_BYTES);
+    let limit = Constraints::new().size_limit(limit);
+    let parts = Multipart::with_constraints(body.into_data_stream(), boundary, limit);
+    let id = Uuid::now_v7().to_string();
+    let form = receive_form(&service, &id, parts).await?;
+    let ValidUpload {
+        candidate_id,
+        head,
+        file,
+    } = form.validate().await?;
+    let resume = ResumeMetadata {
+        resume_id: id,
+        candidate_id,
+        uploaded_by: caller.0.subject().to_owned(),
+        file_name: upload_file::sanitize_file_name(&head.file_name),
+        content_type: head
+            .content_type
+            .unwrap_or_else(|| "application/octet-stream".to_owned()),
+        size: file.size,
+        sha256: file.sha256.clone(),
+        created_at: service.clock.now(),
+    };
+    file.persist(&service.folder, &resume.resume_id)
+        .await
+        .map_err(|error| disk_error(&error))?;
+    service
+        .store
+        .insert(&resume)
+        .await
+        .map_err(|error| store_error(&error))?;
+    let mut response = json(StatusCode::CREATED, &resume);
+    if let Ok(location) = HeaderValue::from_str(&format!("/resumes/{}", resume.resume_id)) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response.into_response())
+}
+
+/// `GET /resumes/{id}` on this service: returns the metadata of an upload to its uploader and to
+/// services.
+async fn resume(
+    State(service): State<Arc<DocumentService>>,
+    caller: VerifiedCaller,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let found = service
+        .store
+        .get(&id)
+        .await
+        .map_err(|error| store_error(&error))?;
+    match found.filter(|resume| caller.may_see(&resume.uploaded_by)) {
+        Some(resume) => Ok(json(StatusCode::OK, &resume)),
+        None => Err(Code::NotFound.into()),
+    }
+}
+
+/// Receives the whole body and writes the file to disk. Field errors are collected, so that all of
+/// them are reported together.
+async fn receive_form(
+    service: &DocumentService,
+    id: &str,
+    mut parts: Multipart<'_>,
+) -> Result<UploadForm, Problem> {
+    let mut form = UploadForm::default();
+    let mut count = 0;
+    while let Some(field) = parts
+        .next_field()
+        .await
+        .map_err(|error| body_error(&error))?
+    {
+        count += 1;
+        if count > MAX_PARTS {
+            return Err(malformed_body("too many parts"));
+        }
+        form.receive_field(service, id, field).await?;
+    }
+    Ok(form)
+}
+
+fn body_error(error: &multer::Error) -> Problem {
+    if let multer::Error::StreamSizeExceeded { .. } = error {
+        Problem::new(Code::BodyTooLarge).detail(format!("the limit is {MAX_UPLOAD_BYTES} bytes"))
+    } else {
+        malformed_body(&error.to_string())
+    }
+}
+
+fn malformed_body(reason: &str) -> Problem {
+    Problem::new(Code::InvalidRequest)
+        .detail("The body is not well-formed form data.")
+        .error("", "invalid_multipart", reason)
+}
+
+fn disk_error(error: &std::io::Error) -> Problem {
+    tracing::error!(%error, "document folder access failed");
+    Code::Unavailable.into()
+}
+
+// === impl UploadForm ===
+
+impl UploadForm {
+    /// Receives one field. The bytes of a rejected field are discarded.
+    async fn receive_field(
+        &mut self,
+        service: &DocumentService,
+        id: &str,
+        mut field: Field<'_>,
+    ) -> Result<(), Problem> {
+        let header = |name: &str| {
+            field
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+        };
+        // RFC 7578 section 4.7.
+        if header("content-transfer-encoding")
+            .is_some_and(|encoding| !["binary", "8bit", "7bit"].contains(&encoding))
+        {
+            return Err(malformed_body("parts are sent without a transfer encoding"));
+        }
+        let content_type = header("content-type").map(str::to_owned);
+        let name = field
+            .name()
+            .ok_or_else(|| malformed_body("a part has no name"))?;
+        let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+        match (name, field.file_name()) {
+            ("candidateId" | "resume", _) if self.has(name) => {
+                self.reject_field(pointer, "duplicate_field", "this field is repeated");
+            }
+            ("candidateId", Some(_)) => {
+                self.reject_field(pointer, "invalid_type", "must be text, not a file");
+            }
+            ("resume", None) => {
+                self.reject_field(pointer, "invalid_type", "must be a file, not text");
+            }
+            ("candidateId", None) => {
+                let mut text = Vec::new();
+                while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
+                    if text.len() <= MAX_TEXT_BYTES {
+                        text.extend_from_slice(&bytes);
+                    }
+                }
+                self.candidate_id = Some(text);
+            }
+            ("resume", Some(file_name)) => {
+                let head = PartHead {
+                    file_name: file_name.to_owned(),
+                    content_type,
+                };
+                let failed = |error: std::io::Error| disk_error(&error);
+                let mut file = IncomingFile::create(&service.folder, id)
+                    .await
+                    .map_err(failed)?;
+                while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
+                    file.write(&bytes).await.map_err(failed)?;
+                }
+                self.resume = Some((head, file));
+            }
+            _ => self.reject_field(pointer, "unknown_field", "is not a known field"),
+        }
+        Ok(())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        if name == "resume" {
+            self.resume.is_some()
+        } else {
+            self.candidate_id.is_some()
+        }
+    }
+
+    fn reject_field(&mut self, pointer: String, code: &'static str, detail: &str) {
+        self.problems.push((pointer, code, detail.to_owned()));
+    }
+
+    /// Validates the form. Returns 400 for malformed or missing fields, and 422 for an empty file.
+    async fn validate(mut self) -> Result<ValidUpload, Problem> {
+        for name in ["candidateId", "resume"] {
+            let pointer = format!("/{name}");
+            if !self.has(name) && !self.problems.iter().any(|(known, ..)| *known == pointer) {
+                self.reject_field(pointer, "missing_field", "is required");
+            }
+        }
+        let text = self.candidate_id.take().map(String::from_utf8);
+        let plain =
+            |text: &String| (1..=128).contains(&text.len()) && !text.chars().any(char::is_control);
+        let candidate_id = match text {
+            Some(Ok(text)) if plain(&text) => text,
+            Some(_) => {
+                self.reject_field(
+                    "/candidateId".to_owned(),
+                    "invalid_length",
+                    "must be 1 to 128 bytes of plain UTF-8",
+                );
+                String::new()
+            }
+            None => String::new(),
+        };
+        if let (Some((head, file)), true) = (self.resume, self.problems.is_empty()) {
+            let file = file.finish().await.map_err(|error| disk_error(&error))?;
+            if file.size > 0 {
+                return Ok(ValidUpload {
+                    candidate_id,
+                    head,
+                    file,
+                });
+            }
+            return Err(Problem::new(Code::ValidationFailed).error(
+                "/resume",
+                "empty_file",
+                "the file is empty",
+            ));
+        }
+        let problem = Problem::new(Code::InvalidRequest);
+        let add = |problem: Problem, (pointer, code, detail): (String, _, _)| {
+            problem.error(&pointer, code, detail)
+        };
+        Err(self.problems.into_iter().fold(problem, add))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Assembles the server, serves it, and runs its periodic maintenance.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use postern_common::Clock;
+use postern_common::database::{Database, DatabaseOptions};
+use postern_common::exit::Exit;
+use postern_common::http::{AllowedHosts, Limits};
+use tokio::net::TcpListener;
+
+use crate::pool::bootstrap::{self, ProvisionedPools};
+use crate::pool::config::Config;
+use crate::pool::context::PoolContext;
+use crate::pool::crypto::{PasswordHasher, SigningKeys};
+use crate::pool::directory::PoolDirectory;
+use crate::pool::error::ApiError;
+use crate::pool::store::PoolStore;
+use crate::pool::wire::{self, WireState};
+
+/// Interval of key rotation and of the deletion of expired rows.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Time for which a shutdown waits for calls in flight.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// An identity pool that is ready to serve.
+pub struct App {
+    context: Arc<PoolContext>,
+    provisioned: ProvisionedPools,
+    key_max_age: Duration,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App")
+            .field("provisioned", &self.provisioned)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl App ===
+
+impl App {
+    /// Opens the store and provisions what is missing. Signing keys of a first start are created in
+    /// the background.
+    ///
+    /// # Errors
+    /// Exits with status 64 for a database URL of an unsupported scheme, and with 69 if the store
+    /// is unavailable or the data folder is not writable.
+    pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let database = Database::open(
+            &config.database,
+            DatabaseOptions::new("postern-identity-pool"),
+        )
+        .await?;
+        let store = PoolStore::open(database).await?;
+        let context = Box::pin(build_context(&config, clock, store))
+            .await
+            .map_err(|error| startup_error(&error))?;
+        let provisioned = bootstrap::run(&context, &config).await?;
+        let context = Arc::new(context);
+        tokio::spawn(create_first_keys(Arc::clone(&context)));
+        Ok(Self {
+            context,
+            provisioned,
+            key_max_age: config.key_max_age,
+        })
+    }
+
+    /// Returns the ids, secrets, and addresses that other processes need.
+    #[must_use]
+    pub fn provisioned(&self) -> &ProvisionedPools {
+        &self.provisioned
+    }
+
+    #[cfg(test)]
+    pub(crate) fn hash_counter(&self) -> Arc<std::sync::atomic::AtomicU64> {
+        self.context.hasher.hash_counter()
+    }
+
+    /// Returns a future that resolves when every pool has signing keys: at once, except during a
+    /// first start.
+    ///
+    /// # Errors
+    /// Exits with status 69 if the keys are not ready within ten seconds; the log has the cause.
+    pub fn wait_for_keys(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
+        let context = Arc::clone(&self.context);
+        async move {
+            context
+                .keys
+                .wait_until_ready()
+                .await
+                .map_err(|error| startup_error(&error))
+        }
+    }
+
+    /// Serves the API, the JWK sets, and OpenID Connect discovery until `shutdown` is cancelled and
+    /// the requests in flight are answered.
+    pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) {
+        let limits = Limits {
+            linger: Duration::ZERO,
+            drain: DRAIN_TIMEOUT,
+            ..Limits::default()
+        };
+        let wire = WireState {
+            context: Arc::clone(&self.context),
+            access_key: bootstrap::access_key(&self.provisioned),
+            max_age_s: self.key_max_age.as_secs(),
+            default_pool: self.provisioned.actor.pool_id.clone(),
+        };
+        let maintenance = tokio::spawn(maintain(Arc::clone(&self.context), shutdown.clone()));
+        let host = self.context.issuer_base.host_str().map(str::to_owned);
+        let names: Vec<String> = host.into_iter().collect();
+        let hosts = AllowedHosts::of(listener.local_addr().ok(), &names);
+        let router = wire::router(wire, hosts);
+        postern_common::http::serve(listener, router, limits, shutdown).await;
+        // A panic was reported by the task itself, and no further cleanup is needed.
+        let _ = maintenance.await;
+        self.context.store.close().await;
+    }
+}
+
+async fn build_context(
+    config: &Config,
+    clock: Clock,
+    store: PoolStore,
+) -> Result<PoolContext, ApiError> {
+    Ok(PoolContext {
+        clock,
+        directory: PoolDirectory::load(&store).await?,
+        keys: SigningKeys::load(&store, config.key_period).await?,
+        store,
+        hasher: PasswordHasher::start(config.hashing)?,
+        delivery: config.code_delivery.clone(),
+        issuer_base: config.issuer_base.clone(),
+        region: config.region.clone(),
+    })
+}
+
+fn startup_error(error: &ApiError) -> Exit {
+    Exit::unavailable(format!("identity pool: cannot start: {}", error.message()))
+}
+
+/// Creates the keys of a first start, and those that became due while the server was stopped. Runs
+/// in the background because it takes seconds; calls that need a key wait for it.
+async fn create_first_keys(context: Arc<PoolContext>) {
+    if let Err(error) = rotate_keys(&context).await {
+        tracing::error!(error = error.message(), "signing key creation failed");
+    }
+}
+
+async fn rotate_keys(context: &PoolContext) -> Result<(), ApiError> {
+    context
+        .keys
+        .rotate(
+            &context.store,
+            &context.directory.pool_ids(),
+            context.clock.now(),
+        )
+        .await
+}
+
+/// Rotates keys and deletes expired rows until shutdown. A failed round is retried after
+/// [`MAINTENANCE_INTERVAL`].
+async fn maintain(context: Arc<PoolContext>, shutdown: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
+        }
+        if let Err(error) = run_maintenance(&context).await {
+            tracing::warn!(error = error.message(), "identity pool maintenance failed");
+        }
+    }
+}
+
+async fn run_maintenance(context: &PoolContext) -> Result<(), ApiError> {
+    rotate_keys(context).await?;
+    let rows = context.store.delete_expired(context.clock.now()).await?;
+    let hashes = context.hasher.hash_counter().load(Ordering::Relaxed);
+    tracing::debug!(rows, hashes, "expired rows deleted");
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! Provisioning: two pools with their app clients, the service accounts, and the administrator's
+//! access key. The first start creates them; later starts recreate what is missing.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use postern_common::Secret;
+use postern_common::exit::Exit;
+use serde::{Deserialize, Serialize};
+
+use crate::pool::config::{Config, SERVICE_ID_ATTRIBUTE};
+use crate::pool::context::PoolContext;
+use crate::pool::crypto::random;
+use crate::pool::error::ApiError;
+use crate::pool::model::{AppClient, ClientSettings, PoolSettings, UserPool, UserStatus};
+use crate::pool::operations::{create_client, create_pool, new_user};
+use crate::pool::wire::AccessKey;
+
+/// Ids and secrets with which other processes use the pools.
+#[derive(Clone, Debug)]
+pub struct ProvisionedPools {
+    /// Base URL of the API: `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER`.
+    pub endpoint: String,
+    /// Region name: `CLOUD_REGION`.
+    pub region: String,
+    /// Pool of users.
+    pub actor: PoolAccess,
+    /// Pool of service accounts.
+    pub service: PoolAccess,
+    /// Service accounts, by name.
+    pub accounts: Vec<ServiceAccount>,
+    /// Id of the administrator's access key, for SigV4.
+    pub access_key_id: String,
+    /// Secret of the administrator's access key.
+    pub secret_access_key: Secret,
+}
+
+/// A pool with the app client through which it is used.
+#[derive(Clone, Debug)]
+pub struct PoolAccess {
+    /// Pool id.
+    pub pool_id: String,
+    /// App client id.
+    pub client_id: String,
+    /// App client secret.
+    pub client_secret: Secret,
+    /// Issuer (`iss`) of the pool's tokens.
+    pub issuer: String,
+}
+
+/// The credentials of a service account.
+#[derive(Clone, Debug)]
+pub struct ServiceAccount {
+    /// Username, and value of `custom:service_id`.
+    pub name: String,
+    /// Password in clear text.
+    pub password: Secret,
+}
+
+/// The content of `identity-pool.json`.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredCredentials {
+    access_key_id: String,
+    secret_access_key: String,
+    #[serde(default)]
+    accounts: BTreeMap<String, String>,
+}
+
+// === impl ProvisionedPools ===
+
+impl ProvisionedPools {
+    /// Returns the environment variables for the service that signs in as `account`, and those that
+    /// AWS's own tools read. Without an account, or for an unknown one, the account's username and
+    /// password are omitted.
+    #[must_use]
+    pub fn variables(&self, account: Option<&str>) -> Vec<(&'static str, String)> {
+        let secret = |secret: &Secret| secret.expose().to_owned();
+        let mut variables = vec![
+            ("IDP_ACTOR_POOL_ID", self.actor.pool_id.clone()),
+            ("IDP_ACTOR_CLIENT_ID", self.actor.client_id.clone()),
+            ("IDP_ACTOR_CLIENT_SECRET", secret(&self.actor.client_secret)),
+            ("IDP_SERVICE_POOL_ID", self.service.pool_id.clone()),
+            ("IDP_SERVICE_CLIENT_ID", self.service.client_id.clone()),
+            (
+                "IDP_SERVICE_CLIENT_SECRET",
+                secret(&self.service.client_secret),
+            ),
+            ("CLOUD_REGION", self.region.clone()),
+            ("AWS_REGION", self.region.clone()),
+            // Read by the AWS CLI and boto3 instead of `AWS_REGION`.
+            ("AWS_DEFAULT_REGION", self.region.clone()),
+            (
+                "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+                self.endpoint.clone(),
+            ),
+            ("AWS_ACCESS_KEY_ID", self.access_key_id.clone()),
+            ("AWS_SECRET_ACCESS_KEY", secret(&self.secret_access_key)),
+        ];
+        if let Some(account) = self
+            .accounts
+            .iter()
+            .find(|existing| account == Some(existing.name.as_str()))
+        {
+            variables.push(("IDP_SERVICE_ACCOUNT_USERNAME", account.name.clone()));
+            variables.push(("IDP_SERVICE_ACCOUNT_PASSWORD", secret(&account.password)));
+        }
+        variables
+    }
+}
+
+/// Creates the pools, clients, and accounts that are missing, and returns all of them.
+pub(crate) async fn run(context: &PoolContext, config: &Config) -> Result<ProvisionedPools, Exit> {
+    let credentials = load_credentials(&config.data_dir, &config.service_accounts)?;
+    Box::pin(provision(context, config, &credentials))
+        .await
+        .map_err(|error| {
+            Exit::unavailable(format!(
+                "identity pool: provisioning failed: {}",
+                error.message()
+            ))
+        })
+}
+
+async fn provision(
+    context: &PoolContext,
+    config: &Config,
+    credentials: &StoredCredentials,
+) -> Result<ProvisionedPools, ApiError> {
+    let actor = ensure_pool(context, "actor", &config.actor_pool, &config.actor_client).await?;
+    let service = ensure_pool(
+        context,
+        "service",
+        &config.service_pool,
+        &config.service_client,
+    )
+    .await?;
+    ensure_accounts(context, &service.pool_id, &credentials.accounts).await?;
+    let accounts = credentials.accounts.iter();
+    Ok(ProvisionedPools {
+        endpoint: context
+            .issuer_base
+            .as_str()
+            .trim_end_matches('/')
+            .to_owned(),
+        region: context.region.clone(),
+        actor,
+        service,
+        accounts: accounts
+            .map(|(name, password)| ServiceAccount {
+                name: name.clone(),
+                password: password.as_str().into(),
+            })
+            .collect(),
+        access_key_id: credentials.access_key_id.clone(),
+        secret_access_key: credentials.secret_access_key.as_str().into(),
+    })
+}
+
+/// Returns the pool and client recorded in the settings, creating those that do not exist.
+async fn ensure_pool(
+    context: &PoolContext,
+    name: &str,
+    pool_settings: &PoolSettings,
+    client_settings: &ClientSettings,
+) -> Result<PoolAccess, ApiError> {
+    let (pool_key, client_key) = (format!("{name}_pool"), format!("{name}_client"));
+    let existing = context
+        .store
+        .setting(&pool_key)
+        .await?
+        .and_then(|id| context.directory.pool(&id).ok());
+    let pool: Arc<UserPool> = match existing {
+        Some(pool) => pool,
+        None => {
+            let pool = create_pool(context, name.to_owned(), pool_settings.clone()).await?;
+            context.store.set_setting(&pool_key, &pool.id).await?;
+            Arc::new(pool)
+        }
+    };
+    let existing = context.store.setting(&client_key).await?;
+    let existing = existing.and_then(|id| context.directory.client_of(&pool.id, &id).ok());
+    let client: Arc<AppClient> = match existing {
+        Some(client) => client,
+        None => {
+            let client = create_client(
+                context,
+                &pool,
+                name.to_owned(),
+                true,
+                client_settings.clone(),
+            )
+            .await?;
+            context.store.set_setting(&client_key, &client.id).await?;
+            Arc::new(client)
+        }
+    };
+    let client_secret = client.secret.clone().unwrap_or_default();
+    Ok(PoolAccess {
+        pool_id: pool.id.clone(),
+        client_id: client.id.clone(),
+        client_secret,
+        issuer: context.issuer(&pool.id),
+    })
+}
+
+/// Sets the password of each account to the one in the credentials file. A fingerprint in the
+/// settings records the current password, so that a restart without changes hashes nothing.
+async fn ensure_accounts(
+    context: &PoolContext,
+    pool_id: &str,
+    accounts: &BTreeMap<String, String>,
+) -> Result<(), ApiError> {
+    let pool = context.directory.pool(pool_id)?;
+    for (name, password) in accounts {
+        let key = format!("account_{name}");
+        let fingerprint = random::digest(&[pool_id, name, password]);
+        let existing = context.store.user(pool_id, name).await?;
+        let has_password = context.store.setting(&key).await?.as_ref() == Some(&fingerprint);
+        if existing.is_some() && has_password {
+            continue;
+        }
+        let is_new = existing.is_none();
+        let mut user = existing.map_or_else(|| new_user(context, &pool, name), Ok)?;
+        user.password = Some(context.hasher.hash_random(&password.as_str().into())?);
+        user.status = UserStatus::Confirmed;
+        if is_new {
+            user.attributes
+                .0
+                .insert(SERVICE_ID_ATTRIBUTE.to_owned(), name.clone());
+            context.store.add_user(&user).await?;
+        } else {
+            context
+                .store
+                .set_password(&user, context.clock.now())
+                .await?;
+        }
+        context.store.set_setting(&key, &fingerprint).await?;
+    }
+    Ok(())
+}
+
+/// Returns the access key that signs administrative calls.
+pub(crate) fn access_key(provisioned: &ProvisionedPools) -> AccessKey {
+    AccessKey {
+        id: provisioned.access_key_id.clone(),
+        secret: provisioned.secret_access_key.clone(),
+    }
+}
+
+/// Reads the credentials file, adds what is missing, and writes it if anything was added. The file
+/// is written before the store, so that a password in the store is always recoverable.
+fn load_credentials(folder: &Path, accounts: &[String]) -> Result<StoredCredentials, Exit> {
+    let path = folder.join("identity-pool.json");
+    let failed = |operation: &str, cause: &dyn std::fmt::Display| {
+        Exit::unavailable(format!("{}: cannot {operation}: {cause}", path.display()))
+    };
+    let mut credentials: StoredCredentials = match std::fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(|error| failed("read", &error))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => StoredCredentials::default(),
+        Err(error) => return Err(failed("read", &error)),
+    };
+    if add_missing(&mut credentials, accounts)
+        .map_err(|error| failed("generate secrets for", &error))?
+    {
+        let mut folders = std::fs::DirBuilder::new();
+        folders
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| failed("create", &error))?;
+        write_atomically(&path, &credentials).map_err(|error| failed("write", &error))?;
+    }
+    Ok(credentials)
+}
+
+fn add_missing(credentials: &mut StoredCredentials, accounts: &[String]) -> Result<bool, ApiError> {
+    let mut changed = false;
+    if credentials.access_key_id.is_empty() {
+        // AWS's format: `AKIA` and sixteen capital letters or digits.
+        credentials.access_key_id =
+            format!("AKIA{}", random::lower_alphanumeric(16)?.to_uppercase());
+        credentials.secret_access_key = random::alphanumeric(40)?;
+        changed = true;
+    }
+    for name in accounts {
+        if !credentials.accounts.contains_key(name) {
+            // 43 characters of base64url carry 256 bits; the suffix satisfies any password policy.
+            credentials
+                .accounts
+                .insert(name.clone(), format!("{}-aA1", random::token()?));
+            changed = true;
+        }
+    }
+    Ok(changed)
+}
+
+/// Replaces the file atomically: writes a temporary file beside it, then renames it.
+fn write_atomically(path: &Path, credentials: &StoredCredentials) -> std::io::Result<()> {
+    let text = serde_json::to_vec_pretty(credentials)?;
+    let temporary = path.with_extension("json.new");
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(&text)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)
+}

@@ -1,0 +1,113 @@
+//! Configuration of the server. The embedding process fills it in; there is no configuration file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use url::Url;
+
+use crate::pool::code_delivery::CodeDelivery;
+use crate::pool::crypto::HashingSettings;
+use crate::pool::model::{ClientSettings, PoolSettings};
+
+/// The configuration of the server. [`Config::new`] returns the defaults; the fields are public.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Database URL: `sqlite://…`.
+    pub database: String,
+    /// Folder of `identity-pool.json` (mode 0600), which holds the administrator's access key and
+    /// the passwords of the service accounts.
+    pub data_dir: PathBuf,
+    /// Base URL under which clients reach the server. A pool's issuer is this URL and the pool's
+    /// id.
+    pub issuer_base: Url,
+    /// Region in pool ids and signatures. Default `us-west-2`.
+    pub region: String,
+    /// Cost and concurrency of password hashing.
+    pub hashing: HashingSettings,
+    /// Time for which a signing key signs. Default 90 days. The next key is published one period in
+    /// advance.
+    pub key_period: Duration,
+    /// Time for which clients may cache JWK sets and discovery documents. Default 5 minutes.
+    pub key_max_age: Duration,
+    /// Delivery of one-time codes. Default [`CodeDelivery::Log`].
+    pub code_delivery: CodeDelivery,
+    /// Names of the service accounts to create. Default `auth`, `notify`, `actor`, `document`.
+    pub service_accounts: Vec<String>,
+    /// Initial settings of the pool of users.
+    pub actor_pool: PoolSettings,
+    /// Initial settings of the app client of the pool of users.
+    pub actor_client: ClientSettings,
+    /// Initial settings of the pool of service accounts.
+    pub service_pool: PoolSettings,
+    /// Initial settings of the app client of the pool of service accounts.
+    pub service_client: ClientSettings,
+}
+
+/// Attribute that identifies a user of the service pool as a service.
+pub(crate) const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
+
+impl Config {
+    /// Returns the default configuration.
+    #[must_use]
+    pub fn new(
+        database: impl Into<String>,
+        data_dir: impl Into<PathBuf>,
+        issuer_base: Url,
+    ) -> Self {
+        Self {
+            database: database.into(),
+            data_dir: data_dir.into(),
+            issuer_base,
+            region: "us-west-2".to_owned(),
+            hashing: HashingSettings::default(),
+            key_period: Duration::from_secs(90 * 86_400),
+            key_max_age: Duration::from_secs(300),
+            code_delivery: CodeDelivery::Log,
+            service_accounts: ["auth", "notify", "actor", "document"]
+                .map(str::to_owned)
+                .to_vec(),
+            actor_pool: actor_pool(),
+            actor_client: actor_client(),
+            service_pool: service_pool(),
+            service_client: service_client(),
+        }
+    }
+}
+
+/// Users sign in with their e-mail address. The authentication service confirms them.
+fn actor_pool() -> PoolSettings {
+    PoolSettings {
+        email_usernames: true,
+        recover_unverified: true,
+        ..PoolSettings::default()
+    }
+}
+
+/// Refresh tokens rotate, with a grace period of 30 seconds in which a lost response can be
+/// requested again.
+fn actor_client() -> ClientSettings {
+    ClientSettings {
+        rotation_grace_s: Some(30),
+        ..ClientSettings::default()
+    }
+    .with_flows(&["ALLOW_USER_PASSWORD_AUTH", "ALLOW_ADMIN_USER_PASSWORD_AUTH"])
+}
+
+/// Service accounts are created by an administrator only.
+fn service_pool() -> PoolSettings {
+    PoolSettings {
+        admin_create_only: true,
+        custom_attributes: vec![SERVICE_ID_ATTRIBUTE.to_owned()],
+        ..PoolSettings::default()
+    }
+}
+
+/// The ID token shows the service id, which no client can write.
+fn service_client() -> ClientSettings {
+    ClientSettings {
+        read_attributes: Some(vec![SERVICE_ID_ATTRIBUTE.to_owned()]),
+        write_attributes: Some(vec!["name".to_owned()]),
+        ..ClientSettings::default()
+    }
+    .with_flows(&["ALLOW_USER_PASSWORD_AUTH", "ALLOW_REFRESH_TOKEN_AUTH"])
+}

@@ -1,0 +1,205 @@
+//! App clients.
+
+use std::time::Duration;
+
+use postern_common::Secret;
+use postern_common::identity::secret_hash;
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+
+use super::STANDARD_ATTRIBUTES;
+use crate::pool::error::ApiError;
+
+/// An app client: an application that requests tokens from a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct AppClient {
+    pub(crate) id: String,
+    pub(crate) pool_id: String,
+    pub(crate) name: String,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) settings: ClientSettings,
+    pub(crate) created_at: i64,
+    pub(crate) updated_at: i64,
+}
+
+/// The settings of an app client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientSettings {
+    /// Permitted authentication flows (`ExplicitAuthFlows`).
+    pub flows: Vec<String>,
+    /// Attributes that tokens and responses show; `None` means all standard ones.
+    pub read_attributes: Option<Vec<String>>,
+    /// Attributes that users may write; `None` means all standard ones.
+    pub write_attributes: Option<Vec<String>>,
+    /// Lifetime of access tokens in seconds. Default one hour.
+    pub access_token_s: u64,
+    /// Lifetime of ID tokens in seconds. Default one hour.
+    pub id_token_s: u64,
+    /// Lifetime of a refresh token and all its rotations, in seconds. Default 30 days.
+    pub refresh_token_s: u64,
+    /// Grace period in which a rotated refresh token still works, in seconds; `None` disables
+    /// rotation.
+    pub rotation_grace_s: Option<u64>,
+    /// Whether an unknown user gets the response of a wrong password
+    /// (`PreventUserExistenceErrors`). Default true.
+    pub prevent_user_existence_errors: bool,
+    /// Whether RevokeToken is permitted (`EnableTokenRevocation`). Default true.
+    pub token_revocation: bool,
+    /// Lifetime of a challenge in minutes (`AuthSessionValidity`). Default 3.
+    pub auth_session_minutes: u64,
+}
+
+/// Attributes that record the verification of another one: readable by clients, writable by
+/// administrators only.
+const VERIFICATION_FLAGS: [&str; 2] = ["email_verified", "phone_number_verified"];
+
+// === impl ClientSettings ===
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            flows: Vec::new(),
+            read_attributes: None,
+            write_attributes: None,
+            access_token_s: 3600,
+            id_token_s: 3600,
+            refresh_token_s: 30 * 86_400,
+            rotation_grace_s: None,
+            prevent_user_existence_errors: true,
+            token_revocation: true,
+            auth_session_minutes: 3,
+        }
+    }
+}
+
+impl ClientSettings {
+    /// Returns the settings with these authentication flows.
+    #[must_use]
+    pub fn with_flows(mut self, flows: &[&str]) -> Self {
+        self.flows = flows.iter().map(|flow| (*flow).to_owned()).collect();
+        self
+    }
+}
+
+// === impl AppClient ===
+
+impl AppClient {
+    pub(crate) fn may_read(&self, attribute: &str) -> bool {
+        match &self.settings.read_attributes {
+            Some(named) => named.iter().any(|name| name == attribute),
+            None => STANDARD_ATTRIBUTES.contains(&attribute),
+        }
+    }
+
+    pub(crate) fn may_write(&self, attribute: &str) -> bool {
+        !VERIFICATION_FLAGS.contains(&attribute)
+            && match &self.settings.write_attributes {
+                Some(named) => named.iter().any(|name| name == attribute),
+                None => STANDARD_ATTRIBUTES.contains(&attribute),
+            }
+    }
+
+    pub(crate) fn refresh_lifetime(&self) -> Duration {
+        Duration::from_secs(self.settings.refresh_token_s)
+    }
+
+    /// Fails if the flow is not enabled for the client.
+    pub(crate) fn require_flow(&self, flow: &str) -> Result<(), ApiError> {
+        let wanted = format!("ALLOW_{flow}");
+        if self.settings.flows.contains(&wanted) {
+            return Ok(());
+        }
+        Err(ApiError::invalid(format!(
+            "{flow} flow not enabled for this client"
+        )))
+    }
+
+    /// Checks `SECRET_HASH` = base64(HMAC-SHA256(secret, username + client id)). The caller passes
+    /// the username that the operation's rule requires. As in Cognito, a hash sent to a client
+    /// without a secret is an error.
+    pub(crate) fn check_secret_hash(
+        &self,
+        sent: Option<&str>,
+        username: &str,
+    ) -> Result<(), ApiError> {
+        match (&self.secret, sent) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err(ApiError::not_authorized(format!(
+                "Client {} is not configured for secret but secret was received",
+                self.id
+            ))),
+            (Some(_), None) => Err(ApiError::not_authorized(format!(
+                "Client {} is configured with secret but SECRET_HASH was not received",
+                self.id
+            ))),
+            (Some(secret), Some(sent)) => {
+                let expected = secret_hash(username, &self.id, secret.expose());
+                if bool::from(expected.as_bytes().ct_eq(sent.as_bytes())) {
+                    return Ok(());
+                }
+                Err(ApiError::not_authorized(format!(
+                    "Unable to verify secret hash for client {}",
+                    self.id
+                )))
+            }
+        }
+    }
+
+    /// Checks a secret that was sent in clear (GetTokensFromRefreshToken, RevokeToken).
+    pub(crate) fn check_secret(&self, sent: Option<&str>) -> Result<(), ApiError> {
+        let matches = match (&self.secret, sent) {
+            (None, None) => true,
+            (Some(secret), Some(sent)) => secret.expose().as_bytes().ct_eq(sent.as_bytes()).into(),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if matches {
+            return Ok(());
+        }
+        Err(ApiError::not_authorized(format!(
+            "Unable to verify client secret for client {}",
+            self.id
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(secret: Option<&str>, settings: ClientSettings) -> AppClient {
+        AppClient {
+            id: "c".into(),
+            pool_id: "p".into(),
+            name: "n".into(),
+            secret: secret.map(Secret::from),
+            settings,
+            created_at: 0,
+            updated_at: 0,
+        }
+    }
+
+    #[test]
+    fn secret_hash_covers_username_and_client() {
+        let client = client(Some("s"), ClientSettings::default());
+        let right = secret_hash("ada", "c", "s");
+        assert!(client.check_secret_hash(Some(&right), "ada").is_ok());
+        assert!(client.check_secret_hash(Some(&right), "bob").is_err());
+        assert!(client.check_secret_hash(None, "ada").is_err());
+    }
+
+    #[test]
+    fn custom_and_verification_attributes_need_permission() {
+        let open = client(None, ClientSettings::default());
+        assert!(open.may_write("email") && open.may_read("email_verified"));
+        assert!(!open.may_write("custom:service_id") && !open.may_read("custom:service_id"));
+        let listed = ClientSettings {
+            read_attributes: Some(vec!["custom:service_id".into()]),
+            write_attributes: Some(vec!["email_verified".into()]),
+            ..ClientSettings::default()
+        };
+        let listed = client(None, listed);
+        assert!(listed.may_read("custom:service_id") && !listed.may_read("email"));
+        assert!(!listed.may_write("email_verified"));
+    }
+}

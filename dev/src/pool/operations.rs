@@ -1,0 +1,207 @@
+//! The operations of the API, one function each.
+//!
+//! Input: an authenticated call with its body. Output: the response value or an [`ApiError`].
+//! Operations check parameters and permissions, and depend on `context`, `tokens`, and the layers
+//! below.
+
+mod account;
+mod admin_users;
+mod app_clients;
+mod attributes;
+mod challenges;
+mod codes;
+mod groups;
+mod lockout;
+mod passwords;
+mod refresh;
+mod sign_in;
+mod sign_up;
+mod user_pools;
+
+pub(crate) use self::app_clients::create_client;
+pub(crate) use self::sign_up::new_user;
+pub(crate) use self::user_pools::create_pool;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::pool::context::PoolContext;
+use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::model::{AppClient, User};
+
+/// A call of an operation.
+pub(crate) struct OperationCall<'a> {
+    pub(crate) context: &'a PoolContext,
+    pub(crate) body: &'a [u8],
+    pub(crate) subject: Mutex<AuditSubject>,
+}
+
+/// The ids of the pool, client, and user that a call concerns, for the audit log. Never user input.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AuditSubject {
+    pub(crate) pool_id: Option<String>,
+    pub(crate) client_id: Option<String>,
+    pub(crate) sub: Option<String>,
+}
+
+/// The authentication that an operation requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OperationAccess {
+    /// No signature; credentials in the body, such as an access token, authorize the call.
+    Public,
+    /// A signature (SigV4) with the administrator's access key.
+    Administrator,
+}
+
+/// A request with a pool id only.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PoolRequest {
+    user_pool_id: String,
+}
+
+/// A request with a pool id and a username only.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct UserRequest {
+    user_pool_id: String,
+    username: String,
+}
+
+// === impl OperationCall ===
+
+impl<'a> OperationCall<'a> {
+    pub(crate) fn new(context: &'a PoolContext, body: &'a [u8]) -> Self {
+        Self {
+            context,
+            body,
+            subject: Mutex::default(),
+        }
+    }
+
+    /// Parses the body. Unknown members are ignored, as in AWS.
+    fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        serde_json::from_slice(self.body).map_err(|error| {
+            let text = error.to_string();
+            match text
+                .strip_prefix("missing field `")
+                .and_then(|rest| rest.split('`').next())
+            {
+                Some(member) => ApiError::missing(&lower_first(member)),
+                None => ApiError::new(
+                    ExceptionKind::Serialization,
+                    "The request body cannot be read",
+                ),
+            }
+        })
+    }
+
+    fn record(&self, record: impl FnOnce(&mut AuditSubject)) {
+        record(&mut self.subject.lock());
+    }
+
+    fn record_client(&self, client: &AppClient) {
+        self.record(|subject| {
+            subject.pool_id = Some(client.pool_id.clone());
+            subject.client_id = Some(client.id.clone());
+        });
+    }
+
+    fn record_user(&self, user: &User) {
+        self.record(|subject| {
+            subject.pool_id = Some(user.pool_id.clone());
+            subject.sub = Some(user.sub.clone());
+        });
+    }
+
+    /// Finds the user that an administrator's request names.
+    async fn find_user(&self, pool_id: &str, username: &str) -> Result<User, ApiError> {
+        self.context.directory.pool(pool_id)?;
+        self.record(|subject| subject.pool_id = Some(pool_id.to_owned()));
+        let user = self.context.find_user(pool_id, username).await?;
+        self.record_user(&user);
+        Ok(user)
+    }
+}
+
+fn lower_first(name: &str) -> String {
+    let mut letters = name.chars();
+    letters.next().map_or(String::new(), |first| {
+        first.to_ascii_lowercase().to_string() + letters.as_str()
+    })
+}
+
+/// Returns the response of an operation without output.
+fn empty_response() -> Value {
+    json!({})
+}
+
+/// Defines the operations: name, function, and the authentication that they require.
+macro_rules! operations {
+    ($($access:ident { $($name:literal => $function:path,)+ })+) => {
+        /// Returns the authentication that an operation requires, or `None` if it is unknown.
+        pub(crate) fn access(operation: &str) -> Option<OperationAccess> {
+            match operation {
+                $($($name)|+ => Some(OperationAccess::$access),)+
+                _ => None,
+            }
+        }
+
+        /// Runs an operation.
+        pub(crate) async fn run(
+            operation: &str,
+            call: &OperationCall<'_>,
+        ) -> Result<Value, ApiError> {
+            match operation {
+                $($($name => Box::pin($function(call, call.read()?)).await,)+)+
+                other => Err(unknown_operation(other)),
+            }
+        }
+    };
+}
+
+operations! {
+    Public {
+        "ChangePassword" => passwords::change,
+        "ConfirmForgotPassword" => passwords::confirm_forgot,
+        "ConfirmSignUp" => sign_up::confirm,
+        "ForgotPassword" => passwords::forgot,
+        "GetTokensFromRefreshToken" => refresh::get_tokens,
+        "GetUser" => account::get,
+        "GlobalSignOut" => account::sign_out,
+        "InitiateAuth" => sign_in::initiate,
+        "ResendConfirmationCode" => sign_up::resend,
+        "RespondToAuthChallenge" => challenges::respond,
+        "RevokeToken" => refresh::revoke,
+        "SignUp" => sign_up::sign_up,
+    }
+    Administrator {
+        "AdminAddUserToGroup" => groups::add_user,
+        "AdminConfirmSignUp" => admin_users::confirm_sign_up,
+        "AdminCreateUser" => admin_users::create,
+        "AdminDeleteUser" => admin_users::delete,
+        "AdminDisableUser" => admin_users::disable,
+        "AdminEnableUser" => admin_users::enable,
+        "AdminGetUser" => admin_users::get,
+        "AdminInitiateAuth" => sign_in::admin_initiate,
+        "AdminRespondToAuthChallenge" => challenges::admin_respond,
+        "AdminSetUserPassword" => admin_users::set_password,
+        "AdminUserGlobalSignOut" => admin_users::sign_out,
+        "CreateGroup" => groups::create,
+        "CreateUserPool" => user_pools::create,
+        "CreateUserPoolClient" => app_clients::create,
+        "DeleteUserPool" => user_pools::delete,
+        "DescribeUserPoolClient" => app_clients::describe,
+        "ListUsers" => admin_users::list,
+        "UpdateUserPool" => user_pools::update,
+    }
+}
+
+pub(crate) fn unknown_operation(operation: &str) -> ApiError {
+    ApiError::new(
+        ExceptionKind::UnknownOperation,
+        format!("The operation {operation} is not supported"),
+    )
+}

@@ -1,0 +1,297 @@
+//! Operations on app clients.
+
+use postern_common::Secret;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::OperationCall;
+use crate::pool::context::PoolContext;
+use crate::pool::crypto::random;
+use crate::pool::error::ApiError;
+use crate::pool::model::{AppClient, ClientSettings, UserPool, seconds};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct CreateClientRequest {
+    user_pool_id: String,
+    client_name: String,
+    #[serde(default)]
+    generate_secret: bool,
+    #[serde(flatten)]
+    settings: SettingsRequest,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ClientRequest {
+    user_pool_id: String,
+    client_id: String,
+}
+
+/// The settings in a request. Absent members have their defaults.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SettingsRequest {
+    explicit_auth_flows: Option<Vec<String>>,
+    read_attributes: Option<Vec<String>>,
+    write_attributes: Option<Vec<String>>,
+    access_token_validity: Option<u64>,
+    id_token_validity: Option<u64>,
+    refresh_token_validity: Option<u64>,
+    token_validity_units: Option<ValidityUnits>,
+    refresh_token_rotation: Option<RotationConfig>,
+    prevent_user_existence_errors: Option<String>,
+    enable_token_revocation: Option<bool>,
+    auth_session_validity: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ValidityUnits {
+    access_token: Option<String>,
+    id_token: Option<String>,
+    refresh_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct RotationConfig {
+    feature: String,
+    retry_grace_period_seconds: Option<u64>,
+}
+
+const TOKEN_LIFETIME: LifetimeRange = LifetimeRange {
+    default_unit: "hours",
+    seconds: 300..=86_400,
+};
+const REFRESH_TOKEN_LIFETIME: LifetimeRange = LifetimeRange {
+    default_unit: "days",
+    seconds: 3600..=315_360_000,
+};
+
+/// The permitted range of a token lifetime.
+struct LifetimeRange {
+    default_unit: &'static str,
+    seconds: std::ops::RangeInclusive<u64>,
+}
+
+const AUTH_FLOWS: [&str; 6] = [
+    "ALLOW_ADMIN_USER_PASSWORD_AUTH",
+    "ALLOW_CUSTOM_AUTH",
+    "ALLOW_REFRESH_TOKEN_AUTH",
+    "ALLOW_USER_AUTH",
+    "ALLOW_USER_PASSWORD_AUTH",
+    "ALLOW_USER_SRP_AUTH",
+];
+
+pub(super) async fn create(
+    call: &OperationCall<'_>,
+    request: CreateClientRequest,
+) -> Result<Value, ApiError> {
+    let pool = call.context.directory.pool(&request.user_pool_id)?;
+    let settings = parse_settings(&pool, request.settings)?;
+    let client = create_client(
+        call.context,
+        &pool,
+        request.client_name,
+        request.generate_secret,
+        settings,
+    )
+    .await?;
+    call.record_client(&client);
+    Ok(json!({"UserPoolClient": to_client_type(&client)}))
+}
+
+/// Creates an app client.
+pub(crate) async fn create_client(
+    context: &PoolContext,
+    pool: &UserPool,
+    name: String,
+    with_secret: bool,
+    settings: ClientSettings,
+) -> Result<AppClient, ApiError> {
+    let now = context.clock.now().0;
+    let secret = if with_secret {
+        Some(Secret::new(random::lower_alphanumeric(52)?))
+    } else {
+        None
+    };
+    let client = AppClient {
+        id: random::lower_alphanumeric(26)?,
+        pool_id: pool.id.clone(),
+        name,
+        secret,
+        settings,
+        created_at: now,
+        updated_at: now,
+    };
+    context
+        .directory
+        .put_client(&context.store, client.clone())
+        .await?;
+    Ok(client)
+}
+
+pub(super) async fn describe(
+    call: &OperationCall<'_>,
+    request: ClientRequest,
+) -> Result<Value, ApiError> {
+    let client = call
+        .context
+        .directory
+        .client_of(&request.user_pool_id, &request.client_id)?;
+    call.record_client(&client);
+    Ok(json!({"UserPoolClient": to_client_type(&client)}))
+}
+
+fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSettings, ApiError> {
+    let defaults = ClientSettings::default();
+    let flows = request.explicit_auth_flows.unwrap_or_else(|| {
+        [
+            "ALLOW_REFRESH_TOKEN_AUTH",
+            "ALLOW_USER_SRP_AUTH",
+            "ALLOW_CUSTOM_AUTH",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    });
+    if let Some(unknown) = flows
+        .iter()
+        .find(|flow| !AUTH_FLOWS.contains(&flow.as_str()))
+    {
+        return Err(ApiError::invalid(format!("{unknown} is not an auth flow")));
+    }
+    let named = request
+        .read_attributes
+        .iter()
+        .chain(&request.write_attributes)
+        .flatten();
+    if let Some(unknown) = named
+        .into_iter()
+        .find(|name| *name != "sub" && !pool.knows_attribute(name))
+    {
+        return Err(ApiError::invalid(format!(
+            "Invalid attribute {unknown} specified while creating a client"
+        )));
+    }
+    let units = request.token_validity_units.unwrap_or_default();
+    let short =
+        |value, unit: &Option<String>, name| parse_lifetime(value, unit, &TOKEN_LIFETIME, name);
+    let access_token_s = short(
+        request.access_token_validity,
+        &units.access_token,
+        "AccessTokenValidity",
+    )?;
+    let id_token_s = short(
+        request.id_token_validity,
+        &units.id_token,
+        "IdTokenValidity",
+    )?;
+    let refresh_token_s = parse_lifetime(
+        request.refresh_token_validity,
+        &units.refresh_token,
+        &REFRESH_TOKEN_LIFETIME,
+        "RefreshTokenValidity",
+    )?;
+    Ok(ClientSettings {
+        rotation_grace_s: parse_rotation(request.refresh_token_rotation.as_ref(), &flows)?,
+        flows,
+        read_attributes: request.read_attributes,
+        write_attributes: request.write_attributes,
+        access_token_s: access_token_s.unwrap_or(defaults.access_token_s),
+        id_token_s: id_token_s.unwrap_or(defaults.id_token_s),
+        refresh_token_s: refresh_token_s.unwrap_or(defaults.refresh_token_s),
+        prevent_user_existence_errors: request.prevent_user_existence_errors.as_deref()
+            == Some("ENABLED"),
+        token_revocation: request.enable_token_revocation.unwrap_or(true),
+        auth_session_minutes: request.auth_session_validity.unwrap_or(3).clamp(3, 15),
+    })
+}
+
+/// Returns a lifetime in seconds, or `None` for the default if the value is absent or 0.
+fn parse_lifetime(
+    value: Option<u64>,
+    unit: &Option<String>,
+    range: &LifetimeRange,
+    name: &str,
+) -> Result<Option<u64>, ApiError> {
+    let Some(value) = value.filter(|value| *value > 0) else {
+        return Ok(None);
+    };
+    let factor = match unit.as_deref().unwrap_or(range.default_unit) {
+        "seconds" => 1,
+        "minutes" => 60,
+        "hours" => 3600,
+        "days" => 86_400,
+        other => return Err(ApiError::invalid(format!("{other} is not a unit of time"))),
+    };
+    let seconds = value.saturating_mul(factor);
+    if !range.seconds.contains(&seconds) {
+        return Err(ApiError::invalid(format!(
+            "Invalid range for token validity: {name} must be {} to {} seconds",
+            range.seconds.start(),
+            range.seconds.end()
+        )));
+    }
+    Ok(Some(seconds))
+}
+
+fn parse_rotation(
+    request: Option<&RotationConfig>,
+    flows: &[String],
+) -> Result<Option<u64>, ApiError> {
+    let Some(parse_rotation) = request.filter(|parse_rotation| parse_rotation.feature == "ENABLED")
+    else {
+        return Ok(None);
+    };
+    if flows.iter().any(|flow| flow == "ALLOW_REFRESH_TOKEN_AUTH") {
+        return Err(ApiError::invalid(
+            "Refresh token rotation cannot be enabled with ALLOW_REFRESH_TOKEN_AUTH",
+        ));
+    }
+    let grace = parse_rotation.retry_grace_period_seconds.unwrap_or(0);
+    if grace > 60 {
+        return Err(ApiError::invalid("RetryGracePeriodSeconds must be 0 to 60"));
+    }
+    Ok(Some(grace))
+}
+
+fn to_client_type(client: &AppClient) -> Value {
+    let settings = &client.settings;
+    let enabled = |flag: bool| if flag { "ENABLED" } else { "DISABLED" };
+    let mut described = json!({
+        "UserPoolId": client.pool_id,
+        "ClientName": client.name,
+        "ClientId": client.id,
+        "CreationDate": seconds(client.created_at),
+        "LastModifiedDate": seconds(client.updated_at),
+        "ExplicitAuthFlows": settings.flows,
+        "AccessTokenValidity": settings.access_token_s,
+        "IdTokenValidity": settings.id_token_s,
+        "RefreshTokenValidity": settings.refresh_token_s,
+        "TokenValidityUnits":
+            {"AccessToken": "seconds", "IdToken": "seconds", "RefreshToken": "seconds"},
+        "PreventUserExistenceErrors":
+            if settings.prevent_user_existence_errors { "ENABLED" } else { "LEGACY" },
+        "EnableTokenRevocation": settings.token_revocation,
+        "AuthSessionValidity": settings.auth_session_minutes,
+        "AllowedOAuthFlowsUserPoolClient": false,
+        "RefreshTokenRotation": {
+            "Feature": enabled(settings.rotation_grace_s.is_some()),
+            "RetryGracePeriodSeconds": settings.rotation_grace_s.unwrap_or(0),
+        },
+    });
+    let lists = [
+        ("ReadAttributes", &settings.read_attributes),
+        ("WriteAttributes", &settings.write_attributes),
+    ];
+    for (name, list) in lists {
+        if let Some(list) = list {
+            described[name] = list.clone().into();
+        }
+    }
+    if let Some(secret) = &client.secret {
+        described["ClientSecret"] = secret.expose().into();
+    }
+    described
+}

@@ -1,0 +1,88 @@
+//! Validation and application of user attributes in requests.
+
+use postern_common::email::EmailAddress;
+
+use crate::pool::error::ApiError;
+use crate::pool::model::{AppClient, User, UserAttribute, UserPool};
+
+/// Maximum length of an attribute value in characters (Cognito's quota).
+const MAX_LENGTH: usize = 2048;
+
+/// Validates attributes written through a user's own client.
+pub(super) fn check_client(
+    pool: &UserPool,
+    client: &AppClient,
+    attributes: &[UserAttribute],
+) -> Result<(), ApiError> {
+    check(pool, attributes)?;
+    if attributes
+        .iter()
+        .all(|attribute| client.may_write(&attribute.name))
+    {
+        return Ok(());
+    }
+    Err(ApiError::not_authorized(
+        "A client attempted to write unauthorized attribute",
+    ))
+}
+
+/// Validates attributes written by an administrator.
+pub(super) fn check(pool: &UserPool, attributes: &[UserAttribute]) -> Result<(), ApiError> {
+    for UserAttribute { name, value } in attributes {
+        let mistake = if !pool.knows_attribute(name) {
+            Some("Attribute does not exist in the schema.")
+        } else if value.chars().count() > MAX_LENGTH {
+            Some("String must be no longer than 2048 characters")
+        } else if name == "email" && EmailAddress::parse(value).is_none() {
+            Some("Invalid email address format.")
+        } else if name == "phone_number" && !is_phone(value) {
+            Some("Invalid phone number format.")
+        } else if name.ends_with("_verified") && !matches!(value.as_str(), "true" | "false") {
+            Some("must be true or false")
+        } else {
+            None
+        };
+        if let Some(mistake) = mistake {
+            return Err(ApiError::invalid(format!(
+                "Attributes did not conform to the schema: {name}: {mistake}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the text is an E.164 number: `+` and up to 15 digits. An empty value removes the
+/// number.
+fn is_phone(text: &str) -> bool {
+    let digits = text.strip_prefix('+').unwrap_or_default();
+    text.is_empty()
+        || ((1..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Applies validated attributes to the user and updates the alias. A changed address becomes
+/// unverified, unless the same request sets its verification.
+pub(super) fn apply(pool: &UserPool, user: &mut User, attributes: &[UserAttribute]) {
+    let said = |name: &str| attributes.iter().any(|attribute| attribute.name == name);
+    for UserAttribute { name, value } in attributes {
+        let changed = user.attributes.get(name) != Some(value);
+        user.attributes.0.insert(name.clone(), value.clone());
+        let verified = match name.as_str() {
+            "email" => "email_verified",
+            "phone_number" => "phone_number_verified",
+            _ => continue,
+        };
+        if changed && !said(verified) {
+            user.attributes
+                .0
+                .insert(verified.to_owned(), "false".to_owned());
+        }
+    }
+    set_alias(pool, user);
+}
+
+fn set_alias(pool: &UserPool, user: &mut User) {
+    user.alias = match user.email() {
+        Some(email) if pool.settings.email_usernames => Some(email.to_lowercase()),
+        Some(_) | None => None,
+    };
+}

@@ -1,0 +1,368 @@
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_cognitoidentityprovider::operation::get_user::GetUserOutput;
+use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
+use aws_sdk_cognitoidentityprovider::operation::respond_to_auth_challenge::RespondToAuthChallengeOutput;
+use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, AuthenticationResultType};
+use aws_smithy_async::time::{SharedTimeSource, TimeSource};
+use postern_common::config::{self, Env};
+use postern_common::database::testing::{self, TestDatabase};
+use postern_common::identity::{AwsCredentials, IdentityConfig, Pool};
+use postern_common::token::{Caller, TokenError, Verifier, VerifierOptions};
+use postern_common::{Clock, Secret};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::pool::{App, Config, HashingSettings, ProvisionedPools};
+
+pub(super) const EMAIL: &str = "ada@example.com";
+pub(super) const PASSWORD: &str = "Correct-Horse-9";
+pub(super) const LOW_COST_HASHING: HashingSettings = HashingSettings {
+    memory_kib: 256,
+    passes: 1,
+    threads: 2,
+    queue: 64,
+};
+
+/// A running server with a manual clock, and clients of it.
+pub(super) struct RunningServer {
+    pub(super) provisioned: ProvisionedPools,
+    pub(super) identity: IdentityConfig,
+    pub(super) url: String,
+    pub(super) clock: Clock,
+    pub(super) anonymous: Client,
+    pub(super) admin: Client,
+    pub(super) codes: tokio::sync::mpsc::Receiver<crate::pool::CodeMail>,
+    /// Counter of hashed passwords.
+    pub(super) hashes: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    config: Config,
+    shutdown: CancellationToken,
+    served: JoinHandle<()>,
+    /// Deletes the database when the test ends.
+    database: TestDatabase,
+    /// Deletes the folder of the pool's files when the test ends.
+    folder: tempfile::TempDir,
+}
+
+/// Starts a server with a manual clock.
+pub(super) async fn start() -> RunningServer {
+    start_with_config(|_| {}).await
+}
+
+/// Starts a server with a manual clock and a changed configuration.
+pub(super) async fn start_with_config(change: impl FnOnce(&mut Config)) -> RunningServer {
+    start_server(manual_clock(), change).await
+}
+
+/// Starts a server with the system clock, for clients that sign with it.
+pub(super) async fn start_with_system_clock() -> RunningServer {
+    start_server(Clock::system(), |_| {}).await
+}
+
+fn manual_clock() -> Clock {
+    Clock::manual(Clock::system().now())
+}
+
+async fn start_server(clock: Clock, change: impl FnOnce(&mut Config)) -> RunningServer {
+    let database = testing::sqlite().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
+    let url = format!("http://{}", listener.local_addr().expect("address"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_owned();
+    let mut config = Config::new(&database.url, path, url.parse().expect("URL"));
+    config.hashing = LOW_COST_HASHING;
+    change(&mut config);
+    run((database, folder), listener, config, clock).await
+}
+
+async fn run(
+    (database, folder): (TestDatabase, tempfile::TempDir),
+    listener: TcpListener,
+    mut config: Config,
+    clock: Clock,
+) -> RunningServer {
+    postern_common::log::init(
+        "postern-identity-pool",
+        postern_common::log::Format::Text,
+        "off,postern_dev=error",
+    );
+    let (sender, codes) = tokio::sync::mpsc::channel(16);
+    config.code_delivery = crate::pool::CodeDelivery::Mail(sender);
+    let app = App::build(config.clone(), clock.clone())
+        .await
+        .expect("the server starts");
+    let (provisioned, hashes) = (app.provisioned().clone(), app.hash_counter());
+    let env: Env = provisioned.variables(Some("auth")).into_iter().collect();
+    let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
+        .expect("complete variables");
+    let admin = identity.client(Some(administrator(&provisioned))).await;
+    // The administrator's requests are signed with the time of the manual clock.
+    let time = SharedTimeSource::new(ManualTimeSource(clock.clone()));
+    let admin = Client::from_conf(admin.config().to_builder().time_source(time).build());
+    let shutdown = CancellationToken::new();
+    let served = tokio::spawn(app.run(listener, shutdown.clone()));
+    RunningServer {
+        url: provisioned.endpoint.clone(),
+        anonymous: identity.unsigned_client(),
+        provisioned,
+        identity,
+        clock,
+        admin,
+        codes,
+        hashes,
+        config,
+        shutdown,
+        served,
+        database,
+        folder,
+    }
+}
+
+pub(super) fn administrator(provisioned: &ProvisionedPools) -> AwsCredentials {
+    AwsCredentials::Static {
+        access_key_id: provisioned.access_key_id.clone(),
+        secret_access_key: provisioned.secret_access_key.clone(),
+        session_token: None,
+    }
+}
+
+#[derive(Debug)]
+struct ManualTimeSource(Clock);
+
+impl TimeSource for ManualTimeSource {
+    fn now(&self) -> std::time::SystemTime {
+        let millis = u64::try_from(self.0.now().0).expect("after 1970");
+        std::time::UNIX_EPOCH + Duration::from_millis(millis)
+    }
+}
+
+impl RunningServer {
+    /// Restarts the server on the same database and address.
+    pub(super) async fn restart(self) -> Self {
+        let address = self.url.trim_start_matches("http://").to_owned();
+        drop((self.anonymous, self.admin));
+        self.shutdown.cancel();
+        self.served.await.expect("stopped");
+        let listener = TcpListener::bind(address).await.expect("the same port");
+        run(
+            (self.database, self.folder),
+            listener,
+            self.config,
+            self.clock,
+        )
+        .await
+    }
+
+    pub(super) fn actor(&self) -> &Pool {
+        &self.identity.actor
+    }
+
+    pub(super) fn service(&self) -> &Pool {
+        &self.identity.service
+    }
+
+    pub(super) fn account(&self, name: &str) -> Secret {
+        let account = self
+            .provisioned
+            .accounts
+            .iter()
+            .find(|account| account.name == name);
+        account.expect("a service account").password.clone()
+    }
+
+    /// Registers and confirms a user. Returns its `sub`.
+    pub(super) async fn register(&self, email: &str, password: &str) -> String {
+        let pool = self.actor();
+        let sign_up = self
+            .anonymous
+            .sign_up()
+            .client_id(&pool.client_id)
+            .username(email)
+            .password(password);
+        let sign_up = sign_up
+            .set_secret_hash(pool.secret_hash(email))
+            .send()
+            .await
+            .expect("signed up");
+        assert!(!sign_up.user_confirmed());
+        let confirm = self
+            .admin
+            .admin_confirm_sign_up()
+            .user_pool_id(&pool.pool_id)
+            .username(email);
+        confirm.send().await.expect("confirmed");
+        sign_up.user_sub().to_owned()
+    }
+
+    /// Calls USER_PASSWORD_AUTH, with the secret hash over `typed`.
+    pub(super) async fn initiate(
+        &self,
+        pool: &Pool,
+        typed: &str,
+        password: &str,
+    ) -> Result<InitiateAuthOutput, String> {
+        let call = self.anonymous.initiate_auth().client_id(&pool.client_id);
+        let call = call.auth_flow(AuthFlowType::UserPasswordAuth);
+        let call = call
+            .auth_parameters("USERNAME", typed)
+            .auth_parameters("PASSWORD", password);
+        let call = match pool.secret_hash(typed) {
+            Some(hash) => call.auth_parameters("SECRET_HASH", hash),
+            None => call,
+        };
+        call.send().await.map_err(error_text)
+    }
+
+    /// Signs the user in and returns its tokens.
+    pub(super) async fn sign_in(
+        &self,
+        email: &str,
+        password: &str,
+    ) -> Result<AuthenticationResultType, String> {
+        let output = self.initiate(self.actor(), email, password).await?;
+        Ok(output.authentication_result.expect("tokens"))
+    }
+
+    /// Calls ForgotPassword. Returns the masked address that the code was sent to.
+    pub(super) async fn forgot(&self, name: &str) -> Result<String, String> {
+        let (actor, call) = (self.actor(), self.anonymous.forgot_password());
+        let call = call.client_id(&actor.client_id).username(name);
+        let call = call.set_secret_hash(actor.secret_hash(name));
+        let answer = call.send().await.map_err(error_text)?;
+        let details = answer.code_delivery_details().expect("details");
+        Ok(details.destination().expect("destination").to_owned())
+    }
+
+    /// Calls ConfirmForgotPassword.
+    pub(super) async fn confirm_forgot(
+        &self,
+        name: &str,
+        code: &str,
+        password: &str,
+    ) -> Result<(), String> {
+        let (actor, call) = (self.actor(), self.anonymous.confirm_forgot_password());
+        let call = call.client_id(&actor.client_id).username(name);
+        let call = call.set_secret_hash(actor.secret_hash(name));
+        let call = call.confirmation_code(code).password(password);
+        call.send().await.map(drop).map_err(error_text)
+    }
+
+    /// Creates a user as an administrator, without an invitation. Returns its `sub`.
+    pub(super) async fn create_user(&self, email: &str, password: Option<&str>) -> String {
+        let call = self.admin.admin_create_user().username(email);
+        let call = call.user_pool_id(&self.actor().pool_id);
+        let call = call.message_action("SUPPRESS".into());
+        let call = call.set_temporary_password(password.map(str::to_owned));
+        let user = call.send().await.expect("created").user.expect("user");
+        user.username.expect("username")
+    }
+
+    /// Disables or enables a user.
+    pub(super) async fn set_enabled(&self, email: &str, enabled: bool) {
+        let pool = &self.actor().pool_id;
+        if enabled {
+            let call = self.admin.admin_enable_user().user_pool_id(pool);
+            call.username(email).send().await.expect("enabled");
+        } else {
+            let call = self.admin.admin_disable_user().user_pool_id(pool);
+            call.username(email).send().await.expect("disabled");
+        }
+    }
+
+    /// Sets a password as an administrator.
+    pub(super) async fn set_password(&self, email: &str, password: &str) {
+        let call = self.admin.admin_set_user_password().username(email);
+        let call = call.user_pool_id(&self.actor().pool_id).permanent(true);
+        call.password(password).send().await.expect("set");
+    }
+
+    /// Responds to NEW_PASSWORD_REQUIRED of the actor pool, with the secret hash over `hash_over`.
+    pub(super) async fn replace_password(
+        &self,
+        asked: &InitiateAuthOutput,
+        name: &str,
+        hash_over: &str,
+        password: &str,
+    ) -> Result<RespondToAuthChallengeOutput, String> {
+        let (actor, call) = (self.actor(), self.anonymous.respond_to_auth_challenge());
+        let call = call
+            .client_id(&actor.client_id)
+            .challenge_name("NEW_PASSWORD_REQUIRED".into());
+        let call = call.set_session(asked.session().map(str::to_owned));
+        let hash = actor.secret_hash(hash_over).expect("a secret");
+        let call = call.challenge_responses("USERNAME", name);
+        let call = call.challenge_responses("NEW_PASSWORD", password);
+        let call = call.challenge_responses("SECRET_HASH", hash);
+        call.send().await.map_err(error_text)
+    }
+
+    /// Calls GetUser with an access token.
+    pub(super) async fn get_user(
+        &self,
+        tokens: &AuthenticationResultType,
+    ) -> Result<GetUserOutput, String> {
+        let access = tokens.access_token().expect("access token");
+        let call = self.anonymous.get_user().access_token(access);
+        call.send().await.map_err(error_text)
+    }
+
+    /// Verifies a token with Postern's own verifier.
+    pub(super) async fn verify(&self, token: &str) -> Result<Caller, TokenError> {
+        let options = VerifierOptions {
+            clock: self.clock.clone(),
+            ..VerifierOptions::default()
+        };
+        Verifier::new(self.identity.issuers(), options)
+            .verify(token)
+            .await
+    }
+
+    /// Sends an unsigned request to the API without the SDK.
+    pub(super) async fn raw(&self, operation: &str, body: &'static str) -> reqwest::Response {
+        reqwest::Client::new()
+            .post(&self.url)
+            .header("content-type", "application/x-amz-json-1.1")
+            .header(
+                "x-amz-target",
+                format!("AWSCognitoIdentityProviderService.{operation}"),
+            )
+            .body(body)
+            .send()
+            .await
+            .expect("answer")
+    }
+
+    /// Fetches JSON from a well-known path.
+    pub(super) async fn get(&self, path: &str) -> serde_json::Value {
+        let response = reqwest::get(format!("{}{path}", self.url))
+            .await
+            .expect("answer");
+        assert_eq!(response.headers()["cache-control"], "public, max-age=300");
+        response.json().await.expect("JSON")
+    }
+}
+
+/// Returns `Exception: message` from an SDK error.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as an argument of map_err"
+)]
+pub(super) fn error_text<E: ProvideErrorMetadata, R>(error: SdkError<E, R>) -> String {
+    match error.code() {
+        Some(code) => format!("{code}: {}", error.message().unwrap_or_default()),
+        None => "no readable response".to_owned(),
+    }
+}
+
+/// Returns the claims of a token without verification.
+pub(super) fn claims(token: &str) -> serde_json::Value {
+    use base64::Engine;
+    let payload = token.split('.').nth(1).expect("three parts");
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(payload)
+        .expect("base64url");
+    serde_json::from_slice(&bytes).expect("JSON")
+}

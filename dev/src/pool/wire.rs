@@ -1,0 +1,197 @@
+//! The HTTP interface: Amazon's JSON 1.1 protocol at `POST /`, and JWK sets and OpenID Connect
+//! discovery at the well-known paths.
+//!
+//! Authenticates and decodes requests, calls `operations`, and encodes results. Depends on
+//! `operations` and `context`.
+
+mod discovery;
+mod sigv4;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{StatusCode, Uri};
+use postern_common::http::{AllowedHosts, RequestId};
+use serde_json::{Value, json};
+
+pub(crate) use self::sigv4::AccessKey;
+use crate::pool::context::PoolContext;
+use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::operations::{self, AuditSubject, OperationAccess, OperationCall};
+
+/// Content type of the protocol.
+const JSON_1_1: &str = "application/x-amz-json-1.1";
+/// Prefix of every operation in `X-Amz-Target`.
+const TARGET_PREFIX: &str = "AWSCognitoIdentityProviderService.";
+/// Maximum size of a request body in bytes; the largest that Cognito accepts are far smaller.
+const MAX_BODY_BYTES: usize = 128 << 10;
+
+/// State shared by the handlers.
+pub(crate) struct WireState {
+    pub(crate) context: Arc<PoolContext>,
+    pub(crate) access_key: AccessKey,
+    /// `max-age` of JWK sets and discovery documents, in seconds.
+    pub(crate) max_age_s: u64,
+    /// Pool described by `/.well-known/openid-configuration` without a pool id.
+    pub(crate) default_pool: String,
+}
+
+/// The parts of a request that its signature covers.
+struct SignedRequest<'a> {
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    body: &'a [u8],
+}
+
+/// Builds the router, without the request layer. Only requests for `hosts` may call operations. JWK
+/// sets and discovery are public: the gateway forwards them with its client's `Host`.
+pub(crate) fn router(state: WireState, hosts: AllowedHosts) -> Router {
+    hosts
+        .guard(Router::new().route("/", post(handle_call)))
+        .route("/.well-known/jwks.json", get(discovery::all_pool_keys))
+        .route(
+            "/.well-known/openid-configuration",
+            get(discovery::default_configuration),
+        )
+        .route("/{pool}/.well-known/jwks.json", get(discovery::pool_keys))
+        .route(
+            "/{pool}/.well-known/openid-configuration",
+            get(discovery::pool_configuration),
+        )
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(Arc::new(state))
+}
+
+async fn handle_call(
+    State(state): State<Arc<WireState>>,
+    request_id: RequestId,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let Ok(body) = body else {
+        let error = ApiError::new(
+            ExceptionKind::Serialization,
+            "The request body is too large or incomplete",
+        );
+        return render(&Err(error), &request_id);
+    };
+    let request = SignedRequest {
+        uri: &uri,
+        headers: &headers,
+        body: &body,
+    };
+    let call = OperationCall::new(&state.context, &body);
+    let target = headers
+        .get("x-amz-target")
+        .and_then(|value| value.to_str().ok());
+    let operation = target
+        .and_then(|target| target.strip_prefix(TARGET_PREFIX))
+        .unwrap_or("none");
+    let outcome = dispatch(&state, operation, &request, &call).await;
+    let subject = call.subject.into_inner();
+    audit(operation, &subject, &outcome, &request_id);
+    render(&outcome, &request_id)
+}
+
+async fn dispatch(
+    state: &WireState,
+    operation: &str,
+    request: &SignedRequest<'_>,
+    call: &OperationCall<'_>,
+) -> Result<Value, ApiError> {
+    let access =
+        operations::access(operation).ok_or_else(|| operations::unknown_operation(operation))?;
+    if access == OperationAccess::Administrator {
+        sigv4::verify(
+            request,
+            &state.access_key,
+            &state.context.region,
+            state.context.clock.now(),
+        )?;
+    }
+    let content_type = request
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    if content_type.is_none_or(|sent| !sent.starts_with(JSON_1_1)) {
+        return Err(ApiError::new(
+            ExceptionKind::Serialization,
+            format!("Content-Type must be {JSON_1_1}"),
+        ));
+    }
+    operations::run(operation, call).await
+}
+
+/// Returns the operation's name for the audit log. Unknown operations, which a client names, share
+/// one.
+fn operation_name(operation: &str) -> &str {
+    if operations::access(operation).is_some() {
+        operation
+    } else {
+        "unknown"
+    }
+}
+
+fn outcome_name(outcome: &Result<Value, ApiError>) -> &'static str {
+    outcome
+        .as_ref()
+        .err()
+        .map_or("ok", |error| error.kind().name())
+}
+
+/// Writes the audit event of a call: actor, operation, outcome, and ids. Never user input or
+/// secrets.
+fn audit(
+    operation: &str,
+    subject: &AuditSubject,
+    outcome: &Result<Value, ApiError>,
+    request_id: &RequestId,
+) {
+    let by = match operations::access(operation) {
+        Some(OperationAccess::Administrator) => "administrator",
+        Some(OperationAccess::Public) | None => "client",
+    };
+    tracing::info!(
+        target: "audit",
+        by,
+        operation = operation_name(operation),
+        outcome = outcome_name(outcome),
+        pool_id = subject.pool_id,
+        client_id = subject.client_id,
+        sub = subject.sub,
+        request_id = &*request_id.0,
+        "identity pool call"
+    );
+}
+
+fn render(outcome: &Result<Value, ApiError>, request_id: &RequestId) -> Response {
+    let (status, body, error) = match outcome {
+        Ok(value) => (StatusCode::OK, value.to_string(), None),
+        Err(error) => {
+            let body =
+                json!({"__type": error.kind().name(), "message": error.message()}).to_string();
+            (error.kind().status(), body, Some(error.kind()))
+        }
+    };
+    let mut response = (status, [(CONTENT_TYPE, JSON_1_1)], body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        http::header::CACHE_CONTROL,
+        HeaderValue::from_static("no-store"),
+    );
+    if let Ok(id) = HeaderValue::from_str(&request_id.0) {
+        headers.insert(HeaderName::from_static("x-amzn-requestid"), id);
+    }
+    if let Some(kind) = error {
+        let name = HeaderName::from_static("x-amzn-errortype");
+        headers.insert(name, HeaderValue::from_static(kind.name()));
+    }
+    response
+}

@@ -1,0 +1,265 @@
+//! All pretended systems over one data folder.
+//!
+//! Input: a data folder and bound sockets. Output: running services and their credentials.
+
+mod code_mailer;
+mod start_page;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use postern_common::config::{self, Env};
+use postern_common::database::{Database, Sqlite};
+use postern_common::exit::Exit;
+use postern_common::http::{BodyBudgets, Limits, serve};
+use postern_common::identity::IdentityConfig;
+use postern_common::token::{Verifier, VerifierOptions};
+use postern_common::{Clock, Secret};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::actors::{self, ActorService};
+use crate::addresses::{Addresses, DevelopmentSockets};
+use crate::data_folder::{DataFolder, url_safe};
+use crate::database;
+use crate::documents::{self, DocumentService};
+use crate::mail::{self, Mailbox};
+use crate::pool::{self, CodeDelivery, CodeMail, HashingSettings, ProvisionedPools};
+use crate::social::{self, RegisteredClient, SigningKey, SocialProvider};
+use crate::web::landing_page;
+
+/// The variable with the secret of the admin routes of all three services.
+pub const ADMIN_TOKEN: &str = "POSTERN_ADMIN_TOKEN";
+
+/// Capacity of the queue of codes to be delivered.
+const CODE_QUEUE_CAPACITY: usize = 256;
+
+/// Limits of the development services' HTTP servers.
+const SERVER_LIMITS: Limits = Limits {
+    bodies: BodyBudgets::anonymous(16 << 20),
+    body: 256 << 10,
+    connections: 1024,
+    head_timeout: Duration::from_secs(10),
+    linger: Duration::ZERO,
+    drain: Duration::from_millis(500),
+};
+
+/// A part: its name, and what runs until the shutdown.
+pub type Part = (&'static str, BoxFuture<'static, ()>);
+
+/// The pretended systems, before they serve.
+#[derive(Debug)]
+pub struct DevelopmentServices {
+    identity_pool: pool::App,
+    actor: Arc<ActorService>,
+    document: Arc<DocumentService>,
+    social: Arc<SocialProvider>,
+    verifier: Arc<Verifier>,
+    mailbox: Arc<Mailbox>,
+    codes: mpsc::Receiver<CodeMail>,
+    sqlite: Sqlite,
+    social_client: RegisteredClient,
+    social_sealing_key: Secret,
+    mail_token_key: Secret,
+    admin_token: Secret,
+    addresses: Addresses,
+    /// For readiness on the start page.
+    http: reqwest::Client,
+}
+
+// === impl DevelopmentServices ===
+
+impl DevelopmentServices {
+    /// Builds the services from the data folder, creating what is missing.
+    ///
+    /// # Errors
+    /// Exits with status 69 if a store is unavailable or a file cannot be written.
+    pub async fn build(
+        folder: &DataFolder,
+        addresses: &Addresses,
+        hashing: HashingSettings,
+        clock: &Clock,
+    ) -> Result<Self, Exit> {
+        let (code_sender, codes) = mpsc::channel(CODE_QUEUE_CAPACITY);
+        let key_path = folder.path().join("social-key.der");
+        // Both generate RSA keys at the first start, so they run in parallel.
+        let key = tokio::task::spawn_blocking(move || SigningKey::open(&key_path));
+        let identity_pool = identity_pool(folder, addresses, hashing, code_sender, clock);
+        let sqlite_path = folder.path().join("development.db");
+        let (identity_pool, sqlite, key) =
+            tokio::join!(Box::pin(identity_pool), database::open(&sqlite_path), key);
+        let (identity_pool, sqlite) = (identity_pool?, sqlite?);
+        let key = key.map_err(|_| Exit::unavailable("key generation panicked"))??;
+        let client = social_client(folder, addresses)?;
+        let issuer = format!("http://{}", addresses.social);
+        let social =
+            SocialProvider::new(issuer, client.clone(), key, sqlite.clone(), clock.clone());
+        let verifier = verifier(identity_pool.provisioned(), clock)?;
+        let unusable = |error: std::io::Error| {
+            Exit::unavailable(format!("{}: {error}", folder.path().display()))
+        };
+        let documents = folder.subfolder("documents")?;
+        let document = DocumentService::new(
+            Arc::clone(&verifier),
+            sqlite.clone(),
+            documents,
+            clock.clone(),
+        );
+        Ok(Self {
+            actor: ActorService::new(Arc::clone(&verifier), sqlite.clone(), clock.clone()),
+            document: document.map_err(unusable)?,
+            social: Arc::new(social),
+            mailbox: Arc::new(
+                Mailbox::open(&folder.subfolder("mail")?, clock.clone()).map_err(unusable)?,
+            ),
+            social_sealing_key: folder
+                .secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
+            mail_token_key: folder.secret("mail-token.key", |bytes| STANDARD.encode(bytes))?,
+            admin_token: folder.secret("admin.token", url_safe)?,
+            social_client: client,
+            addresses: *addresses,
+            http: http_client()?,
+            identity_pool,
+            verifier,
+            codes,
+            sqlite,
+        })
+    }
+
+    /// Returns the mailbox of the mail catcher.
+    #[must_use]
+    pub fn mailbox(&self) -> Arc<Mailbox> {
+        Arc::clone(&self.mailbox)
+    }
+
+    /// Returns a future that resolves when the pools have signing keys. A first start creates them
+    /// in the background.
+    ///
+    /// # Errors
+    /// The future fails with status 69 if keys cannot be generated or stored.
+    pub fn wait_for_keys(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
+        self.identity_pool.wait_for_keys()
+    }
+
+    /// Returns the ids and secrets of the pools.
+    #[must_use]
+    pub fn provisioned(&self) -> &ProvisionedPools {
+        self.identity_pool.provisioned()
+    }
+
+    /// Returns the environment variables for the service that signs in as `account`, or for one
+    /// that has no account.
+    #[must_use]
+    pub fn variables(&self, account: Option<&str>) -> Vec<(&'static str, String)> {
+        let mut variables = self.provisioned().variables(account);
+        let secret = |secret: &Secret| secret.expose().to_owned();
+        variables.push(("SOCIAL_OAUTH2_CLIENT_ID", self.social_client.id.clone()));
+        variables.push((
+            "SOCIAL_OAUTH2_CLIENT_SECRET",
+            secret(&self.social_client.secret),
+        ));
+        variables.push((
+            "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY",
+            secret(&self.social_sealing_key),
+        ));
+        variables.push(("NOTIFY_TOKEN_KEY", secret(&self.mail_token_key)));
+        variables.push((ADMIN_TOKEN, secret(&self.admin_token)));
+        variables
+    }
+
+    /// Returns the parts, which serve until `stop` is cancelled.
+    #[must_use]
+    pub fn parts(self, sockets: DevelopmentSockets, stop: &CancellationToken) -> Vec<Part> {
+        let gateway = format!("http://{}", self.addresses.proxy);
+        let start_page = start_page::content(&self.addresses, self.http);
+        let mail = mail::router(Arc::clone(&self.mailbox), start_page, &gateway);
+        let http = |socket, router| serve(socket, router, SERVER_LIMITS, stop.clone()).boxed();
+        let (sqlite, stopped) = (self.sqlite, stop.clone());
+        let close_store = async move {
+            stopped.cancelled().await;
+            Database::Sqlite(sqlite).close().await;
+        };
+        let pool = self.identity_pool.run(sockets.identity_pool, stop.clone());
+        let catcher = mail::serve(sockets.smtp, Arc::clone(&self.mailbox), stop.clone());
+        let codes = code_mailer::deliver(self.codes, self.mailbox, stop.clone());
+        vec![
+            ("identity pool", pool.boxed()),
+            ("verifier", self.verifier.run(stop.clone()).boxed()),
+            (
+                "actor service",
+                http(sockets.actor, actors::router(self.actor)),
+            ),
+            (
+                "document service",
+                http(sockets.document, documents::router(self.document)),
+            ),
+            (
+                "social provider",
+                http(sockets.social, social::router(self.social)),
+            ),
+            ("mail page", http(sockets.mail, mail)),
+            ("mail catcher", catcher.boxed()),
+            ("codes", codes.boxed()),
+            ("development store", close_store.boxed()),
+        ]
+    }
+}
+
+async fn identity_pool(
+    folder: &DataFolder,
+    addresses: &Addresses,
+    hashing: HashingSettings,
+    codes: mpsc::Sender<CodeMail>,
+    clock: &Clock,
+) -> Result<pool::App, Exit> {
+    let base = Url::parse(&format!("http://{}", addresses.identity_pool));
+    let base = base.map_err(|error| Exit::usage(format!("identity pool: {error}")))?;
+    let mut config = pool::Config::new(folder.database("identity-pool.db"), folder.path(), base);
+    config.code_delivery = CodeDelivery::Mail(codes);
+    config.hashing = hashing;
+    pool::App::build(config, clock.clone()).await
+}
+
+/// Returns the client for requests of this process to itself.
+fn http_client() -> Result<reqwest::Client, Exit> {
+    let client = reqwest::Client::builder().no_proxy().build();
+    client.map_err(|error| Exit::unavailable(format!("cannot build an HTTP client: {error}")))
+}
+
+/// Returns the authentication upstream's client registration at the social provider.
+fn social_client(folder: &DataFolder, addresses: &Addresses) -> Result<RegisteredClient, Exit> {
+    Ok(RegisteredClient {
+        id: "postern".to_owned(),
+        secret: folder.secret("social-client.secret", url_safe)?,
+        redirect_uris: vec![social_callback_url(addresses)],
+    })
+}
+
+/// Returns the redirect URI of the social sign-in.
+#[must_use]
+pub fn social_callback_url(addresses: &Addresses) -> String {
+    format!("http://{}/auth/social/login/callback", addresses.proxy)
+}
+
+/// Returns the page that a social sign-in ends at.
+#[must_use]
+pub fn landing_page_url(addresses: &Addresses) -> String {
+    format!("http://{}{}", addresses.mail, landing_page::PATH)
+}
+
+/// Returns the token verifier of the sample services.
+fn verifier(provisioned: &ProvisionedPools, clock: &Clock) -> Result<Arc<Verifier>, Exit> {
+    let env: Env = provisioned.variables(None).into_iter().collect();
+    let identity = config::parse("identity", "", |root| IdentityConfig::read(root, &env))?;
+    let options = VerifierOptions {
+        clock: clock.clone(),
+        cache_bytes: 4 << 20,
+        ..VerifierOptions::default()
+    };
+    Ok(Verifier::new(identity.issuers(), options))
+}

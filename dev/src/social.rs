@@ -1,0 +1,122 @@
+//! A social provider for development: OAuth 2.0 (RFC 6749, PKCE S256 by RFC 7636, `iss` by RFC
+//! 9207) and OpenID Connect Core 1.0, with a page to choose the person who signs in.
+//!
+//! It is strict, so that a client that works with it works with real providers: exact redirect
+//! URIs, single-use codes that expire after a minute, rotating refresh tokens, RS256 ID tokens with
+//! the nonce. There are no passwords, so it accepts loopback connections only.
+
+mod authorization_endpoint;
+mod token_endpoint;
+
+mod grants;
+mod persons;
+mod signing_key;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::map_response;
+use axum::response::Response;
+use axum::routing::get;
+use http::StatusCode;
+use postern_common::database::Sqlite;
+use postern_common::http::{AllowedHosts, json};
+use postern_common::{Clock, Secret};
+use serde_json::json;
+
+use grants::GrantStore;
+pub(crate) use signing_key::SigningKey;
+
+/// The registered client.
+#[derive(Clone, Debug)]
+pub(crate) struct RegisteredClient {
+    /// `client_id`.
+    pub(crate) id: String,
+    /// `client_secret`.
+    pub(crate) secret: Secret,
+    /// Registered redirect URIs, compared byte for byte (RFC 9700 section 2.1).
+    pub(crate) redirect_uris: Vec<String>,
+}
+
+/// The state of the provider.
+#[derive(Debug)]
+pub(crate) struct SocialProvider {
+    issuer: String,
+    client: RegisteredClient,
+    key: SigningKey,
+    grants: GrantStore,
+    clock: Clock,
+}
+
+// === impl SocialProvider ===
+
+impl SocialProvider {
+    /// Creates a provider whose base URL, without a trailing slash, is `issuer`.
+    pub(crate) fn new(
+        issuer: String,
+        client: RegisteredClient,
+        key: SigningKey,
+        store: Sqlite,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            issuer,
+            client,
+            key,
+            grants: GrantStore::new(store, clock.clone()),
+            clock,
+        }
+    }
+}
+
+/// Builds the router of the provider.
+pub(crate) fn router(provider: Arc<SocialProvider>) -> Router {
+    let router = Router::new()
+        .route("/.well-known/openid-configuration", get(discovery))
+        .route("/jwks", get(jwks))
+        .route(
+            "/authorize",
+            get(authorization_endpoint::show_form).post(authorization_endpoint::submit_form),
+        )
+        .route("/token", axum::routing::post(token_endpoint::exchange))
+        .route(
+            "/userinfo",
+            get(token_endpoint::userinfo).post(token_endpoint::userinfo),
+        )
+        .merge(crate::web::page::assets())
+        .with_state(provider);
+    let router = AllowedHosts::loopback().guard(router);
+    router.layer(map_response(crate::web::page::protect))
+}
+
+async fn discovery(State(provider): State<Arc<SocialProvider>>) -> Response {
+    let issuer = &provider.issuer;
+    let document = json!({
+        "issuer": issuer,
+        "authorization_endpoint": format!("{issuer}/authorize"),
+        "token_endpoint": format!("{issuer}/token"),
+        "userinfo_endpoint": format!("{issuer}/userinfo"),
+        "jwks_uri": format!("{issuer}/jwks"),
+        "scopes_supported": ["openid", "email", "profile", "offline_access"],
+        "response_types_supported": ["code"],
+        "response_modes_supported": ["query"],
+        "grant_types_supported": ["authorization_code", "refresh_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["RS256"],
+        "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+        "code_challenge_methods_supported": ["S256"],
+        "claims_supported": ["sub", "iss", "aud", "exp", "iat", "auth_time", "nonce", "at_hash", "email",
+            "email_verified", "name", "given_name", "family_name"],
+        "authorization_response_iss_parameter_supported": true,
+        "prompt_values_supported": ["login", "consent", "select_account"],
+    });
+    json(StatusCode::OK, &document)
+}
+
+async fn jwks(State(provider): State<Arc<SocialProvider>>) -> Response {
+    json(StatusCode::OK, &json!({ "keys": [provider.key.jwk()] }))
+}
+
+#[cfg(test)]
+mod tests;
