@@ -1,5 +1,5 @@
 //! The three programs as separate processes over PostgreSQL and Redis, with the shipped
-//! configuration. The pools, the sample services, the social provider and the mail catcher are
+//! configuration. The pools, the actor and document services, the social provider and the mail catcher are
 //! those of standalone.
 
 use std::collections::BTreeMap;
@@ -229,7 +229,7 @@ impl Split {
         self.processes.remove(0).kill().await;
     }
 
-    /// Returns the standalone installation with pools, sample services, provider and mail catcher.
+    /// Returns the standalone installation with pools, services, provider and mail catcher.
     #[must_use]
     pub fn development(&self) -> &Postern {
         &self.development
