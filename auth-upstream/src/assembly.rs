@@ -17,13 +17,13 @@ use postern_common::token::{Verifier, VerifierOptions};
 
 use crate::actor_service::ActorService;
 use crate::audit_trail::{AuditReader, AuditRetention, AuditTrail};
-use crate::config::{Config, ConfirmationMode, RefreshSettings, SocialConfig};
+use crate::config::{Config, ConfirmationMode, SocialConfig};
 use crate::crypto::{KeyRing, SealingKey, TokenVault, random};
 use crate::flows::{
     AccountResolver, AttemptGuard, AuthorizationStates, ChallengeFlow, CurrentUserFlow,
     ExchangeFlow, Flows, LoginFlow, LogoutFlow, PasswordFlow, ProviderTokens, RefreshFlow,
     RegistrationCompensator, RegistrationFlow, SocialFlow, SocialParts, SocialTokenIssuer,
-    TemporaryTokens, TokenIssuer, TokenRevoker, UserLocks,
+    TemporaryTokens, TokenIssuer, UserLocks,
 };
 use crate::pool::{PoolClients, PoolSettings, UserPool};
 use crate::protection::AttemptLimiter;
@@ -71,7 +71,6 @@ struct SharedParts {
 /// The settings of the flows.
 struct FlowSettings {
     confirmation: ConfirmationMode,
-    refresh: RefreshSettings,
     social: Option<SocialConfig>,
 }
 
@@ -133,7 +132,6 @@ impl AuthService {
         };
         let settings = FlowSettings {
             confirmation: config.confirmation,
-            refresh: config.refresh,
             social: config.social,
         };
         Ok(Self {
@@ -165,13 +163,6 @@ fn open_cache(config: &Config, clock: &Clock) -> Result<Cache, Exit> {
 impl SharedParts {
     fn flows(&self, settings: FlowSettings) -> Flows {
         let temporary_tokens = TemporaryTokens::new(TokenVault::new(self.cache.clone()));
-        let revoker = TokenRevoker::new(
-            Arc::clone(&self.pool),
-            self.cache.clone(),
-            self.limiter.counters().clone(),
-            Arc::clone(&self.key_ring),
-            settings.refresh.lifetime,
-        );
         Flows {
             login: LoginFlow {
                 pool: Arc::clone(&self.pool),
@@ -190,12 +181,8 @@ impl SharedParts {
             registration: self.registration_flow(settings.confirmation),
             refresh: RefreshFlow {
                 pool: Arc::clone(&self.pool),
-                cache: self.cache.clone(),
                 key_ring: Arc::clone(&self.key_ring),
-                revoker: revoker.clone(),
-                settings: settings.refresh,
                 audit: self.audit.clone(),
-                clock: self.clock.clone(),
             },
             exchange: ExchangeFlow {
                 temporary_tokens: temporary_tokens.clone(),
@@ -209,7 +196,7 @@ impl SharedParts {
                 self.clock.clone(),
             ),
             logout: LogoutFlow {
-                revoker,
+                pool: Arc::clone(&self.pool),
                 key_ring: Arc::clone(&self.key_ring),
                 audit: self.audit.clone(),
             },

@@ -54,8 +54,6 @@ pub struct Config {
     pub confirmation: ConfirmationMode,
     /// The authentication flow that the pool's app client allows. Default `user_password`.
     pub(crate) auth_flow: PasswordAuthFlow,
-    /// Settings of refresh tokens (`[refresh]`).
-    pub refresh: RefreshSettings,
     /// Keys that seal refresh tokens and challenge sessions: `AUTH_SEALING_KEY`, newest first,
     /// separated by commas. Without it, a key is generated at the first start and stored in the
     /// database.
@@ -83,19 +81,6 @@ pub enum ConfirmationMode {
     Pool,
     /// The user confirms with a code that the pool sends to the address.
     Code,
-}
-
-/// Settings of refresh tokens.
-#[derive(Clone, Copy, Debug)]
-pub struct RefreshSettings {
-    /// The time for which a used token gets the same new tokens again, for clients that lost the
-    /// response. Default 30 s.
-    pub grace: Duration,
-    /// The time for which a token family is kept after its last use. Should equal the pool's
-    /// refresh token validity. Default 30 days, as Cognito's.
-    pub lifetime: Duration,
-    /// The maximum number of refreshes of a token family in ten minutes. Default 60.
-    pub quota: u32,
 }
 
 const DEFAULT_LISTEN_ADDRESS: SocketAddr =
@@ -155,7 +140,6 @@ impl Config {
             database_connections,
             cache,
             actor_service: actor_service.unwrap_or_else(default_actor_service),
-            refresh: root.section("refresh", read_refresh).unwrap_or_default(),
             attempt_limits: root
                 .section("abuse", read_attempt_limits)
                 .unwrap_or_default(),
@@ -213,17 +197,6 @@ fn url_text(field: Field<'_>) -> Option<String> {
     } else {
         field.fail("invalid_format", "must be a URL")
     }
-}
-
-fn read_refresh(table: &Object<'_>) -> Option<RefreshSettings> {
-    let default = RefreshSettings::default();
-    Some(RefreshSettings {
-        grace: table.or("grace", default.grace, |field| field.duration()),
-        lifetime: table.or("lifetime", default.lifetime, |field| field.duration()),
-        quota: table.or("quota", default.quota, |field| {
-            field.integer(1..=1_000_000_u32)
-        }),
-    })
 }
 
 fn read_attempt_limits(table: &Object<'_>) -> Option<AttemptLimits> {
@@ -336,16 +309,6 @@ fn read_key_ring(root: &Object<'_>, variable: &str, text: &str) -> Option<KeyRin
     let mut keys = keys.into_iter();
     let newest = keys.next()?;
     Some(KeyRing::new(newest, keys.collect()))
-}
-
-impl Default for RefreshSettings {
-    fn default() -> Self {
-        Self {
-            grace: Duration::from_secs(30),
-            lifetime: Duration::from_secs(30 * 86_400),
-            quota: 60,
-        }
-    }
 }
 
 #[cfg(test)]

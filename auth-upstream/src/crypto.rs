@@ -14,7 +14,7 @@ pub(crate) use hex::encode as hex;
 use sha2::{Digest, Sha256};
 
 pub(crate) use self::key_ring::{KeyRing, SealingKey};
-pub(crate) use self::token_vault::{TokenVault, VaultPurpose};
+pub(crate) use self::token_vault::TokenVault;
 
 /// Returns the SHA-256 digest of a text in hexadecimal.
 pub(crate) fn sha256_hex(text: impl AsRef<[u8]>) -> String {

@@ -64,12 +64,13 @@ impl Diagnostics {
         results.push(self.check_service_account().await);
         match &service.pool.admin {
             Some(admin) => results.extend(self.check_app_clients(admin).await),
-            None => results.push(CheckResult {
-                subject: "pool clients".to_owned(),
-                status: CheckStatus::Unknown(
-                    "flows and attributes can be read with AWS credentials only".to_owned(),
-                ),
-            }),
+            None => {
+                results.push(CheckResult::unknown(
+                    "pool clients",
+                    "flows and attributes can be read with AWS credentials only",
+                ));
+                results.push(check_refresh(service).await);
+            }
         }
         results
     }
@@ -151,25 +152,22 @@ impl Diagnostics {
             ("service", &self.identity.service),
         ] {
             let subject = format!("{name} client");
-            results.push(
-                match admin
-                    .describe_app_client(&pool.pool_id, &pool.client_id)
-                    .await
-                {
-                    Ok(settings) => {
-                        CheckResult::new(subject, self.check_app_client(name, &settings))
-                    }
-                    Err(PoolError::Unsupported) => {
-                        let status = CheckStatus::Unknown(
-                            "the pool does not describe its app clients".to_owned(),
-                        );
-                        CheckResult { subject, status }
-                    }
-                    Err(error) => {
-                        CheckResult::new(subject, Err(format!("cannot be described: {error}")))
-                    }
-                },
-            );
+            let described = admin
+                .describe_app_client(&pool.pool_id, &pool.client_id)
+                .await;
+            let result = match &described {
+                Ok(settings) => CheckResult::new(subject, self.check_app_client(name, settings)),
+                Err(PoolError::Unsupported) => {
+                    CheckResult::unknown(subject, "the pool does not describe its app clients")
+                }
+                Err(error) => CheckResult::fault(subject, format!("cannot be described: {error}")),
+            };
+            results.push(result);
+            if let Ok(settings) = described
+                && name == "actor"
+            {
+                results.push(check_rotation(&settings));
+            }
         }
         results
     }
@@ -303,6 +301,46 @@ async fn check_sign_in(service: &AuthService) -> CheckResult {
         Ok(_) => Err("the pool accepts any password".to_owned()),
     };
     CheckResult::new("sign-in", outcome)
+}
+
+/// Reports whether the pool rotates refresh tokens, on which the protection of stolen ones depends.
+fn check_rotation(settings: &AppClientSettings) -> CheckResult {
+    const SUBJECT: &str = "refresh tokens";
+    if !settings.allows_revocation {
+        let detail = "a logout cannot revoke them: set EnableTokenRevocation of the app client";
+        return CheckResult::fault(SUBJECT, detail);
+    }
+    match settings.rotation_grace_s {
+        None => CheckResult::warning(
+            SUBJECT,
+            "not rotated, so that a stolen one works until it expires: enable RefreshTokenRotation of the app \
+             client, with a RetryGracePeriodSeconds of 60",
+        ),
+        Some(0) => CheckResult::warning(
+            SUBJECT,
+            "rotated without a grace period, so that a lost response or a second tab ends the sign-in: set \
+             RetryGracePeriodSeconds of the app client to 60",
+        ),
+        Some(grace_s) => CheckResult::passed(
+            SUBJECT,
+            format!("rotated, with a grace period of {grace_s} s"),
+        ),
+    }
+}
+
+/// Sends a refresh token that does not exist. The error shows whether the app client can refresh,
+/// but not whether it rotates.
+async fn check_refresh(service: &AuthService) -> CheckResult {
+    const SUBJECT: &str = "refresh tokens";
+    let unknown = random::token();
+    match service.pool.refresh(&unknown, &unknown).await {
+        Err(PoolError::NotAuthorized) => CheckResult::passed(
+            SUBJECT,
+            "accepted; whether they are rotated can be read with AWS credentials only",
+        ),
+        Err(error) => CheckResult::fault(SUBJECT, error.to_string()),
+        Ok(_) => CheckResult::fault(SUBJECT, "the pool accepts any refresh token"),
+    }
 }
 
 /// Parses a `Date` field (RFC 9110 section 5.6.7), whose only time zone is `GMT`.

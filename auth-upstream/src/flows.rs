@@ -32,9 +32,7 @@ mod logout;
 mod password;
 mod refresh;
 mod registration;
-mod revocation;
 mod social;
-mod token_family;
 mod token_issuer;
 mod token_set;
 mod user_locks;
@@ -52,14 +50,11 @@ pub(crate) use self::exchange::{ExchangeFlow, TemporaryTokens, is_code_challenge
 pub(crate) use self::exchange::{
     ExchangedIdentity, TEMPORARY_TOKEN_TTL, TokensUnavailable, UserInfo,
 };
-#[cfg(test)]
-pub(crate) use self::grant::RefreshGrant;
 pub(crate) use self::login::{LoginFlow, LoginRequest};
 pub(crate) use self::logout::LogoutFlow;
 pub(crate) use self::password::{PasswordFlow, ResetRequest};
 pub(crate) use self::refresh::RefreshFlow;
 pub(crate) use self::registration::{ConfirmationRequest, RegistrationFlow, RegistrationRequest};
-pub(crate) use self::revocation::TokenRevoker;
 pub(crate) use self::social::{
     AccountResolver, AuthorizationStates, ProviderTokens, SocialCallback, SocialFlow,
     SocialLanding, SocialParts, SocialTokenIssuer,
@@ -98,7 +93,6 @@ fn is_not_evaluated(code: Code) -> bool {
 }
 
 /// Runs an operation in a task of its own, so that it completes even if the client disconnects.
-/// Otherwise a token could remain at the pool that is stored nowhere.
 async fn run_to_completion<T: Send + 'static>(
     operation: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {

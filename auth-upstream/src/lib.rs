@@ -41,7 +41,7 @@ mod telemetry;
 
 pub use app::App;
 pub use audit_trail::AuditReader;
-pub use config::{Config, ConfirmationMode, RefreshSettings, SocialConfig, TokenDelivery};
+pub use config::{Config, ConfirmationMode, SocialConfig, TokenDelivery};
 pub use diagnostics::check_configuration;
 pub use explain::{ExplainedSignIn, explain};
 pub use postern_common::startup::Listeners;

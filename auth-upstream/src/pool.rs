@@ -52,8 +52,9 @@ pub(crate) struct UserPool {
     pub(crate) admin: Option<PoolAdmin>,
     pool: Pool,
     auth_flow: PasswordAuthFlow,
-    /// Whether the pool has answered that it does not support GetTokensFromRefreshToken.
-    lacks_rotation: AtomicBool,
+    /// Whether refreshes use REFRESH_TOKEN_AUTH, because the pool has refused
+    /// GetTokensFromRefreshToken.
+    uses_refresh_auth: AtomicBool,
 }
 
 /// The SDK clients of a pool.
@@ -164,7 +165,7 @@ impl UserPool {
             admin,
             pool,
             auth_flow,
-            lacks_rotation: AtomicBool::new(false),
+            uses_refresh_auth: AtomicBool::new(false),
         }
     }
 
@@ -289,20 +290,52 @@ impl UserPool {
             .map(drop)
     }
 
-    /// Exchanges a refresh token for new tokens: with GetTokensFromRefreshToken, or with
-    /// REFRESH_TOKEN_AUTH if the pool does not support that call or has rotation disabled for this
-    /// app client.
+    /// Exchanges a refresh token for new tokens with GetTokensFromRefreshToken, or with
+    /// REFRESH_TOKEN_AUTH. A pool that rotates refresh tokens accepts the former only, and one that
+    /// does not, or an emulator, may accept the latter only. The other call is tried once if the
+    /// pool refuses the one that it accepted last.
+    ///
+    /// See [`RefreshTokenRotationType`][rotation].
+    ///
+    /// [rotation]: https://docs.aws.amazon.com/cognito-user-identity-pools/latest/APIReference/API_RefreshTokenRotationType.html
     pub(crate) async fn refresh(
         &self,
         username: &str,
         token: &str,
     ) -> Result<PoolTokens, PoolError> {
-        if !self.lacks_rotation.load(Ordering::Relaxed) {
-            match self.rotate(token).await {
-                Err(PoolError::Unsupported) => self.lacks_rotation.store(true, Ordering::Relaxed),
-                decided => return decided,
-            }
+        let uses_refresh_auth = self.uses_refresh_auth.load(Ordering::Relaxed);
+        let first = self.refresh_by(uses_refresh_auth, username, token).await;
+        if !first.as_ref().is_err_and(PoolError::is_refused_call) {
+            return first;
         }
+        let second = self.refresh_by(!uses_refresh_auth, username, token).await;
+        if second.as_ref().is_err_and(PoolError::is_refused_call) {
+            return first;
+        }
+        self.uses_refresh_auth
+            .store(!uses_refresh_auth, Ordering::Relaxed);
+        second
+    }
+
+    async fn refresh_by(
+        &self,
+        uses_refresh_auth: bool,
+        username: &str,
+        token: &str,
+    ) -> Result<PoolTokens, PoolError> {
+        let result = if uses_refresh_auth {
+            self.refresh_token_auth(username, token).await?
+        } else {
+            self.get_tokens_from_refresh_token(token).await?
+        };
+        read_tokens(result)
+    }
+
+    async fn refresh_token_auth(
+        &self,
+        username: &str,
+        token: &str,
+    ) -> Result<Option<AuthenticationResultType>, PoolError> {
         let mut parameters = self.parameters(username);
         parameters.remove("USERNAME");
         parameters.insert("REFRESH_TOKEN".to_owned(), token.to_owned());
@@ -312,38 +345,28 @@ impl UserPool {
             .auth_flow(AuthFlowType::RefreshTokenAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let response = match self
+        let response = self
             .breaker
             .call(PoolOperation::InitiateAuth, call.send())
-            .await
-        {
-            // Rotation may have been enabled meanwhile: the next refresh tries it again.
-            Err(fault @ PoolError::Misconfigured(_)) => {
-                self.lacks_rotation.store(false, Ordering::Relaxed);
-                return Err(fault);
-            }
-            decided => decided?,
-        };
-        read_tokens(response.authentication_result)
+            .await?;
+        Ok(response.authentication_result)
     }
 
-    async fn rotate(&self, token: &str) -> Result<PoolTokens, PoolError> {
+    async fn get_tokens_from_refresh_token(
+        &self,
+        token: &str,
+    ) -> Result<Option<AuthenticationResultType>, PoolError> {
         let call = self
             .client
             .get_tokens_from_refresh_token()
             .client_id(&self.pool.client_id)
-            .set_client_secret(
-                self.pool
-                    .client_secret
-                    .as_ref()
-                    .map(|secret| secret.expose().to_owned()),
-            )
+            .set_client_secret(self.client_secret())
             .refresh_token(token);
         let response = self
             .breaker
             .call(PoolOperation::GetTokensFromRefreshToken, call.send())
             .await?;
-        read_tokens(response.authentication_result)
+        Ok(response.authentication_result)
     }
 
     /// Revokes a refresh token and all access tokens issued for it.
@@ -352,12 +375,7 @@ impl UserPool {
             .client
             .revoke_token()
             .client_id(&self.pool.client_id)
-            .set_client_secret(
-                self.pool
-                    .client_secret
-                    .as_ref()
-                    .map(|secret| secret.expose().to_owned()),
-            )
+            .set_client_secret(self.client_secret())
             .token(token);
         self.breaker
             .call(PoolOperation::RevokeToken, call.send())
@@ -407,6 +425,11 @@ impl UserPool {
             .call(PoolOperation::DeleteUser, call.send())
             .await
             .map(drop)
+    }
+
+    fn client_secret(&self) -> Option<String> {
+        let secret = self.pool.client_secret.as_ref()?;
+        Some(secret.expose().to_owned())
     }
 
     fn secret_hash(&self, name: &str) -> Option<String> {

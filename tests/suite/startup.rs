@@ -69,7 +69,7 @@ impl Case {
 #[tokio::test]
 async fn auth_lists_every_configuration_mistake() {
     let case = Case::of("postern-auth");
-    let config = "listen = [{ address = \"127.0.0.1:99999\" }]\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
+    let config = "listen = [{ address = \"127.0.0.1:99999\" }]\ndatabas = \"sqlite://x\"\ncache = 7\n\n[audit]\nretention = \"soon\"\n";
     let ended = case.run(config).await;
     case.assert_mistakes(
         &ended,
@@ -77,7 +77,7 @@ async fn auth_lists_every_configuration_mistake() {
             (1, "listen.0.address"),
             (2, "databas"),
             (3, "cache"),
-            (6, "refresh.grace"),
+            (6, "audit.retention"),
         ],
     );
 }

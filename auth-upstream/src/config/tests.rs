@@ -210,10 +210,6 @@ window = "15m"
 sign_ins = 60
 [audit]
 retention = "90d"
-[refresh]
-grace = "30s"
-lifetime = "30d"
-quota = 60
 [social]
 provider = "google"
 issuer = "https://accounts.google.com"

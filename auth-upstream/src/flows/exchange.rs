@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 use super::cache_unavailable;
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
-use crate::crypto::{TokenVault, VaultPurpose};
+use crate::crypto::TokenVault;
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
 
 /// Validity of a temporary token, as the HTTP API promises.
@@ -102,7 +102,7 @@ impl TemporaryTokens {
         };
         let plain = serde_json::to_vec(&stored).expect("the struct serializes to JSON");
         self.vault
-            .issue(VaultPurpose::TemporaryToken, &plain, TEMPORARY_TOKEN_TTL)
+            .issue(&plain, TEMPORARY_TOKEN_TTL)
             .await
             .map_err(cache_unavailable)
     }
@@ -112,11 +112,7 @@ impl TemporaryTokens {
         token: &str,
         verifier: Option<&str>,
     ) -> Result<ExchangedIdentity, Problem> {
-        let taken = self
-            .vault
-            .take(VaultPurpose::TemporaryToken, token)
-            .await
-            .map_err(cache_unavailable)?;
+        let taken = self.vault.take(token).await.map_err(cache_unavailable)?;
         let stored = taken.and_then(|plain| serde_json::from_slice::<StoredExchange>(&plain).ok());
         stored
             .filter(|stored| matches_challenge(stored.code_challenge.as_deref(), verifier))

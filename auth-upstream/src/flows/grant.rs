@@ -1,11 +1,10 @@
 //! The content of this service's refresh tokens.
 //!
-//! A refresh token is opaque to clients. It contains, sealed, the pool's refresh token and user
-//! name, the app client and the token family, so that clients send nothing else and the pool's
-//! token never leaves this process in clear.
+//! A refresh token is opaque to clients. It contains, sealed, the pool's refresh token, the user name
+//! and the app client, so that clients send nothing else and the pool's token never leaves this
+//! process in clear.
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use crate::crypto::KeyRing;
 
@@ -20,10 +19,6 @@ pub(crate) struct RefreshGrant {
     pub(crate) subject: String,
     /// The app client for which the pool's token was issued.
     pub(crate) client_id: String,
-    /// The token family: one sign-in and all refreshes that follow it.
-    pub(crate) family: String,
-    /// The number of refreshes since the sign-in.
-    pub(crate) generation: u64,
     /// The pool's refresh token.
     pub(crate) token: String,
 }
@@ -31,28 +26,12 @@ pub(crate) struct RefreshGrant {
 // === impl RefreshGrant ===
 
 impl RefreshGrant {
-    /// Creates the first grant of a new family.
-    pub(crate) fn new(username: String, subject: String, client_id: &str, token: String) -> Self {
-        let family = Uuid::new_v4().simple().to_string();
+    /// Returns the grant with the token of a refresh. `token` is `None` if the pool does not rotate
+    /// refresh tokens; the present one remains valid then.
+    pub(crate) fn with_token(self, token: Option<String>) -> Self {
         Self {
-            username,
-            subject,
-            client_id: client_id.to_owned(),
-            family,
-            generation: 0,
-            token,
-        }
-    }
-
-    /// Creates the next grant of the family. `token` is `None` if the pool does not rotate refresh
-    /// tokens; the present one remains valid then.
-    pub(crate) fn next(&self, token: Option<String>) -> Self {
-        let generation = self.generation.saturating_add(1);
-        let token = token.unwrap_or_else(|| self.token.clone());
-        Self {
-            generation,
-            token,
-            ..self.clone()
+            token: token.unwrap_or(self.token),
+            ..self
         }
     }
 
@@ -70,8 +49,7 @@ impl RefreshGrant {
 impl std::fmt::Debug for RefreshGrant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RefreshGrant")
-            .field("family", &self.family)
-            .field("generation", &self.generation)
+            .field("subject", &self.subject)
             .finish_non_exhaustive()
     }
 }
@@ -88,16 +66,18 @@ mod tests {
     #[test]
     fn refresh_token_is_opaque_and_opens_with_its_key_only() {
         let keys = key_ring();
-        let grant = RefreshGrant::new("u-1".into(), "s-1".into(), "client", "pool-token".into());
+        let grant = RefreshGrant {
+            username: "u-1".into(),
+            subject: "s-1".into(),
+            client_id: "client".into(),
+            token: "pool-token".into(),
+        };
         let token = grant.seal(&keys);
         assert!(!token.contains("pool-token") && !token.contains("u-1"));
         assert_eq!(RefreshGrant::open(&keys, &token), Some(grant.clone()));
         assert_eq!(RefreshGrant::open(&key_ring(), &token), None);
         assert_eq!(RefreshGrant::open(&keys, "pool-token"), None);
-        let next = grant.next(None);
-        assert_eq!(
-            (next.generation, &*next.token, &next.family),
-            (1, "pool-token", &grant.family)
-        );
+        assert_eq!(grant.clone().with_token(None).token, "pool-token");
+        assert_eq!(grant.with_token(Some("new".into())).token, "new");
     }
 }

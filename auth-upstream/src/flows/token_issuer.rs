@@ -56,14 +56,19 @@ impl TokenIssuer {
         }
     }
 
-    /// Starts a token family with tokens of the pool.
+    /// Seals the refresh token of a sign-in.
     pub(super) fn issue(&self, tokens: PoolTokens) -> Result<SignedInUser, Problem> {
         let Some(token) = tokens.refresh_token.clone() else {
             log_limited!(error, "app client of the pool issues no refresh tokens");
             return Err(Code::IdpMisconfigured.into());
         };
         let (username, subject) = (tokens.claims.username.clone(), tokens.claims.sub.clone());
-        let grant = RefreshGrant::new(username, subject.clone(), self.pool.client_id(), token);
+        let grant = RefreshGrant {
+            username,
+            subject: subject.clone(),
+            client_id: self.pool.client_id().to_owned(),
+            token,
+        };
         Ok(SignedInUser {
             subject,
             tokens: TokenSet::new(tokens, grant.seal(&self.key_ring)),

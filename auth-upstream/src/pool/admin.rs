@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::types::{
-    AttributeType, AuthFlowType, ChallengeNameType, MessageActionType, UserStatusType,
+    AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserStatusType,
 };
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
@@ -34,6 +34,10 @@ pub(crate) struct AppClientSettings {
     pub(crate) read_attributes: Vec<String>,
     /// `WriteAttributes`.
     pub(crate) write_attributes: Vec<String>,
+    /// The grace period of `RefreshTokenRotation` in seconds; `None` without rotation.
+    pub(crate) rotation_grace_s: Option<i32>,
+    /// `EnableTokenRevocation`.
+    pub(crate) allows_revocation: bool,
 }
 
 /// A user of the pool.
@@ -273,6 +277,11 @@ impl PoolAdmin {
                 .collect(),
             read_attributes: client.read_attributes().to_vec(),
             write_attributes: client.write_attributes().to_vec(),
+            rotation_grace_s: client
+                .refresh_token_rotation()
+                .filter(|rotation| *rotation.feature() == FeatureType::Enabled)
+                .map(|rotation| rotation.retry_grace_period_seconds().unwrap_or(0)),
+            allows_revocation: client.enable_token_revocation() != Some(false),
         })
     }
 }

@@ -108,7 +108,7 @@ impl PoolError {
     /// `NotAuthorizedException`.
     pub(crate) fn from_exception(name: &str, message: &str, status: u16) -> Self {
         match name {
-            // Rotation is disabled for this app client: REFRESH_TOKEN_AUTH is to be used.
+            // Rotation is enabled or disabled for this app client, and the call is for the other case.
             "NotAuthorizedException" | "InvalidParameterException"
                 if message.contains("otation") =>
             {
@@ -150,6 +150,11 @@ impl PoolError {
             _ if status >= 500 => Self::Unavailable("server error"),
             other => misconfigured(other, message),
         }
+    }
+
+    /// Returns whether the pool does not accept a call of this kind, whatever its parameters are.
+    pub(super) fn is_refused_call(&self) -> bool {
+        matches!(self, Self::Unsupported | Self::Misconfigured(_))
     }
 
     /// Returns the problem code for the client. The matches are exhaustive, so that a new error or

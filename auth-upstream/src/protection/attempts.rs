@@ -185,11 +185,6 @@ impl AttemptLimiter {
         self.clock.now()
     }
 
-    /// Returns the counters, for limits that are no attempt limits.
-    pub(crate) fn counters(&self) -> &FallbackCache {
-        &self.counters
-    }
-
     /// Admits an attempt on an account, or returns `None` if it is throttled. All counters are
     /// incremented before the attempt is evaluated, so that concurrent attempts do not exceed the
     /// limits.

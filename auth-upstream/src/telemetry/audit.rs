@@ -22,7 +22,7 @@ pub(crate) enum Operation {
     SignIn,
     Register,
     Refresh,
-    /// The revocation of a token family of which a used token was presented again.
+    /// The rejection of a refresh token that was used again after the pool's grace period.
     RefreshReuse,
     Logout,
     PasswordReset,

@@ -211,6 +211,9 @@ impl StubPool {
             );
         }
         if body["AuthFlow"] == "REFRESH_TOKEN_AUTH" {
+            if !self.lacks_rotation.load(Ordering::SeqCst) {
+                return Err(("InvalidParameterException", "flow not enabled"));
+            }
             let token = text(parameters, "REFRESH_TOKEN");
             let subject = self
                 .state()

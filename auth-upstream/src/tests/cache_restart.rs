@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::assembly::AuthService;
-use crate::crypto::VaultPurpose;
+use crate::crypto::TokenVault;
 use crate::flows::{ExchangedIdentity, UserInfo};
 use crate::testing::browser::{callback, follow, sign_in as sign_in_at_provider, start};
 use crate::testing::{Fixture, FixtureOptions, client};
@@ -215,6 +215,6 @@ async fn wait_until_available(cache: &Cache) {
 
 /// Returns whether the cache has an entry for a temporary token.
 async fn is_stored(cache: &Cache, token: &str) -> bool {
-    let key = VaultPurpose::TemporaryToken.cache_key(token);
+    let key = TokenVault::cache_key(token);
     cache.get(&key).await.expect("the cache answers").is_some()
 }

@@ -1,14 +1,12 @@
-//! Limits on the cost of clients that disconnect, repeat a logout or know the password.
+//! Limits on the cost of clients that disconnect or know the password.
 
 use std::time::{Duration, Instant};
 
 use postern_common::{Code, Problem, Secret};
 
-use crate::flows::{RefreshGrant, ResetRequest};
+use crate::flows::ResetRequest;
 use crate::protection::{AttemptKind, AttemptLimiter};
-use crate::testing::{
-    Fixture, FixtureOptions, PausePoint, StubFailure, client, client_at, email, login,
-};
+use crate::testing::{Fixture, FixtureOptions, PausePoint, client, client_at, email, login};
 
 const ADA: &str = "ada@example.com";
 const PASSWORD: &str = "Password-1";
@@ -122,79 +120,6 @@ async fn successful_sign_ins_do_not_count_for_the_address() {
     // Tasks that count would have run by now.
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(is_admitted(&fixture, "192.0.2.1").await);
-}
-
-#[tokio::test]
-async fn repeated_logout_calls_the_pool_once() {
-    let fixture = with_limits("").await;
-    let tokens = fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
-    for _ in 0..10 {
-        fixture.logout(&tokens).await.expect("logged out");
-    }
-    assert_eq!(fixture.pool.count("RevokeToken"), 1);
-    assert_eq!(fixture.pool.live_refresh_tokens(), 0);
-}
-
-#[tokio::test]
-async fn logouts_of_one_user_do_not_fill_the_cache() {
-    let fixture = with_limits("").await;
-    let flow = &fixture.service.flows.logout;
-    let refreshed = fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
-    let refreshed = fixture.refresh(&refreshed).await.expect("refreshed");
-    let grant = RefreshGrant::open(&flow.key_ring, &refreshed.refresh_token);
-    let grant = grant.expect("a token of this service");
-    // The circuit breaker opens, so that further logouts make no call.
-    for _ in 0..3 {
-        let failures = &fixture.pool.failures;
-        failures.add("RevokeToken", StubFailure::INTERNAL_ERROR);
-    }
-    let is_revoked = async |family: &str| {
-        let key = format!("postern:auth:family:{family}");
-        let stored = fixture.service.cache.get(&key).await.expect("answers");
-        stored.is_some_and(|stored| stored.starts_with(b"{\"Revoked\""))
-    };
-    let log_out = async |subject: &str| {
-        let token = "pool-token".to_owned();
-        let grant = RefreshGrant::new("u".to_owned(), subject.to_owned(), "client", token);
-        let outcome = flow.logout(&client(), &grant.seal(&flow.key_ring)).await;
-        outcome.expect_err("the pool is unavailable");
-        is_revoked(&grant.family).await
-    };
-    let mut revoked = 0;
-    while revoked < 30_000 && log_out(&grant.subject).await {
-        revoked += 1;
-    }
-    assert!((12_000..18_000).contains(&revoked), "{revoked} in 4 MiB");
-    assert!(log_out("another").await, "others have room");
-    let outcome = fixture.logout(&refreshed).await;
-    outcome.expect_err("the pool is unavailable");
-    assert!(
-        is_revoked(&grant.family).await,
-        "the entry of the family is replaced"
-    );
-}
-
-#[tokio::test]
-async fn logouts_of_one_family_make_few_calls_to_a_failing_pool() {
-    let fixture = with_limits("").await;
-    let tokens = fixture.sign_in(ADA, PASSWORD).await.expect("signed in");
-    for _ in 0..20 {
-        let failure = StubFailure {
-            status: 400,
-            name: "TooManyRequestsException",
-            message: "x",
-        };
-        fixture.pool.failures.add("RevokeToken", failure);
-    }
-    let mut waits = Vec::new();
-    for _ in 0..12 {
-        let refused = fixture.logout(&tokens).await;
-        let refused = refused.expect_err("the pool throttles");
-        assert_eq!(refused.code(), Code::RateLimited);
-        waits.push(refused.render("id").headers["retry-after"].clone());
-    }
-    assert_eq!(fixture.pool.count("RevokeToken"), 5);
-    assert!(waits[5..].iter().all(|wait| wait == "600"), "{waits:?}");
 }
 
 #[tokio::test]

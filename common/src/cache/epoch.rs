@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::{Cache, CacheError, CacheStore};
 
-/// Values of several keys, read in the epoch of the first key.
+/// A value with the epoch of its server, which was read before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpochRead<const N: usize> {
-    /// Values in the order of the keys.
-    pub values: [Option<Vec<u8>>; N],
-    /// Epoch of the first key's server, read before the values.
+pub struct EpochRead {
+    /// The value.
+    pub value: Option<Vec<u8>>,
+    /// The epoch.
     pub epoch: String,
 }
 
@@ -27,18 +27,6 @@ pub struct Change<'a> {
     pub value: &'a [u8],
     /// Time to live of the new value.
     pub ttl: Duration,
-    /// Share of the memory cache that the value uses, so that one principal cannot fill the cache.
-    pub owner: Option<MemoryShare<'a>>,
-}
-
-/// A part of the memory cache that the values of one principal may use. A value that replaces a
-/// larger one of another share remains in that share if its own has no room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryShare<'a> {
-    /// Name of the share, such as the principal. Each name is accounted separately.
-    pub name: &'a str,
-    /// Number by which the bytes of the cache are divided.
-    pub divisor: usize,
 }
 
 // === impl Cache ===
@@ -98,10 +86,10 @@ impl Cache {
     ///
     /// # Errors
     /// As [`Cache::epoch`].
-    pub async fn get_with_epoch(&self, key: &str) -> Result<EpochRead<1>, CacheError> {
+    pub async fn get_with_epoch(&self, key: &str) -> Result<EpochRead, CacheError> {
         let epoch = self.epoch(key).await?;
         Ok(EpochRead {
-            values: [self.get(key).await?],
+            value: self.get(key).await?,
             epoch,
         })
     }
@@ -112,55 +100,14 @@ impl Cache {
     /// # Errors
     /// As [`Cache::set`]; then the change may have been applied. The call may be repeated.
     pub async fn compare_and_set(&self, change: &Change<'_>) -> Result<bool, CacheError> {
-        self.commit(change, &[], None).await
-    }
-
-    pub(super) async fn set_if_absent_and_get<const N: usize>(
-        &self,
-        key: &str,
-        value: &[u8],
-        ttl: Duration,
-        keys: [&str; N],
-    ) -> Result<(bool, EpochRead<N>), CacheError> {
-        let (key, keys) = (self.key(key), keys.map(|key| self.key(key)));
-        match &self.0.store {
-            CacheStore::Memory(memory) => {
-                let is_stored = memory.set_if_absent(&key, value, ttl)?;
-                let values = keys.map(|key| memory.get(&key));
-                Ok((
-                    is_stored,
-                    EpochRead {
-                        values,
-                        epoch: memory.epoch().to_owned(),
-                    },
-                ))
-            }
-            CacheStore::Redis(redis) => redis.set_if_absent_and_get(&key, value, ttl, &keys).await,
-        }
-    }
-
-    /// Applies the change, stores all of `dependent` and deletes the lock if it still has its
-    /// token. Does nothing if the change does not apply.
-    pub(super) async fn commit(
-        &self,
-        change: &Change<'_>,
-        dependent: &[(&str, &[u8], Duration)],
-        lock: Option<(&str, &[u8])>,
-    ) -> Result<bool, CacheError> {
         let key = self.key(change.key);
-        let (lock_key, token) = lock.map(|(lock, token)| (self.key(lock), token)).unzip();
-        let lock = lock_key.as_deref().zip(token);
         let change = Change {
             key: &key,
             ..*change
         };
-        let dependent: Vec<_> = dependent
-            .iter()
-            .map(|(key, value, ttl)| (self.key(key), *value, *ttl))
-            .collect();
         match &self.0.store {
-            CacheStore::Memory(memory) => memory.commit(&change, &dependent, lock),
-            CacheStore::Redis(redis) => redis.commit(&change, &dependent, lock).await,
+            CacheStore::Memory(memory) => memory.compare_and_set(&change),
+            CacheStore::Redis(redis) => redis.compare_and_set(&change).await,
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
-use super::{Cache, CacheError, CacheStore, Change, EpochRead};
+use super::{Cache, CacheError, CacheStore};
 use crate::backoff::jittered;
 
 /// Time for which Redis stores a lock without renewal. It bounds the wait for a holder that has
@@ -25,7 +25,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_millis(25);
 
 /// An acquired lock, held until it is released, dropped or lost, or until its maximum time.
 #[derive(Debug)]
-pub struct LockGuard {
+pub(crate) struct LockGuard {
     cache: Cache,
     key: String,
     /// Unique token of this guard: a lock that was lost to another holder is not released.
@@ -51,24 +51,6 @@ pub(super) async fn acquire(
         .set_if_absent(key, guard.token.as_bytes(), lease(cache, ttl))
         .await?;
     Ok(guard.held.then(|| guard.start_renewal(requested_at, ttl)))
-}
-
-pub(super) async fn acquire_and_get<const N: usize>(
-    cache: &Cache,
-    key: &str,
-    ttl: Duration,
-    keys: [&str; N],
-) -> Result<(Option<LockGuard>, EpochRead<N>), CacheError> {
-    let (mut guard, requested_at) = (LockGuard::unconfirmed(cache, key), Instant::now());
-    let lease = lease(cache, ttl);
-    let (held, found) = cache
-        .set_if_absent_and_get(key, guard.token.as_bytes(), lease, keys)
-        .await?;
-    guard.held = held;
-    Ok((
-        guard.held.then(|| guard.start_renewal(requested_at, ttl)),
-        found,
-    ))
 }
 
 pub(super) async fn wait(
@@ -184,28 +166,8 @@ impl LockGuard {
         outcome
     }
 
-    /// Changes a key that was read under the lock, stores dependent values as [`Cache::set`] does,
-    /// and releases the lock, atomically; over a cluster only the change is atomic and the rest
-    /// follows. Returns false if the key has changed since, or if the server is in another epoch;
-    /// then nothing is done and the lock is still held.
-    ///
-    /// # Errors
-    /// As [`Cache::set`]; then the change may have been applied. The call may be repeated.
-    pub async fn commit(
-        &mut self,
-        change: &Change<'_>,
-        dependent: &[(&str, &[u8], Duration)],
-    ) -> Result<bool, CacheError> {
-        let committed = self
-            .cache
-            .commit(change, dependent, Some((&self.key, self.token.as_bytes())))
-            .await?;
-        self.held &= !committed;
-        Ok(committed)
-    }
-
     /// Releases the lock. If this fails, the lock expires at the end of its lease.
-    pub async fn release(mut self) {
+    pub(crate) async fn release(mut self) {
         self.held = false;
         let _ = self
             .cache

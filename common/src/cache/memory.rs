@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::{CacheError, CacheOptions, Change, MemoryShare};
+use super::{CacheError, CacheOptions, Change};
 use crate::clock::{Clock, Timestamp};
 
 /// Minimum time between two log messages about a full cache.
@@ -36,8 +36,6 @@ struct MemoryState {
     expiry: BTreeMap<(Timestamp, u64), Arc<str>>,
     next: u64,
     bytes: usize,
-    /// Bytes by the name of a share.
-    owned: HashMap<Arc<str>, usize, ahash::RandomState>,
     /// Time of the last logged rejection, and the number of rejections since.
     logged_at: Option<Timestamp>,
     unlogged_rejections: u64,
@@ -46,7 +44,6 @@ struct MemoryState {
 struct MemoryEntry {
     value: Box<[u8]>,
     expiry: (Timestamp, u64),
-    owner: Option<Arc<str>>,
 }
 
 // === impl MemoryCache ===
@@ -144,38 +141,16 @@ impl MemoryCache {
         Ok(result)
     }
 
-    /// Applies a change. Dependent values for which there is no room are omitted.
-    pub(super) fn commit(
-        &self,
-        change: &Change<'_>,
-        dependent: &[(String, &[u8], Duration)],
-        lock: Option<(&str, &[u8])>,
-    ) -> Result<bool, CacheError> {
+    pub(super) fn compare_and_set(&self, change: &Change<'_>) -> Result<bool, CacheError> {
         let (mut state, now) = self.lock_current();
         let found = state.entries.get(change.key).map(|entry| &*entry.value);
         let is_as_read = self.epoch == change.epoch && found == change.expected;
         if !is_as_read && found != Some(change.value) {
             return Ok(false);
         }
-        self.put_owned(
-            &mut state,
-            change.key,
-            change.value,
-            now.plus(change.ttl),
-            change.owner,
-        )?;
-        for (key, value, ttl) in dependent {
-            let _ = self.put_owned(&mut state, key, value, now.plus(*ttl), change.owner);
-        }
-        if let Some((lock, token)) = lock
-            && state
-                .entries
-                .get(lock)
-                .is_some_and(|entry| *entry.value == *token)
-        {
-            state.remove(lock);
-        }
-        Ok(true)
+        let expiry = now.plus(change.ttl);
+        self.put(&mut state, change.key, change.value, expiry)
+            .map(|()| true)
     }
 
     /// Locks the state and removes expired entries.
@@ -200,34 +175,15 @@ impl MemoryCache {
         value: &[u8],
         expiry: Timestamp,
     ) -> Result<(), CacheError> {
-        self.put_owned(state, key, value, expiry, None)
-    }
-
-    fn put_owned(
-        &self,
-        state: &mut MemoryState,
-        key: &str,
-        value: &[u8],
-        expiry: Timestamp,
-        share: Option<MemoryShare<'_>>,
-    ) -> Result<(), CacheError> {
         let old = state.entries.get(key);
         let freed = old.map_or(0, |old| cost(key, &old.value));
         let others = state.entries.len() - usize::from(freed > 0);
         let bytes = state.bytes - freed + cost(key, value);
-        let mut owner: Option<Arc<str>> = share.map(|share| share.name.into());
-        let mut is_over_share = share.is_some_and(|share| {
-            state.owned_without(key, share.name) + cost(key, value) > self.max_bytes / share.divisor
-        });
-        if let Some(old) = old.filter(|_| is_over_share && cost(key, value) <= freed) {
-            (owner, is_over_share) = (old.owner.clone(), false);
-        }
-        if is_over_share || others >= self.max_entries || bytes > self.max_bytes {
+        if others >= self.max_entries || bytes > self.max_bytes {
             if let Some(rejections) = state.rejections_to_log(self.clock.now()) {
                 tracing::warn!(
                     entries = others,
                     bytes = state.bytes,
-                    is_over_share,
                     rejections,
                     "memory cache full"
                 );
@@ -236,9 +192,6 @@ impl MemoryCache {
         }
         state.remove(key);
         let (key, expiry): (Arc<str>, _) = (key.into(), (expiry, state.next));
-        if let Some(owner) = &owner {
-            *state.owned.entry(owner.clone()).or_default() += cost(&key, value);
-        }
         state.next += 1;
         state.bytes = bytes;
         state.expiry.insert(expiry, key.clone());
@@ -247,7 +200,6 @@ impl MemoryCache {
             MemoryEntry {
                 value: value.into(),
                 expiry,
-                owner,
             },
         );
         Ok(())
@@ -274,14 +226,6 @@ impl MemoryState {
             .ok_or(CacheError::Unavailable)
     }
 
-    /// Returns the bytes of a share without those of one entry.
-    fn owned_without(&self, key: &str, share: &str) -> usize {
-        let owned = self.owned.get(share).copied().unwrap_or(0);
-        let own = self.entries.get(key);
-        let own = own.filter(|entry| entry.owner.as_deref() == Some(share));
-        owned - own.map_or(0, |entry| cost(key, &entry.value))
-    }
-
     /// Counts a rejection. Returns the number since the last log message if one is due now.
     fn rejections_to_log(&mut self, now: Timestamp) -> Option<u64> {
         self.unlogged_rejections += 1;
@@ -299,14 +243,6 @@ impl MemoryState {
         let entry = self.entries.remove(key)?;
         self.expiry.remove(&entry.expiry);
         self.bytes -= cost(key, &entry.value);
-        if let Some(owner) = &entry.owner
-            && let Some(owned) = self.owned.get_mut(owner)
-        {
-            *owned -= cost(key, &entry.value);
-            if *owned == 0 {
-                self.owned.remove(owner);
-            }
-        }
         Some(entry)
     }
 }
@@ -374,79 +310,6 @@ mod tests {
             .set("c", b"3", HOUR)
             .expect("expired entries free their room");
         assert_eq!(memory.get("soon"), None);
-    }
-
-    #[test]
-    fn one_principal_is_limited_to_its_share() {
-        let clock = Clock::manual(Timestamp(0));
-        let memory = MemoryCache::new(&CacheOptions {
-            clock: clock.clone(),
-            ..CacheOptions::default()
-        });
-        let keep = |key: &str, name| {
-            let change = Change {
-                key,
-                epoch: memory.epoch(),
-                expected: None,
-                value: &[0; 4096],
-                ttl: HOUR,
-                owner: Some(MemoryShare { name, divisor: 64 }),
-            };
-            memory.commit(&change, &[], None)
-        };
-        let dependent = (0..10_000)
-            .take_while(|n| keep(&format!("eve-{n}"), "eve").is_ok())
-            .count();
-        assert!(
-            (200..300).contains(&dependent),
-            "{dependent} of 4 KiB in 1 MiB"
-        );
-        assert_eq!(keep("ada", "ada"), Ok(true), "other principals have room");
-        clock.advance(HOUR);
-        assert_eq!(
-            keep("eve", "eve"),
-            Ok(true),
-            "expired entries are not counted"
-        );
-        memory.take("eve");
-        memory.take("ada");
-        assert!(memory.lock_current().0.owned.is_empty());
-    }
-
-    #[test]
-    fn shrinking_change_is_accepted_without_room_in_its_share() {
-        let memory = MemoryCache::new(&CacheOptions::default());
-        let change = |key: &str, value: &[u8], name| {
-            let found = memory.get(key);
-            let change = Change {
-                key,
-                epoch: memory.epoch(),
-                expected: found.as_deref(),
-                value,
-                ttl: HOUR,
-                owner: Some(MemoryShare { name, divisor: 64 }),
-            };
-            memory.commit(&change, &[], None)
-        };
-        assert_eq!(change("alive", &[1; 900], "eve"), Ok(true));
-        let mut marks = 0;
-        while change(&format!("mark-{marks}"), &[2; 50], "revoked:eve").is_ok() {
-            marks += 1;
-        }
-        assert!((4_000..6_000).contains(&marks), "{marks} in 1 MiB");
-        assert_eq!(
-            change("alive", &[3; 901], "revoked:eve"),
-            Err(CacheError::Unavailable)
-        );
-        assert_eq!(change("alive", &[3; 50], "revoked:eve"), Ok(true));
-        assert_eq!(memory.get("alive").as_deref(), Some(&[3; 50][..]));
-        let owned = |name: &str| memory.lock_current().0.owned.get(name).copied();
-        assert_eq!(owned("eve"), Some(cost("alive", &[3; 50])));
-        for mark in 0..marks {
-            memory.take(&format!("mark-{mark}"));
-        }
-        memory.take("alive");
-        assert!(memory.lock_current().0.owned.is_empty());
     }
 
     #[test]

@@ -8,12 +8,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
-use redis::{
-    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, Script, ServerErrorKind, ToRedisArgs,
-    Value,
-};
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, Script, ServerErrorKind, ToRedisArgs};
 use tokio::time::Instant;
 
 pub(super) use self::connection::RedisServerKind;
@@ -22,7 +18,7 @@ use self::script::ScriptSet;
 use self::span::operation;
 use super::breaker::ServerCircuitBreaker;
 use super::pace::MAX_SLOTS_AHEAD;
-use super::{AttemptPolicy, CacheError, Change, EpochRead};
+use super::{AttemptPolicy, CacheError, Change};
 use crate::circuit_breaker::FailureEffect;
 
 /// A cache in Redis, with a circuit breaker and a time limit per call.
@@ -71,116 +67,23 @@ impl RedisCache {
         Ok(stored.is_some())
     }
 
-    /// The epoch is read first: if it changes afterwards, a commit with the old epoch fails. The
-    /// nodes of a cluster are not ordered among each other, so the commands are sent one after the
-    /// other.
-    pub(super) async fn set_if_absent_and_get<const N: usize>(
-        &self,
-        key: &str,
-        value: &[u8],
-        ttl: Duration,
-        keys: &[String; N],
-    ) -> Result<(bool, EpochRead<N>), CacheError> {
-        let lock = set_if_absent(key, value, ttl);
-        let gets = keys.each_ref().map(|key| redis::cmd("GET").arg(key).take());
-        let first = keys.first().map_or(key, String::as_str);
-        let (epoch, answers) = if self.is_cluster() {
-            let epoch = self.epoch(first).await?;
-            let stored: Value = self.command(&lock).await?;
-            let found = try_join_all(gets.iter().map(|get| self.command(get))).await?;
-            (epoch, std::iter::once(stored).chain(found).collect())
+    pub(super) async fn compare_and_set(&self, change: &Change<'_>) -> Result<bool, CacheError> {
+        let ttl = millis(change.ttl).to_string();
+        let is_present: &[u8] = if change.expected.is_some() {
+            b"present"
         } else {
-            let mut pipeline = redis::pipe();
-            pipeline
-                .cmd("EVAL")
-                .arg(&self.scripts.epoch_text)
-                .arg(1)
-                .arg(first);
-            let pipeline = in_order(pipeline, std::iter::once(lock).chain(gets));
-            let mut answers: Vec<Value> = self
-                .call("PIPELINE", async |mut connection| {
-                    pipeline.query_async(&mut connection).await
-                })
-                .await?;
-            let epoch = if answers.is_empty() {
-                Value::Nil
-            } else {
-                answers.remove(0)
-            };
-            (
-                String::from_redis_value(epoch).map_err(|_| CacheError::Unavailable)?,
-                answers,
-            )
+            b"absent"
         };
-        let mut answers = answers.into_iter();
-        let is_stored = answers.next() == Some(Value::Okay);
-        let values = answers
-            .map(Option::from_redis_value)
-            .collect::<Result<Vec<_>, _>>();
-        let values = values
-            .ok()
-            .and_then(|values| values.try_into().ok())
-            .ok_or(CacheError::Unavailable)?;
-        Ok((is_stored, EpochRead { values, epoch }))
-    }
-
-    /// Runs one script. Over a cluster, where the keys are on different nodes, only the comparison
-    /// is atomic and the other writes follow.
-    pub(super) async fn commit(
-        &self,
-        change: &Change<'_>,
-        dependent: &[(String, &[u8], Duration)],
-        lock: Option<(&str, &[u8])>,
-    ) -> Result<bool, CacheError> {
-        let mut script = self.scripts.commit.prepare_invoke();
-        script
-            .key(change.key)
-            .arg(change.epoch)
-            .arg(change.value)
-            .arg(millis(change.ttl));
-        script.arg(if change.expected.is_some() {
-            "present"
-        } else {
-            "absent"
-        });
-        script
-            .arg(change.expected.unwrap_or_default())
-            .arg(lock.map_or(&b""[..], |(_, token)| token));
-        if self.is_cluster() {
-            let committed: bool = self
-                .call("EVALSHA", async |mut connection| {
-                    script.invoke_async(&mut connection).await
-                })
-                .await?;
-            if committed {
-                // Each write is attempted and the lock deleted regardless of other failures: the
-                // change has been made.
-                let writes = join_all(
-                    dependent
-                        .iter()
-                        .map(|(key, value, ttl)| self.set(key, value, *ttl)),
-                )
-                .await;
-                let is_released = match lock {
-                    Some((lock, token)) => self.delete_if_equal(lock, token).await.is_ok(),
-                    None => true,
-                };
-                if !is_released || writes.iter().any(Result::is_err) {
-                    tracing::warn!("cache commit incomplete, dependent values or lock not written");
-                }
-            }
-            return Ok(committed);
-        }
-        if let Some((lock, _)) = lock {
-            script.key(lock);
-        }
-        for (key, value, ttl) in dependent {
-            script.key(key).arg(value).arg(millis(*ttl));
-        }
-        self.call("EVALSHA", async |mut connection| {
-            script.invoke_async(&mut connection).await
-        })
-        .await
+        let expected = change.expected.unwrap_or_default();
+        let arguments = [
+            change.epoch.as_bytes(),
+            change.value,
+            ttl.as_bytes(),
+            is_present,
+            expected,
+        ];
+        self.script(&self.scripts.compare_and_set, change.key, arguments)
+            .await
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
@@ -329,10 +232,6 @@ impl RedisCache {
         .await
     }
 
-    fn is_cluster(&self) -> bool {
-        matches!(self.server, RedisServerKind::Cluster(..))
-    }
-
     /// Performs one call under the deadline and the circuit breaker.
     async fn call<T, F>(
         &self,
@@ -407,14 +306,6 @@ impl RedisCache {
             *slot = None;
         }
     }
-}
-
-/// Adds the commands to the pipeline in order.
-fn in_order(mut pipeline: Pipeline, commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
-    for command in commands {
-        pipeline.add_command(command);
-    }
-    pipeline
 }
 
 fn set(key: &str, value: &[u8], ttl: Duration) -> Cmd {

@@ -275,93 +275,36 @@ async fn lock_of_cancelled_work_is_released() {
     }
 }
 
-async fn read_under_lock(cache: &Cache) -> (Option<LockGuard>, EpochRead<2>) {
-    cache
-        .lock_and_get("l", MINUTE, ["a", "b"])
-        .await
-        .expect("answers")
-}
-
-fn change<'a>(found: &'a EpochRead<2>, value: &'a [u8]) -> Change<'a> {
-    let expected = found.values[0].as_deref();
+fn change<'a>(found: &'a EpochRead, value: &'a [u8]) -> Change<'a> {
     Change {
         key: "a",
         epoch: &found.epoch,
-        expected,
+        expected: found.value.as_deref(),
         value,
         ttl: MINUTE,
-        owner: None,
     }
 }
 
 #[tokio::test]
-async fn commit_changes_what_was_read_and_releases_the_lock() {
+async fn change_applies_to_what_was_read_in_its_epoch_only() {
     for TestCache { cache, url } in testing::both().await {
-        let (held, found) = read_under_lock(&cache).await;
-        assert_eq!(found.values, [None, None], "{url}");
-        let mut held = held.expect("free");
-        assert_eq!(
-            held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)])
-                .await,
-            Ok(true),
-            "{url}"
-        );
-        let (second, found) = read_under_lock(&cache).await;
-        assert_eq!(
-            found.values,
-            [Some(b"1".to_vec()), Some(b"2".to_vec())],
-            "{url}"
-        );
-        let mut second = second.expect("released by the commit");
-        let (none, _) = read_under_lock(&cache).await;
-        assert!(none.is_none(), "{url}: the lock is held");
-        assert_eq!(
-            second.commit(&change(&found, b"3"), &[]).await,
-            Ok(true),
-            "{url}"
-        );
-        // As after a lost answer.
-        assert_eq!(
-            second.commit(&change(&found, b"3"), &[]).await,
-            Ok(true),
-            "{url}: a retry"
-        );
-    }
-}
-
-#[tokio::test]
-async fn commit_over_a_changed_value_or_epoch_does_nothing() {
-    for TestCache { cache, url } in testing::both().await {
-        let (held, found) = read_under_lock(&cache).await;
-        let mut held = held.expect("free");
-        let read = cache.get_with_epoch("a").await.expect("answers");
-        let revoked = Change {
-            key: "a",
-            epoch: &read.epoch,
-            expected: None,
-            value: b"revoked",
-            ttl: MINUTE,
-            owner: None,
+        let absent = cache.get_with_epoch("a").await.expect("answers");
+        assert_eq!(absent.value, None, "{url}");
+        let set = async |found: &EpochRead, value: &[u8]| {
+            let applied = cache.compare_and_set(&change(found, value)).await;
+            applied.expect("answers")
         };
-        assert_eq!(cache.compare_and_set(&revoked).await, Ok(true), "{url}");
-        assert_eq!(
-            held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)])
-                .await,
-            Ok(false),
-            "{url}"
-        );
-        let (none, read) = read_under_lock(&cache).await;
-        assert!(none.is_none(), "{url}: the lock is still held");
-        assert_eq!(read.values, [Some(b"revoked".to_vec()), None], "{url}");
+        assert!(set(&absent, b"1").await, "{url}");
+        assert!(set(&absent, b"1").await, "{url}: after a lost answer");
+        assert!(!set(&absent, b"2").await, "{url}: changed since");
+        let read = cache.get_with_epoch("a").await.expect("answers");
+        assert_eq!(read.value.as_deref(), Some(&b"1"[..]), "{url}");
         let elsewhere = EpochRead {
             epoch: "of another".to_owned(),
-            ..read
+            ..read.clone()
         };
-        assert_eq!(
-            held.commit(&change(&elsewhere, b"1"), &[]).await,
-            Ok(false),
-            "{url}"
-        );
+        assert!(!set(&elsewhere, b"2").await, "{url}");
+        assert!(set(&read, b"2").await, "{url}");
         assert!(
             !cache
                 .set_if_absent_in("of another", "c", b"1", MINUTE)

@@ -19,8 +19,8 @@ const TAKEOVER_MS: u64 = 20_000;
 /// Calls of a provider for one notification that a fault can add.
 const CALLS_PER_FAULT: usize = 2;
 
-/// Time after a reuse in which a request that was in flight may still succeed.
-const IN_FLIGHT_MS: u64 = 15_000;
+/// Grace period of the local pool, in which a refresh token can be used again.
+const GRACE_MS: u64 = 30_000;
 
 /// Time without faults before the end in which every kind of request must have succeeded.
 const RECOVERY_MS: u64 = 10_000;
@@ -52,7 +52,7 @@ pub fn check(history: &[Record]) -> Vec<Violation> {
     keys(history, &mut violations);
     unaccounted(history, &notifications, &mut violations);
     exchanges(history, &mut violations);
-    families(history, &mut violations);
+    refreshes(history, &mut violations);
     reads(history, &mut violations);
     recovered(history, &faults, &mut violations);
     violations.sort();
@@ -277,65 +277,32 @@ fn exchanges(history: &[Record], violations: &mut Vec<Violation>) {
     }));
 }
 
-/// A refresh token has one successor. The rejection of a used token revokes its family.
-fn families(history: &[Record], violations: &mut Vec<Violation>) {
-    let mut children = HashMap::<(u64, &str), BTreeSet<&str>>::new();
-    let mut revoked_ms = HashMap::<u64, u64>::new();
+/// A refresh token is rejected only if it was sent earlier than the grace period before: the pool may
+/// have rotated it, and the response may have been lost.
+fn refreshes(history: &[Record], violations: &mut Vec<Violation>) {
+    let mut first_sent_ms = HashMap::<&str, u64>::new();
     for record in history {
-        if let Event::Refresh {
-            family,
-            parent,
-            child: Some(child),
-            status: 200,
-        } = &record.event
-        {
-            children.entry((*family, parent)).or_default().insert(child);
+        if let Event::Refresh { token, .. } = &record.event {
+            let first = first_sent_ms.entry(token).or_insert(record.start_ms);
+            *first = (*first).min(record.start_ms);
         }
     }
+    let mut rejected = BTreeSet::new();
     for record in history {
         if let Event::Refresh {
-            family,
-            parent,
+            sign_in,
+            token,
             status: 401,
-            ..
         } = &record.event
+            && record.end_ms < first_sent_ms[token.as_str()] + GRACE_MS
         {
-            // A token without a known successor may be rejected for other reasons.
-            if children.contains_key(&(*family, parent)) {
-                let at = revoked_ms.entry(*family).or_insert(record.end_ms);
-                *at = (*at).min(record.end_ms);
-            }
-        }
-    }
-    let mut split = BTreeSet::new();
-    let mut continued = BTreeSet::new();
-    for ((family, _), children) in &children {
-        if children.len() > 1 {
-            split.insert(*family);
-        }
-    }
-    for record in history {
-        if let Event::Refresh {
-            family,
-            status: 200,
-            ..
-        } = &record.event
-        {
-            let revoked = revoked_ms.get(family);
-            if revoked.is_some_and(|at| record.start_ms > at + IN_FLIGHT_MS) {
-                continued.insert(*family);
-            }
+            rejected.insert(*sign_in);
         }
     }
     violations.extend(
-        split
+        rejected
             .into_iter()
-            .map(|family| Violation::FamilySplit { family }),
-    );
-    violations.extend(
-        continued
-            .into_iter()
-            .map(|family| Violation::RevokedFamilyContinues { family }),
+            .map(|sign_in| Violation::RefreshRejected { sign_in }),
     );
 }
 

@@ -60,11 +60,9 @@ pub enum Event {
     /// A refresh token was exchanged.
     Refresh {
         /// Number of the sign-in.
-        family: u64,
+        sign_in: u64,
         /// Digest of the token that was sent.
-        parent: String,
-        /// Digest of the token in the response.
-        child: Option<String>,
+        token: String,
         /// Status of the response.
         status: u16,
     },

@@ -17,9 +17,6 @@ use crate::postern::Postern;
 use crate::program::Program;
 use crate::split::{quoted, with_identity};
 
-/// Lifetime of the grace of a used refresh token.
-pub(super) const GRACE: Duration = Duration::from_secs(5);
-
 /// Notification channel that the recording provider serves.
 const SMS_PROVIDER: &str =
     "name = \"sms-file\"\nchannel = \"sms\"\nkind = \"file\"\nfolder = \"var/sms\"\n";
@@ -298,8 +295,6 @@ fn auth_config(development: &Postern, (public, admin): (u16, u16)) -> ConfigFile
         .replace_port(8504, addresses.actor.port())
         .replace_port(8500, addresses.proxy.port())
         .set("issuer", &quoted(&format!("http://{}", addresses.social)))
-        .set("grace", &quoted(&format!("{}s", GRACE.as_secs())))
-        .set("quota", "1000000")
         .replace_table("abuse", "sign_ins = 1000000\n")
 }
 

@@ -29,15 +29,10 @@ pub enum Violation {
         /// Digest of the token.
         token: String,
     },
-    /// A refresh token has two successors.
-    FamilySplit {
+    /// A refresh token was rejected that had not been used before the grace period.
+    RefreshRejected {
         /// Number of the sign-in.
-        family: u64,
-    },
-    /// A family was continued after one of its used tokens had been rejected.
-    RevokedFamilyContinues {
-        /// Number of the sign-in.
-        family: u64,
+        sign_in: u64,
     },
     /// More notifications of the same priority overtook one than can be in delivery.
     OutOfOrder {
@@ -98,14 +93,8 @@ impl fmt::Display for Violation {
             Self::TokenExchangedTwice { token } => {
                 write!(to, "temporary token {token} was exchanged twice")
             }
-            Self::FamilySplit { family } => {
-                write!(to, "a refresh token of sign-in {family} has two successors")
-            }
-            Self::RevokedFamilyContinues { family } => {
-                write!(
-                    to,
-                    "sign-in {family} goes on after the reuse of a token was rejected"
-                )
+            Self::RefreshRejected { sign_in } => {
+                write!(to, "a new refresh token of sign-in {sign_in} was rejected")
             }
             Self::OutOfOrder { id, overtaken_by } => {
                 write!(

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::accounts::{Account, Outcome, temporary_token};
 use super::history::{Event, History, digest};
-use super::installation::GRACE;
 use crate::Client;
 
 /// Priorities and how many of sixteen notifications have them.
@@ -34,8 +33,8 @@ const NOTIFICATIONS_PER_BURST: u32 = 150;
 /// Concurrent exchanges of one temporary token.
 const EXCHANGES: usize = 3;
 
-/// Sign-ins whose refresh tokens are used, at a rate of ten notifications per second.
-const FAMILIES: u64 = 12;
+/// Concurrent sign-ins that are refreshed, at a rate of ten notifications per second.
+const REFRESHED_SIGN_INS: u64 = 12;
 
 /// Maximum number of people whose responses are compared.
 const MAX_ACCOUNTS: usize = 200;
@@ -249,61 +248,52 @@ impl Workload {
         exchanges.join_all().await;
     }
 
-    /// Refreshes the tokens of one sign-in after another, sometimes twice at once, and sometimes with
-    /// a token that was used before.
-    async fn refresh_family(self: Arc<Self>, number: u64, mut random: fastrand::Rng) {
+    /// Refreshes the tokens of one sign-in after another, sometimes twice at once.
+    async fn refresh_sign_ins(self: Arc<Self>, number: u64, mut random: fastrand::Rng) {
         let mut sign_in = number;
         while !self.ended.is_cancelled() {
             let Some(account) = Account::register(&self.client).await else {
                 tokio::time::sleep(ATTEMPT_INTERVAL).await;
                 continue;
             };
-            self.follow_family(sign_in, account, &mut random).await;
-            sign_in += FAMILIES;
+            self.refresh_sign_in(sign_in, account, &mut random).await;
+            sign_in += REFRESHED_SIGN_INS;
         }
     }
 
-    async fn follow_family(&self, family: u64, account: Account, random: &mut fastrand::Rng) {
+    /// Refreshes the tokens of a sign-in until the newest one is rejected.
+    async fn refresh_sign_in(&self, sign_in: u64, account: Account, random: &mut fastrand::Rng) {
         let mut newest = account.refresh_token;
-        let mut older: Option<String> = None;
         while !self.ended.is_cancelled() {
             tokio::time::sleep(Duration::from_millis(random.u64(500..3000))).await;
-            let reused = older.as_ref().filter(|_| random.u8(0..12) == 0).cloned();
-            if let Some(reused) = reused {
-                // Later than the grace, the reuse of a token revokes its family.
-                tokio::time::sleep(GRACE * 2).await;
-                let _ = self.refresh(family, &reused).await;
-                let _ = self.refresh(family, &newest).await;
-                return;
-            }
             let (first, second) = if random.u8(0..4) == 0 {
-                tokio::join!(self.refresh(family, &newest), self.refresh(family, &newest))
+                tokio::join!(
+                    self.refresh(sign_in, &newest),
+                    self.refresh(sign_in, &newest)
+                )
             } else {
-                (self.refresh(family, &newest).await, (0, None))
+                (self.refresh(sign_in, &newest).await, (0, None))
             };
             if [first.0, second.0].contains(&401) {
-                // After a fail-over of Redis, or because a response was lost for longer than the grace.
                 return;
             }
-            if let Some(child) = first.1.or(second.1) {
-                older = Some(std::mem::replace(&mut newest, child));
+            if let Some(next) = first.1.or(second.1) {
+                newest = next;
             }
         }
     }
 
-    async fn refresh(&self, family: u64, token: &str) -> (u16, Option<String>) {
+    async fn refresh(&self, sign_in: u64, token: &str) -> (u16, Option<String>) {
         let start_ms = self.history.now_ms();
         let body = json!({"refreshToken": token});
         let outcome = Outcome::of(self.client.post("/auth/tokens/refresh").json(&body)).await;
-        let child = outcome.text("/refreshToken");
         let event = Event::Refresh {
-            family,
-            parent: digest(token),
-            child: child.as_deref().map(digest),
+            sign_in,
+            token: digest(token),
             status: outcome.status,
         };
         self.history.record(start_ms, event);
-        (outcome.status, child)
+        (outcome.status, outcome.text("/refreshToken"))
     }
 
     /// Records the status of a notification once it is final, or at the deadline. The status is read at
@@ -346,11 +336,12 @@ impl Clients {
         at_rate(&mut tasks, own, 4, period * 20, |own, random| {
             own.exchange(random)
         });
-        let families = (FAMILIES * u64::from(workload.rate) / 10).clamp(2, FAMILIES);
-        for number in 0..families {
+        let sign_ins =
+            (REFRESHED_SIGN_INS * u64::from(workload.rate) / 10).clamp(2, REFRESHED_SIGN_INS);
+        for number in 0..sign_ins {
             let own = Arc::clone(&workload);
             let random = fastrand::Rng::with_seed(workload.seed ^ (100 + number));
-            tasks.spawn(own.refresh_family(number, random));
+            tasks.spawn(own.refresh_sign_ins(number, random));
         }
         Self { workload, tasks }
     }

@@ -74,7 +74,7 @@ impl AttemptLimiter {
             let Ok(found) = self.counters.shared().get_with_epoch(&key).await else {
                 return;
             };
-            let [stored] = found.values;
+            let stored = found.value;
             let mut trusted = stored
                 .as_deref()
                 .map(TrustedNetworks::from_bytes)
@@ -88,7 +88,6 @@ impl AttemptLimiter {
                 expected: stored.as_deref(),
                 value: &trusted.to_bytes(),
                 ttl: TRUST_DURATION,
-                owner: None,
             };
             if self.counters.shared().compare_and_set(&change).await != Ok(false) {
                 return;

@@ -1,4 +1,4 @@
-//! Lua scripts for atomic operations. Each uses the keys of one slot unless stated otherwise.
+//! Lua scripts for atomic operations, each over one key.
 
 use redis::Script;
 
@@ -58,29 +58,20 @@ const SET_IF_ABSENT: &str = "local now = epoch() if type(now) == 'table' then re
     if now ~= ARGV[3] then return 0 end \
     return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
 
-/// Replaces the value of a key if the key has the expected value and the server is in the epoch;
-/// then stores the dependent keys and deletes the lock if it has the token. Returns 1 if the change
-/// was made, otherwise 0. Fails on a replica.
+/// Replaces the value of a key if the key has the expected value and the server is in the epoch.
+/// Returns 1 if the change was made, otherwise 0. Fails on a replica.
 ///
-/// Keys: the compared key, the lock, the dependent keys. Only the first is required; dependent keys
-/// require a lock. Over a cluster, only the compared key is passed, because the others may be on
-/// other nodes.
-///
-/// Arguments: the epoch; the new value and its time to live; `present` or `absent`; the expected
-/// value; the token of the lock; then the value and the time to live of each dependent key. All
-/// times are in milliseconds.
+/// Arguments: the epoch; the new value and its time to live in milliseconds; `present` or `absent`;
+/// the expected value.
 ///
 /// If the key already has the new value, an earlier attempt of the same call was applied and its
-/// reply was lost. The remaining writes are then repeated.
-const COMMIT: &str = "local found = redis.call('GET', KEYS[1]) \
+/// reply was lost.
+const COMPARE_AND_SET: &str = "local found = redis.call('GET', KEYS[1]) \
     if found ~= ARGV[2] then \
         local now = epoch() if type(now) == 'table' then return now end \
         if now ~= ARGV[1] or found ~= (ARGV[4] == 'present' and ARGV[5]) then return 0 end \
     end \
-    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) \
-    for i = 3, #KEYS do redis.call('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i + 2]) end \
-    if KEYS[2] and redis.call('GET', KEYS[2]) == ARGV[6] then redis.call('DEL', KEYS[2]) end \
-    return 1";
+    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
 
 /// Start of the scripts that change a counter of attempts: reads the counter and defines functions.
 /// See [`super::super::attempts`] for the fields and for the same rules in memory.
@@ -140,11 +131,9 @@ pub(super) struct ScriptSet {
     pub(super) delete_if_equal: Script,
     pub(super) extend_if_equal: Script,
     pub(super) epoch: Script,
-    /// Source of `epoch`, for pipelines, which cannot load a missing script.
-    pub(super) epoch_text: String,
     pub(super) take: Script,
     pub(super) set_if_absent: Script,
-    pub(super) commit: Script,
+    pub(super) compare_and_set: Script,
     pub(super) reserve_attempt: Script,
     pub(super) settle_attempt: Script,
 }
@@ -161,10 +150,9 @@ impl ScriptSet {
             delete_if_equal: Script::new(DELETE_IF_EQUAL),
             extend_if_equal: Script::new(EXTEND_IF_EQUAL),
             epoch: with_epoch_function(RETURN_EPOCH),
-            epoch_text: format!("{EPOCH}{RETURN_EPOCH}"),
             take: with_epoch_function(TAKE),
             set_if_absent: with_epoch_function(SET_IF_ABSENT),
-            commit: with_epoch_function(COMMIT),
+            compare_and_set: with_epoch_function(COMPARE_AND_SET),
             reserve_attempt: Script::new(&format!("{ATTEMPTS}{RESERVE_ATTEMPT}")),
             settle_attempt: Script::new(&format!("{ATTEMPTS}{SETTLE_ATTEMPT}")),
         }

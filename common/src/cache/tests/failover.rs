@@ -253,7 +253,6 @@ async fn conditional_write_on_demoted_master_is_an_error() {
         expected: Some(b"1"),
         value: b"2",
         ttl: MINUTE,
-        owner: None,
     };
     assert_eq!(
         caches[0].compare_and_set(&change).await,

@@ -137,28 +137,16 @@ pub(super) async fn works(cache: &Cache) -> Result<(), CacheError> {
     for n in 0..20_u8 {
         let key = format!("key-{n}");
         // Before any other script: a restarted server has not loaded it.
-        let (lock, found) = cache
-            .lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"])
-            .await?;
-        assert_eq!(found.values, [None, None]);
+        let found = cache.get_with_epoch(&key).await?;
+        assert_eq!(found.value, None);
         let change = Change {
             key: &key,
             epoch: &found.epoch,
             expected: None,
             value: &[n],
             ttl: MINUTE,
-            owner: None,
         };
-        assert!(
-            lock.expect("free")
-                .commit(&change, &[("another", &[n], MINUTE)])
-                .await?
-        );
-        let (lock, found) = cache
-            .lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"])
-            .await?;
-        assert_eq!(found.values, [Some(vec![n]), Some(vec![n])]);
-        lock.expect("given back").release().await;
+        assert!(cache.compare_and_set(&change).await?);
         assert_eq!(cache.take(&key).await?, Some(vec![n]));
         assert_eq!(
             cache.increment(&format!("count-{key}"), MINUTE).await? % 1000,
@@ -257,7 +245,7 @@ async fn lock_of_a_killed_holder_is_free_in_seconds() {
 }
 
 /// Works under a lock until it is lost.
-async fn endless_work(held: LockGuard) -> Result<(), CacheError> {
+async fn endless_work(held: lock::LockGuard) -> Result<(), CacheError> {
     let work = held.run(std::future::pending());
     tokio::time::timeout(Duration::from_secs(20), work)
         .await

@@ -1,0 +1,44 @@
+CREATE TABLE auth_keys (
+    name TEXT PRIMARY KEY,
+    base64 TEXT NOT NULL,
+    created_at BIGINT NOT NULL
+);
+CREATE TABLE auth_pending_registrations (
+    id TEXT PRIMARY KEY,
+    email TEXT NOT NULL,
+    subject TEXT,
+    began_at BIGINT NOT NULL,
+    due_at BIGINT NOT NULL,
+    attempts BIGINT NOT NULL
+);
+CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at);
+CREATE TABLE auth_social_identities (
+    issuer TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    username TEXT,
+    social_only BOOLEAN NOT NULL,
+    profile_saved BOOLEAN NOT NULL,
+    refresh_token TEXT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    PRIMARY KEY (issuer, subject)
+);
+CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id);
+CREATE INDEX auth_social_identities_username ON auth_social_identities (username);
+CREATE TABLE auth_audit (
+    id TEXT PRIMARY KEY,
+    at BIGINT NOT NULL,
+    operation TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    reason TEXT,
+    request_id TEXT NOT NULL,
+    subject TEXT,
+    email_hash BYTEA,
+    network TEXT,
+    provider TEXT
+);
+CREATE INDEX auth_audit_at ON auth_audit (at);
+CREATE INDEX auth_audit_subject ON auth_audit (subject, at) WHERE subject IS NOT NULL;
+CREATE INDEX auth_audit_email ON auth_audit (email_hash, at) WHERE email_hash IS NOT NULL;
+CREATE INDEX auth_audit_request ON auth_audit (request_id);
