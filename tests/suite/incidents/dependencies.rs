@@ -1,6 +1,6 @@
 //! Incidents of what the services depend on: actor service, mail server, PostgreSQL and Redis.
 
-use postern_tests::surface::{PASSWORD, text, welcome};
+use postern_tests::surface::{PASSWORD, welcome};
 use serde_json::json;
 
 use super::evidence::until;
@@ -50,17 +50,11 @@ async fn closed_mail_port(services: &mut Services) {
 }
 
 async fn lost_cache(services: &mut Services) {
-    let ada = services.split.surface().register().await;
     let before = services.evidence.samples().await;
     services.redis.kill().await;
-    let refresh = async || {
-        services
-            .split
-            .surface()
-            .refresh(text(&ada.tokens, "refreshToken"))
-            .await
-    };
-    refresh().await.problem(503, "unavailable");
+    let unknown = "A".repeat(43);
+    let exchange = services.split.surface().exchange(&unknown).await;
+    exchange.problem(503, "unavailable");
     let shown = services.readiness("postern-auth", "cache").await;
     services
         .prove("Redis is unavailable", &before, &shown)
@@ -68,14 +62,8 @@ async fn lost_cache(services: &mut Services) {
     services.redis.restart().await;
     let surface = services.split.surface();
     until(
-        || "no refresh after Redis is back".to_owned(),
-        async || {
-            surface
-                .refresh(text(&ada.tokens, "refreshToken"))
-                .await
-                .status
-                == 200
-        },
+        || "no exchange after Redis is back".to_owned(),
+        async || surface.exchange(&unknown).await.status == 401,
     )
     .await;
 }

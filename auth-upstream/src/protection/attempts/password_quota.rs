@@ -1,6 +1,6 @@
 //! A limit on how often the right password of one account is accepted.
 //!
-//! Each sign-in costs the pool a password hash and the store a family of refresh tokens, so the
+//! Each sign-in costs the pool a password hash and a refresh token, so the
 //! right password is limited as well. Only a client that sends it learns of the limit: a wrong one
 //! gets the response for a wrong password. A password that has reached the limit is remembered in
 //! this process as a keyed digest, so that the pool is not called for it until the window ends.
