@@ -6,8 +6,8 @@
 
 mod admin_listener;
 mod components;
-mod shards;
 mod shutdown;
+mod tasks;
 
 use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
 use std::sync::Arc;
@@ -15,11 +15,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use axum::Router;
-use futures_util::future::try_join_all;
 use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::cache::Cache;
-use postern_common::database::Database;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::service::{ServiceClient, ServiceTokens};
@@ -32,7 +30,7 @@ use self::components::{
     actor_client, build_providers, build_tracer, cache_probe, load_templates, verifier,
     warn_without_mail_tokens,
 };
-use self::shards::{ShardOpener, ShardTasks, SharedParts, StoreSettings};
+use self::tasks::{ApiParts, SharedParts, StoreTasks, open_store};
 use crate::config::Config;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::check_tls;
@@ -42,9 +40,7 @@ use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
 use crate::http::{AdminParts, ApiState};
 use crate::intake::quota::CallerQuota;
 use crate::metrics::NotifyMetrics;
-use crate::notification::ShardNumber;
-use crate::shard::{Shard, Shards};
-use crate::store::{StoreError, Stores};
+use crate::store::StoreError;
 pub(crate) use components::provider_without_mail_tokens;
 
 /// The assembled service.
@@ -57,10 +53,7 @@ pub struct App {
     service_client: ServiceClient,
     service: Arc<ApiState>,
     admin_parts: AdminParts,
-    /// The tasks of shard 0.
-    first: ShardTasks,
-    /// The other shards.
-    others: Vec<ShardOpener>,
+    tasks: StoreTasks,
     stop_delivery: CancellationToken,
     cache_probe: CacheProbe,
     tracer: Option<Tracer>,
@@ -88,9 +81,7 @@ impl App {
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
-        let settings = StoreSettings::of(&config);
-        let first_database = (0, config.database.first_url());
-        let opened = settings.open(first_database, &clock).await?;
+        let opened = open_store(&config, &clock).await?;
         let cache = Cache::open(&config.cache).await?;
         let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
@@ -105,7 +96,7 @@ impl App {
         // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
-        let dispatch_states = dispatch_states(&config, &clock);
+        let dispatch_state = DispatchState::new(&config.queue.permits, clock.clone());
         let parts = SharedParts {
             actors: actor_client(&config, &service_client, &metrics),
             clock,
@@ -116,37 +107,33 @@ impl App {
             suppression,
             tracer,
             stop_delivery: CancellationToken::new(),
-            dispatch_states,
-            settings,
+            dispatch_state: Arc::new(dispatch_state),
+            retention: config.queue.retention,
         };
         let pauses = ProviderPauses::new(
             opened.1.clone(),
             providers,
-            Arc::clone(&parts.dispatch_states),
+            Arc::clone(&parts.dispatch_state),
         );
         // Pauses must be known before the first call.
         pauses.sync().await.map_err(unavailable)?;
         let database = parts.metrics.dependencies();
-        let database = Arc::new(database.required("database", opened.0.label()));
-        let (shard, first) = parts.build(0, opened, database).await?;
-        let service = api_state(&mut config, &parts, Arc::clone(&verifier), shard);
-        let service = Arc::new(service);
-        let mut others = openers(&config, &parts, &service);
-        try_join_all(others.iter_mut().map(ShardOpener::prepare)).await?;
+        let database = database.required("database", opened.0.label());
+        let (api, tasks) = parts.build(opened, database).await?;
+        let service = api_state(&mut config, &parts, Arc::clone(&verifier), api);
         Ok(Self {
-            others,
             config,
             reloader,
             metrics: parts.metrics,
             clock: parts.clock,
             verifier,
             service_client,
-            service,
+            service: Arc::new(service),
             admin_parts: AdminParts {
                 pauses,
                 descriptions,
             },
-            first,
+            tasks,
             stop_delivery: parts.stop_delivery,
             cache_probe,
             tracer: parts.tracer,
@@ -180,11 +167,7 @@ impl App {
         background.spawn(self.verifier.run(shutdown.clone()));
         let (service_client, client_stop) = (self.service_client, shutdown.clone());
         background.spawn(async move { service_client.run(client_stop).await });
-        let first = self.first.start(&self.stop_delivery);
-        let (drained, mut others) = (CancellationToken::new(), JoinSet::new());
-        for opener in self.others {
-            others.spawn(opener.run(drained.clone()));
-        }
+        let tasks = self.tasks.start(&self.stop_delivery);
         let service_check = self.metrics.health().check("service");
         service_check.set_ok();
         if let Some(listener) = listeners.admin {
@@ -209,13 +192,11 @@ impl App {
             self.stop_delivery.cancel();
         };
         tokio::join!(serving, delivery_stop);
-        drained.cancel();
-        let others_closed = async { while others.join_next().await.is_some() {} };
-        let (first, ()) = tokio::join!(first.drain(), others_closed);
+        let drained = tasks.drain().await;
         background_stop.cancel();
         background.shutdown().await;
         write_suppressed(&suppression).await;
-        first.close().await;
+        drained.close().await;
         span_export.finish().await;
     }
 }
@@ -253,22 +234,14 @@ fn unavailable(error: StoreError) -> Exit {
     Exit::unavailable(error.to_string())
 }
 
-/// Creates the state of each shard.
-fn dispatch_states(config: &Config, clock: &Clock) -> Arc<[Arc<DispatchState>]> {
-    let permits = config.permits_per_shard();
-    let state = |_: &String| Arc::new(DispatchState::new(&permits, clock.clone()));
-    config.database.shards.iter().map(state).collect()
-}
-
 fn api_state(
     config: &mut Config,
     parts: &SharedParts,
     verifier: Arc<Verifier>,
-    first: Shard,
+    api: ApiParts,
 ) -> ApiState {
     let clock = parts.clock.clone();
     let (user_quota, service_quota) = (config.user_quota, config.service_quota);
-    let stores = Stores::new(config.database.shards.len(), first.store.clone());
     ApiState {
         verifier,
         actor_issuer: config.identity.actor.issuer.as_str().into(),
@@ -280,7 +253,11 @@ fn api_state(
         ),
         clock,
         templates: Arc::clone(&parts.templates),
-        shards: Shards::new(stores, &config.database.accept, first),
+        store: api.store,
+        submissions: api.submissions,
+        reader: api.reader,
+        snapshot_cache: api.snapshot_cache,
+        dispatch_state: Arc::clone(&parts.dispatch_state),
         mail_tokens: config.mail_tokens.clone(),
         webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
         suppression: Arc::clone(&parts.suppression),
@@ -290,30 +267,6 @@ fn api_state(
         users_may_address_anyone: config.users_may_address_anyone,
         users_may_send_urgent: config.users_may_send_urgent,
     }
-}
-
-/// Creates what opens the shards other than 0.
-fn openers(config: &Config, parts: &SharedParts, api: &Arc<ApiState>) -> Vec<ShardOpener> {
-    let dependencies = parts.metrics.dependencies();
-    let others = config
-        .database
-        .shards
-        .iter()
-        .zip(0..=ShardNumber::MAX)
-        .skip(1);
-    let opener = |(url, number): (&String, _)| {
-        let label = Database::label_of(url);
-        let availability = dependencies.optional(format!("database-{number}"), label);
-        ShardOpener {
-            number,
-            url: url.clone(),
-            parts: parts.clone(),
-            availability: Arc::new(availability),
-            opened: None,
-            api: Arc::downgrade(api),
-        }
-    };
-    others.map(opener).collect()
 }
 
 #[cfg(test)]

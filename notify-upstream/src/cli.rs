@@ -26,9 +26,9 @@ use postern_common::output::{Output, print_line};
 use serde_json::{Map, Value, json};
 
 use crate::Config;
-use crate::notification::{Channel, NotificationId, ShardNumber};
+use crate::notification::Channel;
 use crate::operations::templates::{self, Preview, PreviewError};
-use crate::store::{Store, Stores};
+use crate::store::Store;
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
 use self::dead::DeadLetterCommand;
@@ -324,35 +324,8 @@ fn read(config: &Path) -> Result<Config, Exit> {
     read_config(config, &Env::of_process())
 }
 
-/// Opens the databases of all shards.
-async fn open(config: &Config) -> Result<Stores, Exit> {
-    open_shards(config, |_| true).await
-}
-
-/// Opens the databases of the shards that have these notifications, and of shard 0. Others may be
-/// down.
-async fn open_of(config: &Config, ids: &[NotificationId]) -> Result<Stores, Exit> {
-    open_shards(config, |shard| ids.iter().any(|id| id.shard() == shard)).await
-}
-
-async fn open_shards(
-    config: &Config,
-    is_needed: impl Fn(ShardNumber) -> bool,
-) -> Result<Stores, Exit> {
-    let urls = &config.database.shards;
-    let first = open_shard(0, config.database.first_url()).await?;
-    let stores = Stores::new(urls.len(), first);
-    let others = (0..=ShardNumber::MAX).zip(urls).skip(1);
-    for (shard, url) in others.filter(|(shard, _)| is_needed(*shard)) {
-        stores.insert(shard, open_shard(shard, url).await?);
-    }
-    Ok(stores)
-}
-
-async fn open_shard(shard: ShardNumber, url: &str) -> Result<Store, Exit> {
-    let store = open_database(url).await?;
-    store.check_shard(shard, &Database::label_of(url)).await?;
-    Ok(store)
+async fn open(config: &Config) -> Result<Store, Exit> {
+    open_database(&config.database).await
 }
 
 async fn open_database(url: &str) -> Result<Store, Exit> {

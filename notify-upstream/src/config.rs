@@ -4,7 +4,6 @@
 //! the types that the settings describe, in `address`, `delivery`, `notification`, `receipts` and
 //! `templates`.
 
-mod database;
 mod provider;
 mod webhooks;
 
@@ -26,7 +25,6 @@ use crate::delivery::pool::ProviderConfig;
 use crate::notification::{Channel, PerChannel};
 use crate::receipts::webhook::Webhooks;
 use crate::templates::Locale;
-pub(crate) use database::DatabaseConfig;
 
 /// The configuration of the notification service.
 #[derive(Debug)]
@@ -40,10 +38,10 @@ pub struct Config {
     pub(crate) log: Log,
     /// Export of OpenTelemetry spans (`[tracing]`). Default none.
     pub(crate) tracing: Option<TracingConfig>,
-    /// The databases. Default `sqlite://var/notify.db`. The URLs are overridden by
-    /// `NOTIFY_DATABASE`.
-    pub(crate) database: DatabaseConfig,
-    /// Maximum PostgreSQL connections of a shard for everything but the queue. Default 10.
+    /// The database. Default `sqlite://var/notify.db`. Overridden by `NOTIFY_DATABASE`, because the URL
+    /// may contain a password.
+    pub(crate) database: String,
+    /// Maximum PostgreSQL connections for everything but the queue. Default 10.
     pub(crate) database_connections: u32,
     /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process.
     /// Default `memory:`. Overridden by `NOTIFY_CACHE`.
@@ -115,9 +113,6 @@ pub(crate) struct QueueConfig {
     pub(crate) retention: Duration,
 }
 
-/// Least number of permits of a channel in a shard with which CRITICAL and HIGH have some of their
-/// own.
-const MIN_PERMITS_PER_SHARD: usize = 4;
 const DEFAULT_LISTEN_ADDRESS: SocketAddr =
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8502));
 const DEFAULT_ADMIN_ADDRESS: SocketAddr =
@@ -134,24 +129,13 @@ impl Config {
         }
     }
 
-    /// Returns the maximum number of PostgreSQL connections of a process to a server that has
-    /// `shards` of its databases.
-    pub(crate) fn connection_budget(&self, shards: u32) -> ConnectionBudget {
+    /// Returns the maximum number of PostgreSQL connections of a process.
+    pub(crate) fn connection_budget(&self) -> ConnectionBudget {
         ConnectionBudget::new(&[
-            ("main", shards * self.database_connections),
-            ("queue", shards * self.queue.connections),
-            ("LISTEN", shards),
+            ("main", self.database_connections),
+            ("queue", self.queue.connections),
+            ("LISTEN", 1),
         ])
-    }
-
-    /// Returns the numbers of concurrent deliveries of one of the shards that this process delivers
-    /// for: the permits are divided, so that each shard has some for urgent notifications.
-    pub(crate) fn permits_per_shard(&self) -> PerChannel<usize> {
-        let shards = self.database.work_on.len().max(1);
-        PerChannel::from_fn(|channel| {
-            let total = *self.queue.permits.get(channel);
-            total.div_ceil(shards).max(total.min(MIN_PERMITS_PER_SHARD))
-        })
     }
 
     /// Reads the configuration and records every error.
@@ -166,7 +150,7 @@ impl Config {
                 .or(written)
                 .unwrap_or_else(|| default.to_owned())
         };
-        let database = DatabaseConfig::read(root, env);
+        let database = text("database", "NOTIFY_DATABASE", "sqlite://var/notify.db");
         let database_connections = root.or("database_connections", DEFAULT_CONNECTIONS, |field| {
             field.integer(3..=1000)
         });

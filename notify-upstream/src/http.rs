@@ -5,7 +5,7 @@
 //! of axum occur only in this module.
 //!
 //! Depends on the modules that it calls and on `address`, `delivery`, `dispatch`, `metrics`,
-//! `notification`, `principal`, `shard`, `store` and `templates`.
+//! `notification`, `principal`, `store` and `templates`.
 
 mod admin;
 mod create;
@@ -29,11 +29,14 @@ use postern_common::{Clock, Code, Problem};
 pub(crate) use self::admin::{AdminParts, admin_routes};
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
+use crate::dispatch::DispatchState;
+use crate::intake::group_commit::SubmissionQueue;
 use crate::intake::quota::CallerQuota;
 use crate::metrics::NotifyMetrics;
 use crate::principal::Principal;
 use crate::receipts::webhook::Webhooks;
-use crate::shard::Shards;
+use crate::status::reader::StatusReader;
+use crate::store::{SnapshotCache, Store};
 use crate::templates::Templates;
 
 /// Shared state of the request handlers.
@@ -45,7 +48,12 @@ pub(crate) struct ApiState {
     pub(crate) clock: Clock,
     /// The templates in force.
     pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
-    pub(crate) shards: Shards,
+    pub(crate) store: Store,
+    pub(crate) submissions: SubmissionQueue,
+    pub(crate) reader: StatusReader,
+    pub(crate) snapshot_cache: Arc<SnapshotCache>,
+    /// The state that intake and dispatch share.
+    pub(crate) dispatch_state: Arc<DispatchState>,
     pub(crate) quota: CallerQuota,
     pub(crate) webhooks: Arc<Webhooks>,
     /// Verifies the tokens of unsubscribe links.

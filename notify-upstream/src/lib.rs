@@ -38,7 +38,6 @@ mod notification;
 mod principal;
 mod templates;
 
-mod shard;
 mod store;
 
 mod lease;

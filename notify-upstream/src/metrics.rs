@@ -1,6 +1,5 @@
 //! The Prometheus metrics of the service.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 mod provider;
@@ -12,11 +11,11 @@ use postern_common::database::{PoolMetrics, PoolUsage};
 use postern_common::dependency::Dependencies;
 use postern_common::http::HttpMetrics;
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
-use crate::notification::{Channel, Lane, PerChannel, Priority, ShardNumber};
+use crate::notification::{Channel, Lane, PerChannel, Priority};
 use crate::store::{ResultKind, ResultRow};
 
 use provider::ProviderMetrics;
@@ -27,9 +26,6 @@ use safeguards::SafeguardMetrics;
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyMetrics {
     registry: Registry,
-    /// The value of the label `shard`. It is empty if there is one database, so that series have no
-    /// such label.
-    shard: Arc<str>,
     /// Dropped spans.
     pub(crate) spans_dropped: IntCounter,
     /// Counters by channel and priority, resolved at start.
@@ -43,7 +39,7 @@ pub(crate) struct NotifyMetrics {
     low_throttle: IntGaugeVec,
     depth: IntGaugeVec,
     oldest: GaugeVec,
-    retained_since: IntGaugeVec,
+    retained_since: IntGauge,
     receipts: IntCounterVec,
     providers: ProviderMetrics,
     safeguards: SafeguardMetrics,
@@ -87,13 +83,13 @@ impl NotifyMetrics {
                 &registry,
                 "postern_notify_low_throttle",
                 "Throttling of LOW: 0 off, 1 reduced, 2 paused",
-                &["shard", "channel"],
+                &["channel"],
             ),
             depth: gauges(
                 &registry,
                 "postern_notify_queue_rows",
                 "Rows in the queue, waiting or in delivery",
-                &["shard", "channel", "priority", "lane"],
+                &["channel", "priority", "lane"],
             ),
             oldest: register(
                 &registry,
@@ -102,14 +98,15 @@ impl NotifyMetrics {
                         "postern_notify_oldest_waiting_seconds",
                         "Age of the oldest waiting row",
                     ),
-                    &["shard", "channel", "priority", "lane"],
+                    &["channel", "priority", "lane"],
                 ),
             ),
-            retained_since: gauges(
+            retained_since: register(
                 &registry,
-                "postern_notify_retained_since_timestamp_seconds",
-                "Time before which records have been deleted",
-                &["shard"],
+                IntGauge::new(
+                    "postern_notify_retained_since_timestamp_seconds",
+                    "Time before which records have been deleted",
+                ),
             ),
             receipts: counters(
                 &registry,
@@ -125,17 +122,6 @@ impl NotifyMetrics {
                 .expect("each metric is registered once"),
             health,
             registry,
-            shard: Arc::default(),
-        }
-    }
-
-    /// Returns the metrics of one of several shards: the same, with its number as label where
-    /// values of databases are exported.
-    #[must_use]
-    pub(crate) fn of_shard(&self, number: ShardNumber) -> Self {
-        Self {
-            shard: number.to_string().into(),
-            ..self.clone()
         }
     }
 
@@ -159,8 +145,8 @@ impl NotifyMetrics {
 
     /// Records the use of the database connections: those of the queue, and all others.
     pub(crate) fn pool_usage(&self, queue: Option<PoolUsage>, main: Option<PoolUsage>) {
-        self.pools.record("queue", &self.shard, queue);
-        self.pools.record("main", &self.shard, main);
+        self.pools.record("queue", queue);
+        self.pools.record("main", main);
     }
 
     /// Returns the metrics of the HTTP server.
@@ -209,9 +195,7 @@ impl NotifyMetrics {
 
     /// Records the time before which records have been deleted.
     pub(crate) fn retained_since(&self, at: Timestamp) {
-        self.retained_since
-            .with_label_values(&[&*self.shard])
-            .set(at.unix_seconds());
+        self.retained_since.set(at.unix_seconds());
     }
 
     /// Records an accepted notification.
@@ -260,14 +244,14 @@ impl NotifyMetrics {
     /// Records the throttling of LOW on a channel.
     pub(crate) fn low_throttle(&self, channel: Channel, level: u8) {
         self.low_throttle
-            .with_label_values(&[&*self.shard, channel.as_str()])
+            .with_label_values(&[channel.as_str()])
             .set(level.into());
     }
 
-    fn lane_labels(&self, lane: Lane) -> [&str; 4] {
+    fn lane_labels(&self, lane: Lane) -> [&'static str; 3] {
         let kind = if lane.retry { "retry" } else { "first" };
         let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
-        [&self.shard, channel, priority, kind]
+        [channel, priority, kind]
     }
 
     /// Records the number of rows in a lane.

@@ -63,13 +63,6 @@ pub(crate) struct PerChannel<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NotificationId(pub Uuid);
 
-/// The number of a shard: its position in the list of databases.
-pub(crate) type ShardNumber = u8;
-
-/// The version of a UUID that contains the number of a shard (RFC 9562 section 5.8): the layout of
-/// version 7, with the number in the 8 bits behind the variant.
-const SHARDED_VERSION: usize = 8;
-
 /// A position in a lane: milliseconds since the epoch at acceptance, or at the due time, followed
 /// by a counter of 12 bits.
 pub type Order = i64;
@@ -271,17 +264,6 @@ impl NotificationId {
         let uuid = Uuid::try_parse(text).ok()?;
         (text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase()))
             .then_some(Self(uuid))
-    }
-
-    /// Returns the number of the shard that stores the notification. UUIDs of version 8 contain it;
-    /// all others, among them those of one database, belong to shard 0.
-    #[must_use]
-    pub(crate) fn shard(self) -> ShardNumber {
-        if self.0.get_version_num() == SHARDED_VERSION {
-            self.0.as_bytes()[8] << 2 | self.0.as_bytes()[9] >> 6
-        } else {
-            0
-        }
     }
 
     /// Returns the lowest identifier of instant `at`: a bound for partitions.

@@ -26,12 +26,9 @@ mod read;
 mod replica_signal;
 pub(crate) mod row;
 mod schema;
-mod shards;
 mod snapshot;
 mod snapshot_cache;
 mod sqlite;
-
-use std::ops::Range;
 
 use postern_common::clock::Timestamp;
 use postern_common::database::{Database, Dialect, PoolUsage, is_unavailable};
@@ -42,20 +39,19 @@ use sqlx::postgres::PgListener;
 
 pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{
-    AcceptanceAge, CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth,
-    LanePosition, LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows,
+    CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
+    LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows,
     ProviderPause, Receipt, SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow,
     WebhookToken,
 };
 pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
 
 pub(crate) use schema::MIGRATIONS;
-pub(crate) use shards::Stores;
 pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};
 pub(crate) use snapshot_cache::SnapshotCache;
 
 use crate::address::AddressHash;
-use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel, ShardNumber};
+use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -70,14 +66,6 @@ pub enum StoreError {
     /// statement may have been executed.
     #[error("the store is not available: {0}")]
     Unavailable(sqlx::Error),
-    /// The database of a shard is unavailable, not open yet, or not configured.
-    #[error("shard {shard} is not available: {reason}")]
-    ShardUnavailable {
-        /// The number of the shard.
-        shard: ShardNumber,
-        /// The reason.
-        reason: String,
-    },
     /// The database rejected the statement or its arguments.
     #[error("the store refused: {0}")]
     Refused(sqlx::Error),
@@ -87,7 +75,7 @@ impl StoreError {
     /// Returns whether the same call can succeed later.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
-            Self::Unavailable(_) | Self::ShardUnavailable { .. } => true,
+            Self::Unavailable(_) => true,
             Self::Refused(_) => false,
         }
     }
@@ -97,8 +85,6 @@ impl From<&StoreError> for Problem {
     fn from(error: &StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) => Code::Unavailable.into(),
-            StoreError::ShardUnavailable { shard, .. } => Problem::new(Code::ShardUnavailable)
-                .detail(format!("shard {shard} of the database is not available")),
             StoreError::Refused(_) => Code::Internal.into(),
         }
     }
@@ -112,15 +98,6 @@ impl From<sqlx::Error> for StoreError {
             Self::Refused(error)
         }
     }
-}
-
-fn expect_shard(found: ShardNumber, number: ShardNumber, label: &str) -> Result<(), Exit> {
-    if found == number {
-        return Ok(());
-    }
-    Err(Exit::usage(format!(
-        "database.shards.{number}: {label} is shard {found}: each database is in the list once, and the order must not change"
-    )))
 }
 
 type StoreResult<T> = Result<T, StoreError>;
@@ -146,13 +123,6 @@ delegate! {
     pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// Returns the request that an idempotency key was used for.
     pub(crate) fn idempotency_record(creator: &str, key: &str) -> Option<IdempotencyRecord>;
-    /// Returns whether notifications were accepted within a period, after it, and at any time.
-    pub(crate) fn acceptance_age(period: Range<Timestamp>) -> AcceptanceAge;
-    /// Makes the database that shard, unless it is one already. Returns the number of the shard that
-    /// it is.
-    pub(crate) fn claim_shard(number: ShardNumber) -> ShardNumber;
-    /// Returns the number of the shard that the database is, if it is any.
-    pub(crate) fn shard_number() -> Option<ShardNumber>;
     /// Deletes idempotency keys used before `before`, and returns their number.
     pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
     /// Claims the next rows of a lane beyond the cursor of the claim, in order.
@@ -257,26 +227,6 @@ impl Store {
             Dialect::Postgres(pool) => Dialect::Postgres(Postgres::new(pool.clone(), connections)),
             Dialect::Sqlite(sqlite) => Dialect::Sqlite(Sqlite::new(sqlite.clone())),
         })
-    }
-
-    /// Checks that the database is not another shard: ids and keys would not be found.
-    ///
-    /// # Errors
-    /// Exit code 64 if it is; 69 if the store is unavailable.
-    pub(crate) async fn check_shard(&self, number: ShardNumber, label: &str) -> Result<(), Exit> {
-        let found = self.shard_number().await;
-        let found = found.map_err(|error| Exit::unavailable(error.to_string()))?;
-        expect_shard(found.unwrap_or(number), number, label)
-    }
-
-    /// As [`Store::check_shard`], and makes an unused database that shard.
-    ///
-    /// # Errors
-    /// Exit code 64 if it is another shard; 69 if the store is unavailable.
-    pub(crate) async fn use_as_shard(&self, number: ShardNumber, label: &str) -> Result<(), Exit> {
-        let found = self.claim_shard(number).await;
-        let found = found.map_err(|error| Exit::unavailable(error.to_string()))?;
-        expect_shard(found, number, label)
     }
 
     /// Returns the order of the oldest row of each lane that can be claimed. The saved low watermarks

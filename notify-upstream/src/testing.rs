@@ -297,7 +297,7 @@ impl TestReplica {
             runner: Arc::clone(&runner),
             metrics: metrics.clone(),
         };
-        let pauses = ProviderPauses::new(store.clone(), pool, [Arc::clone(&dispatch_state)].into());
+        let pauses = ProviderPauses::new(store.clone(), pool, Arc::clone(&dispatch_state));
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         Self {
             metrics,

@@ -54,7 +54,6 @@ mod notify_memory;
 mod notify_order;
 mod notify_postgres;
 mod notify_schema;
-mod notify_shards;
 mod notify_shutdown;
 mod notify_users;
 mod notify_waiting;

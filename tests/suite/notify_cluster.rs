@@ -68,7 +68,7 @@ impl NotifyCluster {
         Self {
             provider,
             pools,
-            database: format!("\"{database}\""),
+            database: database.to_owned(),
             settings: settings.to_owned(),
             cache: "memory:".to_owned(),
             supports_lookup: false,
@@ -183,7 +183,7 @@ impl NotifyCluster {
         format!(
             r#"listen = [{{ address = "127.0.0.1:{public}" }}]
 admin = {{ address = "127.0.0.1:{admin}"{token} }}
-database = {database}
+database = "{database}"
 cache = "{cache}"
 {settings}
 [templates]
@@ -253,13 +253,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// Uses another database for the replicas and tools that are started from now on.
     pub(crate) fn use_database(&mut self, url: &str) {
-        self.database = format!("\"{url}\"");
-    }
-
-    /// Uses shards for the replicas and tools that are started from now on. `further` are other keys
-    /// of the table, such as `, accept = [0]`.
-    pub(crate) fn use_shards(&mut self, urls: &[&str], further: &str) {
-        self.database = format!("{{ shards = {urls:?}{further} }}");
+        url.clone_into(&mut self.database);
     }
 
     /// Submits a notification once and returns the response.
@@ -424,25 +418,6 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         let request = self.http.get(format!("{}/readyz", replica.admin));
         let answer = request.send().await.expect("a response");
         answer.json().await.expect("JSON")
-    }
-
-    /// Returns the page of the list behind a cursor.
-    pub(crate) async fn list(
-        &self,
-        replica: &Replica,
-        cursor: Option<&str>,
-    ) -> (StatusCode, Value) {
-        let cursor = cursor.map_or(String::new(), |cursor| format!("&cursor={cursor}"));
-        let url = format!("{}/notifications?limit=7{cursor}", replica.url);
-        let request = self.http.get(url).bearer_auth(&self.token);
-        let answer = request.send().await.expect("the replica responds");
-        (answer.status(), answer.json().await.expect("JSON"))
-    }
-
-    /// Cancels a notification, and returns its status document.
-    pub(crate) async fn cancel(&self, replica: &Replica, id: &str) -> Value {
-        let path = format!("notifications/{id}/cancel");
-        self.post_json(replica, &path, &json!({})).await
     }
 
     /// Returns the status document.

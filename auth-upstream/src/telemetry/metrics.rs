@@ -140,7 +140,7 @@ impl Metrics {
 
     /// Records the use of the database connections.
     pub(crate) fn set_pool_usage(&self, usage: Option<PoolUsage>) {
-        self.pools.record("main", "", usage);
+        self.pools.record("main", usage);
     }
 
     /// Returns the metrics of the HTTP server.

@@ -32,7 +32,7 @@ impl PoolMetrics {
     /// The registry has metrics of these names.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
         let gauge = |name: &str, help: &str, further: &[&str]| {
-            let labels = [&["pool", "shard"], further].concat();
+            let labels = [&["pool"], further].concat();
             let gauge = IntGaugeVec::new(Opts::new(name, help), &labels)?;
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
@@ -56,15 +56,14 @@ impl PoolMetrics {
         })
     }
 
-    /// Records the use of a pool. `shard` is the number of the database, empty if it is the only
-    /// one. A store without a pool, such as SQLite, has no usage.
-    pub fn record(&self, pool: &str, shard: &str, usage: Option<PoolUsage>) {
-        let labels = &[pool, shard];
+    /// Records the use of a pool. A store without a pool, such as SQLite, has no usage.
+    pub fn record(&self, pool: &str, usage: Option<PoolUsage>) {
+        let labels = &[pool];
         let Some(usage) = usage else { return };
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         for (state, connections) in [("in_use", usage.in_use), ("idle", usage.idle)] {
             self.connections
-                .with_label_values(&[pool, shard, state])
+                .with_label_values(&[pool, state])
                 .set(count(connections));
         }
         self.max.with_label_values(labels).set(count(usage.max));
@@ -101,8 +100,8 @@ mod tests {
             waiting: 1,
         };
         assert_eq!(pool.usage(), busy);
-        metrics.record("main", "", Some(pool.usage()));
-        assert_eq!(metrics.waiting.with_label_values(&["main", ""]).get(), 1);
+        metrics.record("main", Some(pool.usage()));
+        assert_eq!(metrics.waiting.with_label_values(&["main"]).get(), 1);
         connection.release();
         waiting.await.expect("no panic").expect("a connection");
         let unused = PoolUsage {

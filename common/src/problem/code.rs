@@ -85,7 +85,6 @@ codes! {
     IdpMisconfigured = "idp_misconfigured", 500, "The identity pool is not configured as this service needs it";
     UpstreamFailed = "upstream_failed", 502, "The service behind the gateway failed";
     Unavailable = "unavailable", 503, "The service is not available now";
-    ShardUnavailable = "shard_unavailable", 503, "The part of the data that this concerns is not available now";
     AuthorizationUnavailable = "authorization_unavailable", 503, "The authorization service is not available now";
     KeysUnavailable = "keys_unavailable", 503, "The keys that verify tokens are not available now";
     UpstreamUnavailable = "upstream_unavailable", 503, "The service behind the gateway is not available now";

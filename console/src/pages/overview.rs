@@ -190,7 +190,6 @@ fn lane(process: &ProcessStatus, channel: &str, priority: &str) -> Markup {
     let oldest = values("postern_notify_oldest_waiting_seconds")
         .into_iter()
         .fold(0.0, f64::max);
-    // One series for each shard.
     let mut throttles = process.scrape.of("postern_notify_low_throttle");
     let is_paused = priority == "LOW"
         && throttles.any(|series| series.label("channel") == channel && series.value == 2.0);

@@ -54,8 +54,7 @@ impl Term {
     }
 
     /// Returns the kinds that a text may be of, the most likely first. The ids of requests and
-    /// notifications are version 7 UUIDs, those of notifications in a shard other than 0 version 8,
-    /// those of users version 4.
+    /// notifications are version 7 UUIDs, those of users version 4.
     fn candidates(text: &str, chosen: &str) -> Vec<Self> {
         if let Some(term) = Self::ALL
             .into_iter()
@@ -68,7 +67,6 @@ impl Term {
         }
         match text.as_bytes().get(14) {
             Some(b'7') if text.len() == 36 => vec![Self::Notification, Self::Request, Self::User],
-            Some(b'8') if text.len() == 36 => vec![Self::Notification, Self::User, Self::Request],
             _ => vec![Self::User, Self::Request],
         }
     }
@@ -324,7 +322,6 @@ mod tests {
         for (text, expected) in [
             ("ada@example.com", Term::Email),
             ("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", Term::Notification),
-            ("019aa0c4-8f00-8c3a-80c1-5a7f0c2e9d11", Term::Notification),
             ("b1f0a3ce-5f7a-4a40-9d5e-7c1f0c2e9d11", Term::User),
             ("gateway-made-id", Term::User),
         ] {

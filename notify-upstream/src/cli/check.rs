@@ -5,7 +5,7 @@ use std::path::Path;
 use postern_common::Clock;
 use postern_common::check::CheckResult;
 use postern_common::config::{Env, load};
-use postern_common::database::{ConnectionBudget, Database, DatabaseOptions};
+use postern_common::database::{Database, DatabaseOptions};
 use postern_common::decode::Object;
 use postern_common::exit::Exit;
 use postern_common::identity::ASSUMED_IDENTITY;
@@ -13,12 +13,8 @@ use postern_common::identity::ASSUMED_IDENTITY;
 use crate::Config;
 use crate::app::provider_without_mail_tokens;
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::notification::{Channel, ShardNumber};
-use crate::store::Store;
+use crate::notification::Channel;
 use crate::templates::Templates;
-
-/// Connections of the check to the tables of a database.
-const CHECK_CONNECTIONS: u32 = 1;
 
 /// Checks a configuration, and the database unless `is_offline`. The identity variables are not
 /// needed.
@@ -55,11 +51,11 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
         CheckResult::warning(format!("provider {name}"), detail)
     }));
     results.extend(CheckResult::of_unshared_cache(
-        config.database.first_url(),
+        &config.database,
         &config.cache,
     ));
     if !is_offline {
-        results.extend(check_databases(&config).await?);
+        results.extend(check_database(&config).await?);
     }
     Ok(results)
 }
@@ -119,40 +115,9 @@ impl Checked {
     }
 }
 
-/// Checks the databases of all shards.
-async fn check_databases(config: &Config) -> Result<Vec<CheckResult>, Exit> {
-    let urls = &config.database.shards;
-    let mut results = Vec::new();
-    for (number, url) in (0..=ShardNumber::MAX).zip(urls) {
-        let name = match urls.len() {
-            1 => "database".to_owned(),
-            _ => format!("database {number}"),
-        };
-        // The connections of all shards of a server add up.
-        let server = server_of(url);
-        let of_server = urls.iter().filter(|other| server_of(other) == server);
-        let shards = u32::try_from(of_server.count()).unwrap_or(u32::MAX);
-        let budget = config.connection_budget(shards);
-        results.extend(check_database(&name, (number, url), &budget).await?);
-    }
-    Ok(results)
-}
-
-/// Returns the part of a URL that names the server.
-fn server_of(url: &str) -> &str {
-    let address = url.split_once("://").map_or(url, |(_, address)| address);
-    let address = address.split(['/', '?']).next().unwrap_or(address);
-    address
-        .rsplit_once('@')
-        .map_or(address, |(_, address)| address)
-}
-
-async fn check_database(
-    name: &str,
-    (number, url): (ShardNumber, &str),
-    budget: &ConnectionBudget,
-) -> Result<Vec<CheckResult>, Exit> {
-    let opened = Database::open(url, DatabaseOptions::new("postern-notify-cli")).await;
+async fn check_database(config: &Config) -> Result<Vec<CheckResult>, Exit> {
+    let name = "database";
+    let opened = Database::open(&config.database, DatabaseOptions::new("postern-notify-cli")).await;
     let database = match opened {
         Ok(database) => database,
         Err(exit) if exit.is_usage() => return Err(exit),
@@ -165,13 +130,7 @@ async fn check_database(
         name,
         answer.map_err(|error| error.to_string()),
     )];
-    // Without tables the database has not been used as any shard.
-    let store = Store::unmigrated(&database, CHECK_CONNECTIONS);
-    match store.check_shard(number, &database.label()).await {
-        Err(exit) if exit.is_usage() => return Err(exit),
-        Ok(()) | Err(_) => {}
-    }
-    if let Some(report) = database.compare_budget(budget).await {
+    if let Some(report) = database.compare_budget(&config.connection_budget()).await {
         let name = format!("{name} connections");
         results.push(match report.is_exceeded() {
             true => CheckResult::warning(name, report.text),
@@ -181,20 +140,4 @@ async fn check_database(
     let warning = database.transport_warning();
     results.extend(warning.map(|text| CheckResult::warning(name, text)));
     Ok(results)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn server_is_host_and_port() {
-        for url in [
-            "postgres://u:p@db-0:5432/notify",
-            "postgres://db-0:5432",
-            "postgresql://u@db-0:5432?sslmode=require",
-        ] {
-            assert_eq!(server_of(url), "db-0:5432");
-        }
-    }
 }

@@ -11,7 +11,7 @@ use super::{ATTEMPTS, instant, one_of, open};
 use crate::Config;
 use crate::notification::{Channel, NotificationId};
 use crate::operations::dead::{self, DeadLetterView};
-use crate::store::{DeadFilter, StoreError, Stores};
+use crate::store::{DeadFilter, Store, StoreError};
 use postern_common::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -91,12 +91,12 @@ impl DeadLetterCommand {
     pub(super) async fn run(self, config: &Config, output: Output) -> Result<(), Exit> {
         match self {
             Self::List(filter) => {
-                let (filter, stores) = (filter.parse()?, open(config).await?);
-                list(&stores, &filter, output).await.map(drop)
+                let (filter, store) = (filter.parse()?, open(config).await?);
+                list(&store, &filter, output).await.map(drop)
             }
             Self::Replay(selection) => {
-                let (filter, stores) = (selection.parse()?, open(config).await?);
-                let replayed = replay(&stores, &filter).await?;
+                let (filter, store) = (selection.parse()?, open(config).await?);
+                let replayed = replay(&store, &filter).await?;
                 let text = format!("{replayed} queued again");
                 output.record(&text, &json!({ "replayed": replayed }))
             }
@@ -111,16 +111,16 @@ impl DeadLetterCommand {
                         "dead letters that are dropped cannot be replayed: add --yes to drop them, or --dry-run to list them",
                     ));
                 }
-                let stores = open(config).await?;
+                let store = open(config).await?;
                 if dry_run {
-                    let found = list(&stores, &filter, output).await?;
+                    let found = list(&store, &filter, output).await?;
                     let text = format!("{found} would be dropped");
                     return output.record(&text, &json!({ "wouldDrop": found }));
                 }
-                if !yes && !confirm(&stores, &filter).await? {
+                if !yes && !confirm(&store, &filter).await? {
                     return Err(Exit::usage("nothing dropped"));
                 }
-                let dropped = stores
+                let dropped = store
                     .discard_dead_letters(&filter)
                     .await
                     .map_err(|error| unavailable(&error))?;
@@ -132,14 +132,14 @@ impl DeadLetterCommand {
 }
 
 /// Queues dead letters again, and returns their number.
-pub(super) async fn replay(stores: &Stores, filter: &DeadFilter) -> Result<u64, Exit> {
-    let replayed = dead::replay(stores, filter, &Clock::system()).await;
+pub(super) async fn replay(store: &Store, filter: &DeadFilter) -> Result<u64, Exit> {
+    let replayed = dead::replay(store, filter, &Clock::system()).await;
     replayed.map_err(|error| unavailable(&error))
 }
 
 /// Asks on the terminal whether the selection is to be dropped.
-async fn confirm(stores: &Stores, filter: &DeadFilter) -> Result<bool, Exit> {
-    let letters = stores.dead_letters(filter).await;
+async fn confirm(store: &Store, filter: &DeadFilter) -> Result<bool, Exit> {
+    let letters = store.dead_letters(filter).await;
     let count = letters.map_err(|error| unavailable(&error))?.len();
     let failed = |error| Exit::unavailable(format!("terminal: {error}"));
     let mut out = std::io::stderr();
@@ -158,8 +158,8 @@ async fn confirm(stores: &Stores, filter: &DeadFilter) -> Result<bool, Exit> {
 }
 
 /// Prints dead letters with what their history says, and returns their number.
-async fn list(stores: &Stores, filter: &DeadFilter, output: Output) -> Result<usize, Exit> {
-    let letters = dead::list(stores, filter).await;
+async fn list(store: &Store, filter: &DeadFilter, output: Output) -> Result<usize, Exit> {
+    let letters = dead::list(store, filter).await;
     let letters = letters.map_err(|error| unavailable(&error))?;
     for letter in &letters {
         output.record(&line(letter), &json!(letter))?;

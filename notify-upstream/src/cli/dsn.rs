@@ -14,7 +14,7 @@ use crate::delivery::suppression::SuppressionCache;
 use crate::receipts::dsn;
 use crate::store::StoreError;
 
-use super::open_of;
+use super::open;
 
 /// Maximum number of bytes read from a message. The report precedes the returned message.
 const MAX_MESSAGE_BYTES: u64 = 128 * 1024;
@@ -68,9 +68,9 @@ async fn store_reports(
     if ids.is_empty() {
         return discard();
     }
-    let stores = open_of(&config, &ids).await?;
+    let store = open(&config).await?;
     let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
-    let snapshots = stores.read(&ids).await.map_err(unavailable)?;
+    let snapshots = store.read(&ids).await.map_err(unavailable)?;
     let reports = report.verified_reports(tokens, |id| {
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()
@@ -82,10 +82,10 @@ async fn store_reports(
     if receipts.is_empty() {
         return discard();
     }
-    let new = stores.save_receipts(&receipts).await.map_err(unavailable)?;
-    let suppression = SuppressionCache::new(stores.first().clone(), clock);
+    let new = store.save_receipts(&receipts).await.map_err(unavailable)?;
+    let suppression = SuppressionCache::new(store.clone(), clock);
     suppression
-        .apply_reports(&stores, &reports)
+        .apply_reports(&reports)
         .await
         .map_err(unavailable)?;
     let duplicate = receipts.len() as u64 - new;

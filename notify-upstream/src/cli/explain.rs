@@ -91,13 +91,7 @@ pub(super) async fn run(path: &Path, arguments: &ExplainArguments) -> Result<Exp
     let unsubscribable = explainer.write_template(&mut explanation, &validated);
     explainer.write_address(&mut explanation, &recipient, channel);
     if let (true, Recipient::Address(address)) = (arguments.database, &recipient) {
-        write_suppressions(
-            &mut explanation,
-            config.database.first_url(),
-            address,
-            unsubscribable,
-        )
-        .await?;
+        write_suppressions(&mut explanation, &config.database, address, unsubscribable).await?;
     }
     write_providers(
         &mut explanation,

@@ -7,7 +7,7 @@ use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
 use serde_json::json;
 
 use super::dead::replay;
-use super::{instant, one_of, open, open_of};
+use super::{instant, one_of, open};
 use crate::Config;
 use crate::delivery::pool::ProviderDescription;
 use crate::dispatch::ChannelFlow;
@@ -15,7 +15,7 @@ use crate::notification::{Channel, NotificationId};
 use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
 use crate::status::timeline::NotificationReader;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{DeadFilter, NotificationSnapshot, StoreError, Stores};
+use crate::store::{DeadFilter, NotificationSnapshot, StoreError};
 use postern_common::output::Output;
 
 /// A selection of notifications to print, newest first.
@@ -47,7 +47,7 @@ pub(crate) struct ListArguments {
 /// Prints the events of a notification.
 pub(super) async fn show(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
     let id = parse_id(id)?;
-    let reader = NotificationReader::new(open_of(config, &[id]).await?, Clock::system());
+    let reader = NotificationReader::new(open(config).await?, Clock::system());
     let selector = TimelineSelector::Notification(id.to_string());
     let timeline = reader
         .timeline(&TimelineQuery::new(selector, MAX_ENTRIES), &[])
@@ -69,9 +69,9 @@ pub(super) async fn list(
 ) -> Result<(), Exit> {
     let limit = arguments.limit;
     let filter = arguments.filter()?;
-    let (stores, now) = (open(config).await?, Clock::system().now());
+    let (store, now) = (open(config).await?, Clock::system().now());
     let reader = ListReader {
-        stores: &stores,
+        store: &store,
         access: ListAccess::All,
         filter,
     };
@@ -107,13 +107,13 @@ pub(super) async fn list(
 /// Queues a dead letter again.
 pub(super) async fn retry(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
     let id = parse_id(id)?;
-    let stores = open_of(config, &[id]).await?;
+    let store = open(config).await?;
     let filter = DeadFilter {
         id: Some(id),
         limit: 1,
         ..DeadFilter::default()
     };
-    if replay(&stores, &filter).await? == 0 {
+    if replay(&store, &filter).await? == 0 {
         return Err(Exit::usage(format!(
             "{id} is not a dead letter: only notifications that failed permanently and were not dropped can be retried"
         )));
@@ -172,8 +172,8 @@ impl NotificationReader {
     /// # Errors
     /// Exit status 69 if the database is unavailable.
     pub async fn open(config: &Config) -> Result<Self, Exit> {
-        let stores = open(config).await?;
-        Ok(Self::new(stores, Clock::system()))
+        let store = open(config).await?;
+        Ok(Self::new(store, Clock::system()))
     }
 
     /// Opens the history in a database.
@@ -181,7 +181,7 @@ impl NotificationReader {
     /// # Errors
     /// As [`NotificationReader::open`].
     pub async fn open_database(url: &str) -> Result<Self, Exit> {
-        let stores = Stores::new(1, super::open_database(url).await?);
-        Ok(Self::new(stores, Clock::system()))
+        let store = super::open_database(url).await?;
+        Ok(Self::new(store, Clock::system()))
     }
 }

@@ -15,13 +15,8 @@ pub(super) async fn serve(path: &Path) -> Result<(), Exit> {
     let config = read_config(path, &env)?;
     log::init("postern-notify", config.log.format, &config.log.filter);
     let addresses = [config.listen, config.admin.address];
-    let Some(process) = ServiceProcess::start(
-        "postern-notify",
-        config.database.first_url(),
-        addresses,
-        &env,
-    )
-    .await?
+    let Some(process) =
+        ServiceProcess::start("postern-notify", &config.database, addresses, &env).await?
     else {
         return Ok(());
     };

@@ -78,7 +78,7 @@ impl SuppressionCommand {
         match self {
             Self::List { list, filter } => {
                 let filter = filter.parse(list.as_deref())?;
-                for entry in open_database(config.database.first_url())
+                for entry in open_database(&config.database)
                     .await?
                     .suppression_entries(&filter)
                     .await
@@ -96,7 +96,7 @@ impl SuppressionCommand {
                     ));
                 }
                 let filter = filter.parse(Some(&list))?;
-                let removed = open_database(config.database.first_url())
+                let removed = open_database(&config.database)
                     .await?
                     .remove_suppressed(&filter, Clock::system().now())
                     .await

@@ -31,12 +31,7 @@ fn shipped_file_is_valid() {
 #[test]
 fn empty_file_yields_all_defaults() {
     let config = read("").expect("a valid configuration");
-    let default = DatabaseConfig {
-        shards: vec!["sqlite://var/notify.db".to_owned()],
-        accept: vec![0],
-        work_on: vec![0],
-    };
-    assert_eq!(config.database, default);
+    assert_eq!(config.database, "sqlite://var/notify.db");
     assert_eq!(
         Channel::ALL.map(|channel| *config.queue.permits.get(channel)),
         [64; 3]
@@ -69,123 +64,10 @@ fn all_errors_are_reported_with_their_lines() {
     }
 }
 
-/// Reads `database` from a file, and from the variable if it is given.
-fn read_with(text: &str, urls: Option<&str>) -> Result<DatabaseConfig, String> {
-    let identity = [
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actor"),
-        ("IDP_ACTOR_CLIENT_ID", "a"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_service"),
-        ("IDP_SERVICE_CLIENT_ID", "s"),
-    ];
-    let urls = urls.map(|urls| ("NOTIFY_DATABASE", urls));
-    let env: Env = identity.into_iter().chain(urls).collect();
-    config::parse("notify.toml", text, |root| Config::read(root, &env))
-        .map(|config| config.database)
-        .map_err(|exit| exit.message().to_owned())
-}
-
-#[test]
-fn shards_are_numbered_by_position() {
-    let table = "[database]\nshards = ['postgres://a/n', 'postgres://b/n', 'postgres://c/n']";
-    let all = read_with(table, None).expect("a valid configuration");
-    assert_eq!(
-        (&*all.accept, &*all.work_on),
-        (&[0, 1, 2][..], &[0, 1, 2][..])
-    );
-    let part = format!("{table}\naccept = [2, 0]\nwork_on = [1]");
-    let part = read_with(&part, None).expect("a valid configuration");
-    assert_eq!((&*part.accept, &*part.work_on), (&[0, 2][..], &[1][..]));
-    let text = "[database]\naccept = [0]";
-    let given = read_with(text, Some("postgres://a/n postgres://b/n")).expect("good");
-    assert_eq!(given.shards, ["postgres://a/n", "postgres://b/n"]);
-    assert_eq!((&*given.accept, &*given.work_on), (&[0][..], &[0, 1][..]));
-    for (line, expected) in [
-        (
-            "shards = []",
-            "notify.toml:2: database.shards: must not be empty",
-        ),
-        (
-            "shards = ['postgres://a/n', 'sqlite://b']",
-            "notify.toml:2: database.shards.1: must begin with postgres://",
-        ),
-        (
-            "shards = ['postgres://a/n']\naccept = [1]",
-            "notify.toml:3: database.accept.0: must be the position of a shard, 0 to 0",
-        ),
-        (
-            "shards = ['postgres://a/n']\nwork_on = [0, 0]",
-            "notify.toml:3: database.work_on.1: is named twice",
-        ),
-        (
-            "accept = [256]",
-            "notify.toml:2: database.accept.0: must be",
-        ),
-    ] {
-        let refused = read_with(&format!("[database]\n{line}"), None).expect_err("invalid");
-        assert!(refused.contains(expected), "{expected} in\n{refused}");
-    }
-}
-
-#[test]
-fn wrong_urls_of_shards_are_named() {
-    for (line, expected) in [
-        ("['postgres://a/n', 'postgresfoo://b/n']", "1: must begin"),
-        (
-            "['postgres://a/n', 'postgres://b/n', 'postgresql://u:p@a/n']",
-            "2: is the database of shard 0",
-        ),
-    ] {
-        let text = format!("[database]\nshards = {line}");
-        let refused = read_with(&text, None).expect_err("invalid");
-        let expected = format!("notify.toml:2: database.shards.{expected}");
-        assert!(refused.contains(&expected), "{expected} in\n{refused}");
-    }
-    let two = |one, other| read_with("", Some(&format!("{one} {other}")));
-    for (one, other, expected) in [
-        ("postgres://a/n", "sqlite://b", "URL 1 must begin with"),
-        ("postgres://a/n", "postgres://a/n", "URL 1 is the database"),
-    ] {
-        let refused = two(one, other).expect_err("invalid");
-        let expected = format!("NOTIFY_DATABASE: {expected}");
-        assert!(refused.contains(&expected), "{expected} in\n{refused}");
-    }
-    for (one, other) in [
-        ("postgres://a/n", "postgres://a/m"),
-        ("postgres://a:1/n", "postgres://a:2/n"),
-        ("postgres:///n?host=/a", "postgres:///n?host=/b"),
-    ] {
-        assert_eq!(two(one, other).expect("valid").shards, [one, other]);
-    }
-    let urls =
-        |count: u32| -> String { (0..count).map(|n| format!("postgres://h{n}/n ")).collect() };
-    assert_eq!(
-        read_with("", Some(&urls(256))).expect("valid").accept.len(),
-        256
-    );
-    let refused = read_with("", Some(&urls(257))).expect_err("invalid");
-    assert!(
-        refused.contains("NOTIFY_DATABASE: must have at most 256 URLs"),
-        "{refused}"
-    );
-}
-
-#[test]
-fn permits_are_divided_among_the_shards() {
-    let shards: Vec<String> = (0..32).map(|n| format!("'postgres://h{n}/n'")).collect();
-    let text = format!("[database]\nshards = [{}]\n", shards.join(", "));
-    let permits = |rest: &str| {
-        let config = read(&format!("{text}{rest}")).expect("a valid configuration");
-        *config.permits_per_shard().get(Channel::Email)
-    };
-    assert_eq!(permits("work_on = [0]"), 64);
-    assert_eq!(permits("work_on = [0, 1, 2]"), 22);
-    assert_eq!(permits(""), 4);
-    assert_eq!(permits("[queue]\nemail_permits = 1"), 1);
-}
-
 /// Every key of `notify.toml` but those of `[identity]`. `FOLDER` is replaced by a folder with the
 /// files.
 const EVERY_KEY: &str = r#"
+database = "postgres://db/notify"
 database_connections = 10
 cache = "memory:"
 actor_service = "http://127.0.0.1:8504"
@@ -196,10 +78,6 @@ users_may_send_urgent = false
 unverified_addresses = ["push"]
 user_quota = 600
 service_quota = 60000
-[database]
-shards = ["postgres://db-0/notify", "postgres://db-1/notify"]
-accept = [0, 1]
-work_on = [1]
 [[listen]]
 address = "127.0.0.1:8502"
 [admin]

@@ -13,7 +13,7 @@ use postern_common::log_limited;
 use crate::address::{self, Address, AddressHash};
 use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId};
-use crate::store::{Store, StoreError, Stores, SuppressionChange, SuppressionRow};
+use crate::store::{Store, StoreError, SuppressionChange, SuppressionRow};
 
 /// An in-memory copy of the suppression lists, which holds hashes only. Each replica reads the
 /// changes of the others from the store.
@@ -213,13 +213,9 @@ impl SuppressionCache {
     /// reports could suppress the addresses of others. Returns when the additions are durable.
     ///
     /// # Errors
-    /// A store is unavailable: the next bounce adds the addresses of its notifications, and the next
+    /// The store is unavailable: the next bounce adds the addresses of its notifications, and the next
     /// [`SuppressionCache::flush`] writes what was added.
-    pub(crate) async fn apply_reports(
-        &self,
-        stores: &Stores,
-        reports: &[ProviderReport],
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn apply_reports(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
         let dead: Vec<(&ProviderReport, NotificationId, AddressHash)> = reports
             .iter()
             .filter_map(|report| {
@@ -234,7 +230,7 @@ impl SuppressionCache {
         if ids.is_empty() {
             return Ok(());
         }
-        let (snapshots, outcome) = stores.read_available(&ids).await;
+        let snapshots = self.store.read(&ids).await?;
         let mut is_changed = false;
         for (report, id, hash) in dead {
             if let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == id)
@@ -248,7 +244,7 @@ impl SuppressionCache {
         if is_changed {
             self.flush().await?;
         }
-        outcome
+        Ok(())
     }
 
     /// Writes pending additions to the store.
@@ -373,9 +369,7 @@ mod tests {
     use postern_common::email::EmailAddress;
 
     use super::*;
-    use crate::notification::{OrderSequence, Priority};
-    use crate::store::row::ReceiptKind;
-    use crate::testing::{START, TestReplica, execute, stores};
+    use crate::testing::{START, execute, stores};
 
     #[tokio::test]
     async fn sync_reads_all_entries_with_one_timestamp() {
@@ -420,31 +414,6 @@ mod tests {
                         .expect("the lookup succeeds")
                 );
             }
-        }
-    }
-
-    #[tokio::test]
-    async fn reports_suppress_although_another_shard_is_down() {
-        for (store, _database) in stores().await {
-            let clock = Clock::manual(START);
-            let mut replica = TestReplica::new(&store, &clock, 8).await;
-            let id = replica.accept(Priority::Normal).await;
-            replica.step().await;
-            let lost = OrderSequence::of_shard(clock.clone(), 1);
-            let (_, lost) = lost.places(1).next().expect("one identifier");
-            let reports = [lost, id].map(|id| ProviderReport {
-                event_id: id.to_string(),
-                id: Some(id),
-                kind: ReceiptKind::Failed,
-                at: START,
-                code: None,
-                detail: None,
-                dead_address: Some("ada@example.com".to_owned()),
-            });
-            let list = SuppressionCache::new(store.clone(), clock);
-            let applied = list.apply_reports(&Stores::new(2, store), &reports).await;
-            assert!(applied.expect_err("shard 1 is not open").is_outage());
-            assert_eq!(list.take_added(), 1);
         }
     }
 }

@@ -24,8 +24,7 @@ pub(crate) struct ProviderPauses {
     store: Store,
     /// The providers.
     pub(crate) pool: Arc<ProviderPool>,
-    /// The state of each shard. Changes are announced in shard 0.
-    dispatch_states: Arc<[Arc<DispatchState>]>,
+    dispatch_state: Arc<DispatchState>,
     /// Held during a read, so that the result of an older read is never applied after a newer one.
     reading: Arc<Mutex<()>>,
 }
@@ -38,12 +37,12 @@ impl ProviderPauses {
     pub(crate) fn new(
         store: Store,
         pool: Arc<ProviderPool>,
-        dispatch_states: Arc<[Arc<DispatchState>]>,
+        dispatch_state: Arc<DispatchState>,
     ) -> Self {
         Self {
             store,
             pool,
-            dispatch_states,
+            dispatch_state,
             reading: Arc::default(),
         }
     }
@@ -55,7 +54,7 @@ impl ProviderPauses {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
-            let replica = self.dispatch_states[0].replica();
+            let replica = self.dispatch_state.replica();
             let is_due = replica.take_pauses_changed()
                 || replica.listening_since().is_none()
                 || check.is_multiple_of(CHECKS_PER_READ);
@@ -76,9 +75,7 @@ impl ProviderPauses {
         let _reading = self.reading.lock().await;
         let pauses = self.store.paused_providers().await?;
         for channel in self.pool.apply_pauses(&pauses) {
-            for state in &*self.dispatch_states {
-                state.channel(channel).wake();
-            }
+            self.dispatch_state.channel(channel).wake();
         }
         Ok(())
     }

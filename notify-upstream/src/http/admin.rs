@@ -54,7 +54,7 @@ struct Change {
 
 /// Returns the routes under `/admin/`.
 pub(crate) fn admin_routes(api: &Arc<ApiState>, parts: AdminParts) -> Router {
-    let reader = NotificationReader::new(api.shards.stores().clone(), api.clock.clone());
+    let reader = NotificationReader::new(api.store.clone(), api.clock.clone());
     let state = AdminState {
         api: Arc::downgrade(api),
         parts,

@@ -18,7 +18,6 @@ use super::{ApiState, AuthenticatedCaller};
 use crate::intake::group_commit::{self, AcceptedNotification};
 use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
 use crate::principal::Principal;
-use crate::shard::Shard;
 use crate::templates::TemplateName;
 
 /// Maximum number of errors of one request in a log event.
@@ -137,38 +136,15 @@ async fn find_first_result(
     request: &NotificationRequest,
     key: &IdempotencyKey,
 ) -> Result<Option<AcceptedInLane>, Problem> {
-    let placement = service.shards.of_key(&principal.creator, key.as_str())?;
-    let mut shards = placement.earlier;
-    shards.push(placement.shard);
-    let first = find_first(service, &shards, principal, request, key).await?;
+    let (now, fingerprint) = (service.clock.now(), request.fingerprint());
+    let (store, creator) = (&service.store, &*principal.creator);
+    let first = group_commit::find_first_result(store, now, creator, key.as_str(), &fingerprint);
+    let first = first.await?;
     Ok(first.map(|accepted| AcceptedInLane {
         accepted,
         channel: request.channel.as_str(),
         priority: request.priority.as_str(),
     }))
-}
-
-/// Returns the result that these shards have for a key and body.
-async fn find_first(
-    service: &ApiState,
-    shards: &[&Shard],
-    principal: &Principal,
-    request: &NotificationRequest,
-    key: &IdempotencyKey,
-) -> Result<Option<AcceptedNotification>, Problem> {
-    if shards.is_empty() {
-        return Ok(None);
-    }
-    let (now, fingerprint) = (service.clock.now(), request.fingerprint());
-    for shard in shards {
-        let (store, creator) = (&shard.store, &*principal.creator);
-        let found =
-            group_commit::find_first_result(store, now, creator, key.as_str(), &fingerprint);
-        if let Some(first) = found.await? {
-            return Ok(Some(first));
-        }
-    }
-    Ok(None)
 }
 
 async fn accept(
@@ -190,24 +166,10 @@ async fn accept(
         validated.request.channel.as_str(),
         validated.request.priority.as_str(),
     );
-    let (shard, earlier) = match &key {
-        Some(key) => {
-            let placement = service.shards.of_key(&principal.creator, key.as_str())?;
-            let request = &validated.request;
-            let earlier = find_first(service, &placement.earlier, principal, request, key).await?;
-            (placement.shard, earlier)
-        }
-        None => (service.shards.any()?, None),
-    };
-    let accepted = match earlier {
-        Some(accepted) => accepted,
-        None => {
-            let submissions = &shard.submissions;
-            submissions
-                .submit(principal, validated, key, permit)
-                .await?
-        }
-    };
+    let submissions = &service.submissions;
+    let accepted = submissions
+        .submit(principal, validated, key, permit)
+        .await?;
     Ok(AcceptedInLane {
         accepted,
         channel,

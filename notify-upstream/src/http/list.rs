@@ -84,7 +84,7 @@ pub(super) async fn read_page(
         (1..=MAX_PAGE_SIZE).contains(&limit).then_some(limit)
     });
     let reader = ListReader {
-        stores: service.shards.stores(),
+        store: &service.store,
         access,
         filter,
     };

@@ -12,7 +12,6 @@ use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
 use super::{ApiState, AuthenticatedCaller, AuthenticatedReader};
-use crate::dispatch::ChannelFlow;
 use crate::notification::NotificationId;
 use crate::principal::Principal;
 use crate::status::view::{NotificationStatus, StatusView};
@@ -46,12 +45,11 @@ pub(super) async fn get(
     // A cached snapshot may be older than one that the client received from another replica. It is
     // used only if the client already has it (`If-None-Match`), so that a status never goes
     // backwards. With a single process the cache equals the store.
-    let recent = NotificationId::parse(&id).and_then(|id| recent(&service, id));
+    let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
     if let Some(snapshot) = recent.filter(|snapshot| may_read(snapshot)) {
         let document = StatusDocument::of(&view(&service, &snapshot))?;
         if document.matches_etag(&headers)
-            || (!service.shards.stores().first().is_shared()
-                && !headers.contains_key(IF_NONE_MATCH))
+            || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
         {
             return Ok(document.response(&headers));
         }
@@ -86,25 +84,19 @@ pub(super) async fn cancel_notification(
     service: &ApiState,
     id: NotificationId,
 ) -> Result<StatusView, Problem> {
-    let shard = service.shards.of(id)?;
-    let outcome = shard
+    let outcome = service
         .store
         .cancel(id, service.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;
-    shard.snapshot_cache.invalidate([id]);
-    let snapshot = shard.reader.read(id).await?.ok_or(Code::NotFound)?;
+    service.snapshot_cache.invalidate([id]);
+    let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
     let view = view(service, &snapshot);
     match (outcome, view.status) {
         (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => Ok(view),
         (CancelResult::TooLate, _) => Err(Problem::new(Code::NotCancellable)
             .detail("delivery has started; GET the notification for its status")),
     }
-}
-
-/// Returns the cached snapshot of a notification, if there is one.
-fn recent(service: &ApiState, id: NotificationId) -> Option<Arc<NotificationSnapshot>> {
-    service.shards.of(id).ok()?.reader.recent(id)
 }
 
 /// Returns the snapshot if the caller may read it. Otherwise the response is 404.
@@ -114,8 +106,7 @@ async fn find(
     may_read: impl Fn(&NotificationSnapshot) -> bool,
 ) -> Result<Arc<NotificationSnapshot>, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
-    let shard = service.shards.of(id)?;
-    let snapshot = shard.reader.read(id).await?.ok_or(Code::NotFound)?;
+    let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
     if may_read(&snapshot) {
         Ok(snapshot)
     } else {
@@ -131,11 +122,7 @@ fn may_read(principal: &Principal, snapshot: &NotificationSnapshot) -> bool {
 }
 
 pub(super) fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> StatusView {
-    let shard = service.shards.of(snapshot.id).ok();
-    let flow = |channel| {
-        let state = shard.map(|shard| shard.dispatch_state.channel(channel));
-        state.map_or_else(ChannelFlow::default, |state| state.flow())
-    };
+    let flow = |channel| service.dispatch_state.channel(channel).flow();
     StatusView::of(snapshot, service.clock.now(), flow, |channel| {
         service.webhooks.report(channel)
     })

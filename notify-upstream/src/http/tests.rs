@@ -29,9 +29,8 @@ use super::*;
 use crate::delivery::provider::script::ProviderScript;
 use crate::intake::group_commit::GroupCommitter;
 use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
-use crate::shard::Shard;
 use crate::status::reader::StatusReader;
-use crate::store::{Store, Stores};
+use crate::store::Store;
 use crate::testing::{START, TestReplica, stores};
 
 /// Returns the keys of unsubscribe links.
@@ -130,25 +129,18 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     let verifier = Verifier::new(trusted_issuers(&issuer), options);
     let rig = TestReplica::new(store, &clock, 8).await;
     let metrics = NotifyMetrics::new();
-    let availability = metrics.dependencies().optional("database", "test");
     let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
     tokio::spawn(batcher.run());
-    let shard = Shard {
-        number: 0,
-        store: store.clone(),
-        submissions: rig.submissions,
-        reader,
-        snapshot_cache: rig.snapshot_cache,
-        dispatch_state: rig.dispatch_state,
-        availability: Arc::new(availability),
-        age: Arc::default(),
-    };
     let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
         clock: clock.clone(),
         templates: Arc::clone(&rig.templates),
-        shards: Shards::new(Stores::new(1, store.clone()), &[0], shard),
+        store: store.clone(),
+        submissions: rig.submissions,
+        reader,
+        snapshot_cache: rig.snapshot_cache,
+        dispatch_state: rig.dispatch_state,
         quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),

@@ -34,8 +34,7 @@ pub(super) async fn one_click(
     if !tokens.has_issued(TokenPurpose::Unsubscribe, claim) {
         return Err(invalid_token());
     }
-    let shard = service.shards.of(claim.id)?;
-    let known = shard.reader.read(claim.id).await?;
+    let known = service.reader.read(claim.id).await?;
     let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
     let is_proven =
         |address: &AddressHash| tokens.verify(TokenPurpose::Unsubscribe, claim, address);

@@ -41,30 +41,22 @@ pub(super) async fn receive(
         .map_err(|reason| rejection(&service, &provider, reason))?;
     if let Some(token) = service.webhooks.token(&provider, &request)
         && !service
-            .shards
-            .stores()
-            .first()
+            .store
             .bind_webhook_token(&token, now)
             .await
             .map_err(|error| unavailable(&error))?
     {
         return Err(rejection(&service, &provider, WebhookRejection::Signature));
     }
-    let stores = service.shards.stores();
     let receipts: Vec<_> = reports
         .iter()
         .filter_map(|report| report.receipt(&provider, now))
-        .filter(|receipt| stores.has(receipt.id.shard()))
         .collect();
-    let saved = stores.save_receipts(&receipts).await;
-    // If a shard is down, the reports for others have their effect all the same: the provider
-    // repeats the request for hours, and possibly in vain.
-    for receipt in &receipts {
-        if let Ok(shard) = service.shards.of(receipt.id) {
-            shard.snapshot_cache.invalidate([receipt.id]);
-        }
-    }
-    if let Err(error) = service.suppression.apply_reports(stores, &reports).await {
+    let saved = service.store.save_receipts(&receipts).await;
+    service
+        .snapshot_cache
+        .invalidate(receipts.iter().map(|receipt| receipt.id));
+    if let Err(error) = service.suppression.apply_reports(&reports).await {
         tracing::debug!(%error, "address suppression failed");
     }
     if !receipts.is_empty() {

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use postern_common::Clock;
 use uuid::Uuid;
 
-use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order, ShardNumber};
+use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 
 /// Orders by which the last one may be ahead of the clock: one second.
 const MAX_AHEAD: Order = 1_000 << ORDER_COUNTER_BITS;
@@ -14,7 +14,6 @@ const MAX_AHEAD: Order = 1_000 << ORDER_COUNTER_BITS;
 #[derive(Debug)]
 pub struct OrderSequence {
     clock: Clock,
-    shard: ShardNumber,
     last: Mutex<Order>,
 }
 
@@ -24,15 +23,8 @@ impl OrderSequence {
     /// Creates a generator that starts at the current time of `clock`.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self::of_shard(clock, 0)
-    }
-
-    /// Creates a generator whose identifiers belong to a shard.
-    #[must_use]
-    pub(crate) fn of_shard(clock: Clock, shard: ShardNumber) -> Self {
         Self {
             clock,
-            shard,
             last: Mutex::new(0),
         }
     }
@@ -66,31 +58,25 @@ impl OrderSequence {
             .collect();
         (self.orders(count)..)
             .zip(random)
-            .map(|(order, random)| (order, Self::id_of(order, random, self.shard)))
+            .map(|(order, random)| (order, Self::id_of(order, random)))
     }
 
     /// Creates an identifier for `order`.
     #[must_use]
     pub fn id(order: Order) -> NotificationId {
-        Self::id_of(order, Uuid::new_v4().as_u64_pair().1, 0)
+        Self::id_of(order, Uuid::new_v4().as_u64_pair().1)
     }
 
     /// Creates a UUIDv7 (RFC 9562 section 5.7): the counter in `rand_a`, the remaining bits random.
-    /// For a shard other than 0, creates a UUIDv8 with the number of the shard in the first 8 of
-    /// the random bits.
-    fn id_of(order: Order, random: u64, shard: ShardNumber) -> NotificationId {
+    fn id_of(order: Order, random: u64) -> NotificationId {
         let order = u128::try_from(order).unwrap_or(0);
         let (millis, counter) = (
             order >> ORDER_COUNTER_BITS,
             order & ((1 << ORDER_COUNTER_BITS) - 1),
         );
-        let random = u128::from(random);
-        let (version, tail) = match shard {
-            0 => (0x7, random & ((1 << 62) - 1)),
-            shard => (0x8, u128::from(shard) << 54 | random & ((1 << 54) - 1)),
-        };
+        let random = u128::from(random) & ((1 << 62) - 1);
         let bits =
-            (millis & ((1 << 48) - 1)) << 80 | version << 76 | counter << 64 | 0b10 << 62 | tail;
+            (millis & ((1 << 48) - 1)) << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | random;
         NotificationId(Uuid::from_u128(bits))
     }
 }
@@ -109,6 +95,8 @@ mod tests {
             let next = (order, OrderSequence::id(order));
             assert!(next > last);
             assert_eq!(next.1.0.get_version_num(), 7);
+            assert_eq!(next.1.0.get_variant(), uuid::Variant::RFC4122);
+            assert!(next.1 >= NotificationId::floor(Timestamp(1_700_000_000_000)));
             last = next;
         }
         let first = sequence.orders(5);
@@ -139,32 +127,5 @@ mod tests {
         assert_eq!(with_lead(999), [lead + 1, lead + 3]);
         assert_eq!(with_lead(1_001), [0, 2]);
         assert_eq!(with_lead(90_000), [0, 2]);
-    }
-
-    #[test]
-    fn id_contains_its_shard_and_sorts_by_time() {
-        let clock = Clock::manual(Timestamp(1_700_000_000_000));
-        let mut last = NotificationId(Uuid::nil());
-        for shard in [0, 1, 63, 64, 128, 255] {
-            let sequence = OrderSequence::of_shard(clock.clone(), shard);
-            for (order, id) in sequence.places(100) {
-                assert_eq!(id.shard(), shard);
-                let version = if shard == 0 { 7 } else { 8 };
-                assert_eq!(id.0.get_version_num(), version);
-                assert_eq!(id.0.get_variant(), uuid::Variant::RFC4122);
-                assert_eq!(
-                    id.0.as_u128() >> 80,
-                    u128::try_from(clock.now().0).expect("positive")
-                );
-                let counter = order & ((1 << ORDER_COUNTER_BITS) - 1);
-                assert_eq!(id.0.as_u128() >> 64 & 0xfff, counter.unsigned_abs().into());
-                assert!(id >= NotificationId::floor(clock.now()));
-            }
-            clock.advance(std::time::Duration::from_millis(1));
-            let (_, id) = sequence.places(1).next().expect("one identifier");
-            assert!(id > last, "a later millisecond sorts behind every shard");
-            last = id;
-        }
-        assert_eq!(NotificationId(Uuid::new_v4()).shard(), 0);
     }
 }

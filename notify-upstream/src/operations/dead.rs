@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::address::Recipient;
 use crate::notification::{NotificationId, OrderSequence};
 use crate::store::{
-    DeadFilter, DeadLetter, HistoryEntry, NotificationSnapshot, ResultRow, StoreError, Stores,
+    DeadFilter, DeadLetter, HistoryEntry, NotificationSnapshot, ResultRow, Store, StoreError,
 };
 
 /// Number of notifications that are read at a time.
@@ -40,14 +40,14 @@ pub(crate) struct DeadLetterView {
 /// # Errors
 /// A store is unavailable or rejects the statement.
 pub(crate) async fn list(
-    stores: &Stores,
+    store: &Store,
     filter: &DeadFilter,
 ) -> Result<Vec<DeadLetterView>, StoreError> {
-    let letters = stores.dead_letters(filter).await?;
+    let letters = store.dead_letters(filter).await?;
     let mut views = Vec::with_capacity(letters.len());
     for batch in letters.chunks(READ_BATCH_SIZE) {
         let ids: Vec<NotificationId> = batch.iter().map(|letter| letter.id).collect();
-        let snapshots = stores.read(&ids).await?;
+        let snapshots = store.read(&ids).await?;
         let snapshots: HashMap<_, _> = snapshots
             .into_iter()
             .map(|snapshot| (snapshot.id, snapshot))
@@ -66,13 +66,13 @@ pub(crate) async fn list(
 /// # Errors
 /// A store is unavailable or rejects the statement.
 pub(crate) async fn replay(
-    stores: &Stores,
+    store: &Store,
     filter: &DeadFilter,
     clock: &Clock,
 ) -> Result<u64, StoreError> {
     let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let first = OrderSequence::new(clock.clone()).orders(count);
-    stores.replay(filter, first, clock.now()).await
+    store.replay(filter, first, clock.now()).await
 }
 
 // === impl DeadLetterView ===

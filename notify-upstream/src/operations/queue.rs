@@ -3,9 +3,8 @@
 use postern_common::clock::Timestamp;
 use serde::Serialize;
 
-use crate::dispatch::ChannelFlow;
+use crate::dispatch::DispatchState;
 use crate::notification::{Channel, Lane, Priority, order_time};
-use crate::shard::Shards;
 use crate::store::{Store, StoreError};
 
 /// Maximum number of rows counted per lane, which bounds the cost of counting.
@@ -30,34 +29,30 @@ pub(crate) struct QueueView {
     next_probe_at: Option<Timestamp>,
 }
 
-/// Returns the queue of every channel and priority, over all shards. The restrictions are those of
+/// Returns the queue of every channel and priority. The restrictions are those of
 /// this process.
 ///
 /// # Errors
 /// A store is unavailable or rejects the statement.
-pub(crate) async fn view(shards: &Shards, now: Timestamp) -> Result<Vec<QueueView>, StoreError> {
-    let read = |store| async move {
-        let depths = Store::queue_depths(store, MAX_COUNTED_ROWS).await?;
-        Ok((depths, store.oldest_orders().await?))
-    };
-    let queues = shards.stores().ask_all(read).await?;
-    let (depths, oldest): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
-    let depths = depths.concat();
+pub(crate) async fn view(
+    store: &Store,
+    dispatch_state: &DispatchState,
+    now: Timestamp,
+) -> Result<Vec<QueueView>, StoreError> {
+    let depths = store.queue_depths(MAX_COUNTED_ROWS).await?;
+    let oldest = store.oldest_orders().await?;
     let rows = |lane: Lane| {
         let of_lane = depths.iter().filter(|depth| depth.lane == lane);
         of_lane.map(|depth| depth.rows).sum::<i64>()
     };
     let mut views = Vec::with_capacity(Channel::ALL.len() * Priority::ALL.len());
     for channel in Channel::ALL {
-        let flow = flow(shards, channel);
+        let flow = dispatch_state.channel(channel).flow();
         for priority in Priority::ALL {
             let lane = Lane::first(channel, priority);
             let lanes = [lane, lane.retries()];
-            let heads = oldest
-                .iter()
-                .flat_map(|oldest| lanes.map(|lane| oldest.get(channel)[lane.index()]))
-                .flatten();
-            let oldest_at = heads.min().map(order_time);
+            let heads = lanes.map(|lane| oldest.get(channel)[lane.index()]);
+            let oldest_at = heads.into_iter().flatten().min().map(order_time);
             let wait_reason = if flow.is_paused {
                 Some("PROVIDER_PAUSED")
             } else if flow.next_probe_at.is_some() {
@@ -79,17 +74,6 @@ pub(crate) async fn view(shards: &Shards, now: Timestamp) -> Result<Vec<QueueVie
         }
     }
     Ok(views)
-}
-
-/// Returns the restrictions on a channel: those of the shard that is throttled most, because
-/// providers and their pauses are the same for all.
-fn flow(shards: &Shards, channel: Channel) -> ChannelFlow {
-    let flows = shards
-        .open()
-        .map(|shard| shard.dispatch_state.channel(channel).flow());
-    flows
-        .max_by_key(|flow| (flow.is_paused, flow.next_probe_at, flow.low_throttle.code()))
-        .unwrap_or_default()
 }
 
 #[expect(

@@ -16,7 +16,7 @@ use crate::address::{Recipient, recipient_key};
 use crate::notification::{Channel, NotificationId};
 use crate::principal::Principal;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{ListQuery, ListScope, ListedRow, NotificationSnapshot, StoreError, Stores};
+use crate::store::{ListQuery, ListScope, ListedRow, NotificationSnapshot, Store, StoreError};
 
 /// Maximum number of notifications on a page.
 pub(crate) const MAX_PAGE_SIZE: usize = 200;
@@ -64,7 +64,7 @@ pub(crate) struct ListPage {
 /// Reads pages of a list.
 #[derive(Clone, Debug)]
 pub(crate) struct ListReader<'a> {
-    pub(crate) stores: &'a Stores,
+    pub(crate) store: &'a Store,
     pub(crate) access: ListAccess,
     pub(crate) filter: ListFilter,
 }
@@ -205,7 +205,7 @@ impl ListReader<'_> {
     ) -> Result<BTreeMap<NotificationId, ListedRow>, StoreError> {
         let mut rows = BTreeMap::new();
         for query in queries {
-            let part = self.stores.list(&query).await?;
+            let part = self.store.list(&query).await?;
             rows.extend(part.into_iter().map(|row| (row.id, row)));
         }
         Ok(rows)
@@ -221,7 +221,7 @@ impl ListReader<'_> {
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let snapshots = self.stores.read(&ids).await?;
+        let snapshots = self.store.read(&ids).await?;
         Ok(snapshots
             .into_iter()
             .filter(|snapshot| self.filter.accepts_recipient(snapshot))

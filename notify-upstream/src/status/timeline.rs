@@ -18,7 +18,7 @@ use crate::notification::{Channel, NotificationId};
 use crate::status::list::{ListAccess, ListFilter, ListReader};
 use crate::status::view::StatusView;
 use crate::store::{
-    ListQuery, ListScope, NotificationSnapshot, StoreError, Stores, SuppressionEntry,
+    ListQuery, ListScope, NotificationSnapshot, Store, StoreError, SuppressionEntry,
     SuppressionQuery,
 };
 
@@ -38,7 +38,7 @@ const MAX_ACTIVITY_MS: i64 = 40 * 86_400_000;
 /// A reader of the history of notifications.
 #[derive(Clone, Debug)]
 pub struct NotificationReader {
-    stores: Stores,
+    store: Store,
     clock: Clock,
 }
 
@@ -54,8 +54,8 @@ struct Collected {
 // === impl NotificationReader ===
 
 impl NotificationReader {
-    pub(crate) fn new(stores: Stores, clock: Clock) -> Self {
-        Self { stores, clock }
+    pub(crate) fn new(store: Store, clock: Clock) -> Self {
+        Self { store, clock }
     }
 
     /// Returns the events of a selection: acceptance, attempts with the replies of providers,
@@ -96,7 +96,7 @@ impl NotificationReader {
             TimelineSelector::User(subject) => recipients.push(subject.clone()),
             TimelineSelector::Notification(id) => {
                 let ids = NotificationId::parse(id);
-                for snapshot in self.stores.read(ids.as_slice()).await? {
+                for snapshot in self.store.read(ids.as_slice()).await? {
                     self.add(&mut collected, &snapshot);
                 }
             }
@@ -126,7 +126,7 @@ impl NotificationReader {
     ) -> Result<(), StoreError> {
         let earliest = query.since.0.saturating_sub(MAX_ACTIVITY_MS).max(0);
         let reader = ListReader {
-            stores: &self.stores,
+            store: &self.store,
             access: ListAccess::All,
             filter: ListFilter {
                 recipient: Some(recipient),
@@ -154,7 +154,7 @@ impl NotificationReader {
     ) -> Result<(), StoreError> {
         let window = request_window(request_id, query.until.min(self.clock.now()));
         let rows = self
-            .stores
+            .store
             .list(&ListQuery {
                 scope: ListScope::Request(request_id.to_owned()),
                 from: NotificationId::floor(window.start),
@@ -164,7 +164,7 @@ impl NotificationReader {
             .await?;
         collected.is_truncated |= rows.len() == MAX_NOTIFICATIONS;
         let ids: Vec<NotificationId> = rows.iter().map(|row| row.id).collect();
-        for snapshot in self.stores.read(&ids).await? {
+        for snapshot in self.store.read(&ids).await? {
             self.add(collected, &snapshot);
         }
         Ok(())
@@ -207,7 +207,7 @@ impl NotificationReader {
                 limit: 16,
                 ..SuppressionQuery::default()
             };
-            let found = self.stores.first().suppression_entries(&query).await?;
+            let found = self.store.suppression_entries(&query).await?;
             collected.entries.extend(found.into_iter().map(suppression));
         }
         Ok(())

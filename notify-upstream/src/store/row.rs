@@ -180,28 +180,6 @@ pub enum ResultKind {
 /// stored.
 pub(crate) const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
 
-/// When a store has accepted notifications.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AcceptanceAge {
-    /// Since the end of the period that was asked for.
-    pub(crate) has_recent: bool,
-    /// Within the period.
-    pub(crate) has_preceding: bool,
-    /// At any time.
-    pub(crate) has_any: bool,
-}
-
-impl AcceptanceAge {
-    /// Reads the columns in the order of the fields.
-    pub(super) fn of_row((has_recent, has_preceding, has_any): (bool, bool, bool)) -> Self {
-        Self {
-            has_recent,
-            has_preceding,
-            has_any,
-        }
-    }
-}
-
 /// A delivery report to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {

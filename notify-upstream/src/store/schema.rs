@@ -17,7 +17,6 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (8, include_str!("schema/postgres_8.sql")),
         (9, include_str!("schema/postgres_9.sql")),
         (10, include_str!("schema/postgres_10.sql")),
-        (11, include_str!("schema/postgres_11.sql")),
     ],
     sqlite: &[
         (1, include_str!("schema/sqlite_1.sql")),

@@ -4,7 +4,6 @@ mod history;
 mod postgres;
 mod receipts;
 mod retention;
-mod shards;
 mod suppression;
 mod upgrade;
 

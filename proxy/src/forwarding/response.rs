@@ -83,7 +83,7 @@ pub(super) fn note_response_head(
     if let Some(attempt) = &ctx.attempt {
         let now = Instant::now();
         let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
-        let is_failure = is_failure_of_address(status, ctx.upstream_code);
+        let is_failure = is_failure_of_address(status);
         attempt
             .pool
             .note_response(&attempt.permit.endpoint, is_failure, micros, now);
@@ -102,10 +102,9 @@ pub(super) fn note_response_head(
     }
 }
 
-/// Returns whether a response counts as a failure of the address that sent it. A shard that is down
-/// is down for all addresses, and each of them serves the rest.
-fn is_failure_of_address(status: StatusCode, code: Option<Code>) -> bool {
-    matches!(status.as_u16(), 502..=504) && code != Some(Code::ShardUnavailable)
+/// Returns whether a response counts as a failure of the address that sent it.
+fn is_failure_of_address(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 502..=504)
 }
 
 /// Records the end of a response. The upstream's slot in flight is freed if it has received the

@@ -100,14 +100,12 @@ async fn replica_is_not_ready_while_writes_fail() {
         store: store.clone(),
         clock: clock(),
         workers: Arc::clone(&rig.workers),
-        suppression: Some(Arc::clone(&rig.suppression)),
+        suppression: Arc::clone(&rig.suppression),
         dispatch_state: Arc::clone(&rig.dispatch_state),
         metrics: metrics.clone(),
-        database: Arc::new(metrics.dependencies().required("database", "test")),
+        database: metrics.dependencies().required("database", "test"),
         opened: test.database.clone(),
         retention: Duration::from_secs(90 * 86_400),
-        age: None,
-        is_worked_on: true,
     };
     maintenance.check_health().await;
     assert!(health.is_ready(), "{health}");

@@ -277,14 +277,12 @@ async fn nothing_starts_on_an_unsupported_schema() {
             store: store.clone(),
             clock: clock.clone(),
             workers: Arc::clone(&rig.workers),
-            suppression: Some(Arc::clone(&rig.suppression)),
+            suppression: Arc::clone(&rig.suppression),
             dispatch_state: Arc::clone(&rig.dispatch_state),
             metrics: metrics.clone(),
-            database: Arc::new(metrics.dependencies().required("database", "test")),
+            database: metrics.dependencies().required("database", "test"),
             opened: test.database.clone(),
             retention: Duration::from_secs(90 * 86_400),
-            age: None,
-            is_worked_on: true,
         };
         maintenance.check_health().await;
         let before = rig.accept(Priority::Normal).await;

@@ -30,7 +30,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// first.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = list_filter(query.as_deref().unwrap_or_default())?;
-    let letters = dead::list(api.shards.stores(), &filter)
+    let letters = dead::list(&api.store, &filter)
         .await
         .map_err(|error| unavailable(&error))?;
     let is_truncated = i64::try_from(letters.len()).is_ok_and(|count| count >= filter.limit);
@@ -92,15 +92,13 @@ pub(super) async fn retry(
     let Some(change) = selection.change else {
         return preview(&api, &selection.filter).await;
     };
-    let count = dead::replay(api.shards.stores(), &selection.filter, &api.clock)
+    let count = dead::replay(&api.store, &selection.filter, &api.clock)
         .await
         .map_err(|error| unavailable(&error))?;
-    for shard in api.shards.open() {
-        for channel in Channel::ALL {
-            let state = shard.dispatch_state.channel(channel);
-            for lane in Lane::of(channel) {
-                state.mark_waiting(lane);
-            }
+    for channel in Channel::ALL {
+        let state = api.dispatch_state.channel(channel);
+        for lane in Lane::of(channel) {
+            state.mark_waiting(lane);
         }
     }
     Ok(finished(&change, "dead.retry", &selection.filter, count))
@@ -117,8 +115,7 @@ pub(super) async fn drop_letters(
         return preview(&api, &selection.filter).await;
     };
     let count = api
-        .shards
-        .stores()
+        .store
         .discard_dead_letters(&selection.filter)
         .await
         .map_err(|error| unavailable(&error))?;
@@ -127,8 +124,7 @@ pub(super) async fn drop_letters(
 
 async fn preview(api: &ApiState, filter: &DeadFilter) -> Result<Response, Problem> {
     let letters = api
-        .shards
-        .stores()
+        .store
         .dead_letters(filter)
         .await
         .map_err(|error| unavailable(&error))?;

@@ -80,7 +80,7 @@ pub(super) async fn retry(
         limit: 1,
         ..DeadFilter::default()
     };
-    let retried = dead::replay(api.shards.stores(), &filter, &api.clock)
+    let retried = dead::replay(&api.store, &filter, &api.clock)
         .await
         .map_err(|error| unavailable(&error))?;
     if retried == 0 {
@@ -89,12 +89,8 @@ pub(super) async fn retry(
         return Err(Problem::new(Code::ValidationFailed).detail(detail));
     }
     let lane = before.record.lane;
-    let shard = api.shards.of(before.id)?;
-    shard
-        .dispatch_state
-        .channel(lane.channel)
-        .mark_waiting(lane);
-    shard.snapshot_cache.invalidate([before.id]);
+    api.dispatch_state.channel(lane.channel).mark_waiting(lane);
+    api.snapshot_cache.invalidate([before.id]);
     let after = status_of(&api, &find(&api, &id).await?);
     change.record(
         "notification.retry",
@@ -140,8 +136,6 @@ pub(super) async fn replay(
         actor: None,
     };
     let accepted = api
-        .shards
-        .any()?
         .submissions
         .submit(&principal, request, None, BudgetPermit::default())
         .await?;
@@ -217,7 +211,7 @@ fn request_of(snapshot: &NotificationSnapshot) -> Option<NotificationRequest> {
 async fn find(api: &ApiState, id: &str) -> Result<NotificationSnapshot, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
     // The snapshots of the status cache have no variables.
-    let found = api.shards.stores().read(&[id]).await;
+    let found = api.store.read(&[id]).await;
     let found = found.map_err(|error| unavailable(&error))?.pop();
     found.ok_or_else(|| Code::NotFound.into())
 }

@@ -104,7 +104,7 @@ pub(super) async fn pause(
         at: api.clock.now(),
         reason,
     };
-    let stored = api.shards.stores().first().pause_provider(&pause).await;
+    let stored = api.store.pause_provider(&pause).await;
     let is_new = stored.map_err(|error| unavailable(&error))?;
     apply(&state).await?;
     let after = value!({ "isPaused": true, "reason": pause.reason });
@@ -120,7 +120,7 @@ pub(super) async fn resume(
     change: Change,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    let removed = api.shards.stores().first().resume_provider(&name).await;
+    let removed = api.store.resume_provider(&name).await;
     let was_paused = removed.map_err(|error| unavailable(&error))?;
     if !was_paused {
         require_provider(&state, &name)?;

@@ -12,7 +12,7 @@ use crate::operations::queue;
 
 /// Handles `GET /admin/queue`.
 pub(super) async fn view(Api(api): Api) -> Result<Response, Problem> {
-    let queues = queue::view(&api.shards, api.clock.now())
+    let queues = queue::view(&api.store, &api.dispatch_state, api.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;
     Ok(json(StatusCode::OK, &value!({ "queues": queues })))

@@ -36,9 +36,7 @@ struct EntryView {
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = read_filter(query.as_deref().unwrap_or_default())?;
     let entries = api
-        .shards
-        .stores()
-        .first()
+        .store
         .suppression_entries(&filter)
         .await
         .map_err(|error| unavailable(&error))?;
@@ -96,9 +94,7 @@ pub(super) async fn remove(Api(api): Api, change: Change, body: Json) -> Result<
         })
     })?;
     let removed = api
-        .shards
-        .stores()
-        .first()
+        .store
         .remove_suppressed(&filter, api.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;

@@ -109,8 +109,6 @@ pub(super) async fn send(
         actor: None,
     };
     let accepted = api
-        .shards
-        .any()?
         .submissions
         .submit(&principal, request, None, permit)
         .await?;

@@ -9,7 +9,7 @@ use super::*;
 use crate::address::hash;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::suppression::SuppressionList;
-use crate::notification::{Channel, NotificationId, OrderSequence};
+use crate::notification::{Channel, NotificationId};
 use crate::testing::{execute, welcome_with};
 
 /// The signature member of a Mailgun webhook.
@@ -244,22 +244,6 @@ async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
                 .post_webhook(&format!("unsubscribe?token={token}"), click)
                 .await;
             assert_eq!(answer.status().as_u16(), status, "{token}");
-        }
-        served.shutdown.cancel();
-    }
-}
-
-/// Another system sends over the same account, with identifiers like those of a shard.
-#[tokio::test]
-async fn report_for_an_unknown_shard_is_accepted() {
-    for (store, _database) in stores().await {
-        let served = served(&store).await;
-        let foreign = OrderSequence::of_shard(Clock::manual(START), 7);
-        let (_, id) = foreign.places(1).next().expect("one identifier");
-        let report = bounce(&mailgun("t7"), "e7", &id.to_string(), "ada@example.com");
-        for _ in 0..2 {
-            let response = served.post_webhook("mailgun", report.to_string()).await;
-            assert_eq!(response.status().as_u16(), 204);
         }
         served.shutdown.cancel();
     }

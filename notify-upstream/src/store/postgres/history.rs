@@ -2,7 +2,6 @@
 //! idempotency keys, dead letters and partitions.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
@@ -10,11 +9,11 @@ use postern_common::database::PostgresTransaction;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
-use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order, ShardNumber};
+use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    AcceptanceAge, DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION,
-    Receipt, ResultKind, WebhookToken,
+    DeadFilter, DeadLetter, IdempotencyRecord, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
+    WebhookToken,
 };
 use crate::store::{NotificationSnapshot, ReplicaSignal, StoreError, StoreResult};
 
@@ -327,38 +326,6 @@ impl Postgres {
         let replayed = query.execute(&self.slow).await?.rows_affected();
         self.announce(ReplicaSignal::RowsQueued, replayed).await;
         Ok(replayed)
-    }
-
-    pub(in crate::store) async fn acceptance_age(
-        &self,
-        period: Range<Timestamp>,
-    ) -> StoreResult<AcceptanceAge> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= $2),
-            EXISTS (SELECT 1 FROM notify_record WHERE id >= $1 AND id < $2),
-            EXISTS (SELECT 1 FROM notify_record)";
-        let query = sqlx::query_as(sql)
-            .bind(NotificationId::floor(period.start))
-            .bind(NotificationId::floor(period.end));
-        Ok(AcceptanceAge::of_row(query.fetch_one(&self.slow).await?))
-    }
-
-    pub(in crate::store) async fn claim_shard(
-        &self,
-        number: ShardNumber,
-    ) -> StoreResult<ShardNumber> {
-        // A database that was used before there were shards is shard 0.
-        let claim = "INSERT INTO notify_shard (number)
-            SELECT CASE WHEN EXISTS (SELECT FROM notify_record) THEN 0 ELSE $1 END
-            ON CONFLICT DO NOTHING";
-        let claim = sqlx::query(claim).bind(i16::from(number));
-        let _result = claim.execute(&self.slow).await?;
-        Ok(self.shard_number().await?.unwrap_or(number))
-    }
-
-    pub(in crate::store) async fn shard_number(&self) -> StoreResult<Option<ShardNumber>> {
-        let query = sqlx::query_scalar("SELECT number FROM notify_shard");
-        let number: Option<i16> = query.fetch_optional(&self.slow).await?;
-        Ok(number.and_then(|number| number.try_into().ok()))
     }
 
     pub(in crate::store) async fn discard_dead_letters(

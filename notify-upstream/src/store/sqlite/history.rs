@@ -2,17 +2,16 @@
 //! idempotency keys and dead letters.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Sqlite, id_list, json, rows};
-use crate::notification::{NotificationId, Order, ShardNumber};
+use crate::notification::{NotificationId, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    AcceptanceAge, DeadFilter, DeadLetter, IdempotencyRecord, LeaseRenewal,
-    MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind, WebhookToken,
+    DeadFilter, DeadLetter, IdempotencyRecord, LeaseRenewal, MAX_RECEIPTS_PER_NOTIFICATION,
+    Receipt, ResultKind, WebhookToken,
 };
 use crate::store::{NotificationSnapshot, StoreResult};
 
@@ -297,33 +296,6 @@ impl Sqlite {
             .await?;
         transaction.commit().await?;
         Ok(ids.len() as u64)
-    }
-
-    pub(in crate::store) async fn acceptance_age(
-        &self,
-        period: Range<Timestamp>,
-    ) -> StoreResult<AcceptanceAge> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM notify_record WHERE id >= ?2),
-            EXISTS (SELECT 1 FROM notify_record WHERE id >= ?1 AND id < ?2),
-            EXISTS (SELECT 1 FROM notify_record)";
-        let query = sqlx::query_as(sql)
-            .bind(NotificationId::floor(period.start).to_string())
-            .bind(NotificationId::floor(period.end).to_string());
-        Ok(AcceptanceAge::of_row(
-            query.fetch_one(&self.pools.readers).await?,
-        ))
-    }
-
-    /// SQLite is for a single database.
-    pub(in crate::store) async fn claim_shard(
-        &self,
-        _number: ShardNumber,
-    ) -> StoreResult<ShardNumber> {
-        Ok(0)
-    }
-
-    pub(in crate::store) async fn shard_number(&self) -> StoreResult<Option<ShardNumber>> {
-        Ok(Some(0))
     }
 
     pub(in crate::store) async fn discard_dead_letters(

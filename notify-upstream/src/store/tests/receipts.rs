@@ -1,5 +1,7 @@
 //! Tests of the limit of stored reports.
 
+use std::ops::Range;
+
 use super::*;
 use crate::store::row::MAX_RECEIPTS_PER_NOTIFICATION;
 

@@ -1,0 +1,260 @@
+//! The store and its tasks: opening, start and shutdown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use postern_common::Clock;
+use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
+use postern_common::database::Database;
+use postern_common::dependency::Dependency;
+use postern_common::exit::Exit;
+use postern_common::trace::Tracer;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::shutdown::{DeliveryTasks, retire_workers};
+use super::unavailable;
+use crate::config::Config;
+use crate::delivery::actors::ActorClient;
+use crate::delivery::attempt::AttemptExecutor;
+use crate::delivery::pool::ProviderPool;
+use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::unverified::UnverifiedQuota;
+use crate::dispatch::{
+    AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter, WakeupPublisher,
+};
+use crate::housekeeping::{DelayedRowMover, StoreMaintenance};
+use crate::intake::group_commit::{GroupCommitter, SubmissionQueue};
+use crate::lease::{LeaseClock, WorkerRegistry};
+use crate::metrics::NotifyMetrics;
+use crate::notification::{Channel, OrderSequence};
+use crate::status::reader::{StatusBatcher, StatusReader};
+use crate::store::{SnapshotCache, Store};
+use crate::templates::Templates;
+
+/// What the tasks of the store use.
+pub(super) struct SharedParts {
+    pub(super) clock: Clock,
+    pub(super) cache: Cache,
+    pub(super) metrics: NotifyMetrics,
+    pub(super) templates: Arc<ArcSwap<Templates>>,
+    pub(super) actors: ActorClient,
+    pub(super) providers: Arc<ProviderPool>,
+    pub(super) suppression: Arc<SuppressionCache>,
+    pub(super) tracer: Option<Tracer>,
+    /// Cancelled at shutdown: no attempt is started afterwards.
+    pub(super) stop_delivery: CancellationToken,
+    pub(super) dispatch_state: Arc<DispatchState>,
+    /// The retention time of records.
+    pub(super) retention: Duration,
+}
+
+/// What the API uses of an open store.
+pub(super) struct ApiParts {
+    pub(super) store: Store,
+    pub(super) submissions: SubmissionQueue,
+    pub(super) reader: StatusReader,
+    pub(super) snapshot_cache: Arc<SnapshotCache>,
+}
+
+/// The tasks of the open store.
+pub(super) struct StoreTasks {
+    context: DispatchContext,
+    opened: Database,
+    batcher: StatusBatcher,
+    committer: GroupCommitter,
+    result_writer: ResultWriter,
+    maintenance: StoreMaintenance,
+}
+
+/// The running tasks.
+pub(super) struct RunningTasks {
+    delivery: DeliveryTasks,
+    rest: DrainedStore,
+}
+
+/// The store after its last result has been written.
+pub(super) struct DrainedStore {
+    background: JoinSet<()>,
+    stop: CancellationToken,
+    workers: Arc<WorkerRegistry>,
+    store: Store,
+    opened: Database,
+}
+
+/// Opens the database, migrates its tables and creates the partitions of the near future.
+///
+/// # Errors
+/// Exit code 69 if it is unavailable.
+pub(super) async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store), Exit> {
+    let opened = Database::open(&config.database, config.database_options()).await?;
+    let store = Store::open(&opened, config.queue.connections).await?;
+    let now = clock.now();
+    let retention_ms = i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX);
+    let keep_from = Timestamp(now.0 - retention_ms);
+    store.maintain(now, keep_from).await.map_err(unavailable)?;
+    Ok((opened, store))
+}
+
+// === impl SharedParts ===
+
+impl SharedParts {
+    /// Creates the tasks of the store, and registers a worker lease. Nothing is claimed
+    /// yet.
+    ///
+    /// # Errors
+    /// Exit code 69 if the store is unavailable.
+    pub(super) async fn build(
+        &self,
+        (opened, store): (Database, Store),
+        availability: Dependency,
+    ) -> Result<(ApiParts, StoreTasks), Exit> {
+        let clock = self.clock.clone();
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store)
+            .await
+            .map_err(unavailable)?;
+        let executor = AttemptExecutor {
+            templates: Arc::clone(&self.templates),
+            actors: self.actors.clone(),
+            store: store.clone(),
+            providers: Arc::clone(&self.providers),
+            suppression: Arc::clone(&self.suppression),
+            unverified: UnverifiedQuota::new(self.cache.clone(), clock.clone()),
+        };
+        let (completed, completed_jobs) = mpsc::unbounded_channel();
+        let runner = AttemptRunner::new(
+            executor,
+            clock.clone(),
+            Arc::clone(&workers),
+            completed,
+            self.stop_delivery.clone(),
+            self.tracer.clone(),
+        );
+        let context = DispatchContext {
+            snapshot_cache: SnapshotCache::new(clock.clone()),
+            sequence: Arc::new(OrderSequence::new(clock.clone())),
+            dispatch_state: Arc::clone(&self.dispatch_state),
+            metrics: self.metrics.clone(),
+            store,
+            clock,
+            workers,
+            runner,
+        };
+        let (submissions, committer) = SubmissionQueue::open(context.clone());
+        let (reader, batcher) =
+            StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
+        let maintenance = self.maintenance(&context, opened.clone(), availability);
+        let api = ApiParts {
+            store: context.store.clone(),
+            submissions,
+            reader,
+            snapshot_cache: Arc::clone(&context.snapshot_cache),
+        };
+        let tasks = StoreTasks {
+            result_writer: ResultWriter::new(&context, completed_jobs),
+            context,
+            opened,
+            batcher,
+            committer,
+            maintenance,
+        };
+        Ok((api, tasks))
+    }
+
+    fn maintenance(
+        &self,
+        context: &DispatchContext,
+        opened: Database,
+        availability: Dependency,
+    ) -> StoreMaintenance {
+        StoreMaintenance {
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            workers: Arc::clone(&context.workers),
+            suppression: Arc::clone(&self.suppression),
+            dispatch_state: Arc::clone(&context.dispatch_state),
+            metrics: context.metrics.clone(),
+            database: availability,
+            opened,
+            retention: self.retention,
+        }
+    }
+}
+
+// === impl StoreTasks ===
+
+impl StoreTasks {
+    /// Starts the tasks. Deliveries stop with `stop_delivery`, all others when the store is
+    /// closed.
+    pub(super) fn start(self, stop_delivery: &CancellationToken) -> RunningTasks {
+        let (stop, mut background) = (CancellationToken::new(), JoinSet::new());
+        let (context, mut dispatch_tasks) = (self.context, JoinSet::new());
+        background.spawn(self.maintenance.run(stop.clone()));
+        background.spawn(Arc::clone(&context.workers).run(stop.clone()));
+        let mover = DelayedRowMover {
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            dispatch_state: Arc::clone(&context.dispatch_state),
+        };
+        background.spawn(mover.run(stop_delivery.clone()));
+        for channel in Channel::ALL {
+            let dispatcher = Dispatcher::new(channel, &context);
+            dispatch_tasks.spawn(dispatcher.run(stop_delivery.clone()));
+        }
+        let publisher = start_publisher(&context, &mut background);
+        background.spawn(self.batcher.run());
+        RunningTasks {
+            delivery: DeliveryTasks {
+                workers: Arc::clone(&context.workers),
+                dispatch_tasks,
+                committer: tokio::spawn(self.committer.run()),
+                runner: context.runner,
+                result_writer: tokio::spawn(self.result_writer.run()),
+                publisher,
+            },
+            rest: DrainedStore {
+                background,
+                stop,
+                workers: context.workers,
+                store: context.store,
+                opened: self.opened,
+            },
+        }
+    }
+}
+
+/// Starts the exchange of wake-ups with other replicas, if the store is shared.
+fn start_publisher(
+    context: &DispatchContext,
+    background: &mut JoinSet<()>,
+) -> Option<Arc<WakeupPublisher>> {
+    let state = Arc::clone(&context.dispatch_state);
+    let publisher = Arc::new(WakeupPublisher::new(context.store.clone(), state)?);
+    background.spawn(Arc::clone(&publisher).listen());
+    background.spawn(Arc::clone(&publisher).run(Arc::clone(&context.workers)));
+    Some(publisher)
+}
+
+// === impl RunningTasks ===
+
+impl RunningTasks {
+    /// Waits, after requests and new attempts have been stopped, until the last result is written.
+    pub(super) async fn drain(self) -> DrainedStore {
+        self.delivery.wait().await;
+        self.rest
+    }
+}
+
+// === impl DrainedStore ===
+
+impl DrainedStore {
+    /// Stops the other tasks, retires the leases and closes the connections.
+    pub(super) async fn close(mut self) {
+        self.stop.cancel();
+        self.background.shutdown().await;
+        retire_workers(&self.workers, &self.store, &self.opened).await;
+    }
+}
