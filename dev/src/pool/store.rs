@@ -2,7 +2,6 @@
 
 mod attempts;
 mod codes;
-mod group_commit;
 mod groups;
 mod pools;
 mod schema;
@@ -13,13 +12,11 @@ mod users;
 pub(crate) use self::codes::{CodeCheck, CodeKey, CodeTimes};
 pub(crate) use self::groups::GroupRow;
 pub(crate) use self::sessions::{
-    ChallengeRow, RefreshSession, RotateToken, SessionOutcome, SessionWrite, StartSession,
-    TokenFamily,
+    ChallengeRow, RefreshSession, RotateToken, StartSession, TokenFamily,
 };
 pub(crate) use self::signing_keys::SigningKeyRow;
 pub(crate) use self::users::{Page, UserColumn, UserFilter};
 
-use self::group_commit::GroupCommitter;
 use postern_common::clock::Timestamp;
 use postern_common::database::{Database, Sqlite};
 use postern_common::exit::Exit;
@@ -28,7 +25,6 @@ use postern_common::exit::Exit;
 #[derive(Clone, Debug)]
 pub(crate) struct PoolStore {
     sqlite: Sqlite,
-    group_commit: GroupCommitter,
 }
 
 // === impl PoolStore ===
@@ -46,7 +42,6 @@ impl PoolStore {
         };
         database.migrate(&schema::MIGRATIONS).await?;
         Ok(Self {
-            group_commit: GroupCommitter::start(sqlite.clone()),
             sqlite: sqlite.clone(),
         })
     }

@@ -12,7 +12,7 @@ use super::{OperationCall, empty_response};
 use crate::pool::crypto::random;
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::AppClient;
-use crate::pool::store::{RefreshSession, RotateToken, SessionOutcome, SessionWrite};
+use crate::pool::store::{RefreshSession, RotateToken};
 use crate::pool::tokens::{self, TokenSubject};
 
 #[derive(Deserialize)]
@@ -74,14 +74,14 @@ pub(super) async fn get_tokens(
     let grace = Duration::from_secs(grace_s);
     let grace_start = Timestamp(now.0 - i64::try_from(grace.as_millis()).unwrap_or(0));
     let new_token = random::token()?;
-    let write = SessionWrite::RotateToken(RotateToken {
+    let rotation = RotateToken {
         old: random::digest(&[&request.refresh_token]),
         new: random::digest(&[&new_token]),
         client_id: client.id.clone(),
         now,
         grace_start,
-    });
-    let SessionOutcome::Rotated(found) = call.context.store.write_session(write).await? else {
+    };
+    let Some(found) = call.context.store.rotate_token(&rotation).await? else {
         return Err(rejection(call, &client, &request.refresh_token, grace_start).await?);
     };
     call.record_user(&found.user);

@@ -13,7 +13,7 @@ use crate::pool::context::PoolContext;
 use crate::pool::crypto::{PasswordMatch, VerifyOutcome, random};
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::{AppClient, User, UserPool, UserStatus};
-use crate::pool::store::{SessionOutcome, SessionWrite, StartSession, TokenFamily};
+use crate::pool::store::{StartSession, TokenFamily};
 use crate::pool::tokens::{self, TokenSubject};
 
 #[derive(Deserialize)]
@@ -225,7 +225,7 @@ pub(super) async fn start_session(
     let now = context.clock.now();
     let token = random::token()?;
     let (family, auth_time) = (Uuid::new_v4().to_string(), now.unix_seconds());
-    let write = SessionWrite::StartSession(StartSession {
+    let session = StartSession {
         pool_id: user.pool_id.clone(),
         username: user.username.clone(),
         password_version: user.password_version,
@@ -239,8 +239,8 @@ pub(super) async fn start_session(
             revoked_at: None,
         },
         hash: random::digest(&[&token]),
-    });
-    let SessionOutcome::Started { groups } = context.store.write_session(write).await? else {
+    };
+    let Some(groups) = context.store.start_session(&session).await? else {
         if let Some(lockout) = lockout {
             lockout.check(now).await?;
         }

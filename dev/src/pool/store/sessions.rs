@@ -6,7 +6,7 @@
 use postern_common::clock::Timestamp;
 use postern_common::from_row;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{FromRow, Row, SqliteConnection};
+use sqlx::{FromRow, Row};
 
 use super::PoolStore;
 use super::groups::RowPerGroup;
@@ -33,24 +33,6 @@ pub(crate) struct RefreshSession {
     pub(crate) groups: Vec<String>,
     /// Time of the token's first use, which rotates it if the client has rotation.
     pub(crate) rotated_at: Option<i64>,
-}
-
-/// The result of a write.
-#[derive(Clone, Debug)]
-pub(crate) enum SessionOutcome {
-    /// A new sign-in. `groups` are the user's groups by precedence, lowest number first.
-    Started { groups: Vec<String> },
-    /// A refreshed sign-in.
-    Rotated(Box<RefreshSession>),
-    /// A precondition no longer holds; nothing was written.
-    Rejected,
-}
-
-/// A write of a sign-in or a refresh.
-#[derive(Clone, Debug)]
-pub(crate) enum SessionWrite {
-    StartSession(StartSession),
-    RotateToken(RotateToken),
 }
 
 /// A new sign-in with its first refresh token. Written if the user is enabled and the password is
@@ -117,129 +99,55 @@ impl FromRow<'_, SqliteRow> for RefreshSession {
     }
 }
 
-/// Selects a sign-in and its user, one row for each group.
-macro_rules! sign_in_of {
-    ($from:literal) => {
+/// Selects the sign-in of a refresh token and its user, one row for each group by precedence,
+/// lowest number first.
+macro_rules! refresh_token {
+    ($hash:literal) => {
         concat!(
-            "f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*, g.name AS group_name FROM ",
-            $from,
-            " LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
-            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name"
+            "SELECT t.rotated_at, f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*,
+                g.name AS group_name FROM pool_refresh_token t JOIN pool_family f ON f.id = t.family
+            JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+            LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
+            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+            WHERE t.hash = ",
+            $hash,
+            " ORDER BY COALESCE(g.precedence, 2147483648), g.name"
         )
     };
 }
 
-/// Orders groups by precedence, lowest number first.
-macro_rules! by_precedence {
-    () => {
-        "ORDER BY COALESCE(g.precedence, 2147483648), g.name"
-    };
-}
+/// Starts a sign-in. Returns one row per group, at least one, if it succeeds.
+const START: &str =
+    "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
+        SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
+        WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 AND NOT EXISTS
+            (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND locked_until > $10);
+    INSERT INTO pool_refresh_token (hash, family) SELECT $7, $1 WHERE changes() = 1;
+    DELETE FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND EXISTS
+        (SELECT 1 FROM pool_family WHERE id = $1);
+    SELECT g.name FROM pool_family f
+        LEFT JOIN pool_membership m ON m.pool_id = f.pool_id AND m.username = f.username
+        LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+        WHERE f.id = $1 ORDER BY COALESCE(g.precedence, 2147483648), g.name";
 
-/// Starts a sign-in within a transaction. Returns one row per group, at least one, if it succeeds.
-macro_rules! start_statements {
-    () => {
-        "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
-            SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
-            WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 AND NOT EXISTS
-                (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND locked_until > $10);
-        INSERT INTO pool_refresh_token (hash, family) SELECT $7, $1 WHERE changes() = 1;
-        DELETE FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND EXISTS
-            (SELECT 1 FROM pool_family WHERE id = $1);
-        SELECT g.name FROM pool_family f
-            LEFT JOIN pool_membership m ON m.pool_id = f.pool_id AND m.username = f.username
-            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-            WHERE f.id = $1 ORDER BY COALESCE(g.precedence, 2147483648), g.name"
-    };
-}
-
-pub(super) const START: &str = start_statements!();
-/// The same statement with a transaction around it.
-pub(super) const START_WITH_TRANSACTION: &str =
-    concat!("BEGIN IMMEDIATE; ", start_statements!(), "; COMMIT");
-
-/// Performs several rotations, given as an array of `[old, new, client, now, grace start]`. Returns
-/// what [`PoolStore::refresh_token`] returns for each new token, with the index of its rotation,
-/// for those that succeeded. The array is the outer table of every join, so that each lookup uses
-/// an index whatever the statistics are.
-///
-/// An old token may occur twice if both rotations are within its grace period.
-pub(super) const ROTATE: &str = concat!(
-    "BEGIN IMMEDIATE;
-    INSERT INTO pool_refresh_token (hash, family) SELECT j.value ->> 1, t.family FROM json_each($1) j
-        CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 0 CROSS JOIN pool_family f ON f.id = t.family
-        CROSS JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
-        WHERE (t.rotated_at IS NULL OR t.rotated_at > j.value ->> 4) AND f.client_id = j.value ->> 2
-            AND f.revoked_at IS NULL AND f.expires_at > j.value ->> 3 AND u.enabled <> 0;
-    UPDATE pool_refresh_token INDEXED BY sqlite_autoindex_pool_refresh_token_1
-        SET rotated_at = (SELECT max(value ->> 3) FROM json_each($1))
-        WHERE rotated_at IS NULL AND hash IN (SELECT j.value ->> 0 FROM json_each($1) j
-            CROSS JOIN pool_refresh_token n ON n.hash = j.value ->> 1);
-    SELECT j.key AS place, t.rotated_at, ",
-    sign_in_of!(
-        "json_each($1) j CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 1
-        CROSS JOIN pool_family f ON f.id = t.family
-        CROSS JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
-    ),
-    " ",
-    by_precedence!(),
-    "; COMMIT"
+/// Rotates a token. Returns what [`PoolStore::refresh_token`] returns for the new token, if it
+/// succeeds.
+const ROTATE: &str = concat!(
+    "INSERT INTO pool_refresh_token (hash, family) SELECT $2, t.family FROM pool_refresh_token t
+        JOIN pool_family f ON f.id = t.family
+        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+        WHERE t.hash = $1 AND (t.rotated_at IS NULL OR t.rotated_at > $5) AND f.client_id = $3
+            AND f.revoked_at IS NULL AND f.expires_at > $4 AND u.enabled <> 0;
+    UPDATE pool_refresh_token SET rotated_at = $4
+        WHERE hash = $1 AND rotated_at IS NULL AND changes() = 1;
+    ",
+    refresh_token!("$2")
 );
-
-impl SessionOutcome {
-    /// Converts the rows of a statement that starts a sign-in.
-    fn started(rows: Vec<Option<String>>) -> Self {
-        if rows.is_empty() {
-            Self::Rejected
-        } else {
-            Self::Started {
-                groups: rows.into_iter().flatten().collect(),
-            }
-        }
-    }
-
-    /// Converts the rows of a statement that rotates a token.
-    pub(super) fn rotated(rows: Vec<RowPerGroup<RefreshSession>>) -> Self {
-        RefreshSession::combine(rows).map_or(Self::Rejected, |found| Self::Rotated(Box::new(found)))
-    }
-}
 
 impl RefreshSession {
     fn combine(rows: Vec<RowPerGroup<Self>>) -> Option<Self> {
         RowPerGroup::combine(rows).map(|(found, groups)| Self { groups, ..found })
     }
-}
-
-/// Executes a statement that starts a sign-in.
-pub(super) async fn start_session(
-    connection: &mut SqliteConnection,
-    sql: &'static str,
-    session: &StartSession,
-) -> Result<SessionOutcome, sqlx::Error> {
-    let StartSession {
-        pool_id,
-        username,
-        password_version,
-        attempts,
-        now,
-        family,
-        hash,
-    } = session;
-    let query = sqlx::query_scalar(sql).bind(&family.family).bind(pool_id);
-    let query = query
-        .bind(&family.client_id)
-        .bind(username)
-        .bind(family.auth_time);
-    let query = query
-        .bind(family.expires_at)
-        .bind(hash)
-        .bind(password_version);
-    let rows = query
-        .bind(attempts)
-        .bind(now.0)
-        .fetch_all(connection)
-        .await?;
-    Ok(SessionOutcome::started(rows))
 }
 
 impl PoolStore {
@@ -248,28 +156,62 @@ impl PoolStore {
         &self,
         hash: &str,
     ) -> Result<Option<RefreshSession>, sqlx::Error> {
-        const SQL: &str = concat!(
-            "SELECT t.rotated_at, ",
-            sign_in_of!(
-                "pool_refresh_token t JOIN pool_family f ON f.id = t.family
-                JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
-            ),
-            " WHERE t.hash = $1 ",
-            by_precedence!()
-        );
-        let rows = sqlx::query_as(SQL)
+        let rows = sqlx::query_as(refresh_token!("$1"))
             .bind(hash)
             .fetch_all(&self.sqlite.readers)
             .await?;
         Ok(RefreshSession::combine(rows))
     }
 
-    /// Starts or refreshes a sign-in. Returns after the commit.
-    pub(crate) async fn write_session(
+    /// Starts a sign-in. Returns the names of the user's groups by precedence, lowest number first,
+    /// or `None` if a precondition no longer holds.
+    pub(crate) async fn start_session(
         &self,
-        write: SessionWrite,
-    ) -> Result<SessionOutcome, sqlx::Error> {
-        self.group_commit.write(write).await
+        session: &StartSession,
+    ) -> Result<Option<Vec<String>>, sqlx::Error> {
+        let StartSession {
+            pool_id,
+            username,
+            password_version,
+            attempts,
+            now,
+            family,
+            hash,
+        } = session;
+        let query = sqlx::query_scalar(START).bind(&family.family).bind(pool_id);
+        let query = query
+            .bind(&family.client_id)
+            .bind(username)
+            .bind(family.auth_time);
+        let query = query
+            .bind(family.expires_at)
+            .bind(hash)
+            .bind(password_version);
+        let query = query.bind(attempts).bind(now.0);
+        let mut transaction = self.sqlite.begin().await?;
+        let rows: Vec<Option<String>> = query.fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok((!rows.is_empty()).then(|| rows.into_iter().flatten().collect()))
+    }
+
+    /// Rotates a refresh token. Returns `None` if a precondition does not hold.
+    pub(crate) async fn rotate_token(
+        &self,
+        rotation: &RotateToken,
+    ) -> Result<Option<RefreshSession>, sqlx::Error> {
+        let RotateToken {
+            old,
+            new,
+            client_id,
+            now,
+            grace_start,
+        } = rotation;
+        let query = sqlx::query_as(ROTATE).bind(old).bind(new).bind(client_id);
+        let query = query.bind(now.0).bind(grace_start.0);
+        let mut transaction = self.sqlite.begin().await?;
+        let rows = query.fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(RefreshSession::combine(rows))
     }
 
     pub(crate) async fn revoke_family(
@@ -349,3 +291,6 @@ impl PoolStore {
             .map(|done| done.rows_affected() == 1)
     }
 }
+
+#[cfg(test)]
+mod tests;
