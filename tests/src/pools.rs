@@ -42,7 +42,6 @@ impl Pools {
         config.hashing = HashingSettings {
             memory_kib: 8 << 10,
             passes: 1,
-            ..HashingSettings::default()
         };
         let app = Box::pin(App::build(config, Clock::system()))
             .await

@@ -40,7 +40,6 @@ impl Postern {
         let hashing = HashingSettings {
             memory_kib: 8 << 10,
             passes: 1,
-            ..HashingSettings::default()
         };
         let options = Options {
             hashing,

@@ -1,7 +1,6 @@
 //! Assembles the server, serves it, and runs its periodic maintenance.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -133,7 +132,7 @@ async fn build_context(
         directory: PoolDirectory::load(&store).await?,
         keys: SigningKeys::load(&store, config.key_period).await?,
         store,
-        hasher: PasswordHasher::start(config.hashing)?,
+        hasher: PasswordHasher::new(config.hashing)?,
         delivery: config.code_delivery.clone(),
         issuer_base: config.issuer_base.clone(),
         region: config.region.clone(),
@@ -180,7 +179,6 @@ async fn maintain(context: Arc<PoolContext>, shutdown: CancellationToken) {
 async fn run_maintenance(context: &PoolContext) -> Result<(), ApiError> {
     rotate_keys(context).await?;
     let rows = context.store.delete_expired(context.clock.now()).await?;
-    let hashes = context.hasher.hash_counter().load(Ordering::Relaxed);
-    tracing::debug!(rows, hashes, "expired rows deleted");
+    tracing::debug!(rows, "expired rows deleted");
     Ok(())
 }

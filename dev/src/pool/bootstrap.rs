@@ -225,7 +225,7 @@ async fn ensure_accounts(
         }
         let is_new = existing.is_none();
         let mut user = existing.map_or_else(|| new_user(context, &pool, name), Ok)?;
-        user.password = Some(context.hasher.hash_random(&password.as_str().into())?);
+        user.password = Some(context.hasher.hash(&password.as_str().into()).await?);
         user.status = UserStatus::Confirmed;
         if is_new {
             user.attributes

@@ -8,5 +8,5 @@ pub(crate) mod random;
 mod signing_keys;
 
 pub use self::password_hasher::HashingSettings;
-pub(crate) use self::password_hasher::{PasswordHasher, PasswordMatch, VerifyOutcome};
+pub(crate) use self::password_hasher::PasswordHasher;
 pub(crate) use self::signing_keys::SigningKeys;

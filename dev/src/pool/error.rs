@@ -32,7 +32,6 @@ pub(crate) enum ExceptionKind {
     ResourceNotFound,
     Serialization,
     ServiceUnavailable,
-    TooManyRequests,
     UnknownOperation,
     UnrecognizedClient,
     UnsupportedTokenType,
@@ -64,7 +63,6 @@ impl ExceptionKind {
             Self::ResourceNotFound => "ResourceNotFoundException",
             Self::Serialization => "SerializationException",
             Self::ServiceUnavailable => "ServiceUnavailableException",
-            Self::TooManyRequests => "TooManyRequestsException",
             Self::UnknownOperation => "UnknownOperationException",
             Self::UnrecognizedClient => "UnrecognizedClientException",
             Self::UnsupportedTokenType => "UnsupportedTokenTypeException",
@@ -94,7 +92,6 @@ impl ExceptionKind {
             | Self::RefreshTokenReuse
             | Self::ResourceNotFound
             | Self::Serialization
-            | Self::TooManyRequests
             | Self::UnknownOperation
             | Self::UnrecognizedClient
             | Self::UnsupportedTokenType

@@ -8,7 +8,6 @@ use super::codes::{CodeBinding, delivery_details};
 use super::lockout::SignInLockout;
 use super::{OperationCall, empty_response};
 use crate::pool::code_delivery::CodePurpose;
-use crate::pool::crypto::PasswordMatch;
 use crate::pool::error::ApiError;
 use crate::pool::model::{User, UserPool, UserStatus};
 use crate::pool::tokens;
@@ -153,11 +152,11 @@ pub(super) async fn change(
     let lockout = SignInLockout::for_user(&context.store, &user);
     lockout.check(context.clock.now()).await?;
     let previous = Secret::new(request.previous_password);
-    let verified = context
+    let is_match = context
         .hasher
         .verify(&previous, user.password.as_deref())
         .await?;
-    if verified.outcome == PasswordMatch::Mismatch {
+    if !is_match {
         lockout.record_failure(context.clock.now()).await?;
         return Err(ApiError::wrong_password());
     }

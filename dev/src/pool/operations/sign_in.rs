@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::lockout::SignInLockout;
 use super::{OperationCall, challenges, refresh};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::{PasswordMatch, VerifyOutcome, random};
+use crate::pool::crypto::random;
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::{AppClient, User, UserPool, UserStatus};
 use crate::pool::store::{StartSession, TokenFamily};
@@ -130,27 +130,10 @@ async fn password_auth(
         .user
         .as_ref()
         .and_then(|user| user.password.as_deref());
-    let verified = call.context.hasher.verify(&password, stored).await?;
-    match (verified, candidate.user) {
-        (
-            VerifyOutcome {
-                outcome: PasswordMatch::Match,
-                rehashed,
-            },
-            Some(user),
-        ) => {
-            if let Some(hash) = rehashed {
-                call.context.store.rehash(&user, &hash).await?;
-            }
-            complete_password_auth(call, client, &user).await
-        }
-        (
-            VerifyOutcome {
-                outcome: PasswordMatch::Match | PasswordMatch::Mismatch,
-                ..
-            },
-            found,
-        ) => Err(record_mismatch(call.context, client, pool, entered, found.as_ref()).await?),
+    let is_match = call.context.hasher.verify(&password, stored).await?;
+    match candidate.user {
+        Some(user) if is_match => complete_password_auth(call, client, &user).await,
+        found => Err(record_mismatch(call.context, client, pool, entered, found.as_ref()).await?),
     }
 }
 

@@ -114,7 +114,7 @@ const ROTATED_TOKEN_INDEX: &str = "
 CREATE INDEX pool_refresh_token_rotated ON pool_refresh_token (rotated_at) WHERE rotated_at IS NOT NULL;
 ";
 
-/// Distinguishes a changed password from a rehashed one.
+/// Counts the changes of a password.
 const PASSWORD_VERSION: &str = "
 ALTER TABLE pool_user ADD COLUMN password_version BIGINT NOT NULL DEFAULT 0;
 ";

@@ -190,22 +190,6 @@ impl PoolStore {
             .map(drop)
     }
 
-    /// Replaces a password hash by one of the same password at the current cost, unless the
-    /// password was changed in the meantime.
-    pub(crate) async fn rehash(&self, user: &User, hash: &str) -> Result<(), sqlx::Error> {
-        const SQL: &str = "UPDATE pool_user SET password = $4
-            WHERE pool_id = $1 AND username = $2 AND password = $3";
-        let query = sqlx::query(SQL)
-            .bind(&user.pool_id)
-            .bind(&user.username)
-            .bind(&user.password);
-        query
-            .bind(hash)
-            .execute(&self.sqlite.writer)
-            .await
-            .map(drop)
-    }
-
     /// Enables the user, or disables it and revokes all its sign-ins.
     pub(crate) async fn set_enabled(
         &self,

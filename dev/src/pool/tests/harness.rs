@@ -23,8 +23,6 @@ pub(super) const PASSWORD: &str = "Correct-Horse-9";
 pub(super) const LOW_COST_HASHING: HashingSettings = HashingSettings {
     memory_kib: 256,
     passes: 1,
-    threads: 2,
-    queue: 64,
 };
 
 /// A running server with a manual clock, and clients of it.

@@ -1,7 +1,6 @@
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, RunningServer, start, start_with_config};
-use crate::pool::HashingSettings;
+use super::harness::{EMAIL, PASSWORD, RunningServer, start};
 
 const WRONG_PASSWORD_ERROR: &str = "NotAuthorizedException: Incorrect username or password.";
 const LOCKED_ERROR: &str = "NotAuthorizedException: Password attempts exceeded";
@@ -73,44 +72,6 @@ async fn refresh_token_works_during_lockout() {
     call.send()
         .await
         .expect("failures of another name are not counted");
-}
-
-#[tokio::test]
-async fn sign_in_beyond_queue_is_rejected_before_hashing() {
-    let slow = HashingSettings {
-        memory_kib: 32 << 10,
-        passes: 2,
-        threads: 1,
-        queue: 2,
-    };
-    let pool = std::sync::Arc::new(start_with_config(|config| config.hashing = slow).await);
-    pool.register(EMAIL, PASSWORD).await;
-    let client_id = pool.actor().client_id.clone();
-    let hash = pool.actor().secret_hash(EMAIL).expect("a secret");
-    let body = serde_json::json!({
-        "AuthFlow": "USER_PASSWORD_AUTH",
-        "ClientId": client_id,
-        "AuthParameters": {"USERNAME": EMAIL, "PASSWORD": PASSWORD, "SECRET_HASH": hash},
-    });
-    let body: &'static str = Box::leak(body.to_string().into_boxed_str());
-    let calls: Vec<_> = (0..20)
-        .map(|_| {
-            let pool = std::sync::Arc::clone(&pool);
-            tokio::spawn(async move { pool.raw("InitiateAuth", body).await })
-        })
-        .collect();
-    let mut refused = 0;
-    for call in calls {
-        let answer = call.await.expect("no panic");
-        if answer.status() == 400 {
-            assert_eq!(
-                answer.headers()["x-amzn-errortype"],
-                "TooManyRequestsException"
-            );
-            refused += 1;
-        }
-    }
-    assert!(refused >= 10, "{refused} of 20 refused");
 }
 
 #[tokio::test]

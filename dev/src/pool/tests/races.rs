@@ -101,20 +101,6 @@ async fn concurrent_challenge_responses_succeed_once() {
 }
 
 #[tokio::test]
-async fn concurrent_first_service_sign_ins_succeed() {
-    let pool = start().await;
-    // Each sign-in replaces the low-cost hash.
-    let password = pool.account("notify");
-    let attempts = (0..8).map(|_| pool.initiate(pool.service(), "notify", password.expose()));
-    for outcome in join_all(attempts).await {
-        outcome.expect("signed in");
-    }
-    pool.initiate(pool.service(), "notify", password.expose())
-        .await
-        .expect("the new hash is right");
-}
-
-#[tokio::test]
 async fn password_reset_revokes_concurrent_sign_ins() {
     let mut pool = start().await;
     pool.register(EMAIL, PASSWORD).await;

@@ -14,7 +14,6 @@ fn options(folder: &tempfile::TempDir) -> Options {
     let hashing = HashingSettings {
         memory_kib: 1 << 10,
         passes: 1,
-        ..HashingSettings::default()
     };
     Options {
         hashing,
