@@ -137,15 +137,6 @@ impl DevelopmentServices {
         Arc::clone(&self.mailbox)
     }
 
-    /// Returns a future that resolves when the pools have signing keys. A first start creates them
-    /// in the background.
-    ///
-    /// # Errors
-    /// The future fails with status 69 if keys cannot be generated or stored.
-    pub fn wait_for_keys(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
-        self.identity_pool.wait_for_keys()
-    }
-
     /// Returns the ids and secrets of the pools.
     #[must_use]
     pub fn provisioned(&self) -> &ProvisionedPools {

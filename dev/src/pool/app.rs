@@ -19,7 +19,7 @@ use crate::pool::error::ApiError;
 use crate::pool::store::PoolStore;
 use crate::pool::wire::{self, WireState};
 
-/// Interval of key rotation and of the deletion of expired rows.
+/// Interval of the deletion of expired rows.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time for which a shutdown waits for calls in flight.
@@ -43,8 +43,7 @@ impl std::fmt::Debug for App {
 // === impl App ===
 
 impl App {
-    /// Opens the store and provisions what is missing. Signing keys of a first start are created in
-    /// the background.
+    /// Opens the store and provisions what is missing.
     ///
     /// # Errors
     /// Exits with status 64 for a database URL of an unsupported scheme, and with 69 if the store
@@ -61,7 +60,6 @@ impl App {
             .map_err(|error| startup_error(&error))?;
         let provisioned = bootstrap::run(&context, &config).await?;
         let context = Arc::new(context);
-        tokio::spawn(create_first_keys(Arc::clone(&context)));
         Ok(Self {
             context,
             provisioned,
@@ -78,22 +76,6 @@ impl App {
     #[cfg(test)]
     pub(crate) fn hash_counter(&self) -> Arc<std::sync::atomic::AtomicU64> {
         self.context.hasher.hash_counter()
-    }
-
-    /// Returns a future that resolves when every pool has signing keys: at once, except during a
-    /// first start.
-    ///
-    /// # Errors
-    /// Exits with status 69 if the keys are not ready within ten seconds; the log has the cause.
-    pub fn wait_for_keys(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
-        let context = Arc::clone(&self.context);
-        async move {
-            context
-                .keys
-                .wait_until_ready()
-                .await
-                .map_err(|error| startup_error(&error))
-        }
     }
 
     /// Serves the API, the JWK sets, and OpenID Connect discovery until `shutdown` is cancelled and
@@ -127,10 +109,11 @@ async fn build_context(
     clock: Clock,
     store: PoolStore,
 ) -> Result<PoolContext, ApiError> {
+    let directory = PoolDirectory::load(&store).await?;
     Ok(PoolContext {
         clock,
-        directory: PoolDirectory::load(&store).await?,
-        keys: SigningKeys::load(&store, config.key_period).await?,
+        keys: SigningKeys::load(&store, &directory.pool_ids()).await?,
+        directory,
         store,
         hasher: PasswordHasher::new(config.hashing)?,
         delivery: config.code_delivery.clone(),
@@ -143,26 +126,7 @@ fn startup_error(error: &ApiError) -> Exit {
     Exit::unavailable(format!("identity pool: cannot start: {}", error.message()))
 }
 
-/// Creates the keys of a first start, and those that became due while the server was stopped. Runs
-/// in the background because it takes seconds; calls that need a key wait for it.
-async fn create_first_keys(context: Arc<PoolContext>) {
-    if let Err(error) = rotate_keys(&context).await {
-        tracing::error!(error = error.message(), "signing key creation failed");
-    }
-}
-
-async fn rotate_keys(context: &PoolContext) -> Result<(), ApiError> {
-    context
-        .keys
-        .rotate(
-            &context.store,
-            &context.directory.pool_ids(),
-            context.clock.now(),
-        )
-        .await
-}
-
-/// Rotates keys and deletes expired rows until shutdown. A failed round is retried after
+/// Deletes expired rows until shutdown. A failed round is retried after
 /// [`MAINTENANCE_INTERVAL`].
 async fn maintain(context: Arc<PoolContext>, shutdown: CancellationToken) {
     loop {
@@ -170,15 +134,9 @@ async fn maintain(context: Arc<PoolContext>, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
         }
-        if let Err(error) = run_maintenance(&context).await {
-            tracing::warn!(error = error.message(), "identity pool maintenance failed");
+        match context.store.delete_expired(context.clock.now()).await {
+            Ok(rows) => tracing::debug!(rows, "expired rows deleted"),
+            Err(error) => tracing::warn!(%error, "identity pool maintenance failed"),
         }
     }
-}
-
-async fn run_maintenance(context: &PoolContext) -> Result<(), ApiError> {
-    rotate_keys(context).await?;
-    let rows = context.store.delete_expired(context.clock.now()).await?;
-    tracing::debug!(rows, "expired rows deleted");
-    Ok(())
 }

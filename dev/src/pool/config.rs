@@ -24,9 +24,6 @@ pub struct Config {
     pub region: String,
     /// Cost and concurrency of password hashing.
     pub hashing: HashingSettings,
-    /// Time for which a signing key signs. Default 90 days. The next key is published one period in
-    /// advance.
-    pub key_period: Duration,
     /// Time for which clients may cache JWK sets and discovery documents. Default 5 minutes.
     pub key_max_age: Duration,
     /// Delivery of one-time codes. Default [`CodeDelivery::Log`].
@@ -60,7 +57,6 @@ impl Config {
             issuer_base,
             region: "us-west-2".to_owned(),
             hashing: HashingSettings::default(),
-            key_period: Duration::from_secs(90 * 86_400),
             key_max_age: Duration::from_secs(300),
             code_delivery: CodeDelivery::Log,
             service_accounts: ["auth", "notify", "actor", "document"]

@@ -14,7 +14,6 @@ pub(crate) use self::groups::GroupRow;
 pub(crate) use self::sessions::{
     ChallengeRow, RefreshSession, RotateToken, StartSession, TokenFamily,
 };
-pub(crate) use self::signing_keys::SigningKeyRow;
 pub(crate) use self::users::{Page, UserColumn, UserFilter};
 
 use postern_common::clock::Timestamp;

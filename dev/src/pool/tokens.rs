@@ -38,13 +38,12 @@ pub(crate) struct AccessTokenClaims {
 }
 
 /// Signs an access and an ID token. Returns the `AuthenticationResultType` without a refresh token.
-pub(crate) async fn issue_tokens(
+pub(crate) fn issue_tokens(
     context: &PoolContext,
     subject: &TokenSubject<'_>,
 ) -> Result<Value, ApiError> {
     let now = context.clock.now();
-    context.keys.wait_until_ready().await?;
-    let key = context.keys.current(&subject.client.pool_id, now)?;
+    let key = context.keys.key(&subject.client.pool_id)?;
     let settings = &subject.client.settings;
     let issuer = context.issuer(&subject.client.pool_id);
     let common = common_claims(subject, &issuer, now);
@@ -135,11 +134,7 @@ pub(crate) async fn verify(
         .ok()
         .and_then(|header| header.kid)
         .ok_or_else(invalid)?;
-    let pools = context.directory.pool_ids();
-    let found = pools
-        .into_iter()
-        .find_map(|pool| Some((context.keys.find(&pool, &kid)?, pool)));
-    let (key, pool_id) = found.ok_or_else(invalid)?;
+    let (pool_id, key) = context.keys.find(&kid).ok_or_else(invalid)?;
     let mut validation = Validation::new(Algorithm::RS256);
     // Expiry is checked below, against the server's clock.
     validation.validate_exp = false;

@@ -101,7 +101,6 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     let console_link = console::link(addresses.console, &console.create_link()?);
     environment.write(folder.path())?;
     let mailbox = development.mailbox();
-    let keys_ready = development.wait_for_keys();
     let (mut front, mut middle, mut back) = (
         ShutdownStage::default(),
         ShutdownStage::default(),
@@ -112,7 +111,6 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     }
     services.run(sockets.services, &mut front, &mut middle);
     front.spawn("console", console.run(sockets.console, front.shutdown()));
-    keys_ready.await?;
     let stages = vec![front, middle, back];
     let running = Running::new(addresses, environment, mailbox, stages, folder);
     Ok(running.with_console_link(console_link))

@@ -51,7 +51,7 @@ pub(super) async fn refresh_token_auth(
         parameters.get("SECRET_HASH").map(String::as_str),
         &found.user.username,
     )?;
-    let result = issue_tokens(call, client, &found).await?;
+    let result = issue_tokens(call, client, &found)?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn get_tokens(
     client.check_secret(request.client_secret.as_deref())?;
     let Some(grace_s) = client.settings.rotation_grace_s else {
         let found = find_active(call, &client, &request.refresh_token).await?;
-        let result = issue_tokens(call, &client, &found).await?;
+        let result = issue_tokens(call, &client, &found)?;
         return Ok(json!({"AuthenticationResult": result}));
     };
     let now = call.context.clock.now();
@@ -85,7 +85,7 @@ pub(super) async fn get_tokens(
         return Err(rejection(call, &client, &request.refresh_token, grace_start).await?);
     };
     call.record_user(&found.user);
-    let mut result = issue_tokens(call, &client, &found).await?;
+    let mut result = issue_tokens(call, &client, &found)?;
     result["RefreshToken"] = new_token.into();
     Ok(json!({"AuthenticationResult": result}))
 }
@@ -183,7 +183,7 @@ async fn find_active(
     }
 }
 
-async fn issue_tokens(
+fn issue_tokens(
     call: &OperationCall<'_>,
     client: &AppClient,
     found: &RefreshSession,
@@ -201,5 +201,5 @@ async fn issue_tokens(
         family: &family.family,
         auth_time: family.auth_time,
     };
-    tokens::issue_tokens(call.context, &subject).await
+    tokens::issue_tokens(call.context, &subject)
 }

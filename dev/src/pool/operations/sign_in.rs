@@ -236,7 +236,7 @@ pub(super) async fn start_session(
         family: &family,
         auth_time,
     };
-    let mut result = tokens::issue_tokens(context, &subject).await?;
+    let mut result = tokens::issue_tokens(context, &subject)?;
     result["RefreshToken"] = token.into();
     Ok(result)
 }

@@ -81,18 +81,11 @@ pub(super) async fn create(
     };
     apply_settings(&mut settings, &request.settings)?;
     let pool = create_pool(call.context, request.pool_name, settings).await?;
-    // Wait for the keys of the first start, which are created in one batch.
-    call.context.keys.wait_until_ready().await?;
-    let now = call.context.clock.now();
-    call.context
-        .keys
-        .rotate(&call.context.store, std::slice::from_ref(&pool.id), now)
-        .await?;
     let described = to_user_pool_type(call.context, &pool).await?;
     Ok(json!({"UserPool": described}))
 }
 
-/// Creates a pool. Its signing keys are created by the next rotation.
+/// Creates a pool with its signing key.
 pub(crate) async fn create_pool(
     context: &PoolContext,
     name: String,
@@ -111,6 +104,7 @@ pub(crate) async fn create_pool(
         .directory
         .put_pool(&context.store, pool.clone())
         .await?;
+    context.keys.add_pool(&context.store, &pool.id).await?;
     Ok(pool)
 }
 

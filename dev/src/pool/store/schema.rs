@@ -97,12 +97,9 @@ CREATE TABLE pool_attempt (
     PRIMARY KEY (pool_id, name)
 );
 CREATE TABLE pool_key (
-    kid TEXT PRIMARY KEY,
-    pool_id TEXT NOT NULL REFERENCES pool_pool (id) ON DELETE CASCADE,
-    der TEXT NOT NULL,
-    signs_from BIGINT NOT NULL
+    pool_id TEXT PRIMARY KEY REFERENCES pool_pool (id) ON DELETE CASCADE,
+    der TEXT NOT NULL
 );
-CREATE UNIQUE INDEX pool_key_turn ON pool_key (pool_id, signs_from);
 CREATE TABLE pool_setting (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL

@@ -24,11 +24,10 @@ pub(super) async fn pool_keys(
         .directory
         .pool(&pool)
         .map_err(|_| Problem::new(Code::NotFound))?;
-    wait_for_keys(&state).await?;
     Ok(cacheable_response(
         &state,
         &headers,
-        &state.context.keys.to_jwks([&pool]),
+        &state.context.keys.to_jwks(Some(&pool)),
     ))
 }
 
@@ -36,26 +35,8 @@ pub(super) async fn pool_keys(
 pub(super) async fn all_pool_keys(
     State(state): State<Arc<WireState>>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
-    wait_for_keys(&state).await?;
-    Ok(cacheable_response(
-        &state,
-        &headers,
-        &state
-            .context
-            .keys
-            .to_jwks(&state.context.directory.pool_ids()),
-    ))
-}
-
-/// Waits for the keys of a first start: clients would cache an empty set.
-async fn wait_for_keys(state: &WireState) -> Result<(), Problem> {
-    state
-        .context
-        .keys
-        .wait_until_ready()
-        .await
-        .map_err(|_| Problem::new(Code::Internal))
+) -> Response {
+    cacheable_response(&state, &headers, &state.context.keys.to_jwks(None))
 }
 
 pub(super) async fn pool_configuration(
