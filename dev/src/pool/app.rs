@@ -88,7 +88,7 @@ impl App {
         };
         let wire = WireState {
             context: Arc::clone(&self.context),
-            access_key: bootstrap::access_key(&self.provisioned),
+            access_key_id: self.provisioned.access_key_id.clone(),
             max_age_s: self.key_max_age.as_secs(),
             default_pool: self.provisioned.actor.pool_id.clone(),
         };

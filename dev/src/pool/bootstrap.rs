@@ -17,7 +17,6 @@ use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
 use crate::pool::model::{AppClient, ClientSettings, PoolSettings, UserPool, UserStatus};
 use crate::pool::operations::{create_client, create_pool, new_user};
-use crate::pool::wire::AccessKey;
 
 /// Ids and secrets with which other processes use the pools.
 #[derive(Clone, Debug)]
@@ -241,14 +240,6 @@ async fn ensure_accounts(
         context.store.set_setting(&key, &fingerprint).await?;
     }
     Ok(())
-}
-
-/// Returns the access key that signs administrative calls.
-pub(crate) fn access_key(provisioned: &ProvisionedPools) -> AccessKey {
-    AccessKey {
-        id: provisioned.access_key_id.clone(),
-        secret: provisioned.secret_access_key.clone(),
-    }
 }
 
 /// Reads the credentials file, adds what is missing, and writes it if anything was added. The file

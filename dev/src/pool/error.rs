@@ -23,7 +23,6 @@ pub(crate) enum ExceptionKind {
     InternalError,
     InvalidParameter,
     InvalidPassword,
-    InvalidSignature,
     LimitExceeded,
     MissingAuthenticationToken,
     NotAuthorized,
@@ -54,7 +53,6 @@ impl ExceptionKind {
             Self::InternalError => "InternalErrorException",
             Self::InvalidParameter => "InvalidParameterException",
             Self::InvalidPassword => "InvalidPasswordException",
-            Self::InvalidSignature => "InvalidSignatureException",
             Self::LimitExceeded => "LimitExceededException",
             Self::MissingAuthenticationToken => "MissingAuthenticationTokenException",
             Self::NotAuthorized => "NotAuthorizedException",
@@ -84,7 +82,6 @@ impl ExceptionKind {
             | Self::IncompleteSignature
             | Self::InvalidParameter
             | Self::InvalidPassword
-            | Self::InvalidSignature
             | Self::LimitExceeded
             | Self::MissingAuthenticationToken
             | Self::NotAuthorized

@@ -303,7 +303,7 @@ def a_password_that_an_administrator_set_works_at_once(target):
 
 
 def administration_is_signed(target):
-    with expect_refusal("InvalidSignatureException"):
+    with expect_refusal("UnrecognizedClientException"):
         target.stranger.list_users(UserPoolId=target.pool_id)
 
 

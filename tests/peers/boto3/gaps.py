@@ -22,7 +22,7 @@ MOTO = {
     "custom_attributes_stand_in_the_id_token_of_clients_that_may_read_them": "ReadAttributes are not applied",
     "nobody_writes_what_its_client_may_not": "WriteAttributes are not applied",
     "an_unknown_address_gets_a_code_as_well_as_anyone_can_tell": "ConfirmForgotPassword tells an unknown user",
-    "administration_is_signed": "signatures are not verified",
+    "administration_is_signed": "access keys are not checked",
     "what_is_missing_is_an_invalid_parameter": "the user is looked up before the parameters are checked",
     "lifetimes_are_the_clients": "AccessTokenValidity is kept and not applied",
 }
@@ -53,7 +53,7 @@ COGNITO_LOCAL = {
     "users_are_listed_by_page_and_filter": "ListUsers has no pages",
     "an_unknown_address_gets_a_code_as_well_as_anyone_can_tell": "ForgotPassword tells an unknown user",
     "a_password_that_an_administrator_set_works_at_once": "a wrong password has an exception of its own",
-    "administration_is_signed": "signatures are not verified",
+    "administration_is_signed": "access keys are not checked",
     "what_is_missing_is_an_invalid_parameter": "a missing parameter is a wrong password",
     "lifetimes_are_the_clients": "the answer has no ExpiresIn",
 }

@@ -54,7 +54,7 @@ class Target:
     def __init__(self, endpoint, key_id, secret):
         self.endpoint = endpoint
         self.admin = connect(endpoint, key_id, secret)
-        self.stranger = connect(endpoint, key_id, "not the secret")
+        self.stranger = connect(endpoint, "AKIDSTRANGE", secret)
         self.anonymous = connect(endpoint, None, None)
         pool = self.admin.create_user_pool(
             PoolName="conformance",

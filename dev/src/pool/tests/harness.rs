@@ -1,4 +1,3 @@
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
@@ -7,7 +6,6 @@ use aws_sdk_cognitoidentityprovider::operation::get_user::GetUserOutput;
 use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
 use aws_sdk_cognitoidentityprovider::operation::respond_to_auth_challenge::RespondToAuthChallengeOutput;
 use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, AuthenticationResultType};
-use aws_smithy_async::time::{SharedTimeSource, TimeSource};
 use postern_common::config::{self, Env};
 use postern_common::database::testing::{self, TestDatabase};
 use postern_common::identity::{AwsCredentials, IdentityConfig, Pool};
@@ -97,9 +95,6 @@ async fn run(
     let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
         .expect("complete variables");
     let admin = identity.client(Some(administrator(&provisioned))).await;
-    // The administrator's requests are signed with the time of the manual clock.
-    let time = SharedTimeSource::new(ManualTimeSource(clock.clone()));
-    let admin = Client::from_conf(admin.config().to_builder().time_source(time).build());
     let shutdown = CancellationToken::new();
     let served = tokio::spawn(app.run(listener, shutdown.clone()));
     RunningServer {
@@ -124,16 +119,6 @@ pub(super) fn administrator(provisioned: &ProvisionedPools) -> AwsCredentials {
         access_key_id: provisioned.access_key_id.clone(),
         secret_access_key: provisioned.secret_access_key.clone(),
         session_token: None,
-    }
-}
-
-#[derive(Debug)]
-struct ManualTimeSource(Clock);
-
-impl TimeSource for ManualTimeSource {
-    fn now(&self) -> std::time::SystemTime {
-        let millis = u64::try_from(self.0.now().0).expect("after 1970");
-        std::time::UNIX_EPOCH + Duration::from_millis(millis)
     }
 }
 
