@@ -191,13 +191,12 @@ impl Config {
         let access_log = root
             .section("access_log", AccessLogConfig::read)
             .unwrap_or_default();
-        let tracing = read_tracing(root, env);
+        let tracing = TracingConfig::read_optional(root, env);
         let dns = root.section("dns", DnsConfig::read).unwrap_or_default();
         let upstreams = root.section("upstream", |section| {
             Some(section.entries(UpstreamConfig::read))
         });
         let upstreams = upstreams.unwrap_or_default();
-        root.renamed("cors", "[defaults.cors]");
         // The loader has read the files.
         let _patterns = root.list("include", |field| field.text(1..=4096));
         let routes = route::read_all(root, &upstreams, &defaults, has_store);
@@ -271,11 +270,6 @@ fn section_or_default<T: Default>(
     read: impl FnOnce(&Object<'_>) -> Option<T>,
 ) -> T {
     root.section(name, read).unwrap_or_default()
-}
-
-fn read_tracing(root: &Object<'_>, env: &Env) -> Option<TracingConfig> {
-    root.renamed("traces", "[tracing]");
-    TracingConfig::read_optional(root, env)
 }
 
 impl ServerConfig {

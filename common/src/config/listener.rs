@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::config::Env;
-use crate::decode::{Object, Value};
+use crate::decode::Object;
 use crate::secret::Secret;
 
 /// Minimum bytes of the secret of the admin routes.
@@ -25,9 +25,6 @@ pub struct AdminListener {
 #[must_use]
 pub fn read_listen(root: &Object<'_>, default: SocketAddr) -> SocketAddr {
     let addresses = root.optional("listen", |field| {
-        if let Value::String(_) = field.value() {
-            return field.fail("renamed_field", "renamed to `[[listen]] address`");
-        }
         let addresses = field.array(|item| {
             item.object(|listen| listen.required("address", |field| field.socket_addr()))
         })?;
@@ -62,7 +59,6 @@ pub fn read_admin_with(
     env: &Env,
     further: impl FnOnce(&Object<'_>),
 ) -> Option<AdminListener> {
-    root.renamed("admin_hosts", "[admin] hosts");
     let read = |admin: &Object<'_>| {
         further(admin);
         let address = match default {
@@ -79,13 +75,7 @@ pub fn read_admin_with(
             token,
         })
     };
-    let written = root.optional("admin", |field| {
-        if let Value::String(_) = field.value() {
-            return field.fail("renamed_field", "renamed to `[admin] address`");
-        }
-        field.object(read)
-    });
-    written.or_else(|| {
+    root.section("admin", read).or_else(|| {
         default.map(|address| AdminListener {
             address,
             hosts: Vec::new(),
@@ -145,15 +135,6 @@ mod tests {
             (admin.address.to_string(), admin.hosts.len()),
             (DEFAULT.into(), 1)
         );
-    }
-
-    #[test]
-    fn old_spelling_is_refused_with_the_new_one() {
-        let text = "listen = '127.0.0.1:1'\nadmin = '127.0.0.1:2'\nadmin_hosts = ['a']\n";
-        let expected = "x.toml:1: listen: renamed to `[[listen]] address`\n\
-             x.toml:2: admin: renamed to `[admin] address`\n\
-             x.toml:3: admin_hosts: renamed to `[admin] hosts`";
-        assert_eq!(read(text), Err(expected.to_owned()));
     }
 
     #[test]

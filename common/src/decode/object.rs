@@ -210,12 +210,6 @@ impl Object<'_> {
         });
     }
 
-    /// Records a mistake (400) if a field is present under its former name `name`. `now` is the
-    /// present name as the user has to write it.
-    pub fn renamed(&self, name: &'static str, now: &str) {
-        self.refuse(name, "renamed_field", &format!("renamed to `{now}`"));
-    }
-
     /// Records a mistake (400) with this code and detail if the field is present. The message is
     /// more helpful than that of an unknown field.
     pub fn refuse(&self, name: &'static str, code: &'static str, detail: &str) {

@@ -156,8 +156,6 @@ impl ClientLimits {
 
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
         let default = Self::from_env(env);
-        section.renamed("body_bytes", "[defaults] body_bytes");
-        section.renamed("deadline", "[defaults] deadline");
         let head = HeadLimits {
             bytes: section.or("head_bytes", default.head.bytes, memory_size),
             fields: section.or("head_fields", default.head.fields, |field| {

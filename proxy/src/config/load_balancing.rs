@@ -45,7 +45,6 @@ enum Algorithm {
 impl LoadBalancing {
     /// Reads `load_balancing` and `consistent_key` of an upstream.
     pub(super) fn read(upstream: &Object<'_>) -> Self {
-        upstream.renamed("balance", "load_balancing");
         let algorithm = upstream.or("load_balancing", Algorithm::LeastLoaded, |field| {
             field.one_of(&[
                 ("least_loaded", Algorithm::LeastLoaded),
@@ -165,7 +164,6 @@ mod tests {
     #[test]
     fn mistakes_in_load_balancing_are_explained() {
         for (text, message) in [
-            ("balance = \"client-hash\"", "renamed to `load_balancing`"),
             (
                 "load_balancing = \"least-loaded\"",
                 "must be one of least_loaded, round_robin, random, consistent",

@@ -94,7 +94,6 @@ pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
     field.object(|policy| {
         let users = policy.optional("users", read_users);
         let services = policy.optional("services", read_services);
-        policy.renamed("audit", "report_only");
         let report_only = policy.or("report_only", false, |field| field.boolean());
         if !policy.has("users") && !policy.has("services") {
             policy.fail(

@@ -45,9 +45,6 @@ fn report_only_policy_allows_in_route_tests() {
     with("{ services = \"any\" }").expect("refused");
     let exit = with("{ services = \"any\", report_only = true }").expect_err("must be rejected");
     assert!(exit.message().contains("is decided allow"), "{exit}");
-    let exit = with("{ services = \"any\", audit = true }").expect_err("a renamed key");
-    let renamed = "policy.audit: renamed to `report_only`";
-    assert!(exit.message().contains(renamed), "{exit}");
 }
 
 #[test]
