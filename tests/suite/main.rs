@@ -16,6 +16,7 @@ mod auth_register;
 mod auth_secrets;
 mod backup;
 mod browser;
+mod ceilings;
 mod cluster;
 mod command_line;
 mod config_files;
