@@ -100,14 +100,11 @@ impl BenchTokens {
     /// # Errors
     /// No loopback socket or no random bytes are available.
     pub fn of(algorithm: SigningAlgorithm, remembered: bool) -> io::Result<Self> {
-        let signer = match algorithm {
-            SigningAlgorithm::Rs256 => TokenSigner::generate()?,
-            SigningAlgorithm::Es256 | SigningAlgorithm::EdDsa => TokenSigner::without_rsa()?,
-        };
+        let signer = TokenSigner::generate(algorithm)?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let issuer = format!("http://{}", listener.local_addr()?);
         let tokens = (0..16)
-            .map(|serial| signer.token_by(algorithm, &issuer, serial))
+            .map(|serial| signer.token(&issuer, serial))
             .collect::<Result<_, _>>()?;
         let trusted = Issuer {
             issuer: issuer.clone(),
@@ -123,7 +120,7 @@ impl BenchTokens {
             ..VerifierOptions::default()
         };
         let verifier = Verifier::new(vec![trusted], options);
-        let publisher = std::thread::spawn(move || publish(&listener, &signer.jwks));
+        let publisher = std::thread::spawn(move || publish(&listener, &signer.jwks()));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;

@@ -1,6 +1,5 @@
 //! Account enumeration: responses for known, unknown, disabled and social-only accounts are
-//! identical. Response times are measured by `bench`; that the same work is done for every account
-//! is tested in the pool.
+//! identical. That the same work is done for every account is tested in the pool.
 
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
