@@ -5,7 +5,6 @@ mod postgres;
 mod receipts;
 mod retention;
 mod suppression;
-mod upgrade;
 
 use postern_common::database::testing::{self, TestDatabase};
 

@@ -1,4 +1,4 @@
--- The same tables as in PostgreSQL; ids are text in their hyphenated form. See postgres_1.sql for what each is for.
+-- The same tables as in PostgreSQL; ids are text in their hyphenated form. See postgres.sql for what each is for.
 CREATE TABLE notify_record (
     id               TEXT    PRIMARY KEY,
     lane             INTEGER NOT NULL,
@@ -11,19 +11,26 @@ CREATE TABLE notify_record (
     variables        TEXT    NOT NULL,
     created_at       INTEGER NOT NULL,
     send_at          INTEGER,
-    expires_at       INTEGER
+    expires_at       INTEGER,
+    request_id       TEXT,
+    trace_context    TEXT,
+    recipient_key    INTEGER
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX notify_record_recipient ON notify_record (recipient_key, id) WHERE recipient_key IS NOT NULL;
+CREATE INDEX notify_record_creator ON notify_record (creator, id);
 
 CREATE TABLE notify_result (
-    id       TEXT    NOT NULL,
-    attempt  INTEGER NOT NULL,
-    kind     INTEGER NOT NULL,
-    began_at INTEGER,
-    at       INTEGER NOT NULL,
-    next_at  INTEGER,
-    provider TEXT,
-    code     TEXT,
-    detail   TEXT
+    id               TEXT    NOT NULL,
+    attempt          INTEGER NOT NULL,
+    kind             INTEGER NOT NULL,
+    began_at         INTEGER,
+    at               INTEGER NOT NULL,
+    next_at          INTEGER,
+    provider         TEXT,
+    code             TEXT,
+    detail           TEXT,
+    address          BLOB,
+    template_version INTEGER
 ) STRICT;
 CREATE INDEX notify_result_id ON notify_result (id);
 
@@ -37,6 +44,11 @@ CREATE TABLE notify_queue (
     since   INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_queue_lane ON notify_queue (lane, ord);
+
+CREATE TABLE notify_mark (
+    lane INTEGER PRIMARY KEY,
+    low  INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE notify_delayed (
     id      TEXT    PRIMARY KEY,
@@ -94,3 +106,28 @@ CREATE TABLE notify_suppression (
     PRIMARY KEY (channel, address)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_suppression_at ON notify_suppression (at);
+
+CREATE TABLE notify_suppression_lifted (
+    channel INTEGER NOT NULL,
+    address BLOB    NOT NULL,
+    at      INTEGER NOT NULL,
+    PRIMARY KEY (channel, address)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX notify_suppression_lifted_at ON notify_suppression_lifted (at);
+
+CREATE TABLE notify_webhook_token (
+    provider TEXT    NOT NULL,
+    token    TEXT    NOT NULL,
+    body     BLOB    NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (provider, token)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX notify_webhook_token_at ON notify_webhook_token (at);
+
+-- The providers that operators have paused. The process reads it each second.
+CREATE TABLE notify_provider_pause (
+    provider TEXT    PRIMARY KEY,
+    operator TEXT    NOT NULL,
+    at       INTEGER NOT NULL,
+    reason   TEXT
+) STRICT, WITHOUT ROWID;

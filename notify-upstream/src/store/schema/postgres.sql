@@ -1,4 +1,4 @@
--- What was asked for. Never updated. Partitioned by id: ids are UUIDv7 and sort by time.
+-- The accepted request. Never updated. Partitioned by id: ids are UUIDv7 and sort by time.
 CREATE TABLE notify_record (
     id               UUID     PRIMARY KEY,
     lane             SMALLINT NOT NULL,
@@ -11,27 +11,41 @@ CREATE TABLE notify_record (
     variables        TEXT     NOT NULL,
     created_at       BIGINT   NOT NULL,
     send_at          BIGINT,
-    expires_at       BIGINT
+    expires_at       BIGINT,
+    -- The request that created the notification, and the W3C `traceparent` of the span that accepted it.
+    request_id       TEXT,
+    trace_context    TEXT,
+    -- The first 8 bytes of the SHA-256 of the recipient (an address in lower case, or an actor id), by which
+    -- notifications are found.
+    recipient_key    BIGINT
 ) PARTITION BY RANGE (id);
+CREATE INDEX notify_record_recipient ON notify_record (recipient_key, id) WHERE recipient_key IS NOT NULL;
+CREATE INDEX notify_record_creator ON notify_record (creator, id);
 CREATE TABLE notify_record_default PARTITION OF notify_record DEFAULT;
 
--- How each attempt ended, and whatever else happened. Never updated.
+-- The result of each attempt, and other events. Never updated.
 CREATE TABLE notify_result (
-    id       UUID     NOT NULL,
-    attempt  INTEGER  NOT NULL,
-    kind     SMALLINT NOT NULL,
-    began_at BIGINT,
-    at       BIGINT   NOT NULL,
-    next_at  BIGINT,
-    provider TEXT,
-    code     TEXT,
-    detail   TEXT
+    id               UUID     NOT NULL,
+    attempt          INTEGER  NOT NULL,
+    kind             SMALLINT NOT NULL,
+    began_at         BIGINT,
+    at               BIGINT   NOT NULL,
+    next_at          BIGINT,
+    provider         TEXT,
+    code             TEXT,
+    detail           TEXT,
+    -- The address that the attempt went to, as SHA-256: a provider's report about an address is believed for that
+    -- address alone.
+    address          BYTEA,
+    -- The version of the template that the attempt was made with; the record has that of the acceptance.
+    template_version INTEGER
 ) PARTITION BY RANGE (id);
 CREATE INDEX notify_result_id ON notify_result (id);
 CREATE TABLE notify_result_default PARTITION OF notify_result DEFAULT;
 
--- What is waiting or being sent. A claim updates a row in place (no indexed column changes, hence the room in
--- each page); completion deletes it.
+-- What is waiting or being sent; completion deletes it. A claim updates a row in place: no indexed column changes, and
+-- each page has room for the claimed version of every row that waits there (68 bytes waiting, 84 claimed, with line
+-- pointers).
 CREATE TABLE notify_queue (
     id      UUID     PRIMARY KEY,
     lane    SMALLINT NOT NULL,
@@ -41,13 +55,19 @@ CREATE TABLE notify_queue (
     worker  BIGINT,
     since   BIGINT
 ) WITH (
-    fillfactor = 70,
+    fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.2
 );
 CREATE INDEX notify_queue_lane ON notify_queue (lane, ord);
+
+-- Where each lane of the queue begins: a process that starts does not step over what was claimed before it.
+CREATE TABLE notify_mark (
+    lane SMALLINT PRIMARY KEY,
+    low  BIGINT   NOT NULL
+) WITH (fillfactor = 50);
 
 CREATE TABLE notify_delayed (
     id      UUID     PRIMARY KEY,
@@ -56,7 +76,9 @@ CREATE TABLE notify_delayed (
     fence   INTEGER  NOT NULL,
     attempt INTEGER  NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX notify_delayed_due ON notify_delayed (due);
+-- In the order in which rows are moved: without the id every batch sorts all that is due, and many may be due at one
+-- instant.
+CREATE INDEX notify_delayed_order ON notify_delayed (due, id);
 
 CREATE TABLE notify_worker (
     id      BIGINT PRIMARY KEY,
@@ -109,3 +131,30 @@ CREATE TABLE notify_suppression (
     PRIMARY KEY (channel, address)
 );
 CREATE INDEX notify_suppression_at ON notify_suppression (at);
+
+-- Addresses that an operator has removed from the list. Processes that hold the list in memory remove them too.
+CREATE TABLE notify_suppression_lifted (
+    channel SMALLINT NOT NULL,
+    address BYTEA    NOT NULL,
+    at      BIGINT   NOT NULL,
+    PRIMARY KEY (channel, address)
+);
+CREATE INDEX notify_suppression_lifted_at ON notify_suppression_lifted (at);
+
+-- Tokens of webhooks whose signature does not cover the body, with the body that each came with first.
+CREATE TABLE notify_webhook_token (
+    provider TEXT   NOT NULL,
+    token    TEXT   NOT NULL,
+    body     BYTEA  NOT NULL,
+    at       BIGINT NOT NULL,
+    PRIMARY KEY (provider, token)
+);
+CREATE INDEX notify_webhook_token_at ON notify_webhook_token (at);
+
+-- The providers that operators have paused. All replicas read it each second.
+CREATE TABLE notify_provider_pause (
+    provider TEXT   PRIMARY KEY,
+    operator TEXT   NOT NULL,
+    at       BIGINT NOT NULL,
+    reason   TEXT
+);

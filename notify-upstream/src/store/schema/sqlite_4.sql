@@ -1,1 +1,0 @@
-ALTER TABLE notify_result ADD COLUMN template_version INTEGER;

@@ -1,4 +1,0 @@
-CREATE TABLE notify_mark (
-    lane INTEGER PRIMARY KEY,
-    low  INTEGER NOT NULL
-) STRICT;

@@ -1,3 +1,0 @@
--- The request that created the notification, and the W3C `traceparent` of the span that accepted it.
-ALTER TABLE notify_record ADD COLUMN request_id TEXT;
-ALTER TABLE notify_record ADD COLUMN trace_context TEXT;
