@@ -16,6 +16,7 @@ use crate::pool::context::PoolContext;
 use crate::pool::crypto::{PasswordHasher, SigningKeys};
 use crate::pool::directory::PoolDirectory;
 use crate::pool::error::ApiError;
+use crate::pool::operations::Lockouts;
 use crate::pool::store::PoolStore;
 use crate::pool::wire::{self, WireState};
 
@@ -116,6 +117,7 @@ async fn build_context(
         directory,
         store,
         hasher: PasswordHasher::new(config.hashing)?,
+        lockouts: Lockouts::default(),
         delivery: config.code_delivery.clone(),
         issuer_base: config.issuer_base.clone(),
         region: config.region.clone(),

@@ -10,6 +10,7 @@ use crate::pool::crypto::{PasswordHasher, SigningKeys};
 use crate::pool::directory::PoolDirectory;
 use crate::pool::error::ApiError;
 use crate::pool::model::{AppClient, User, UserPool};
+use crate::pool::operations::Lockouts;
 use crate::pool::store::PoolStore;
 
 /// The state and services that operations use.
@@ -19,6 +20,7 @@ pub(crate) struct PoolContext {
     pub(crate) directory: PoolDirectory,
     pub(crate) keys: SigningKeys,
     pub(crate) hasher: PasswordHasher,
+    pub(crate) lockouts: Lockouts,
     pub(crate) delivery: CodeDelivery,
     /// A pool's issuer is `{issuer_base}/{pool id}`.
     pub(crate) issuer_base: Url,

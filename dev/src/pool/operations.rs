@@ -19,6 +19,7 @@ mod sign_up;
 mod user_pools;
 
 pub(crate) use self::app_clients::create_client;
+pub(crate) use self::lockout::Lockouts;
 pub(crate) use self::sign_up::new_user;
 pub(crate) use self::user_pools::create_pool;
 

@@ -1,6 +1,5 @@
 //! Persistence in SQLite. All SQL of the crate is in this module; it depends on `model`.
 
-mod attempts;
 mod codes;
 mod groups;
 mod pools;
@@ -52,14 +51,13 @@ impl PoolStore {
 
     /// Deletes expired rows. Returns their number.
     pub(crate) async fn delete_expired(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
-        const EXPIRED: [&str; 5] = [
+        const EXPIRED: [&str; 4] = [
             "DELETE FROM pool_family WHERE expires_at < $1",
             // After a week, the reuse of a rotated token is no longer detected and the token is
             // unknown.
             "DELETE FROM pool_refresh_token WHERE rotated_at < $1 - 604800000",
             "DELETE FROM pool_challenge WHERE expires_at < $1",
             "DELETE FROM pool_code WHERE expires_at < $1 AND window_start < $1 - 3600000",
-            "DELETE FROM pool_attempt WHERE last_at < $1 - 900000 AND locked_until < $1 - 900000",
         ];
         let mut swept = 0;
         for statement in EXPIRED {

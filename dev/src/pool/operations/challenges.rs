@@ -120,7 +120,7 @@ pub(super) async fn respond(
         attributes::apply(&pool, &mut user, &written);
         call.context.store.set_attributes(&user, now).await?;
     }
-    let result = sign_in::start_session(call.context, &client, &user, None).await?;
+    let result = sign_in::start_session(call.context, &client, &user).await?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::codes::{CodeBinding, delivery_details};
-use super::lockout::SignInLockout;
+use super::lockout::LockoutKey;
 use super::{OperationCall, empty_response};
 use crate::pool::code_delivery::CodePurpose;
 use crate::pool::error::ApiError;
@@ -134,9 +134,7 @@ pub(super) async fn confirm_forgot(
         .store
         .revoke_user(&user.pool_id, &user.username, now)
         .await?;
-    SignInLockout::for_user(&context.store, &user)
-        .clear()
-        .await?;
+    context.lockouts.clear(&LockoutKey::of_user(&user));
     Ok(empty_response())
 }
 
@@ -149,18 +147,18 @@ pub(super) async fn change(
     let pool = context.directory.pool(&pool_id)?;
     let mut user = context.find_user(&pool_id, &token.username).await?;
     call.record_user(&user);
-    let lockout = SignInLockout::for_user(&context.store, &user);
-    lockout.check(context.clock.now()).await?;
+    let key = LockoutKey::of_user(&user);
+    context.lockouts.check(&key, context.clock.now())?;
     let previous = Secret::new(request.previous_password);
     let is_match = context
         .hasher
         .verify(&previous, user.password.as_deref())
         .await?;
     if !is_match {
-        lockout.record_failure(context.clock.now()).await?;
+        context.lockouts.record_failure(&key, context.clock.now())?;
         return Err(ApiError::wrong_password());
     }
-    lockout.record_success(context.clock.now()).await?;
+    context.lockouts.record_success(&key, context.clock.now())?;
     pool.settings
         .password_policy
         .check(&request.proposed_password)?;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::lockout::SignInLockout;
+use super::lockout::LockoutKey;
 use super::{OperationCall, challenges, refresh};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
@@ -117,45 +117,34 @@ async fn password_auth(
     // At sign-in the hash is over the name that was entered; elsewhere it is over the real
     // username.
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), entered)?;
-    let candidate = call
-        .context
-        .store
-        .sign_in_candidate(pool, entered, &SignInLockout::unknown_key(pool, entered))
-        .await?;
-    if let Some(user) = &candidate.user {
+    let context = call.context;
+    let found = context.find_entered_user(pool, entered).await?;
+    if let Some(user) = &found {
         call.record_user(user);
     }
-    SignInLockout::check_until(candidate.locked_until, call.context.clock.now())?;
-    let stored = candidate
-        .user
-        .as_ref()
-        .and_then(|user| user.password.as_deref());
-    let is_match = call.context.hasher.verify(&password, stored).await?;
-    match candidate.user {
-        Some(user) if is_match => complete_password_auth(call, client, &user).await,
-        found => Err(record_mismatch(call.context, client, pool, entered, found.as_ref()).await?),
+    let key = found.as_ref().map_or_else(
+        || LockoutKey::of_unknown(pool, entered),
+        LockoutKey::of_user,
+    );
+    context.lockouts.check(&key, context.clock.now())?;
+    let stored = found.as_ref().and_then(|user| user.password.as_deref());
+    let is_match = context.hasher.verify(&password, stored).await?;
+    let now = context.clock.now();
+    match found {
+        Some(user) if is_match => {
+            context.lockouts.record_success(&key, now)?;
+            complete_password_auth(call, client, &user).await
+        }
+        found => {
+            context.lockouts.record_failure(&key, now)?;
+            // Known and unknown names take the same time.
+            if found.is_some() || client.settings.prevent_user_existence_errors {
+                Err(ApiError::wrong_password())
+            } else {
+                Err(ApiError::user_not_found())
+            }
+        }
     }
-}
-
-/// Counts a wrong password and returns the error. Known and unknown names take the same time.
-async fn record_mismatch(
-    context: &PoolContext,
-    client: &AppClient,
-    pool: &UserPool,
-    entered: &str,
-    found: Option<&User>,
-) -> Result<ApiError, ApiError> {
-    let lockout = match found {
-        Some(user) => SignInLockout::for_user(&context.store, user),
-        None => SignInLockout::for_unknown(&context.store, pool, entered),
-    };
-    lockout.record_failure(context.clock.now()).await?;
-    let reveals_unknown_user = found.is_none() && !client.settings.prevent_user_existence_errors;
-    Ok(if reveals_unknown_user {
-        ApiError::user_not_found()
-    } else {
-        ApiError::wrong_password()
-    })
 }
 
 /// Returns the response to a correct password: tokens or a challenge, or the error that prevents
@@ -165,20 +154,16 @@ async fn complete_password_auth(
     client: &AppClient,
     user: &User,
 ) -> Result<Value, ApiError> {
-    let (lockout, now) = (
-        SignInLockout::for_user(&call.context.store, user),
-        call.context.clock.now(),
-    );
+    let now = call.context.clock.now();
     let reason = match user.status {
         _ if !user.is_enabled() => ApiError::user_disabled(),
         UserStatus::Confirmed => {
-            let result = start_session(call.context, client, user, Some(&lockout)).await?;
+            let result = start_session(call.context, client, user).await?;
             return Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}));
         }
         UserStatus::ForceChangePassword
             if user.temporary_until.is_none_or(|until| until >= now.0) =>
         {
-            lockout.record_success(now).await?;
             return challenges::require_new_password(call.context, client, user).await;
         }
         UserStatus::ForceChangePassword => ApiError::not_authorized(
@@ -192,18 +177,15 @@ async fn complete_password_auth(
             "Password reset required for the user",
         ),
     };
-    lockout.record_success(now).await?;
     Err(reason)
 }
 
 /// Starts a sign-in: creates a token family and returns its first refresh token with an access and
-/// an ID token. Fails if the password changed, the user was disabled, or the name was locked since
-/// the user was read. Clears the failures counted under `lockout`.
+/// an ID token. Fails if the password changed or the user was disabled since the user was read.
 pub(super) async fn start_session(
     context: &PoolContext,
     client: &AppClient,
     user: &User,
-    lockout: Option<&SignInLockout<'_>>,
 ) -> Result<Value, ApiError> {
     let now = context.clock.now();
     let token = random::token()?;
@@ -212,8 +194,6 @@ pub(super) async fn start_session(
         pool_id: user.pool_id.clone(),
         username: user.username.clone(),
         password_version: user.password_version,
-        attempts: lockout.map(|lockout| lockout.key().to_owned()),
-        now,
         family: TokenFamily {
             family: family.clone(),
             client_id: client.id.clone(),
@@ -224,9 +204,6 @@ pub(super) async fn start_session(
         hash: random::digest(&[&token]),
     };
     let Some(groups) = context.store.start_session(&session).await? else {
-        if let Some(lockout) = lockout {
-            lockout.check(now).await?;
-        }
         return Err(ApiError::wrong_password());
     };
     let subject = TokenSubject {

@@ -88,14 +88,6 @@ CREATE TABLE pool_code (
     window_start BIGINT NOT NULL,
     PRIMARY KEY (pool_id, name, purpose)
 );
-CREATE TABLE pool_attempt (
-    pool_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    failures BIGINT NOT NULL,
-    locked_until BIGINT NOT NULL,
-    last_at BIGINT NOT NULL,
-    PRIMARY KEY (pool_id, name)
-);
 CREATE TABLE pool_key (
     pool_id TEXT PRIMARY KEY REFERENCES pool_pool (id) ON DELETE CASCADE,
     der TEXT NOT NULL

@@ -42,10 +42,6 @@ pub(crate) struct StartSession {
     pub(crate) pool_id: String,
     pub(crate) username: String,
     pub(crate) password_version: i64,
-    /// Key under which failed attempts are counted. They are cleared; if the name is locked,
-    /// nothing is written.
-    pub(crate) attempts: Option<String>,
-    pub(crate) now: Timestamp,
     pub(crate) family: TokenFamily,
     pub(crate) hash: String,
 }
@@ -120,11 +116,8 @@ macro_rules! refresh_token {
 const START: &str =
     "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
         SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
-        WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 AND NOT EXISTS
-            (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND locked_until > $10);
+        WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8;
     INSERT INTO pool_refresh_token (hash, family) SELECT $7, $1 WHERE changes() = 1;
-    DELETE FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND EXISTS
-        (SELECT 1 FROM pool_family WHERE id = $1);
     SELECT g.name FROM pool_family f
         LEFT JOIN pool_membership m ON m.pool_id = f.pool_id AND m.username = f.username
         LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
@@ -173,8 +166,6 @@ impl PoolStore {
             pool_id,
             username,
             password_version,
-            attempts,
-            now,
             family,
             hash,
         } = session;
@@ -187,7 +178,6 @@ impl PoolStore {
             .bind(family.expires_at)
             .bind(hash)
             .bind(password_version);
-        let query = query.bind(attempts).bind(now.0);
         let mut transaction = self.sqlite.begin().await?;
         let rows: Vec<Option<String>> = query.fetch_all(&mut *transaction).await?;
         transaction.commit().await?;

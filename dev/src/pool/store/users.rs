@@ -1,11 +1,10 @@
 //! Rows of users.
 
 use postern_common::clock::Timestamp;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, FromRow, Row};
+use sqlx::AssertSqlSafe;
 
 use super::PoolStore;
-use crate::pool::model::{User, UserPool, to_json_text};
+use crate::pool::model::{User, to_json_text};
 
 /// A page of a listing.
 #[derive(Clone, Copy, Debug)]
@@ -13,15 +12,6 @@ pub(crate) struct Page<'a> {
     /// Last username of the previous page; empty for the first page.
     pub(crate) after: &'a str,
     pub(crate) limit: i64,
-}
-
-/// The user whose password is being verified, and the state of the lockout.
-#[derive(Debug)]
-pub(crate) struct SignInCandidate {
-    /// `None` if no user has the name.
-    pub(crate) user: Option<User>,
-    /// End of the lock in Unix milliseconds; 0 if the name was never locked.
-    pub(crate) locked_until: i64,
 }
 
 /// A filter for listings: a column that equals, or starts with, a value.
@@ -44,24 +34,11 @@ pub(crate) enum UserColumn {
 
 /// Selects a user by real username, `sub`, or address. Three subqueries, each of which uses an
 /// index: with `OR`, SQLite would scan every user of the pool.
-macro_rules! find_user_sql {
-    () => {
-        "SELECT * FROM (SELECT * FROM pool_user WHERE pool_id = $1 AND username = $2
-            UNION ALL SELECT * FROM pool_user WHERE pool_id = $1 AND sub = $2
-            UNION ALL SELECT * FROM pool_user WHERE pool_id = $1 AND alias = $3) AS named
-        ORDER BY username = $2 DESC LIMIT 1"
-    };
-}
-
-const FIND_USER: &str = find_user_sql!();
-
-/// Selects exactly one row, whether or not the user exists.
-const FIND_CANDIDATE: &str = concat!(
-    "SELECT a.locked_until, u.* FROM (SELECT 1) AS asked LEFT JOIN (",
-    find_user_sql!(),
-    ") u ON u.username = $2 OR $5 <> 0
-    LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)"
-);
+const FIND_USER: &str =
+    "SELECT * FROM (SELECT * FROM pool_user WHERE pool_id = $1 AND username = $2
+        UNION ALL SELECT * FROM pool_user WHERE pool_id = $1 AND sub = $2
+        UNION ALL SELECT * FROM pool_user WHERE pool_id = $1 AND alias = $3) AS named
+    ORDER BY username = $2 DESC LIMIT 1";
 
 // === impl UserColumn ===
 
@@ -73,18 +50,6 @@ impl UserColumn {
             Self::Email => "alias",
             Self::UserStatus => "status",
         }
-    }
-}
-
-// === impl SignInCandidate ===
-
-impl FromRow<'_, SqliteRow> for SignInCandidate {
-    fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
-        let exists = row.try_get::<Option<String>, _>("username")?.is_some();
-        Ok(Self {
-            user: exists.then(|| User::from_row(row)).transpose()?,
-            locked_until: row.try_get::<Option<i64>, _>("locked_until")?.unwrap_or(0),
-        })
     }
 }
 
@@ -102,27 +67,6 @@ impl PoolStore {
             .bind(alias)
             .fetch_optional(&self.sqlite.readers)
             .await
-    }
-
-    /// Finds the user for a name that was entered, and the end of its lock, with one query, whether
-    /// or not the user exists. `unknown` is the key under which failures of an unknown name are
-    /// counted.
-    pub(crate) async fn sign_in_candidate(
-        &self,
-        pool: &UserPool,
-        entered: &str,
-        unknown: &str,
-    ) -> Result<SignInCandidate, sqlx::Error> {
-        let (alias, by_address) = (
-            entered.to_lowercase(),
-            i64::from(pool.settings.email_usernames),
-        );
-        let query = sqlx::query_as(FIND_CANDIDATE)
-            .bind(&pool.id)
-            .bind(entered)
-            .bind(alias)
-            .bind(unknown);
-        query.bind(by_address).fetch_one(&self.sqlite.readers).await
     }
 
     pub(crate) async fn add_user(&self, user: &User) -> Result<(), sqlx::Error> {
@@ -264,6 +208,7 @@ impl PoolStore {
 #[cfg(test)]
 mod tests {
     use postern_common::database::testing;
+    use sqlx::Row;
 
     use super::*;
 
@@ -273,28 +218,24 @@ mod tests {
         let store = PoolStore::open(test.database.clone())
             .await
             .expect("tables");
-        for sql in [FIND_USER, FIND_CANDIDATE] {
-            let plan = format!("EXPLAIN QUERY PLAN {sql}");
-            let plan = sqlx::query(AssertSqlSafe(plan))
-                .fetch_all(&store.sqlite.readers)
-                .await
-                .expect("a plan");
-            let steps = plan
-                .iter()
-                .map(|row| row.get::<String, _>("detail"))
-                .collect::<Vec<_>>();
-            let reads: Vec<_> = steps
-                .iter()
-                .filter(|step| step.starts_with("SEARCH"))
-                .collect();
-            assert!(
-                reads.len() >= 3 && reads.iter().all(|read| read.contains("=? AND ")),
-                "{steps:?}"
-            );
-            // Names of the query's own derived tables.
-            let made = ["CONSTANT ROW", "asked", "named", "u LEFT-JOIN"];
-            let mut scans = steps.iter().filter_map(|step| step.strip_prefix("SCAN "));
-            assert!(scans.all(|scanned| made.contains(&scanned)), "{steps:?}");
-        }
+        let plan = format!("EXPLAIN QUERY PLAN {FIND_USER}");
+        let plan = sqlx::query(AssertSqlSafe(plan))
+            .fetch_all(&store.sqlite.readers)
+            .await
+            .expect("a plan");
+        let steps = plan
+            .iter()
+            .map(|row| row.get::<String, _>("detail"))
+            .collect::<Vec<_>>();
+        let reads: Vec<_> = steps
+            .iter()
+            .filter(|step| step.starts_with("SEARCH"))
+            .collect();
+        assert!(
+            reads.len() >= 3 && reads.iter().all(|read| read.contains("=? AND ")),
+            "{steps:?}"
+        );
+        let mut scans = steps.iter().filter_map(|step| step.strip_prefix("SCAN "));
+        assert!(scans.all(|scanned| scanned == "named"), "{steps:?}");
     }
 }
