@@ -1,8 +1,8 @@
-//! Schema and migrations. Times are Unix milliseconds, flags are 0 or 1.
+//! The schema. Times are Unix milliseconds, flags are 0 or 1.
 
 use postern_common::database::Migrations;
 
-const INITIAL_SCHEMA: &str = "
+const SCHEMA: &str = "
 CREATE TABLE pool_pool (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -28,6 +28,7 @@ CREATE TABLE pool_user (
     enabled BIGINT NOT NULL,
     attributes TEXT NOT NULL,
     password TEXT,
+    password_version BIGINT NOT NULL DEFAULT 0,
     temporary_until BIGINT,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
@@ -70,6 +71,7 @@ CREATE TABLE pool_refresh_token (
     rotated_at BIGINT
 );
 CREATE INDEX pool_refresh_token_family ON pool_refresh_token (family);
+CREATE INDEX pool_refresh_token_rotated ON pool_refresh_token (rotated_at) WHERE rotated_at IS NOT NULL;
 CREATE TABLE pool_challenge (
     hash TEXT PRIMARY KEY,
     pool_id TEXT NOT NULL,
@@ -84,6 +86,7 @@ CREATE TABLE pool_code (
     hash TEXT NOT NULL,
     expires_at BIGINT NOT NULL,
     wrong BIGINT NOT NULL,
+    wrong_in_window BIGINT NOT NULL DEFAULT 0,
     sent BIGINT NOT NULL,
     window_start BIGINT NOT NULL,
     PRIMARY KEY (pool_id, name, purpose)
@@ -98,29 +101,9 @@ CREATE TABLE pool_setting (
 );
 ";
 
-/// Finds refresh tokens to be deleted after rotation.
-const ROTATED_TOKEN_INDEX: &str = "
-CREATE INDEX pool_refresh_token_rotated ON pool_refresh_token (rotated_at) WHERE rotated_at IS NOT NULL;
-";
-
-/// Counts the changes of a password.
-const PASSWORD_VERSION: &str = "
-ALTER TABLE pool_user ADD COLUMN password_version BIGINT NOT NULL DEFAULT 0;
-";
-
-/// Counts wrong attempts over all codes of a name within an hour.
-const WRONG_IN_WINDOW: &str = "
-ALTER TABLE pool_code ADD COLUMN wrong_in_window BIGINT NOT NULL DEFAULT 0;
-";
-
-/// The migrations. There are none for PostgreSQL, which [`super::PoolStore::open`] rejects.
+/// The migration. There is none for PostgreSQL, which [`super::PoolStore::open`] rejects.
 pub(crate) const MIGRATIONS: Migrations = Migrations {
     owner: "postern_pool",
     postgres: &[],
-    sqlite: &[
-        (1, INITIAL_SCHEMA),
-        (2, ROTATED_TOKEN_INDEX),
-        (3, PASSWORD_VERSION),
-        (4, WRONG_IN_WINDOW),
-    ],
+    sqlite: &[(1, SCHEMA)],
 };
