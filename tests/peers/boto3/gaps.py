@@ -5,7 +5,6 @@ A listed gap that no longer exists is reported as `closed`; an unlisted gap fail
 
 MOTO = {
     "tokens_have_cognitos_shape": "the ID token has no email_verified",
-    "keys_are_published_in_advance": "one fixed key signs for every pool",
     "secret_hash_is_required_and_over_what_was_typed": "a missing SECRET_HASH is let through",
     "wrong_password_and_unknown_user_are_one_answer": "PreventUserExistenceErrors is kept and not applied",
     "a_flow_that_is_not_enabled_is_refused": "ExplicitAuthFlows are kept and not applied",
@@ -29,7 +28,6 @@ MOTO = {
 
 COGNITO_LOCAL = {
     "tokens_have_cognitos_shape": "the answer has no TokenType",
-    "keys_are_published_in_advance": "one fixed key signs for every pool",
     "secret_hash_is_required_and_over_what_was_typed": "SECRET_HASH is not checked",
     "wrong_password_and_unknown_user_are_one_answer": "a wrong password has an exception of its own",
     "legacy_errors_tell_an_unknown_user": "PreventUserExistenceErrors is not applied",
