@@ -6,24 +6,22 @@
 //! - **May depend on:** [`crate::config`], [`crate::routing`], `certificates` for warnings, and
 //!   `state` for the status of the configuration.
 //!
-//! A check runs on a thread of low priority, one at a time, so that it does not delay requests.
+//! Checks and reloads run one at a time, so that they do not take more than one core from requests.
 
 mod check;
 mod file;
 mod history;
 mod warnings;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
 use postern_common::config::ConfigFiles;
 use postern_common::exit::Exit;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
 use crate::config::{config_files, files_of_texts, files_with_text};
@@ -37,8 +35,6 @@ pub(crate) use history::StoredEntry;
 use history::{History, HistoryEntry, default_folder, write_entry};
 pub use warnings::{ConfigWarning, FoundWarnings};
 
-/// Niceness of the thread of a check, which gives it about a tenth of the CPU share of a worker.
-const CHECK_THREAD_NICENESS: i32 = 10;
 /// Maximum time for a check, with the wait for the one before.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum time for a reload.
@@ -48,6 +44,9 @@ const FILE: &str = "file";
 
 /// Requests to check the file for changes; each is answered when this is done.
 pub(crate) type ReloadRequests = mpsc::Receiver<oneshot::Sender<()>>;
+
+/// Held while a text is checked, by the editor or by a reload.
+pub(crate) type CheckPermit = Arc<tokio::sync::Mutex<()>>;
 
 /// The editor of the configuration file of this process.
 pub(crate) struct ConfigEditor {
@@ -60,7 +59,7 @@ pub(crate) struct ConfigEditor {
     reloads: mpsc::Sender<oneshot::Sender<()>>,
     /// Changes are made one after the other.
     changing: tokio::sync::Mutex<()>,
-    checking: Arc<Semaphore>,
+    permit: CheckPermit,
     /// The hash that a change will have when it is active, and the person who makes it.
     author: Mutex<Option<(u64, String)>>,
 }
@@ -142,6 +141,7 @@ impl ConfigEditor {
         rules: CheckRules,
         in_force: ConfigFiles,
         state: Arc<GatewayState>,
+        permit: CheckPermit,
     ) -> (Self, ReloadRequests) {
         let (reloads, requests) = mpsc::channel(1);
         let folder = history.unwrap_or_else(|| default_folder(&path));
@@ -153,7 +153,7 @@ impl ConfigEditor {
             in_force: Mutex::new(Arc::new(in_force)),
             reloads,
             changing: tokio::sync::Mutex::default(),
-            checking: Arc::new(Semaphore::new(1)),
+            permit,
             author: Mutex::default(),
         };
         (editor, requests)
@@ -233,24 +233,14 @@ impl ConfigEditor {
     /// If there is no result within 8 s. The check continues to its end, and others wait for it.
     pub(crate) async fn check(&self, text: String) -> Result<CheckReport, CheckError> {
         let work = async {
-            let permit = Arc::clone(&self.checking).acquire_owned().await;
-            let permit = permit.map_err(|_| CheckError::Timeout)?;
+            let permit = Arc::clone(&self.permit).lock_owned().await;
             let (path, rules, now) = (self.path.clone(), self.rules.clone(), self.now());
             let in_force = Arc::clone(&self.in_force.lock());
-            let (done, report) = oneshot::channel();
-            let run = move || {
+            let checked = spawn_blocking(move || {
                 let _permit = permit;
-                // Without it, the check has the priority of requests.
-                let _niceness = rustix::process::nice(CHECK_THREAD_NICENESS);
-                let files = files_with_text(&path, text);
-                let checked = catch_unwind(AssertUnwindSafe(|| {
-                    check::check(&files, &in_force, &rules, now)
-                }));
-                let _timed_out = done.send(checked.map_err(|_| CheckError::Panicked));
-            };
-            let thread = thread::Builder::new().name("config-check".to_owned());
-            thread.spawn(run).map_err(|_| CheckError::Timeout)?;
-            report.await.unwrap_or(Err(CheckError::Panicked))
+                check::check(&files_with_text(&path, text), &in_force, &rules, now)
+            });
+            checked.await.map_err(|_| CheckError::Panicked)
         };
         let checked = tokio::time::timeout(CHECK_TIMEOUT, work).await;
         checked.unwrap_or(Err(CheckError::Timeout))

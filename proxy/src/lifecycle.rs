@@ -11,7 +11,6 @@ mod events;
 mod file_checks;
 mod gauges;
 mod hot_restart;
-mod idle_priority_thread;
 mod listener_tls;
 mod listeners;
 mod reload;

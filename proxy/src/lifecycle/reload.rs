@@ -6,41 +6,31 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use parking_lot::{Mutex, MutexGuard};
-use postern_common::Clock;
+use parking_lot::Mutex;
 use postern_common::config::{ConfigFiles, Env, IncludeCache};
 use postern_common::exit::Exit;
 use postern_common::token::Issuer;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::spawn_blocking;
 
 use crate::certificates::ServerTls;
 use crate::config::{Config, read_files};
-use crate::config_editor::{CheckRules, ConfigEditor, ReloadRequests};
+use crate::config_editor::{CheckPermit, CheckRules, ConfigEditor, ReloadRequests};
 use crate::lifecycle::background_tasks::PoolTasks;
 use crate::lifecycle::file_checks::check_files;
-use crate::lifecycle::idle_priority_thread::IdlePriorityThread;
 use crate::lifecycle::startup_settings::StartupOnlySettings;
 use crate::state::GatewayState;
 use crate::state::config_status::ConfigStatus;
 use crate::state::runtime_config::RuntimeConfig;
-use crate::telemetry::metrics::GatewayMetrics;
 
 /// Interval at which the file is checked for changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Niceness of the reload thread, which gives it about a tenth of the CPU share of a worker.
-const RELOAD_THREAD_NICENESS: i32 = 10;
-/// Time for which preparation is left to the [`IdlePriorityThread`]: several times the time that
-/// ten thousand routes take on an idle core. After it, the reload thread prepares the
-/// configuration.
-const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(250);
-
 /// Maximum mistakes of a rejected file that are logged.
 const MAX_LOGGED_MISTAKES: usize = 20;
 
@@ -52,11 +42,12 @@ pub(crate) struct ConfigSource {
     includes: Mutex<IncludeCache>,
     /// The files at startup.
     initial: Option<ConfigFiles>,
+    permit: CheckPermit,
 }
 
 /// Watches the configuration files and activates changes.
 pub(crate) struct ConfigReloader {
-    source: Arc<ConfigSource>,
+    source: ConfigSource,
     state: Arc<GatewayState>,
     pools: Arc<PoolTasks>,
     tls: Vec<Arc<ServerTls>>,
@@ -64,17 +55,11 @@ pub(crate) struct ConfigReloader {
     startup_settings: StartupOnlySettings,
     /// Hash of the files that were tried last.
     last_tried: Mutex<Option<u64>>,
-    /// Previous configurations that requests still use. They are dropped on the idle thread,
-    /// because dropping ten thousand routes takes milliseconds.
+    /// Previous configurations that requests still use. They are dropped by a later check and not
+    /// by a request, because dropping ten thousand routes takes milliseconds.
     retired: Mutex<Vec<Arc<RuntimeConfig>>>,
     /// The editor of the admin listener, which records what becomes active.
     editor: Option<Arc<ConfigEditor>>,
-}
-
-/// A request to check the file.
-struct ReloadRequest {
-    forced: bool,
-    done: oneshot::Sender<()>,
 }
 
 /// The result of checking the file.
@@ -118,6 +103,7 @@ impl ConfigSource {
             env,
             includes: Mutex::default(),
             initial: None,
+            permit: CheckPermit::default(),
         };
         source.initial = source.files().ok();
         source
@@ -140,7 +126,10 @@ impl ConfigSource {
         };
         let files = self.initial.clone()?;
         let (path, state) = (self.path.clone(), Arc::clone(state));
-        Some(ConfigEditor::new(path, history, rules, files, state))
+        let permit = Arc::clone(&self.permit);
+        Some(ConfigEditor::new(
+            path, history, rules, files, state, permit,
+        ))
     }
 
     fn files(&self) -> Result<ConfigFiles, Exit> {
@@ -149,13 +138,7 @@ impl ConfigSource {
 
     /// Reads the files and prepares the configuration, unless their hash is `last_tried`. Has no side
     /// effects.
-    fn check(
-        &self,
-        last_tried: Option<u64>,
-        before: &RuntimeConfig,
-        metrics: &GatewayMetrics,
-        clock: &Clock,
-    ) -> ReloadOutcome {
+    fn check(&self, last_tried: Option<u64>, state: &GatewayState) -> ReloadOutcome {
         let files = match self.files() {
             Ok(files) => files,
             Err(exit) => return ReloadOutcome::Unreadable(exit),
@@ -164,33 +147,22 @@ impl ConfigSource {
         if last_tried == Some(hash) {
             return ReloadOutcome::Unchanged;
         }
-        ReloadOutcome::of(hash, || self.prepare(files, before, metrics, clock))
+        ReloadOutcome::of(hash, || self.prepare(files, state))
     }
 
-    fn prepare(
-        &self,
-        files: ConfigFiles,
-        before: &RuntimeConfig,
-        metrics: &GatewayMetrics,
-        clock: &Clock,
-    ) -> Result<PreparedConfig, Exit> {
+    fn prepare(&self, files: ConfigFiles, state: &GatewayState) -> Result<PreparedConfig, Exit> {
+        let before = state.runtime_config.load_full();
         let config = files.decode(|root| Config::read(root, &self.env))?;
         let startup_settings = StartupOnlySettings::of(&config);
         let issuers = config.issuers(&before.route_table.routes);
-        let runtime_config = RuntimeConfig::new(config, Some(before), metrics, clock)?;
+        let runtime_config =
+            RuntimeConfig::new(config, Some(&before), &state.metrics, &state.clock)?;
         Ok(PreparedConfig {
             files,
             startup_settings,
             issuers,
             runtime_config,
         })
-    }
-}
-
-impl ReloadRequest {
-    fn new(forced: bool) -> (Self, oneshot::Receiver<()>) {
-        let (done, completed) = oneshot::channel();
-        (Self { forced, done }, completed)
     }
 }
 
@@ -216,7 +188,7 @@ impl ConfigReloader {
         status.included_files = included;
         drop(status);
         Self {
-            source: Arc::new(source),
+            source,
             state,
             pools,
             tls,
@@ -243,14 +215,10 @@ impl ConfigReloader {
             tracing::error!("signal handler registration failed, configuration reload disabled");
             return;
         };
-        let state = Arc::clone(&self.state);
-        let (requests, ended) = match self.start_thread() {
-            Ok(watching) => watching,
-            Err(error) => {
-                tracing::error!(%error, "reload thread start failed, configuration reload disabled");
-                return;
-            }
-        };
+        let this = Arc::new(self);
+        if let Some(editor) = this.editor.clone() {
+            let _panicked = spawn_blocking(move || editor.record_start()).await;
+        }
         loop {
             let mut requester = None;
             let forced = tokio::select! {
@@ -260,122 +228,79 @@ impl ConfigReloader {
                     false
                 }
                 _ = user.recv() => {
-                    state.access_log.reopen();
+                    this.state.access_log.reopen();
                     continue;
                 }
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
-            let (request, completed) = ReloadRequest::new(forced);
-            if requests.send(request).is_err() || completed.await.is_err() {
+            let permit = Arc::clone(&this.source.permit).lock_owned().await;
+            let reloader = Arc::clone(&this);
+            let polled = spawn_blocking(move || reloader.poll(forced, permit));
+            if polled.await.is_err() {
                 tracing::error!("configuration reload panicked");
             }
             if let Some(done) = requester {
                 let _gone = done.send(());
             }
         }
-        drop(requests);
-        // The thread holds the access log, whose last lines are written when it is dropped.
-        let _ = ended.await;
     }
 
-    /// Starts the reload thread, which ends when the sender is dropped. The receiver is notified
-    /// when it has ended.
-    fn start_thread(self) -> std::io::Result<(mpsc::Sender<ReloadRequest>, oneshot::Receiver<()>)> {
-        let (requests, received) = mpsc::channel::<ReloadRequest>();
-        let (end, ended) = oneshot::channel();
-        let (runtime, idle_thread) = (Handle::current(), IdlePriorityThread::start()?);
-        thread::Builder::new()
-            .name("reload".to_owned())
-            .spawn(move || {
-                let _runtime = runtime.enter();
-                if let Err(error) = rustix::process::nice(RELOAD_THREAD_NICENESS) {
-                    tracing::warn!(%error, "reload thread priority not lowered");
-                }
-                if let Some(editor) = &self.editor {
-                    editor.record_start();
-                }
-                for ReloadRequest { forced, done } in received {
-                    // On a panic, the requester is notified by its dropped channel.
-                    if catch_unwind(AssertUnwindSafe(|| self.poll(forced, &idle_thread))).is_ok() {
-                        let _ = done.send(());
-                    }
-                }
-                drop(self);
-                let _ = end.send(());
-            })?;
-        Ok((requests, ended))
-    }
-
-    /// Reloads the certificates and API keys, and the configuration if its file or a file that it names has
-    /// changed.
-    fn poll(&self, forced: bool, idle_thread: &IdlePriorityThread) {
+    /// Reloads the certificates and API keys, and the configuration if its file or a file that it
+    /// names has changed. Blocks.
+    fn poll(&self, forced: bool, permit: OwnedMutexGuard<()>) {
         self.reload_certificates(forced);
         self.reload_api_keys();
         let current = self.state.runtime_config.load_full();
         let renewed = current.has_changed_files()
             || current.pools.iter().any(|pool| pool.has_changed_files());
         drop(current);
-        self.reload(forced || renewed, idle_thread);
-        let mut retired = self.retired.lock();
-        for unused in
-            retired.extract_if(.., |runtime_config| Arc::strong_count(runtime_config) == 1)
-        {
-            idle_thread.spawn(move || drop(unused));
-        }
+        self.reload(forced || renewed, permit);
+        self.retired
+            .lock()
+            .retain(|runtime_config| Arc::strong_count(runtime_config) > 1);
     }
 
     /// Loads the file if it has changed since the last attempt, or if `forced`.
-    fn reload(&self, forced: bool, idle_thread: &IdlePriorityThread) {
-        let last_tried = if forced { None } else { *self.last_tried() };
-        let (source, before) = (
-            Arc::clone(&self.source),
-            self.state.runtime_config.load_full(),
-        );
-        let (metrics, clock) = (Arc::clone(&self.state.metrics), self.state.clock.clone());
-        match idle_thread.run(IDLE_THREAD_TIMEOUT, move || {
-            source.check(last_tried, &before, &metrics, &clock)
-        }) {
+    fn reload(&self, forced: bool, permit: OwnedMutexGuard<()>) {
+        let last_tried = if forced {
+            None
+        } else {
+            *self.last_tried.lock()
+        };
+        let outcome = self.source.check(last_tried, &self.state);
+        // Activation may wait for the keys of new issuers.
+        drop(permit);
+        match outcome {
             ReloadOutcome::Unchanged => {}
             ReloadOutcome::Unreadable(exit) => {
                 // A readable file is tried again, even if it has not changed.
-                *self.last_tried() = None;
+                *self.last_tried.lock() = None;
                 self.record_failure(exit.message());
             }
             ReloadOutcome::Invalid(hash, exit) => {
-                *self.last_tried() = Some(hash);
+                *self.last_tried.lock() = Some(hash);
                 self.record_failure(exit.message());
             }
             ReloadOutcome::Valid(hash, prepared) => {
-                *self.last_tried() = Some(hash);
-                match self.activate(*prepared) {
-                    Ok((restart_needed, files)) => {
-                        self.record_success(hash, &restart_needed);
-                        if let Some(editor) = &self.editor {
-                            editor.record(files);
-                        }
-                    }
-                    Err(exit) => self.record_failure(exit.message()),
+                *self.last_tried.lock() = Some(hash);
+                let (restart_needed, files) = self.activate(*prepared);
+                self.record_success(hash, &restart_needed);
+                if let Some(editor) = &self.editor {
+                    editor.record(files);
                 }
             }
         }
     }
 
-    fn activate(&self, prepared: PreparedConfig) -> Result<(Vec<&'static str>, ConfigFiles), Exit> {
+    fn activate(&self, prepared: PreparedConfig) -> (Vec<&'static str>, ConfigFiles) {
         let PreparedConfig {
             files,
             startup_settings,
             issuers,
             runtime_config,
         } = prepared;
-        // Blocking is allowed on this thread. The verifier runs on the runtime, because threads
-        // that it starts would inherit the niceness of this one.
-        let (runtime, verifier) = (Handle::current(), Arc::clone(&self.state.verifier));
-        let prepared =
-            runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
-        let trust = prepared.map_err(|error| {
-            Exit::unavailable(format!("cannot prepare the token keys: {error}"))
-        })?;
+        let trust = Handle::current().block_on(self.state.verifier.prepare(issuers));
         self.pools.sync(&runtime_config.pools);
         self.state.limiter.set_capacity(runtime_config.limits.keys);
         self.state
@@ -390,7 +315,7 @@ impl ConfigReloader {
         let included = files.included().map(str::to_owned).collect();
         self.update_status(|status| status.included_files = included);
         let restart_needed = self.startup_settings.differences(&startup_settings);
-        Ok((restart_needed, files))
+        (restart_needed, files)
     }
 
     fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {
@@ -458,10 +383,6 @@ impl ConfigReloader {
                 tracing::error!(errors, "API key reload rejected");
             }
         }
-    }
-
-    fn last_tried(&self) -> MutexGuard<'_, Option<u64>> {
-        self.last_tried.lock()
     }
 
     fn update_status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
