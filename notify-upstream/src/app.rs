@@ -24,6 +24,7 @@ use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::startup::{ConfigOrigin, Listeners};
 use postern_common::token::Verifier;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use self::components::{
@@ -37,7 +38,7 @@ use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::SuppressionCache;
 use crate::dispatch::DispatchState;
 use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
-use crate::http::{AdminParts, ApiState};
+use crate::http::{AdminParts, ApiState, CONCURRENT_READS};
 use crate::intake::quota::CallerQuota;
 use crate::metrics::NotifyMetrics;
 use crate::store::StoreError;
@@ -255,8 +256,7 @@ fn api_state(
         templates: Arc::clone(&parts.templates),
         store: api.store,
         submissions: api.submissions,
-        reader: api.reader,
-        snapshot_cache: api.snapshot_cache,
+        status_reads: Semaphore::new(CONCURRENT_READS),
         dispatch_state: Arc::clone(&parts.dispatch_state),
         mail_tokens: config.mail_tokens.clone(),
         webhooks: Arc::new(std::mem::take(&mut config.webhooks)),

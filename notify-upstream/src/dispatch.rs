@@ -44,7 +44,6 @@ use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
-use crate::store::SnapshotCache;
 use crate::store::{Claim, LanePosition, LaneScan, LowWatermark, Store, StoreError};
 use full_scan::FullScan;
 use lane_cursor::LaneCursor;
@@ -82,7 +81,6 @@ pub(crate) struct Dispatcher {
     saved_low: [Order; Lane::PER_CHANNEL],
     full_scan: FullScan,
     schedule: ScanSchedule,
-    snapshot_cache: Arc<SnapshotCache>,
 }
 
 /// The dependencies of intake and dispatch.
@@ -102,8 +100,6 @@ pub(crate) struct DispatchContext {
     pub(crate) runner: Arc<AttemptRunner>,
     /// The metrics.
     pub(crate) metrics: NotifyMetrics,
-    /// The cache of recently read snapshots; entries are invalidated by writes.
-    pub(crate) snapshot_cache: Arc<SnapshotCache>,
 }
 
 // === impl Dispatcher ===
@@ -128,7 +124,6 @@ impl Dispatcher {
             saved_low: [0; Lane::PER_CHANNEL],
             full_scan: FullScan::new(&context.store, &context.dispatch_state),
             schedule: ScanSchedule::default(),
-            snapshot_cache: Arc::clone(&context.snapshot_cache),
         }
     }
 
@@ -399,8 +394,6 @@ impl Dispatcher {
         self.urgent_gate.record(lane.priority, count);
         let last = rows.last().map(|row| row.order);
         self.lanes[lane.index()].record_claim(last, count < wanted, self.clock.now());
-        self.snapshot_cache
-            .invalidate(rows.iter().map(|row| row.id));
         // Permits without a row are dropped here.
         let jobs = rows.into_iter().zip(permits);
         let jobs = jobs.map(|(claimed, permit)| DeliveryJob {

@@ -25,8 +25,10 @@ use http::request::Parts;
 use postern_common::http::{BodyOwner, Peer, TrustedProxies};
 use postern_common::token::{Caller, Verifier};
 use postern_common::{Clock, Code, Problem};
+use tokio::sync::Semaphore;
 
 pub(crate) use self::admin::{AdminParts, admin_routes};
+pub(crate) use self::status::CONCURRENT_READS;
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
 use crate::dispatch::DispatchState;
@@ -35,8 +37,7 @@ use crate::intake::quota::CallerQuota;
 use crate::metrics::NotifyMetrics;
 use crate::principal::Principal;
 use crate::receipts::webhook::Webhooks;
-use crate::status::reader::StatusReader;
-use crate::store::{SnapshotCache, Store};
+use crate::store::Store;
 use crate::templates::Templates;
 
 /// Shared state of the request handlers.
@@ -50,8 +51,8 @@ pub(crate) struct ApiState {
     pub(crate) templates: Arc<arc_swap::ArcSwap<Templates>>,
     pub(crate) store: Store,
     pub(crate) submissions: SubmissionQueue,
-    pub(crate) reader: StatusReader,
-    pub(crate) snapshot_cache: Arc<SnapshotCache>,
+    /// At most [`CONCURRENT_READS`] read a status at a time.
+    pub(crate) status_reads: Semaphore,
     /// The state that intake and dispatch share.
     pub(crate) dispatch_state: Arc<DispatchState>,
     pub(crate) quota: CallerQuota,

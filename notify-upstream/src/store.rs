@@ -27,7 +27,6 @@ mod replica_signal;
 pub(crate) mod row;
 mod schema;
 mod snapshot;
-mod snapshot_cache;
 mod sqlite;
 
 use postern_common::clock::Timestamp;
@@ -48,7 +47,6 @@ pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKin
 
 pub(crate) use schema::MIGRATIONS;
 pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};
-pub(crate) use snapshot_cache::SnapshotCache;
 
 use crate::address::AddressHash;
 use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel};

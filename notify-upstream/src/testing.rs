@@ -42,7 +42,6 @@ use crate::notification::OrderSequence;
 use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel, Priority, order_time};
 use crate::principal::Principal;
 use crate::status::view::StatusView;
-use crate::store::SnapshotCache;
 use crate::store::{NewNotification, Record, Store};
 use crate::templates::{Locale, TemplateName, Templates};
 
@@ -64,7 +63,6 @@ pub(crate) struct TestReplica {
     pub(crate) dispatch_state: Arc<DispatchState>,
     pub(crate) mover: DelayedRowMover,
     pub(crate) stop: CancellationToken,
-    pub(crate) snapshot_cache: Arc<SnapshotCache>,
     pub(crate) suppression: Arc<SuppressionCache>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
     pub(crate) pauses: ProviderPauses,
@@ -286,9 +284,7 @@ impl TestReplica {
             stop.clone(),
             None,
         );
-        let snapshot_cache = SnapshotCache::new(clock.clone());
         let context = DispatchContext {
-            snapshot_cache: Arc::clone(&snapshot_cache),
             store: store.clone(),
             clock: clock.clone(),
             sequence: Arc::new(OrderSequence::new(clock.clone())),
@@ -317,7 +313,6 @@ impl TestReplica {
             workers,
             dispatch_state,
             stop,
-            snapshot_cache,
             suppression,
             templates,
             pauses,

@@ -31,8 +31,7 @@ use crate::intake::group_commit::{GroupCommitter, SubmissionQueue};
 use crate::lease::{LeaseClock, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
 use crate::notification::{Channel, OrderSequence};
-use crate::status::reader::{StatusBatcher, StatusReader};
-use crate::store::{SnapshotCache, Store};
+use crate::store::Store;
 use crate::templates::Templates;
 
 /// What the tasks of the store use.
@@ -56,15 +55,12 @@ pub(super) struct SharedParts {
 pub(super) struct ApiParts {
     pub(super) store: Store,
     pub(super) submissions: SubmissionQueue,
-    pub(super) reader: StatusReader,
-    pub(super) snapshot_cache: Arc<SnapshotCache>,
 }
 
 /// The tasks of the open store.
 pub(super) struct StoreTasks {
     context: DispatchContext,
     opened: Database,
-    batcher: StatusBatcher,
     committer: GroupCommitter,
     result_writer: ResultWriter,
     maintenance: StoreMaintenance,
@@ -134,7 +130,6 @@ impl SharedParts {
             self.tracer.clone(),
         );
         let context = DispatchContext {
-            snapshot_cache: SnapshotCache::new(clock.clone()),
             sequence: Arc::new(OrderSequence::new(clock.clone())),
             dispatch_state: Arc::clone(&self.dispatch_state),
             metrics: self.metrics.clone(),
@@ -144,20 +139,15 @@ impl SharedParts {
             runner,
         };
         let (submissions, committer) = SubmissionQueue::open(context.clone());
-        let (reader, batcher) =
-            StatusReader::open(context.store.clone(), Arc::clone(&context.snapshot_cache));
         let maintenance = self.maintenance(&context, opened.clone(), availability);
         let api = ApiParts {
             store: context.store.clone(),
             submissions,
-            reader,
-            snapshot_cache: Arc::clone(&context.snapshot_cache),
         };
         let tasks = StoreTasks {
             result_writer: ResultWriter::new(&context, completed_jobs),
             context,
             opened,
-            batcher,
             committer,
             maintenance,
         };
@@ -205,7 +195,6 @@ impl StoreTasks {
             dispatch_tasks.spawn(dispatcher.run(stop_delivery.clone()));
         }
         let publisher = start_publisher(&context, &mut background);
-        background.spawn(self.batcher.run());
         RunningTasks {
             delivery: DeliveryTasks {
                 workers: Arc::clone(&context.workers),

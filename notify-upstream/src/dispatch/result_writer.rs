@@ -17,7 +17,6 @@ use crate::lease::WorkerLease;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
 use crate::notification::Channel;
-use crate::store::SnapshotCache;
 use crate::store::{ClaimRef, Finished, Next, ResultRow, Store};
 
 /// A completed attempt with its permit.
@@ -51,7 +50,6 @@ pub(crate) struct ResultWriter {
     clock: Clock,
     dispatch_state: Arc<DispatchState>,
     metrics: NotifyMetrics,
-    snapshot_cache: Arc<SnapshotCache>,
     workers: Arc<WorkerRegistry>,
     completed: mpsc::UnboundedReceiver<CompletedJob>,
     dead_letters: LogLimit,
@@ -82,7 +80,6 @@ impl ResultWriter {
             clock,
             dispatch_state,
             metrics,
-            snapshot_cache,
             workers,
             ..
         } = context.clone();
@@ -91,7 +88,6 @@ impl ResultWriter {
             clock,
             dispatch_state,
             metrics,
-            snapshot_cache,
             workers,
             completed,
             dead_letters: LogLimit::with_burst(MAX_LOGGED_DEAD_LETTERS),
@@ -156,8 +152,6 @@ impl ResultWriter {
             self.log(&batch);
         }
         run_within(scope, self.release_unstarted(&batch)).await;
-        self.snapshot_cache
-            .invalidate(batch.iter().map(|completed| completed.job.claimed.id));
         let affected = Channel::ALL.map(|channel| {
             batch
                 .iter()

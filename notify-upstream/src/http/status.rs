@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path, State};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +17,11 @@ use crate::notification::NotificationId;
 use crate::principal::Principal;
 use crate::status::view::{NotificationStatus, StatusView};
 use crate::store::{CancelResult, NotificationSnapshot, StoreError};
+
+/// Number of concurrent reads. They use the connections of the dispatcher, which needs the others.
+pub(crate) const CONCURRENT_READS: usize = 2;
+/// Maximum time of a read. Afterwards the response is 503.
+const READ_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// The headers of a request, moved out of it because cloning them is expensive. Extractors that run
 /// later see no headers.
@@ -39,22 +45,10 @@ pub(super) async fn get(
     Path(id): Path<String>,
     TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
-    let may_read = |snapshot: &NotificationSnapshot| {
-        reader.may_read_all || may_read(&reader.principal, snapshot)
-    };
-    // A cached snapshot may be older than one that the client received from another replica. It is
-    // used only if the client already has it (`If-None-Match`), so that a status never goes
-    // backwards. With a single process the cache equals the store.
-    let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
-    if let Some(snapshot) = recent.filter(|snapshot| may_read(snapshot)) {
-        let document = StatusDocument::of(&view(&service, &snapshot))?;
-        if document.matches_etag(&headers)
-            || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
-        {
-            return Ok(document.response(&headers));
-        }
+    let snapshot = find(&service, &id).await?;
+    if !reader.may_read_all && !may_read(&reader.principal, &snapshot) {
+        return Err(Code::NotFound.into());
     }
-    let snapshot = find(&service, &id, may_read).await?;
     Ok(StatusDocument::of(&view(&service, &snapshot))?.response(&headers))
 }
 
@@ -65,8 +59,7 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
     TakenHeaders(headers): TakenHeaders,
 ) -> Result<Response, Problem> {
-    let may_read = |snapshot: &NotificationSnapshot| may_read(&principal, snapshot);
-    let snapshot = find(&service, &id, may_read).await?;
+    let snapshot = find(&service, &id).await?;
     if *snapshot.record.creator != *principal.creator {
         // The addressee may read the status and may not cancel.
         return Err(Code::NotFound.into());
@@ -89,8 +82,7 @@ pub(super) async fn cancel_notification(
         .cancel(id, service.clock.now())
         .await
         .map_err(|error| unavailable(&error))?;
-    service.snapshot_cache.invalidate([id]);
-    let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
+    let snapshot = read(service, id).await?.ok_or(Code::NotFound)?;
     let view = view(service, &snapshot);
     match (outcome, view.status) {
         (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => Ok(view),
@@ -99,19 +91,36 @@ pub(super) async fn cancel_notification(
     }
 }
 
-/// Returns the snapshot if the caller may read it. Otherwise the response is 404.
-async fn find(
-    service: &ApiState,
-    id: &str,
-    may_read: impl Fn(&NotificationSnapshot) -> bool,
-) -> Result<Arc<NotificationSnapshot>, Problem> {
+/// Returns a notification.
+///
+/// # Errors
+/// 404 if it does not exist.
+pub(super) async fn find(service: &ApiState, id: &str) -> Result<NotificationSnapshot, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
-    let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
-    if may_read(&snapshot) {
-        Ok(snapshot)
-    } else {
-        Err(Code::NotFound.into())
-    }
+    let snapshot = read(service, id).await?;
+    snapshot.ok_or_else(|| Code::NotFound.into())
+}
+
+/// Returns a notification, or `None` if it does not exist.
+///
+/// # Errors
+/// 503 if the store is unavailable or too many reads wait.
+pub(super) async fn read(
+    service: &ApiState,
+    id: NotificationId,
+) -> Result<Option<NotificationSnapshot>, Problem> {
+    let reading = async {
+        let _permit = service.status_reads.acquire().await;
+        service.store.read(&[id]).await
+    };
+    let found = tokio::time::timeout(READ_TIMEOUT, reading)
+        .await
+        .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
+    let found = found.map_err(|error| {
+        tracing::warn!(%error, "status read failed");
+        Problem::new(Code::Unavailable)
+    });
+    Ok(found?.pop())
 }
 
 fn may_read(principal: &Principal, snapshot: &NotificationSnapshot) -> bool {

@@ -29,7 +29,6 @@ use super::*;
 use crate::delivery::provider::script::ProviderScript;
 use crate::intake::group_commit::GroupCommitter;
 use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
-use crate::status::reader::StatusReader;
 use crate::store::Store;
 use crate::testing::{START, TestReplica, stores};
 
@@ -129,8 +128,6 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
     let verifier = Verifier::new(trusted_issuers(&issuer), options);
     let rig = TestReplica::new(store, &clock, 8).await;
     let metrics = NotifyMetrics::new();
-    let (reader, batcher) = StatusReader::open(store.clone(), Arc::clone(&rig.snapshot_cache));
-    tokio::spawn(batcher.run());
     let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
@@ -138,8 +135,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         templates: Arc::clone(&rig.templates),
         store: store.clone(),
         submissions: rig.submissions,
-        reader,
-        snapshot_cache: rig.snapshot_cache,
+        status_reads: Semaphore::new(CONCURRENT_READS),
         dispatch_state: rig.dispatch_state,
         quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),

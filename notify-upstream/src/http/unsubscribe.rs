@@ -8,7 +8,7 @@ use http::StatusCode;
 use postern_common::http::Raw;
 use postern_common::{Code, Problem};
 
-use super::status::unavailable;
+use super::status::{read, unavailable};
 use super::{AnonymousCaller, ApiState};
 use crate::address::AddressHash;
 use crate::delivery::mail_token::{TokenClaim, TokenPurpose};
@@ -34,7 +34,7 @@ pub(super) async fn one_click(
     if !tokens.has_issued(TokenPurpose::Unsubscribe, claim) {
         return Err(invalid_token());
     }
-    let known = service.reader.read(claim.id).await?;
+    let known = read(&service, claim.id).await?;
     let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
     let is_proven =
         |address: &AddressHash| tokens.verify(TokenPurpose::Unsubscribe, claim, address);

@@ -53,9 +53,6 @@ pub(super) async fn receive(
         .filter_map(|report| report.receipt(&provider, now))
         .collect();
     let saved = service.store.save_receipts(&receipts).await;
-    service
-        .snapshot_cache
-        .invalidate(receipts.iter().map(|receipt| receipt.id));
     if let Err(error) = service.suppression.apply_reports(&reports).await {
         tracing::debug!(%error, "address suppression failed");
     }

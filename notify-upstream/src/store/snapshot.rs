@@ -68,35 +68,6 @@ pub(crate) struct WaitingRow {
 // === impl NotificationSnapshot ===
 
 impl NotificationSnapshot {
-    /// Returns the approximate size in memory, in bytes.
-    #[must_use]
-    pub(crate) fn bytes(&self) -> usize {
-        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let Record {
-            creator,
-            addressee,
-            template,
-            locale,
-            recipient,
-            variables,
-            ..
-        } = &self.record;
-        let record = [creator, template, locale, recipient, variables]
-            .into_iter()
-            .map(String::len);
-        let entry = self.history.iter().map(|entry| match entry {
-            HistoryEntry::Result(result) => {
-                optional(&result.provider) + optional(&result.code) + optional(&result.detail)
-            }
-            HistoryEntry::Receipt(receipt) => {
-                receipt.provider.len() + optional(&receipt.code) + optional(&receipt.detail)
-            }
-            HistoryEntry::Waiting(_) => 0,
-        });
-        let fixed = size_of::<Self>() + self.history.capacity() * size_of::<HistoryEntry>();
-        fixed + record.sum::<usize>() + optional(addressee) + entry.sum::<usize>()
-    }
-
     /// Returns the hashes of the addresses that the notification is known to have been sent to: the
     /// requested address, and those that an `actorId` was resolved to when a provider was called.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = AddressHash> {

@@ -13,10 +13,9 @@ use serde_json::{Value, json as value};
 
 use super::super::ApiState;
 use super::super::list::read_page;
-use super::super::status::{cancel_notification, unavailable, view};
+use super::super::status::{cancel_notification, find, unavailable, view};
 use super::{AdminState, Api, Change};
 use crate::intake::request::NotificationRequest;
-use crate::notification::NotificationId;
 use crate::operations::dead;
 use crate::operations::templates::{PreviewError, content_json, preview as render};
 use crate::principal::Principal;
@@ -90,7 +89,6 @@ pub(super) async fn retry(
     }
     let lane = before.record.lane;
     api.dispatch_state.channel(lane.channel).mark_waiting(lane);
-    api.snapshot_cache.invalidate([before.id]);
     let after = status_of(&api, &find(&api, &id).await?);
     change.record(
         "notification.retry",
@@ -202,18 +200,6 @@ fn request_of(snapshot: &NotificationSnapshot) -> Option<NotificationRequest> {
         send_at: None,
         expires_at: None,
     })
-}
-
-/// Returns a notification.
-///
-/// # Errors
-/// 404 if it does not exist.
-async fn find(api: &ApiState, id: &str) -> Result<NotificationSnapshot, Problem> {
-    let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
-    // The snapshots of the status cache have no variables.
-    let found = api.store.read(&[id]).await;
-    let found = found.map_err(|error| unavailable(&error))?.pop();
-    found.ok_or_else(|| Code::NotFound.into())
 }
 
 fn status_of(api: &ApiState, snapshot: &NotificationSnapshot) -> Value {
