@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 88_510,
-    test_lines: 96_788,
-    rust_lines: 222_145,
-    markdown_files: 65,
-    markdown_words: 104_349,
-    configuration_keys: 536,
-    locked_packages: 586,
+    product_lines: 83_903,
+    test_lines: 85_888,
+    rust_lines: 203_722,
+    markdown_files: 60,
+    markdown_words: 83_554,
+    configuration_keys: 524,
+    locked_packages: 570,
 };
 
 /// What there is to own.
