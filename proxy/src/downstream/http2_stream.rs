@@ -64,6 +64,9 @@ pub(crate) struct ClientStream {
     reads_fast: bool,
     /// Received data of a gRPC call that has not been forwarded.
     pending_grpc_data: Bytes,
+    /// Whether the end of the body was read. Before trailers (RFC 9113 section 8.1), the body ends
+    /// and the stream does not.
+    is_body_read: bool,
 }
 
 impl ClientStream {
@@ -98,6 +101,7 @@ impl ClientStream {
             buffer_reservation: None,
             reads_fast: false,
             pending_grpc_data: Bytes::new(),
+            is_body_read: false,
         }
     }
 
@@ -128,9 +132,9 @@ impl ClientStream {
                 ));
             }
             let frame = self.read_frame().await?;
-            // If trailers follow (RFC 9113 section 8.1), the body has ended and the stream has not.
             let is_over = frame.is_none() || self.session.is_body_done();
             if is_over {
+                self.is_body_read = true;
                 self.slow_client.reading = None;
                 self.deadline.note_request_complete();
             }

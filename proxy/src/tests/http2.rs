@@ -136,6 +136,44 @@ async fn upload_with_trailers_is_complete() {
     );
 }
 
+/// Uploads `sent` bytes and trailers. Returns the status, or the reason of a reset.
+async fn upload_with_trailers(length: usize, sent: usize) -> Result<u16, Option<h2::Reason>> {
+    let front = TlsGateway::start(OriginBehavior::AnswerPosts, "", "").await;
+    let length = length.to_string();
+    let request = head("POST", "/open", &[("content-length", &length)]);
+    let (answer, mut body) = send(&mut front.client().await, request, false);
+    body.send_data(vec![b'x'; sent].into(), false)
+        .expect("sends");
+    let trailers = [("x-sum".parse().expect("a name"), "1".parse().expect("text"))];
+    body.send_trailers(trailers.into_iter().collect())
+        .expect("sends");
+    let reply = reply(answer).await;
+    reply
+        .map(|reply| reply.status)
+        .map_err(|error| error.reason())
+}
+
+/// Runs outside of the runtime, which a busy loop would occupy.
+#[test]
+fn trailers_end_a_streamed_body_of_known_length() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let outcomes = runtime.block_on(async {
+        let limited = |length, sent| {
+            let upload = tokio::spawn(upload_with_trailers(length, sent));
+            async move { Ok(tokio::time::timeout(STEP_TIMEOUT, upload).await??) }
+        };
+        let whole: Result<_, std::io::Error> = limited(40_000, 40_000).await;
+        (whole, limited(40_000, 20_000).await)
+    });
+    runtime.shutdown_background();
+    assert_eq!(outcomes.0.expect("in time"), Ok(200));
+    assert_eq!(
+        outcomes.1.expect("in time"),
+        Err(Some(h2::Reason::PROTOCOL_ERROR)),
+        "shorter than its length"
+    );
+}
+
 #[tokio::test]
 async fn idle_connection_is_closed() {
     let front = TlsGateway::start(

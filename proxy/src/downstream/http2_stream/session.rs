@@ -108,7 +108,7 @@ impl Session for ClientStream {
     }
 
     fn is_body_done(&mut self) -> bool {
-        self.pending_grpc_data.is_empty() && self.session.is_body_done()
+        self.pending_grpc_data.is_empty() && (self.is_body_read || self.session.is_body_done())
     }
 
     fn is_body_empty(&mut self) -> bool {
