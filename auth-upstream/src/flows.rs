@@ -47,9 +47,7 @@ pub(crate) use self::compensation::RegistrationCompensator;
 pub(crate) use self::current_user::CurrentUserFlow;
 pub(crate) use self::exchange::{ExchangeFlow, TemporaryTokens, is_code_challenge};
 #[cfg(test)]
-pub(crate) use self::exchange::{
-    ExchangedIdentity, TEMPORARY_TOKEN_TTL, TokensUnavailable, UserInfo,
-};
+pub(crate) use self::exchange::{ExchangedIdentity, TEMPORARY_TOKEN_TTL, TokensUnavailable};
 pub(crate) use self::login::{LoginFlow, LoginRequest};
 pub(crate) use self::logout::LogoutFlow;
 pub(crate) use self::password::{PasswordFlow, ResetRequest};

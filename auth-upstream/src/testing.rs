@@ -1,54 +1,50 @@
-//! Test support: stubs of the pools, the actor service and the social provider on loopback sockets,
-//! each of which can fail on demand, and a fixture that runs the service against them.
+//! Test support: the development services of `postern-dev` behind a proxy that injects faults, and a
+//! fixture that runs the service against them.
 
 pub(crate) mod browser;
-mod keys;
-mod pause;
-mod stub_actors;
-mod stub_pool;
-mod stub_provider;
+mod development;
+mod fault_proxy;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use parking_lot::Mutex;
 use postern_common::cache::testing::TestCache;
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, parse};
 use postern_common::database::testing::{self, TestDatabase};
 use postern_common::email::EmailAddress;
 use postern_common::http::{Limits, serve};
-use postern_common::{Clock, Secret};
-use tokio::net::TcpListener;
+use postern_common::{Clock, Problem, Secret};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::keys::SigningKey;
-pub(crate) use self::pause::{CallPauses, PausePoint};
-pub(crate) use self::stub_actors::StubActors;
-pub(crate) use self::stub_pool::StubPool;
-pub(crate) use self::stub_provider::{ProviderBehavior, StubProvider};
+use self::development::{Development, PoolOperator, listen};
+pub(crate) use self::fault_proxy::{Fault, FaultProxy, PausePoint, http};
 use crate::app::App;
 use crate::assembly::AuthService;
 use crate::client::ClientContext;
 use crate::config::Config;
 use crate::crypto::random;
-use crate::flows::{ExchangedIdentity, LoginRequest, RegistrationRequest, SocialFlow, TokenSet};
-use crate::http;
-use crate::telemetry::AuditedResult;
+use crate::flows::{
+    ExchangedIdentity, Flows, LoginRequest, RegistrationRequest, ResetRequest, SocialFlow, TokenSet,
+};
+use crate::http::router;
+use crate::telemetry::{Audited, AuditedResult};
 
-/// A service with its stubs.
+/// The address of most tests' user, and a password.
+pub(crate) const ADA: &str = "ada@example.com";
+pub(crate) const PASSWORD: &str = "Password-1";
+
+/// A service with the development services.
 pub(crate) struct Fixture {
     pub(crate) service: Arc<AuthService>,
-    pub(crate) pool: Arc<StubPool>,
-    pub(crate) actors: Arc<StubActors>,
-    pub(crate) provider: Arc<StubProvider>,
     pub(crate) clock: Clock,
     pub(crate) settings: ReplicaSettings,
     pub(crate) database: TestDatabase,
+    development: Development,
 }
 
 /// The configuration file and the environment of a replica.
@@ -74,43 +70,6 @@ pub(crate) struct FixtureOptions {
     pub(crate) database: Option<TestDatabase>,
 }
 
-/// An error response of a stub. Status 0: no response.
-#[derive(Clone, Debug)]
-pub(crate) struct StubFailure {
-    pub(crate) status: u16,
-    pub(crate) name: &'static str,
-    pub(crate) message: &'static str,
-}
-
-/// Failures of the next calls, by operation.
-#[derive(Debug, Default)]
-pub(crate) struct FailureScript(Mutex<VecDeque<(String, StubFailure)>>);
-
-// === impl FailureScript ===
-
-impl FailureScript {
-    pub(crate) fn add(&self, operation: &str, failure: StubFailure) {
-        self.0.lock().push_back((operation.to_owned(), failure));
-    }
-
-    fn next(&self, operation: &str) -> Option<StubFailure> {
-        let mut failures = self.0.lock();
-        let index = failures.iter().position(|(name, _)| name == operation)?;
-        failures.remove(index).map(|(_, failure)| failure)
-    }
-}
-
-// === impl StubFailure ===
-
-impl StubFailure {
-    /// An internal error of the pool.
-    pub(crate) const INTERNAL_ERROR: Self = Self {
-        status: 500,
-        name: "InternalErrorException",
-        message: "x",
-    };
-}
-
 // === impl Fixture ===
 
 impl Fixture {
@@ -127,37 +86,84 @@ impl Fixture {
         .await
     }
 
+    /// Creates a fixture whose pool sends codes that confirm registrations.
+    pub(crate) async fn with_confirmation() -> Self {
+        let fixture = Self::with_config("confirm = 'code'").await;
+        let change = json!({ "AutoVerifiedAttributes": ["email"] });
+        let changed = fixture.pool().call("UpdateUserPool", change).await;
+        changed.expect("the pool is changed");
+        fixture
+    }
+
     pub(crate) async fn with(options: FixtureOptions) -> Self {
         let clock = Clock::manual(Timestamp::parse("2026-11-20T07:30:00Z").expect("a time"));
-        let pool = StubPool::start(clock.clone()).await;
-        let actors = StubActors::start().await;
-        let provider = StubProvider::start(clock.clone()).await;
+        let development = Development::start(&clock).await;
         let database = match options.database {
             Some(database) => database,
             None => testing::sqlite().await,
         };
         let cache = options.cache.map(|cache| cache.url).or(options.cache_url);
         let cache = cache.unwrap_or_else(|| "memory:".to_owned());
+        let url = &development.url;
         let file = format!(
-            "database = '{}'\ncache = '{cache}'\nactor_service = '{}'\n{}\n\
-             [social]\nprovider = 'stub'\nissuer = '{}'\nui = 'http://127.0.0.1:1/ui'\n\
-             authoritative_domains = ['example.com']\ndeadline = '300ms'\n{}\n",
-            database.url, actors.url, options.config, provider.url, options.social,
+            "database = '{}'\ncache = '{cache}'\nactor_service = '{url}'\n{}\n\
+             [social]\nprovider = 'dev'\nissuer = '{url}'\n\
+             redirect_uri = '{url}/auth/social/login/callback'\nui = 'http://127.0.0.1:1/ui'\n\
+             authoritative_domains = ['example.com']\n{}\n",
+            database.url, options.config, options.social,
         );
-        let settings = ReplicaSettings {
+        let variables = development.variables.iter();
+        let variables = variables.map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let mut settings = ReplicaSettings {
             file,
-            variables: environment(&pool.url, options.no_credentials),
+            variables: variables.collect(),
         };
-        let service = settings.start(&clock).await;
+        if options.no_credentials {
+            settings
+                .variables
+                .retain(|name, _| !CREDENTIALS.contains(&name.as_str()));
+        }
         Self {
-            service,
-            pool,
-            actors,
-            provider,
+            service: settings.start(&clock).await,
             clock,
             settings,
             database,
+            development,
         }
+    }
+
+    /// Returns the identity pool.
+    pub(crate) fn pool(&self) -> &PoolOperator {
+        &self.development.pool
+    }
+
+    /// Returns the proxy before the development services.
+    pub(crate) fn proxy(&self) -> &FaultProxy {
+        &self.development.faults
+    }
+
+    /// Returns the base URL of the development services.
+    pub(crate) fn development_url(&self) -> &str {
+        &self.development.url
+    }
+
+    /// Adds Ada, with a verified address, and returns the subject.
+    pub(crate) async fn add_ada(&self) -> String {
+        self.pool().add_user(ADA, PASSWORD, true).await
+    }
+
+    /// Returns whether the actor service has a profile of Ada.
+    pub(crate) async fn has_profile(&self) -> bool {
+        let Some(subject) = self.pool().subject(ADA).await else {
+            return false;
+        };
+        let found = self.service.actor_service.has_profile(&subject).await;
+        found.expect("the actor service answers")
+    }
+
+    /// Returns the flows.
+    pub(crate) fn flows(&self) -> &Flows {
+        &self.service.flows
     }
 
     /// Returns the social flow.
@@ -165,39 +171,68 @@ impl Fixture {
         social_of(&self.service)
     }
 
-    /// Signs in with a password, from a client without an address.
-    pub(crate) async fn sign_in(&self, address: &str, password: &str) -> AuditedResult<TokenSet> {
-        let request = login(address, password);
-        self.service.flows.login.sign_in(&client(), &request).await
+    /// Signs Ada in with a password, from a client without an address.
+    pub(crate) async fn sign_in(&self, password: &str) -> Result<TokenSet, Problem> {
+        sign_in(&self.service, &client(), ADA, password).await
+    }
+
+    /// Signs Ada in from an address.
+    pub(crate) async fn sign_in_at(
+        &self,
+        address: &str,
+        password: &str,
+    ) -> Result<TokenSet, Problem> {
+        sign_in(&self.service, &client_at(address), ADA, password).await
     }
 
     /// Refreshes tokens.
-    pub(crate) async fn refresh(&self, tokens: &TokenSet) -> AuditedResult<TokenSet> {
-        refresh(&self.service, tokens).await
+    pub(crate) async fn refresh(&self, tokens: &TokenSet) -> Result<TokenSet, Problem> {
+        let flow = &self.flows().refresh;
+        plain(flow.refresh(&client(), &tokens.refresh_token).await)
     }
 
-    /// Revokes the refresh token of a set.
-    pub(crate) async fn logout(&self, tokens: &TokenSet) -> AuditedResult<()> {
-        let flow = &self.service.flows.logout;
-        flow.logout(&client(), &tokens.refresh_token).await
+    /// Registers Ada, from a client without an address.
+    pub(crate) async fn register(&self, password: &str) -> Result<TokenSet, Problem> {
+        register(&self.service, &client(), ADA, password).await
     }
 
-    /// Registers a user, from a client without an address.
-    pub(crate) async fn register(&self, address: &str, password: &str) -> AuditedResult<TokenSet> {
-        let request = registration(address, password);
-        let flow = &self.service.flows.registration;
-        flow.register(&client(), &request).await
+    /// Resets Ada's password with a code that is sent first.
+    pub(crate) async fn reset(&self, address: &str, new_password: &str) {
+        self.request_code(ADA).await;
+        let code = self.pool().code(ADA, 1).await;
+        let flow = &self.flows().password;
+        let request = reset(ADA, &code, new_password);
+        flow.reset(&client_at(address), &request)
+            .await
+            .expect("reset");
+    }
+
+    /// Requests a reset code, from a client without an address.
+    pub(crate) async fn request_code(&self, address: &str) {
+        let task = self.flows().password.request_code(client(), email(address));
+        task.expect("a task").await.expect("no panic");
     }
 
     /// Exchanges a temporary token.
     pub(crate) async fn exchange(&self, token: &str) -> ExchangedIdentity {
-        let exchanged = self
-            .service
-            .flows
-            .exchange
-            .exchange(&client(), token, None)
-            .await;
-        exchanged.expect("a valid token").into_inner()
+        let exchanged = self.try_exchange(token, None).await;
+        exchanged.expect("a valid token")
+    }
+
+    pub(crate) async fn try_exchange(
+        &self,
+        token: &str,
+        verifier: Option<&str>,
+    ) -> Result<ExchangedIdentity, Problem> {
+        let flow = &self.flows().exchange;
+        plain(flow.exchange(&client(), token, verifier).await)
+    }
+
+    /// Signs a person in at the provider and exchanges the temporary token.
+    pub(crate) async fn social_sign_in(&self, person: browser::Person) -> ExchangedIdentity {
+        let landing = browser::sign_in(self, person).await;
+        assert_eq!(landing.name, "temporaryToken", "{}", landing.value);
+        self.exchange(&landing.value).await
     }
 
     /// Returns the number of pending registrations.
@@ -233,19 +268,17 @@ impl Fixture {
     /// Starts another replica with AWS credentials.
     pub(crate) async fn replica_with_credentials(&self) -> Arc<AuthService> {
         let mut settings = self.settings.clone();
-        for (name, value) in CREDENTIALS {
-            settings.variables.insert(name.to_owned(), value.to_owned());
+        let variables = self.development.variables.iter();
+        for (name, value) in variables.filter(|(name, _)| CREDENTIALS.contains(name)) {
+            settings.variables.insert((*name).to_owned(), value.clone());
         }
         settings.start(&self.clock).await
     }
 
     /// Serves the HTTP interface on a loopback socket and returns its URL.
     pub(crate) async fn serve(&self) -> String {
-        let router = http::router(
-            Arc::clone(&self.service.flows),
-            self.service.trusted_proxies.clone(),
-        );
-        spawn(|_| router).await
+        let flows = Arc::clone(&self.service.flows);
+        serve_router(router(flows, self.service.trusted_proxies.clone())).await
     }
 }
 
@@ -265,52 +298,41 @@ impl ReplicaSettings {
     }
 }
 
-const CREDENTIALS: [(&str, &str); 2] = [
-    ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
-    ("AWS_SECRET_ACCESS_KEY", "aws-secret"),
-];
-
-fn environment(pool: &str, no_credentials: bool) -> BTreeMap<String, String> {
-    let key = STANDARD.encode(random::bytes::<32>());
-    let mut pairs = vec![
-        ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", pool),
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "actor-client"),
-        ("IDP_ACTOR_CLIENT_SECRET", "actor-secret"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "service-client"),
-        ("IDP_SERVICE_ACCOUNT_USERNAME", "auth"),
-        ("IDP_SERVICE_ACCOUNT_PASSWORD", "service-password"),
-        ("SOCIAL_OAUTH2_CLIENT_ID", "social-client"),
-        ("SOCIAL_OAUTH2_CLIENT_SECRET", "social-secret"),
-        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
-    ];
-    if !no_credentials {
-        pairs.extend(CREDENTIALS);
-    }
-    pairs
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
-}
+const CREDENTIALS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
 
 /// Serves a router on a loopback socket and returns its URL.
-async fn spawn(router: impl FnOnce(&str) -> Router) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    tokio::spawn(serve(
-        listener,
-        router(&url),
-        Limits::default(),
-        CancellationToken::new(),
-    ));
-    url
+pub(crate) async fn serve_router(router: axum::Router) -> String {
+    let (listener, address) = listen().await;
+    let stop = CancellationToken::new();
+    tokio::spawn(serve(listener, router, Limits::default(), stop));
+    format!("http://{address}")
 }
 
-/// Refreshes tokens at a replica.
-pub(crate) async fn refresh(service: &AuthService, tokens: &TokenSet) -> AuditedResult<TokenSet> {
-    let flow = &service.flows.refresh;
-    flow.refresh(&client(), &tokens.refresh_token).await
+/// Signs in at a replica.
+pub(crate) async fn sign_in(
+    service: &AuthService,
+    client: &ClientContext,
+    account: &str,
+    password: &str,
+) -> Result<TokenSet, Problem> {
+    let request = login(account, password);
+    plain(service.flows.login.sign_in(client, &request).await)
+}
+
+/// Registers a user at a replica.
+pub(crate) async fn register(
+    service: &AuthService,
+    client: &ClientContext,
+    account: &str,
+    password: &str,
+) -> Result<TokenSet, Problem> {
+    let request = registration(account, password);
+    plain(service.flows.registration.register(client, &request).await)
+}
+
+/// Returns a result without the mark that it is audited.
+pub(crate) fn plain<T>(result: AuditedResult<T>) -> Result<T, Problem> {
+    result.map(Audited::into_inner).map_err(Problem::from)
 }
 
 /// Returns the social flow of a replica.
@@ -347,6 +369,14 @@ pub(crate) fn registration(address: &str, password: &str) -> RegistrationRequest
         email: email(address),
         password: Secret::from(password),
         profile,
+    }
+}
+
+pub(crate) fn reset(address: &str, code: &str, new_password: &str) -> ResetRequest {
+    ResetRequest {
+        email: email(address),
+        code: code.to_owned(),
+        new_password: Secret::from(new_password),
     }
 }
 

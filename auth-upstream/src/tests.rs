@@ -1,13 +1,10 @@
-//! Tests of the flows against stubs on loopback sockets.
+//! Tests of the flows against the development services.
 
-mod abandoned_locks;
 mod admin;
 mod attempt_limits;
 mod audit;
 mod audit_trail;
 mod authorization_state;
-mod cache_model;
-mod cache_restart;
 mod concurrent_attempts;
 mod diagnostics;
 mod hostile_provider;

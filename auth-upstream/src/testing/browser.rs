@@ -1,10 +1,26 @@
 //! The steps of a browser in a social sign-in.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+
 use url::Url;
 
+use super::fault_proxy::http;
 use super::{Fixture, client};
 use crate::flows::{SocialCallback, SocialLanding};
+
+/// A person with an account at the social provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Person {
+    pub(crate) email: &'static str,
+    /// Whether the provider has verified the address.
+    pub(crate) is_verified: bool,
+}
+
+/// Ada Lovelace, whose address the provider assigns.
+pub(crate) const ADA: Person = Person {
+    email: "ada@example.com",
+    is_verified: true,
+};
 
 /// Starts a sign-in and returns the URL at the provider.
 pub(crate) async fn start(fixture: &Fixture, code_challenge: Option<&str>) -> Url {
@@ -12,26 +28,50 @@ pub(crate) async fn start(fixture: &Fixture, code_challenge: Option<&str>) -> Ur
     fixture.social().start(code_challenge).await.expect("a URL")
 }
 
-/// Follows the redirect of the provider back to the service.
-pub(crate) async fn follow(fixture: &Fixture, callback: SocialCallback) -> SocialLanding {
-    fixture
-        .social()
-        .handle_callback(&client(), callback)
+/// Chooses a person at the provider and returns the redirect back to the service.
+pub(crate) async fn consent(url: &Url, person: Person) -> SocialCallback {
+    let mut form: BTreeMap<String, String> = url.query_pairs().into_owned().collect();
+    let chosen = [
+        ("person", "other"),
+        ("name", "Ada Lovelace"),
+        ("email", person.email),
+    ];
+    form.extend(chosen.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    if person.is_verified {
+        form.insert("email_verified".to_owned(), "true".to_owned());
+    }
+    let mut page = url.clone();
+    page.set_query(None);
+    let sent = http()
+        .post(page)
+        .form(&form)
+        .send()
         .await
-        .into_inner()
-}
-
-/// Builds a callback from a code and a state.
-pub(crate) fn callback((code, state): (String, String)) -> SocialCallback {
+        .expect("an answer");
+    let location = sent.headers()["location"].to_str().expect("text");
+    let location = Url::parse(location).expect("a URL");
+    let mut query: BTreeMap<String, String> = location.query_pairs().into_owned().collect();
     SocialCallback {
-        code: Some(code),
-        state: Some(state),
-        ..SocialCallback::default()
+        code: query.remove("code"),
+        state: query.remove("state"),
+        error: query.remove("error"),
+        issuer: query.remove("iss"),
     }
 }
 
-/// Signs a user in at the provider. `claims` replace the default ones of Ada.
-pub(crate) async fn sign_in(fixture: &Fixture, claims: Value) -> SocialLanding {
+/// Starts a sign-in of Ada and returns the redirect back to the service.
+pub(crate) async fn callback(fixture: &Fixture) -> SocialCallback {
+    consent(&start(fixture, None).await, ADA).await
+}
+
+/// Follows the redirect of the provider back to the service.
+pub(crate) async fn follow(fixture: &Fixture, callback: SocialCallback) -> SocialLanding {
+    let landing = fixture.social().handle_callback(&client(), callback).await;
+    landing.into_inner()
+}
+
+/// Signs a person in at the provider.
+pub(crate) async fn sign_in(fixture: &Fixture, person: Person) -> SocialLanding {
     let url = start(fixture, None).await;
-    follow(fixture, callback(fixture.provider.consent(&url, claims))).await
+    follow(fixture, consent(&url, person).await).await
 }

@@ -4,14 +4,13 @@ use postern_common::Secret;
 use postern_common::admin_api::{OPERATOR, protect};
 use postern_common::clock::Timestamp;
 use postern_common::database::testing;
-use postern_common::http::{Limits, serve};
 use postern_common::testing::CapturedLog;
-use reqwest::{Client, Method};
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::http::admin_routes;
-use crate::testing::{Fixture, FixtureOptions, client_at, login};
+use crate::testing::{Fixture, FixtureOptions, PASSWORD, http, serve_router};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -21,12 +20,7 @@ async fn serve_admin(fixture: &Fixture) -> String {
     let (reader, limiter) = (&service.audit_trail.reader, &service.limiter);
     let routes = admin_routes(reader, limiter, &fixture.clock);
     let router = protect(Some(&Secret::from(TOKEN)), routes);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-    let listener = listener.expect("a port");
-    let url = format!("http://{}/admin", listener.local_addr().expect("bound"));
-    let stop = CancellationToken::new();
-    tokio::spawn(serve(listener, router, Limits::default(), stop));
-    url
+    format!("{}/admin", serve_router(router).await)
 }
 
 /// Calls a route with these header fields.
@@ -36,7 +30,7 @@ async fn call(
     headers: &[(&str, &str)],
     body: Option<&Value>,
 ) -> (u16, Value) {
-    let mut request = Client::new().request(method, format!("{url}/{path}"));
+    let mut request = http().request(method, format!("{url}/{path}"));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -83,13 +77,10 @@ async fn fixture_with_events(database: testing::TestDatabase) -> Fixture {
         ..FixtureOptions::default()
     })
     .await;
-    let registered = fixture.register("ada@example.com", "Password-1").await;
-    registered.expect("registered");
-    for password in ["wrong-1", "wrong-2", "Password-1"] {
+    fixture.register(PASSWORD).await.expect("registered");
+    for password in ["wrong-1", "wrong-2", PASSWORD] {
         fixture.clock.advance(std::time::Duration::from_secs(1));
-        let client = client_at("192.0.2.77");
-        let request = login("ada@example.com", password);
-        let _audited = fixture.service.flows.login.sign_in(&client, &request).await;
+        let _outcome = fixture.sign_in_at("192.0.2.77", password).await;
     }
     let writer = fixture.service.audit_trail.take_writer();
     let stop = CancellationToken::new();
@@ -277,9 +268,7 @@ fn assert_logged(log: &CapturedLog, target: &str, after: &Value) {
 /// Throttles the account `ada@example.com` from one network.
 async fn throttle(fixture: &Fixture) {
     for _ in 0..4 {
-        let request = login("ada@example.com", "wrong-1");
-        let client = client_at("192.0.2.77");
-        let _audited = fixture.service.flows.login.sign_in(&client, &request).await;
+        let _outcome = fixture.sign_in_at("192.0.2.77", "wrong-1").await;
     }
 }
 
@@ -287,8 +276,7 @@ async fn throttle(fixture: &Fixture) {
 async fn throttled_account_is_listed_and_released() {
     let fixture = Fixture::with_config("[abuse]\naccount = 1\n").await;
     let url = serve_admin(&fixture).await;
-    let registered = fixture.register("ada@example.com", "Password-1").await;
-    registered.expect("registered");
+    fixture.register(PASSWORD).await.expect("registered");
     throttle(&fixture).await;
     let (status, list) = read(&url, "throttled").await;
     let entry = &list["throttled"][0];
@@ -311,9 +299,7 @@ async fn throttled_account_is_listed_and_released() {
         .plus(std::time::Duration::from_secs(remaining));
     assert_eq!(entry["until"], json!(until), "{list}");
     assert!(!list.to_string().contains("ada@"), "{list}");
-    let sign_in = login("ada@example.com", "Password-1");
-    let flow = &fixture.service.flows.login;
-    let refused = flow.sign_in(&client_at("192.0.2.77"), &sign_in).await;
+    let refused = fixture.sign_in_at("192.0.2.77", PASSWORD).await;
     assert!(refused.is_err(), "the right password is throttled as well");
     let (log, _guard) = CapturedLog::start();
     let by_email = json!({ "email": "Ada@example.com" });
@@ -321,7 +307,7 @@ async fn throttled_account_is_listed_and_released() {
     assert_eq!(released, (200, json!({ "released": 1 })));
     assert_logged(&log, "email", &json!(1));
     assert_eq!(log.with(&["administrative action", "da@"]), 0, "no address");
-    let signed_in = flow.sign_in(&client_at("192.0.2.77"), &sign_in).await;
+    let signed_in = fixture.sign_in_at("192.0.2.77", PASSWORD).await;
     assert!(signed_in.is_ok(), "released");
     assert_eq!(read(&url, "throttled").await.1["throttled"], json!([]));
 }
@@ -331,8 +317,7 @@ async fn throttled_network_is_released_by_id_or_name() {
     for by_id in [true, false] {
         let fixture = Fixture::with_config("[abuse]\naccount = 100\nnetwork = 1\n").await;
         let url = serve_admin(&fixture).await;
-        let registered = fixture.register("ada@example.com", "Password-1").await;
-        registered.expect("registered");
+        fixture.register(PASSWORD).await.expect("registered");
         throttle(&fixture).await;
         let (_, list) = read(&url, "throttled").await;
         let entry = &list["throttled"][0];
@@ -346,10 +331,7 @@ async fn throttled_network_is_released_by_id_or_name() {
         } else {
             json!({ "network": "192.0.2.9" })
         };
-        let flow = &fixture.service.flows.login;
-        let sign_in = login("ada@example.com", "Password-1");
-        let client = client_at("192.0.2.78");
-        let refused = flow.sign_in(&client, &sign_in).await;
+        let refused = fixture.sign_in_at("192.0.2.78", PASSWORD).await;
         assert!(refused.is_err(), "the right password is throttled as well");
         for other in [
             json!({ "network": "198.51.100.0/24" }),
@@ -364,7 +346,7 @@ async fn throttled_network_is_released_by_id_or_name() {
         let id = entry["id"].as_str().expect("an id");
         assert_logged(&log, if by_id { id } else { "192.0.2.0/24" }, &json!(1));
         assert_eq!(read(&url, "throttled").await.1["throttled"], json!([]));
-        let signed_in = flow.sign_in(&client, &sign_in).await;
+        let signed_in = fixture.sign_in_at("192.0.2.78", PASSWORD).await;
         assert!(signed_in.is_ok(), "released");
     }
 }

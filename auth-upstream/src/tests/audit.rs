@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use crate::telemetry::Operation;
-use crate::testing::Fixture;
+use crate::testing::{ADA, Fixture, PASSWORD, http};
 
 #[tokio::test]
 async fn each_endpoint_counts_one_audited_operation() {
     let fixture = Fixture::new().await;
     let url = fixture.serve().await;
-    let (email, password, weak) = ("ada@example.com", "Password-1", "short");
+    let (email, password, weak) = (ADA, PASSWORD, "short");
     let rows = [
         (
             "/auth/login",
@@ -57,19 +57,14 @@ async fn each_endpoint_counts_one_audited_operation() {
             (Operation::Logout, "ok"),
         ),
     ];
-    let client = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .build()
-        .expect("a client");
     let metrics = &fixture.service.metrics;
     for (path, body, (operation, outcome)) in rows {
         let before = metrics.operations(operation, outcome);
-        let request = client.post(format!("{url}{path}")).json(&body);
+        let request = http().post(format!("{url}{path}")).json(&body);
         request.send().await.expect("a response");
         assert_eq!(metrics.operations(operation, outcome), before + 1, "{path}");
     }
-    let callback = client.get(format!("{url}/auth/social/login/callback"));
+    let callback = http().get(format!("{url}/auth/social/login/callback"));
     callback.send().await.expect("a response");
     assert_eq!(
         metrics.operations(Operation::SocialSignIn, "invalid_request"),

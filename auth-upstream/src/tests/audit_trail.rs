@@ -8,10 +8,11 @@ use postern_common::timeline::{TimelineQuery, TimelineSelector};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::flows::LoginRequest;
 use crate::store::{AuditQuery, AuditRow, AuditSelector, AuthStore};
 use crate::telemetry::AuditDropReason;
-use crate::testing::{Fixture, FixtureOptions, client_at, email, login};
+use crate::testing::{
+    ADA, Fixture, FixtureOptions, PASSWORD, client, client_at, email, register, sign_in,
+};
 
 /// Ends the writer, which stores all queued events first.
 async fn store_events(fixture: &Fixture) {
@@ -32,11 +33,6 @@ async fn select(store: &AuthStore, selector: AuditSelector) -> Vec<AuditRow> {
     store.audit_rows(&query).await.expect("the store answers")
 }
 
-async fn sign_in_from(fixture: &Fixture, address: &str, request: &LoginRequest) {
-    let client = client_at(address);
-    let _audited = fixture.service.flows.login.sign_in(&client, request).await;
-}
-
 #[tokio::test]
 async fn sign_ins_are_found_by_subject_address_and_request() {
     for database in testing::both().await {
@@ -45,13 +41,11 @@ async fn sign_ins_are_found_by_subject_address_and_request() {
             ..FixtureOptions::default()
         })
         .await;
-        fixture
-            .register("Ada@example.com", "Password-1")
-            .await
-            .expect("registered");
-        sign_in_from(&fixture, "192.0.2.77", &login("ada@example.com", "wrong-1")).await;
-        let sign_in = login("Ada@example.com", "Password-1");
-        sign_in_from(&fixture, "2001:db8:1:2:3::4", &sign_in).await;
+        fixture.register(PASSWORD).await.expect("registered");
+        let _wrong = fixture.sign_in_at("192.0.2.77", "wrong-1").await;
+        let client = client_at("2001:db8:1:2:3::4");
+        let signed_in = sign_in(&fixture.service, &client, "Ada@example.com", PASSWORD).await;
+        signed_in.expect("signed in");
         store_events(&fixture).await;
         let store = &fixture.service.store;
         let all = select(store, AuditSelector::All).await;
@@ -93,7 +87,7 @@ async fn sign_ins_are_found_by_subject_address_and_request() {
 async fn throttled_attempt_is_stored_with_its_reason() {
     let fixture = Fixture::with_config("[abuse]\naccount = 1\n").await;
     for _ in 0..4 {
-        sign_in_from(&fixture, "192.0.2.1", &login("ada@example.com", "wrong-1")).await;
+        let _wrong = fixture.sign_in_at("192.0.2.1", "wrong-1").await;
     }
     store_events(&fixture).await;
     let rows = select(&fixture.service.store, AuditSelector::All).await;
@@ -111,13 +105,8 @@ async fn throttled_attempt_is_stored_with_its_reason() {
 #[tokio::test]
 async fn request_of_a_reset_code_is_stored() {
     let fixture = Fixture::new().await;
-    fixture
-        .register("ada@example.com", "Password-1")
-        .await
-        .expect("registered");
-    let flow = &fixture.service.flows.password;
-    let task = flow.request_code(client_at("192.0.2.1"), email("ada@example.com"));
-    task.expect("started").await.expect("no panic");
+    fixture.register(PASSWORD).await.expect("registered");
+    fixture.request_code(ADA).await;
     store_events(&fixture).await;
     let rows = select(&fixture.service.store, AuditSelector::All).await;
     let found = rows
@@ -131,10 +120,10 @@ async fn request_of_a_reset_code_is_stored() {
 #[tokio::test]
 async fn database_file_contains_no_address() {
     let fixture = Fixture::new().await;
-    let sign_in = login("Ada.Lovelace@example.com", "wrong-password");
-    sign_in_from(&fixture, "192.0.2.77", &sign_in).await;
+    let (client, account) = (client_at("192.0.2.77"), "Ada.Lovelace@example.com");
+    let _wrong = sign_in(&fixture.service, &client, account, "wrong-password").await;
     let flow = &fixture.service.flows.password;
-    let task = flow.request_code(client_at("192.0.2.77"), email("ada.lovelace@example.com"));
+    let task = flow.request_code(client, email("ada.lovelace@example.com"));
     task.expect("started").await.expect("no panic");
     store_events(&fixture).await;
     let rows = select(&fixture.service.store, AuditSelector::All).await;
@@ -212,15 +201,9 @@ async fn events_beyond_the_retention_are_deleted() {
 #[tokio::test]
 async fn sign_in_does_not_depend_on_the_audit_trail() {
     let fixture = Fixture::new().await;
-    fixture
-        .register("ada@example.com", "Password-1")
-        .await
-        .expect("registered");
+    fixture.register(PASSWORD).await.expect("registered");
     fixture.service.store.close().await;
-    fixture
-        .sign_in("ada@example.com", "Password-1")
-        .await
-        .expect("signed in");
+    fixture.sign_in(PASSWORD).await.expect("signed in");
     store_events(&fixture).await;
     let metrics = &fixture.service.metrics;
     assert_eq!(metrics.audit_drops(AuditDropReason::Rejected), 2);
@@ -245,14 +228,11 @@ async fn operations(fixture: &Fixture, selector: TimelineSelector) -> (Vec<Strin
 #[tokio::test]
 async fn person_is_found_by_address_and_by_subject() {
     let fixture = Fixture::new().await;
-    let register = |address| fixture.register(address, "Password-1");
-    let tokens = register("ada@example.com")
-        .await
-        .expect("registered")
-        .into_inner();
-    register("eve@example.com").await.expect("registered");
+    let tokens = fixture.register(PASSWORD).await.expect("registered");
+    let eve = register(&fixture.service, &client(), "eve@example.com", PASSWORD).await;
+    eve.expect("registered");
     fixture.clock.advance(Duration::from_secs(1));
-    let _wrong = fixture.sign_in("ADA@example.com", "wrong-1").await;
+    let _wrong = sign_in(&fixture.service, &client(), "ADA@example.com", "wrong-1").await;
     fixture.clock.advance(Duration::from_secs(1));
     fixture.refresh(&tokens).await.expect("refreshed");
     store_events(&fixture).await;

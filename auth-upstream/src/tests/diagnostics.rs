@@ -1,59 +1,77 @@
-use postern_common::check::CheckStatus;
+//! The checks of `postern-auth check`.
 
+use postern_common::check::{CheckResult, CheckStatus};
+use serde_json::json;
+
+use crate::config::Config;
 use crate::diagnostics::Diagnostics;
 use crate::pool::PasswordAuthFlow;
-use crate::testing::{Fixture, FixtureOptions};
+use crate::testing::{Fault, Fixture, FixtureOptions};
+
+async fn run(fixture: &Fixture, change: impl FnOnce(&mut Config)) -> Vec<CheckResult> {
+    let mut config = fixture.settings.read();
+    change(&mut config);
+    let (flow, clock) = (PasswordAuthFlow::UserPassword, fixture.clock.clone());
+    let diagnostics = Diagnostics::new(config.identity, flow, clock);
+    diagnostics.run(&fixture.service).await
+}
+
+#[track_caller]
+fn result<'a>(results: &'a [CheckResult], subject: &str) -> &'a CheckResult {
+    let mut matching = results.iter().filter(|result| result.subject == subject);
+    let (Some(found), None) = (matching.next(), matching.next()) else {
+        panic!("{subject}: {results:?}")
+    };
+    found
+}
+
+#[track_caller]
+fn assert_fault(results: &[CheckResult], subject: &str, parts: &[&str]) {
+    let CheckStatus::Fault(text) = &result(results, subject).status else {
+        panic!("{results:?}")
+    };
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+}
+
+const SUBJECTS: [&str; 5] = [
+    "actor pool id",
+    "database",
+    "cache",
+    "sign-in",
+    "service account",
+];
 
 #[tokio::test]
 async fn errors_are_reported_with_their_remedy() {
     let fixture = Fixture::new().await;
-    let config = fixture.settings.read();
-    let diagnostics = Diagnostics::new(
-        config.identity.clone(),
-        PasswordAuthFlow::UserPassword,
-        fixture.clock.clone(),
-    );
-    let results = diagnostics.run(&fixture.service).await;
-    let status = |subject: &str| {
-        results
-            .iter()
-            .find(|result| result.subject == subject)
-            .expect(subject)
-            .status
-            .clone()
-    };
-    for subject in [
-        "actor pool id",
-        "database",
-        "cache",
-        "sign-in",
-        "service account",
-    ] {
+    let results = run(&fixture, |_| {}).await;
+    for subject in SUBJECTS
+        .into_iter()
+        .chain(["actor client", "service client"])
+    {
+        let status = &result(&results, subject).status;
         assert!(
-            matches!(status(subject), CheckStatus::Passed(_)),
-            "{subject}: {:?}",
-            status(subject)
+            matches!(status, CheckStatus::Passed(_)),
+            "{subject}: {status:?}"
         );
     }
-    // The stub sends the time of the machine, and the clock of the test is fixed.
-    assert!(
-        matches!(status("clock"), CheckStatus::Fault(text) if text.contains("the pool's: tokens would be rejected"))
-    );
-    let CheckStatus::Fault(actor) = status("actor client") else {
-        panic!("{results:?}")
-    };
-    assert!(
-        actor.contains("ALLOW_USER_PASSWORD_AUTH is not enabled"),
-        "{actor}"
-    );
-    assert!(actor.contains("it can write custom:service_id"), "{actor}");
-    let CheckStatus::Fault(service) = status("service client") else {
-        panic!("{results:?}")
-    };
-    assert!(
-        service.contains("not among its ReadAttributes"),
-        "{service}"
-    );
+    // The pool sends the time of the machine, and the clock of the test is fixed.
+    assert_fault(&results, "clock", &["the pool's: tokens would be rejected"]);
+    // An app client without password sign-in that can write the service id.
+    let client = json!({ "UserPoolClient": {
+        "ExplicitAuthFlows": ["ALLOW_REFRESH_TOKEN_AUTH"], "ReadAttributes": ["email"],
+        "WriteAttributes": ["email", "custom:service_id"],
+    } });
+    let fault = Fault::answer(200, &client);
+    fixture.proxy().inject("DescribeUserPoolClient", 2, fault);
+    let results = run(&fixture, |_| {}).await;
+    let parts = [
+        "ALLOW_USER_PASSWORD_AUTH is not enabled",
+        "it can write custom:service_id",
+    ];
+    assert_fault(&results, "actor client", &parts);
+    let parts = ["not among its ReadAttributes"];
+    assert_fault(&results, "service client", &parts);
 }
 
 #[tokio::test]
@@ -63,44 +81,18 @@ async fn unusual_authority_of_a_provider_is_a_warning() {
         ..FixtureOptions::default()
     })
     .await;
-    let config = fixture.settings.read();
-    let diagnostics = Diagnostics::new(
-        config.identity.clone(),
-        PasswordAuthFlow::UserPassword,
-        fixture.clock.clone(),
-    );
-    let results = diagnostics.run(&fixture.service).await;
-    let reported: Vec<_> = results
-        .iter()
-        .filter(|result| result.subject == "social sign-in")
-        .collect();
-    assert_eq!(reported.len(), 1, "{results:?}");
-    assert!(reported[0].needs_attention() && !reported[0].is_fault());
-    assert!(
-        reported[0]
-            .to_string()
-            .starts_with("WARNING social sign-in: social.trust_hosted_domain is enabled")
-    );
+    let results = run(&fixture, |_| {}).await;
+    let reported = result(&results, "social sign-in");
+    assert!(reported.needs_attention() && !reported.is_fault());
+    let expected = "WARNING social sign-in: social.trust_hosted_domain is enabled";
+    assert!(reported.to_string().starts_with(expected), "{reported}");
 }
 
 #[tokio::test]
 async fn region_that_differs_from_the_pools_is_reported() {
     let fixture = Fixture::new().await;
-    let mut identity = fixture.settings.read().identity;
-    identity.region = "eu-central-1".to_owned();
-    let diagnostics = Diagnostics::new(
-        identity,
-        PasswordAuthFlow::UserPassword,
-        fixture.clock.clone(),
-    );
-    let results = diagnostics.run(&fixture.service).await;
-    let reported = results
-        .iter()
-        .find(|result| result.subject == "actor pool id")
-        .expect("a result")
-        .to_string();
-    assert!(
-        reported.starts_with("FAULT") && reported.ends_with("set CLOUD_REGION to us-west-2"),
-        "{reported}"
-    );
+    let elsewhere = |config: &mut Config| "eu-central-1".clone_into(&mut config.identity.region);
+    let results = run(&fixture, elsewhere).await;
+    let parts = ["set CLOUD_REGION to us-west-2"];
+    assert_fault(&results, "actor pool id", &parts);
 }

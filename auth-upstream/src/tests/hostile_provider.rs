@@ -1,121 +1,112 @@
 //! Incorrect, missing and malicious responses of a social provider. The UI gets the name of an
 //! error.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use postern_common::Code;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::flows::SocialCallback;
-use crate::testing::browser::{callback, follow, sign_in as sign_in_at_provider, start};
-use crate::testing::{Fixture, FixtureOptions, ProviderBehavior};
+use crate::testing::browser::{self, Person, callback, follow};
+use crate::testing::{ADA, Fault, Fixture, FixtureOptions, http};
 
-const ADA: &str = "ada@example.com";
+const DISCOVERY: &str = "/.well-known/openid-configuration";
+const TOKEN: &str = "/token";
 
-#[tokio::test]
-async fn invalid_id_tokens_are_rejected() {
-    let fixture = Fixture::new().await;
-    let rows = [
-        json!({ "iss": "https://evil.example" }),
-        json!({ "aud": "another-client" }),
-        json!({ "nonce": "another" }),
-        json!({ "nonce": null }),
-        json!({ "exp": 1 }),
-        json!({ "exp": "4102444800" }),
-        json!({ "iat": null }),
-        json!({ "aud": ["social-client", "another-client"] }),
-        json!({ "azp": "another-client" }),
-        json!({ "forged": true }),
-        json!({ "sub": "" }),
-    ];
-    for claims in rows {
-        assert_eq!(
-            sign_in_at_provider(&fixture, claims.clone()).await.value,
-            "invalid_id_token",
-            "{claims}"
-        );
+async fn with_short_deadline() -> Fixture {
+    Fixture::with(FixtureOptions {
+        social: "deadline = '1s'",
+        ..FixtureOptions::default()
+    })
+    .await
+}
+
+async fn sign_in(fixture: &Fixture) -> String {
+    let landing = browser::sign_in(fixture, browser::ADA).await;
+    match landing.name {
+        "error" => landing.value,
+        name => name.to_owned(),
     }
-    let url = start(&fixture, None).await;
-    let (_, state) = fixture.provider.consent(&url, json!({}));
-    let wrong_code = callback(("another code".to_owned(), state));
-    assert_eq!(follow(&fixture, wrong_code).await.value, "provider_error");
-    assert!(fixture.pool.user(ADA).is_none());
 }
 
-#[tokio::test]
-async fn callback_of_another_issuer_is_rejected() {
-    let fixture = Fixture::new().await;
-    let url = start(&fixture, None).await;
-    let mut back = callback(fixture.provider.consent(&url, json!({})));
-    back.issuer = Some("https://evil.example".to_owned());
-    assert_eq!(follow(&fixture, back).await.value, "invalid_request");
-    let url = start(&fixture, None).await;
-    let (_, state) = fixture.provider.consent(&url, json!({}));
-    let denied = SocialCallback {
-        error: Some("access_denied".to_owned()),
-        state: Some(state),
-        ..SocialCallback::default()
+/// Signs another person in and returns the ID token.
+async fn id_token_of_another_sign_in(fixture: &Fixture) -> Value {
+    let captured = Arc::new(Mutex::new(Value::Null));
+    let capture = Arc::clone(&captured);
+    let capture = Fault::change(move |answer| *capture.lock() = answer["id_token"].clone());
+    fixture.proxy().inject(TOKEN, 1, capture);
+    let bob = Person {
+        email: "bob@example.com",
+        is_verified: true,
     };
-    assert_eq!(follow(&fixture, denied).await.value, "access_denied");
+    browser::sign_in(fixture, bob).await;
+    let captured = captured.lock();
+    captured.clone()
+}
+
+fn forge(answer: &mut Value) {
+    let token = answer["id_token"].as_str().expect("a token");
+    let (signed, signature) = token.rsplit_once('.').expect("three parts");
+    let forged: String = signature.chars().rev().collect();
+    answer["id_token"] = json!(format!("{signed}.{forged}"));
 }
 
 #[tokio::test]
-async fn missing_issuer_is_rejected_if_the_provider_sends_it() {
+async fn invalid_token_responses_are_rejected() {
     let fixture = Fixture::new().await;
-    fixture.provider.set(ProviderBehavior::SendsIssuer);
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.value,
-        "invalid_request",
-        "no issuer"
-    );
-    let url = start(&fixture, None).await;
-    let mut back = callback(fixture.provider.consent(&url, json!({})));
-    back.issuer = Some(fixture.provider.url.clone());
+    let another = id_token_of_another_sign_in(&fixture).await;
+    let page = |status| Fault::Answer(status, "text/html", "<html>".to_owned());
+    let rows = [
+        (page(200), "provider_error"),
+        (page(500), "provider_error"),
+        (page(307), "provider_error"),
+        (
+            Fault::Answer(200, "application/json", " ".repeat(300 << 10)),
+            "provider_unavailable",
+        ),
+        (
+            Fault::change(|answer| drop(answer["id_token"].take())),
+            "invalid_id_token",
+        ),
+        (
+            Fault::change(move |answer| answer["id_token"] = another.clone()),
+            "invalid_id_token",
+        ),
+        (Fault::change(forge), "invalid_id_token"),
+    ];
+    for (number, (fault, expected)) in rows.into_iter().enumerate() {
+        fixture.proxy().inject(TOKEN, 1, fault);
+        assert_eq!(sign_in(&fixture).await, expected, "{number}");
+    }
+    assert!(fixture.pool().subject(ADA).await.is_none());
+    assert_eq!(sign_in(&fixture).await, "temporaryToken");
+}
+
+#[tokio::test]
+async fn issuer_of_a_callback_must_be_the_provider() {
+    let fixture = Fixture::new().await;
+    for issuer in [None, Some("https://evil.example".to_owned())] {
+        let mut back = callback(&fixture).await;
+        back.issuer = issuer;
+        assert_eq!(follow(&fixture, back).await.value, "invalid_request");
+    }
+    // A provider that does not send it.
+    let fixture = Fixture::new().await;
+    let member = "authorization_response_iss_parameter_supported";
+    let silent = Fault::change(move |found| found[member] = json!(false));
+    fixture.proxy().inject(DISCOVERY, 1, silent);
+    let mut back = callback(&fixture).await;
+    back.issuer = None;
     assert_eq!(follow(&fixture, back).await.name, "temporaryToken");
 }
 
 #[tokio::test]
-async fn unsigned_and_malformed_token_responses_are_rejected() {
-    let rows = [
-        (ProviderBehavior::HtmlPage(200), "provider_error"),
-        (ProviderBehavior::HtmlPage(500), "provider_error"),
-        (ProviderBehavior::OversizedResponse, "provider_unavailable"),
-        (ProviderBehavior::Redirect, "provider_error"),
-        (ProviderBehavior::NoIdToken, "invalid_id_token"),
-        (ProviderBehavior::Unsigned, "invalid_id_token"),
-        (ProviderBehavior::Hmac, "invalid_id_token"),
-    ];
-    let fixture = Fixture::new().await;
-    for (behavior, expected) in rows {
-        fixture.provider.set(behavior);
-        assert_eq!(
-            sign_in_at_provider(&fixture, json!({})).await.value,
-            expected,
-            "{behavior:?}"
-        );
-    }
-    assert!(fixture.pool.user(ADA).is_none());
-    fixture.provider.set(ProviderBehavior::Correct);
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.name,
-        "temporaryToken"
-    );
-}
-
-#[tokio::test]
 async fn timeout_and_provider_errors_map_to_error_names() {
-    let fixture = Fixture::new().await;
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.name,
-        "temporaryToken"
-    );
-    fixture.provider.set(ProviderBehavior::Unresponsive);
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.value,
-        "provider_unavailable"
-    );
-    fixture.provider.set(ProviderBehavior::Correct);
+    let fixture = with_short_deadline().await;
+    fixture.proxy().inject(TOKEN, 1, Fault::Silence);
+    assert_eq!(sign_in(&fixture).await, "provider_unavailable");
     for (error, expected) in [
         ("access_denied", "access_denied"),
         ("temporarily_unavailable", "provider_unavailable"),
@@ -123,15 +114,10 @@ async fn timeout_and_provider_errors_map_to_error_names() {
         ("invalid_scope", "provider_error"),
         ("<script>alert(1)</script>", "provider_error"),
     ] {
-        let url = start(&fixture, None).await;
-        let (code, state) = fixture.provider.consent(&url, json!({}));
         // An error has precedence over a code.
-        let (code, error) = (Some(code), Some(error.to_owned()));
         let sent = SocialCallback {
-            code,
-            error,
-            state: Some(state),
-            issuer: None,
+            error: Some(error.to_owned()),
+            ..callback(&fixture).await
         };
         assert_eq!(follow(&fixture, sent).await.value, expected);
     }
@@ -139,91 +125,63 @@ async fn timeout_and_provider_errors_map_to_error_names() {
 
 #[tokio::test]
 async fn discovery_is_cached_repeated_and_validated() {
-    let fixture = Fixture::new().await;
-    for behavior in [ProviderBehavior::NoDiscovery, ProviderBehavior::WrongIssuer] {
-        fixture.provider.set(behavior);
+    let fixture = with_short_deadline().await;
+    let proxy = fixture.proxy();
+    let evil = Fault::change(|found| found["issuer"] = json!("https://evil.example"));
+    for fault in [Fault::Silence, evil.clone()] {
+        proxy.inject(DISCOVERY, 1, fault);
         fixture.clock.advance(Duration::from_secs(1));
-        let discoveries = fixture.provider.discoveries.load(Ordering::SeqCst);
+        let discoveries = proxy.count(DISCOVERY);
         for _ in 0..3 {
-            let rejected = fixture
-                .social()
-                .start(None)
-                .await
-                .expect_err("no endpoints");
-            assert_eq!(rejected.code(), Code::Unavailable, "{behavior:?}");
+            let rejected = fixture.social().start(None).await;
+            let rejected = rejected.expect_err("no endpoints");
+            assert_eq!(rejected.code(), Code::Unavailable);
         }
-        assert_eq!(
-            fixture.provider.discoveries.load(Ordering::SeqCst),
-            discoveries + 1,
-            "at most once per second"
-        );
+        let repeated = proxy.count(DISCOVERY) - discoveries;
+        assert_eq!(repeated, 1, "at most once per second");
     }
-    fixture.provider.set(ProviderBehavior::Correct);
     fixture.clock.advance(Duration::from_secs(1));
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.name,
-        "temporaryToken"
-    );
-    let discoveries = fixture.provider.discoveries.load(Ordering::SeqCst);
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.name,
-        "temporaryToken"
-    );
-    assert_eq!(
-        fixture.provider.discoveries.load(Ordering::SeqCst),
-        discoveries,
-        "cached for an hour"
-    );
+    let discoveries = proxy.count(DISCOVERY);
+    for _ in 0..2 {
+        assert_eq!(sign_in(&fixture).await, "temporaryToken");
+    }
+    let cached = proxy.count(DISCOVERY) - discoveries;
+    assert_eq!(cached, 1, "cached for an hour");
     // A failed discovery keeps the known endpoints.
-    fixture.provider.set(ProviderBehavior::WrongIssuer);
+    proxy.inject(DISCOVERY, 1, evil);
     fixture.clock.advance(Duration::from_secs(3600));
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.name,
-        "temporaryToken"
-    );
+    assert_eq!(sign_in(&fixture).await, "temporaryToken");
     // Changed endpoints are adopted a minute later.
-    fixture.provider.set(ProviderBehavior::Moved);
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.value,
-        "provider_error"
-    );
+    let moved = json!(format!("{}/moved", fixture.development_url()));
+    let moved = Fault::change(move |found| found["token_endpoint"] = moved.clone());
+    proxy.inject(DISCOVERY, 1, moved);
+    assert_eq!(sign_in(&fixture).await, "temporaryToken");
     fixture.clock.advance(Duration::from_secs(60));
-    assert_eq!(
-        sign_in_at_provider(&fixture, json!({})).await.name,
-        "temporaryToken"
-    );
+    sign_in(&fixture).await;
+    assert_eq!(proxy.count("/moved"), 1);
 }
 
 #[tokio::test]
-async fn required_code_challenge_is_enforced() {
-    let social = "require_code_challenge = true";
+async fn code_challenge_is_checked_and_may_be_required() {
     let fixture = Fixture::with(FixtureOptions {
-        social,
+        social: "require_code_challenge = true",
         ..FixtureOptions::default()
     })
     .await;
     let url = fixture.serve().await;
-    let client = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy();
-    let client = client.build().expect("a client");
     let get = async |query: &str| {
-        client
-            .get(format!("{url}/auth/social/login{query}"))
-            .send()
-            .await
-            .expect("a response")
+        let url = format!("{url}/auth/social/login{query}");
+        http().get(url).send().await.expect("a response")
     };
     let rejected = get("").await;
     assert_eq!(rejected.status(), 400);
-    let problem: serde_json::Value = rejected.json().await.expect("a problem");
-    assert_eq!(
-        (
-            &problem["errors"][0]["pointer"],
-            &problem["errors"][0]["code"]
-        ),
-        (&json!("?code_challenge"), &json!("missing_field"))
-    );
+    let problem: Value = rejected.json().await.expect("a problem");
+    let error = &problem["errors"][0];
+    let found = (&error["pointer"], &error["code"]);
+    let expected = (&json!("?code_challenge"), &json!("missing_field"));
+    assert_eq!(found, expected);
+    assert_eq!(get("?codeChallenge=x").await.status(), 400);
     let started = get("?code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM").await;
     assert_eq!(started.status(), 302);
+    assert_eq!(started.headers()["cache-control"], "no-store");
 }

@@ -1,287 +1,147 @@
-use postern_common::{Code, Secret};
+//! Sign-in with a password, its challenges, and password resets.
 
-use crate::flows::{ChallengeAnswer, ResetRequest};
-use crate::testing::{Fixture, StubFailure, client, email};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
-fn answer(session: &str, new_password: &str) -> ChallengeAnswer {
-    ChallengeAnswer {
+use postern_common::{Code, Problem};
+
+use super::second_factor::session_of;
+use crate::client::ClientContext;
+use crate::flows::{ChallengeAnswer, TokenSet};
+use crate::testing::{ADA, Fault, Fixture, PASSWORD, client, login, plain, reset};
+
+/// Answers the challenge of a temporary password.
+pub(super) async fn new_password(
+    fixture: &Fixture,
+    client: &ClientContext,
+    session: &str,
+    password: &str,
+) -> Result<TokenSet, Problem> {
+    let answer = ChallengeAnswer {
         session: session.to_owned(),
-        new_password: Some(new_password.to_owned()),
+        new_password: Some(password.to_owned()),
         code: None,
-        responses: std::collections::HashMap::new(),
-    }
-}
-
-#[tokio::test]
-async fn right_password_yields_tokens() {
-    let fixture = Fixture::new().await;
-    fixture.pool.add_user("ada@example.com", "Password-1", true);
-    let set = fixture
-        .sign_in("ada@example.com", "Password-1")
-        .await
-        .expect("signed in");
-    assert_eq!(set.expires_at, "2026-11-20T08:30:00.000Z");
-    let me = fixture
-        .service
-        .flows
-        .current_user
-        .describe(&set.access_token)
-        .await
-        .expect("a user");
-    assert_eq!(me["kind"], "user");
-}
-
-#[tokio::test]
-async fn wrong_password_and_unknown_user_are_indistinguishable() {
-    let fixture = Fixture::new().await;
-    fixture.pool.add_user("ada@example.com", "Password-1", true);
-    let mut bodies = Vec::new();
-    for (address, password) in [("ada@example.com", "wrong"), ("bob@example.com", "wrong")] {
-        let problem = fixture
-            .sign_in(address, password)
-            .await
-            .expect_err("rejected");
-        bodies.push(problem.render("id").body);
-    }
-    assert_eq!(bodies[0], bodies[1]);
-}
-
-#[tokio::test]
-async fn pool_errors_map_to_their_problem_codes() {
-    let fixture = Fixture::new().await;
-    let rows = [
-        ("TooManyRequestsException", 400, Code::RateLimited),
-        ("InternalErrorException", 500, Code::Unavailable),
-        ("ResourceNotFoundException", 400, Code::IdpMisconfigured),
-    ];
-    for (name, status, expected) in rows {
-        fixture.pool.failures.add(
-            "InitiateAuth",
-            StubFailure {
-                status,
-                name,
-                message: "x",
-            },
-        );
-        let rejected = fixture
-            .sign_in("ada@example.com", "x")
-            .await
-            .expect_err(name);
-        assert_eq!(rejected.code(), expected, "{name}");
-    }
-    let rejected = fixture
-        .sign_in("ada@example.com", "x")
-        .await
-        .expect_err("rejected");
-    assert_eq!(rejected.code(), Code::InvalidCredentials);
+        responses: HashMap::new(),
+    };
+    plain(fixture.flows().challenge.answer(client, answer).await)
 }
 
 #[tokio::test]
 async fn circuit_breaker_opens_for_an_unresponsive_pool() {
-    let fixture = Fixture::with_config("pool_deadline = '200ms'").await;
-    for _ in 0..3 {
-        fixture.pool.failures.add(
-            "InitiateAuth",
-            StubFailure {
-                status: 0,
-                name: "hangs",
-                message: "",
-            },
-        );
-    }
+    let fixture = Fixture::with_config("pool_deadline = '500ms'").await;
+    fixture.proxy().inject("InitiateAuth", 3, Fault::Silence);
     for _ in 0..6 {
-        let rejected = fixture
-            .sign_in("ada@example.com", "x")
-            .await
-            .expect_err("unavailable");
+        let rejected = fixture.sign_in("x").await.expect_err("unavailable");
         assert_eq!(rejected.code(), Code::Unavailable);
     }
-    assert_eq!(fixture.pool.count("InitiateAuth"), 3);
-    fixture.clock.advance(std::time::Duration::from_secs(1));
-    let rejected = fixture
-        .sign_in("ada@example.com", "x")
-        .await
-        .expect_err("rejected");
-    assert_eq!(rejected.code(), Code::InvalidCredentials);
+    assert_eq!(fixture.proxy().count("InitiateAuth"), 3);
+    fixture.clock.advance(Duration::from_secs(1));
+    fixture.sign_in("x").await.expect_err("rejected");
+    assert_eq!(fixture.proxy().count("InitiateAuth"), 4);
 }
 
 #[tokio::test]
 async fn throttled_guess_reads_as_a_wrong_password() {
     let fixture = Fixture::new().await;
-    fixture.pool.add_user("ada@example.com", "Password-1", true);
-    let mut bodies = std::collections::BTreeSet::new();
+    fixture.add_ada().await;
+    let set = fixture.sign_in(PASSWORD).await.expect("signed in");
+    let unknown = login("bob@example.com", "wrong");
+    let unknown = fixture.flows().login.sign_in(&client(), &unknown).await;
+    let mut bodies = BTreeSet::from([unknown.expect_err("rejected").render("id").body]);
+    let before = fixture.proxy().count("InitiateAuth");
     for _ in 0..20 {
-        let rejected = fixture
-            .sign_in("ada@example.com", "wrong")
-            .await
-            .expect_err("rejected");
+        let rejected = fixture.sign_in("wrong").await.expect_err("rejected");
         bodies.insert(rejected.render("id").body);
     }
-    assert_eq!((bodies.len(), fixture.pool.count("InitiateAuth")), (1, 6));
-}
-
-#[tokio::test]
-async fn failed_guesses_do_not_prevent_a_refresh() {
-    let fixture = Fixture::new().await;
-    fixture.pool.add_user("ada@example.com", "Password-1", true);
-    let set = fixture
-        .sign_in("ada@example.com", "Password-1")
-        .await
-        .expect("signed in");
-    for _ in 0..20 {
-        fixture
-            .sign_in("ada@example.com", "wrong")
-            .await
-            .expect_err("rejected");
-    }
+    let evaluated = fixture.proxy().count("InitiateAuth") - before;
+    assert_eq!((bodies.len(), evaluated), (1, 6));
     fixture.refresh(&set).await.expect("not locked out");
 }
 
 #[tokio::test]
 async fn challenge_is_sealed_and_answered_with_the_pool_user_name() {
     let fixture = Fixture::new().await;
-    fixture
-        .pool
-        .add_user("ada@example.com", "Temporary-1", true);
-    let rejected = fixture.sign_in("ada@example.com", "Temporary-1").await;
-    let body = rejected.expect_err("a challenge").to_json("id");
+    fixture.add_ada().await;
+    fixture.pool().set_password(ADA, "Temporary-1", false).await;
+    let rejected = fixture.sign_in("Temporary-1").await;
+    let rejected = rejected.expect_err("a challenge");
+    let body = rejected.to_json("id");
     assert_eq!(body["code"], "challenge_required");
     assert_eq!(body["challenge"]["name"], "NEW_PASSWORD_REQUIRED");
     assert!(body["challenge"]["parameters"]["USER_ID_FOR_SRP"].is_null());
-    let session = body["challenge"]["session"].as_str().expect("a session");
-    assert!(!session.contains("pool-session"));
-    fixture
-        .service
-        .flows
-        .challenge
-        .answer(&client(), answer(session, "Password-2"))
-        .await
-        .expect("signed in");
-    fixture
-        .sign_in("ada@example.com", "Password-2")
-        .await
-        .expect("signed in");
+    let session = session_of(&rejected);
+    let answered = new_password(&fixture, &client(), &session, "Password-2").await;
+    answered.expect("signed in");
+    let sent = fixture.proxy().bodies("RespondToAuthChallenge");
+    let pool_session = sent[0]["Session"].as_str().expect("the pool's session");
+    assert!(!session.contains(pool_session));
+    fixture.sign_in("Password-2").await.expect("signed in");
 
-    let forged = fixture
-        .service
-        .flows
-        .challenge
-        .answer(&client(), answer("v1.a.b.c", "x"))
-        .await
-        .expect_err("rejected");
+    let forged = new_password(&fixture, &client(), "v1.a.b.c", "x").await;
+    let forged = forged.expect_err("rejected");
     assert_eq!(forged.code(), Code::InvalidChallenge);
 }
 
 #[tokio::test]
 async fn admin_flow_uses_the_administrative_calls() {
-    let config = "flow = 'admin_user_password'";
-    let fixture = Fixture::with_config(config).await;
+    let fixture = Fixture::with_config("flow = 'admin_user_password'").await;
+    fixture.add_ada().await;
+    fixture.pool().set_password(ADA, "Temporary-1", false).await;
+    let rejected = fixture.sign_in("Temporary-1").await;
+    let session = session_of(&rejected.expect_err("a challenge"));
+    let set = new_password(&fixture, &client(), &session, "Password-2").await;
     fixture
-        .pool
-        .add_user("ada@example.com", "Temporary-1", true);
-    let rejected = fixture.sign_in("ada@example.com", "Temporary-1").await;
-    let body = rejected.expect_err("a challenge").to_json("id");
-    let session = body["challenge"]["session"].as_str().expect("a session");
-    let set = fixture
-        .service
-        .flows
-        .challenge
-        .answer(&client(), answer(session, "Password-2"))
+        .refresh(&set.expect("signed in"))
         .await
-        .expect("signed in");
-    fixture.refresh(&set).await.expect("refreshed");
+        .expect("refreshed");
     let calls = [
         "AdminInitiateAuth",
         "AdminRespondToAuthChallenge",
         "InitiateAuth",
     ];
-    assert_eq!(calls.map(|call| fixture.pool.count(call)), [1, 1, 0]);
+    assert_eq!(calls.map(|call| fixture.proxy().count(call)), [1, 1, 0]);
 }
 
 #[tokio::test]
 async fn password_reset_does_not_reveal_users() {
     let fixture = Fixture::new().await;
-    fixture.pool.add_user("ada@example.com", "Password-1", true);
-    for address in ["ada@example.com", "bob@example.com"] {
-        fixture
-            .service
-            .flows
-            .password
-            .request_code(client(), email(address))
-            .expect("a task")
-            .await
-            .expect("done");
-    }
+    fixture.add_ada().await;
+    fixture.request_code("bob@example.com").await;
     for _ in 0..20 {
-        fixture
-            .service
-            .flows
-            .password
-            .request_code(client(), email("ada@example.com"))
-            .expect("a task")
-            .await
-            .expect("done");
+        fixture.request_code(ADA).await;
     }
     assert_eq!(
-        fixture.pool.count("ForgotPassword"),
+        fixture.proxy().count("ForgotPassword"),
         7,
         "five messages are free, and one starts the first delay"
     );
-
-    let reset = |address: &str, code: &str| ResetRequest {
-        email: email(address),
-        code: code.to_owned(),
-        new_password: Secret::from("Password-2"),
-    };
-    let mut refusals = Vec::new();
-    for wrong in [
-        reset("ada@example.com", "000000"),
-        reset("bob@example.com", "123456"),
-    ] {
-        let rejected = fixture
-            .service
-            .flows
-            .password
-            .reset(&client(), &wrong)
-            .await
-            .expect_err("rejected");
-        refusals.push(rejected.render("id").body);
+    let flow = &fixture.flows().password;
+    let code = fixture.pool().code(ADA, 6).await;
+    let mut refusals = BTreeSet::new();
+    for (address, code) in [(ADA, "wrong"), ("bob@example.com", code.as_str())] {
+        let wrong = reset(address, code, "Password-2");
+        let rejected = flow.reset(&client(), &wrong).await.expect_err("rejected");
+        refusals.insert(rejected.render("id").body);
     }
-    assert_eq!(refusals[0], refusals[1]);
-    fixture
-        .service
-        .flows
-        .password
-        .reset(&client(), &reset("ada@example.com", "123456"))
-        .await
-        .expect("reset");
-    fixture
-        .sign_in("ada@example.com", "Password-2")
-        .await
-        .expect("signed in");
+    // Before any proof, the pool's own limit reveals nothing either.
+    let fault = Fault::exception("LimitExceededException", "Attempt limit exceeded");
+    fixture.proxy().inject("ConfirmForgotPassword", 1, fault);
+    let right = reset(ADA, &code, "Password-2");
+    let limited = flow.reset(&client(), &right).await.expect_err("rejected");
+    refusals.insert(limited.render("id").body);
+    assert_eq!(refusals.len(), 1);
+    flow.reset(&client(), &right).await.expect("reset");
+    fixture.sign_in("Password-2").await.expect("signed in");
 }
 
 #[tokio::test]
 async fn password_reset_revokes_earlier_refresh_tokens() {
     let fixture = Fixture::new().await;
-    fixture.pool.add_user("ada@example.com", "Password-1", true);
-    let thief = fixture
-        .sign_in("ada@example.com", "Password-1")
-        .await
-        .expect("signed in");
-    let (code, new_password) = ("123456".to_owned(), Secret::from("Password-2"));
-    let reset = ResetRequest {
-        email: email("ada@example.com"),
-        code,
-        new_password,
-    };
-    fixture
-        .service
-        .flows
-        .password
-        .reset(&client(), &reset)
-        .await
-        .expect("reset");
+    fixture.add_ada().await;
+    let thief = fixture.sign_in(PASSWORD).await.expect("signed in");
+    fixture.reset("192.0.2.1", "Password-2").await;
     let rejected = fixture.refresh(&thief).await.expect_err("ended");
     assert_eq!(rejected.code(), Code::InvalidRefreshToken);
+    // Cognito leaves them valid, unlike the development pool.
+    assert_eq!(fixture.proxy().count("AdminUserGlobalSignOut"), 1);
 }

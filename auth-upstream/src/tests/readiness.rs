@@ -1,6 +1,5 @@
 //! Readiness of a replica.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use postern_common::admin::Health;
@@ -14,7 +13,7 @@ use postern_common::startup::{ConfigOrigin, Listeners};
 use postern_common::testing::CapturedLog;
 
 use crate::app::App;
-use crate::testing::{Fixture, FixtureOptions};
+use crate::testing::{Fault, Fixture, FixtureOptions, http};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -131,8 +130,7 @@ async fn outage_of_the_cache_degrades_and_is_logged() {
 }
 
 async fn get(url: &str) -> String {
-    let client = reqwest::Client::builder().no_proxy().build();
-    let response = client.expect("a client").get(url).send().await;
+    let response = http().get(url).send().await;
     response.expect("a response").text().await.expect("a body")
 }
 
@@ -162,7 +160,8 @@ async fn failing_actor_service_degrades_and_recovers() {
     let (log, _guard) = CapturedLog::start();
     let fixture = Fixture::new().await;
     let (service, health) = (&fixture.service, fixture.service.metrics.health());
-    fixture.actors.failures_left.store(1, Ordering::SeqCst);
+    let away = Fault::answer(503, &serde_json::json!({}));
+    fixture.proxy().inject("/actors/", 1, away);
     let answer = service.actor_service.has_profile("ada").await;
     assert!(answer.is_err());
     assert_eq!(health.degraded()["actor_service"], "status 503");

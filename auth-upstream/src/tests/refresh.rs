@@ -1,57 +1,64 @@
 //! Refresh and logout, which are calls to the pool.
 
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use postern_common::Code;
 
 use crate::flows::TokenSet;
-use crate::telemetry::{Audited, Operation};
-use crate::testing::{Fixture, StubFailure, client};
+use crate::telemetry::Operation;
+use crate::testing::{ADA, Fault, Fixture, PASSWORD, client, plain};
 
-async fn signed_in(fixture: &Fixture) -> Audited<TokenSet> {
-    fixture.pool.add_user("ada@example.com", "Password-1", true);
-    fixture
-        .sign_in("ada@example.com", "Password-1")
-        .await
-        .expect("signed in")
+const ROTATION: &str = "GetTokensFromRefreshToken";
+
+async fn signed_in(fixture: &Fixture) -> TokenSet {
+    fixture.add_ada().await;
+    fixture.sign_in(PASSWORD).await.expect("signed in")
 }
 
-fn exception(name: &'static str, message: &'static str) -> StubFailure {
-    StubFailure {
-        status: 400,
-        name,
-        message,
-    }
+async fn logout(fixture: &Fixture, refresh_token: &str) -> Result<(), Code> {
+    let flow = &fixture.flows().logout;
+    let outcome = plain(flow.logout(&client(), refresh_token).await);
+    outcome.map_err(|problem| problem.code())
 }
 
 #[tokio::test]
-async fn rotated_token_is_passed_on() {
+async fn rotated_token_is_passed_on_and_reuse_ends_the_session() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
     let second = fixture.refresh(&first).await.expect("refreshed");
     assert_ne!(second.access_token, first.access_token);
-    // The stub has no grace period: only the new token is valid.
+    fixture
+        .refresh(&first)
+        .await
+        .expect("within the grace period");
+    fixture.clock.advance(Duration::from_secs(31));
     let third = fixture.refresh(&second).await.expect("the new token");
-    let rejected = fixture.refresh(&first).await.expect_err("rotated");
-    assert_eq!(rejected.code(), Code::InvalidRefreshToken);
-    fixture.refresh(&third).await.expect("the newest token");
-    assert_eq!(fixture.pool.count("GetTokensFromRefreshToken"), 4);
+    for set in [&first, &third] {
+        let rejected = fixture.refresh(set).await.expect_err("reused");
+        assert_eq!(rejected.code(), Code::InvalidRefreshToken);
+    }
+    let metrics = &fixture.service.metrics;
+    let reused = metrics.operations(Operation::RefreshReuse, "invalid_refresh_token");
+    assert_eq!(reused, 1);
 }
 
 #[tokio::test]
 async fn refused_call_is_replaced_by_the_other_one() {
     let fixture = Fixture::new().await;
     let mut set = signed_in(&fixture).await;
-    let calls = || {
-        ["GetTokensFromRefreshToken", "InitiateAuth"].map(|operation| fixture.pool.count(operation))
-    };
+    let calls = || [ROTATION, "InitiateAuth"].map(|call| fixture.proxy().count(call));
     assert_eq!(calls(), [0, 1], "the sign-in");
-    fixture.pool.lacks_rotation.store(true, Ordering::SeqCst);
+    // A pool without rotation: its answers have no refresh token.
+    let refusal = Fault::exception("UnknownOperationException", "");
+    fixture.proxy().inject(ROTATION, 1, refusal);
+    let mut tokens = fixture.pool().sign_in(ADA, PASSWORD).await;
+    tokens["AuthenticationResult"]["RefreshToken"].take();
+    let answer = Fault::answer(200, &tokens);
+    fixture.proxy().inject("InitiateAuth", 3, answer);
     for _ in 0..3 {
         set = fixture.refresh(&set).await.expect("REFRESH_TOKEN_AUTH");
     }
     assert_eq!(calls(), [1, 4], "the first call is tried once");
-    fixture.pool.lacks_rotation.store(false, Ordering::SeqCst);
     for _ in 0..3 {
         set = fixture.refresh(&set).await.expect("rotated");
     }
@@ -62,60 +69,33 @@ async fn refused_call_is_replaced_by_the_other_one() {
 async fn pool_errors_have_problem_codes() {
     let fixture = Fixture::new().await;
     let set = signed_in(&fixture).await;
-    let not_authorized = |message| exception("NotAuthorizedException", message);
-    for (failure, code) in [
+    let message = "Unable to verify secret hash for client";
+    for (fault, code) in [
+        (Fault::internal_error(), Code::Unavailable),
         (
-            not_authorized("Refresh Token has been revoked"),
-            Code::InvalidRefreshToken,
+            Fault::exception("NotAuthorizedException", message),
+            Code::IdpMisconfigured,
         ),
-        (
-            not_authorized("Refresh Token has expired"),
-            Code::InvalidRefreshToken,
-        ),
-        (
-            exception("RefreshTokenReuseException", "reused"),
-            Code::InvalidRefreshToken,
-        ),
-        (
-            exception("TooManyRequestsException", "x"),
-            Code::RateLimited,
-        ),
-        (StubFailure::INTERNAL_ERROR, Code::Unavailable),
     ] {
-        let operation = "GetTokensFromRefreshToken";
-        fixture.pool.failures.add(operation, failure);
+        fixture.proxy().inject(ROTATION, 1, fault);
         let rejected = fixture.refresh(&set).await.expect_err("a failure");
         assert_eq!(rejected.code(), code);
     }
-    for operation in ["GetTokensFromRefreshToken", "InitiateAuth"] {
-        let failure = not_authorized("Unable to verify secret hash for client");
-        fixture.pool.failures.add(operation, failure);
-    }
-    let rejected = fixture.refresh(&set).await.expect_err("a wrong secret");
-    assert_eq!(rejected.code(), Code::IdpMisconfigured);
-    fixture
-        .refresh(&set)
-        .await
-        .expect("the token is still valid");
-    let metrics = &fixture.service.metrics;
-    let reused = metrics.operations(Operation::RefreshReuse, "invalid_refresh_token");
-    assert_eq!(reused, 1);
+    let refreshed = fixture.refresh(&set).await;
+    refreshed.expect("the token is still valid");
 }
 
 #[tokio::test]
 async fn logout_revokes_the_token_at_the_pool() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
-    let failure = StubFailure::INTERNAL_ERROR;
-    fixture.pool.failures.add("RevokeToken", failure);
-    let failed = fixture.logout(&first).await.expect_err("a failure");
-    assert_eq!(failed.code(), Code::Unavailable);
-    fixture.logout(&first).await.expect("repeated");
-    assert_eq!(fixture.pool.live_refresh_tokens(), 0);
+    let fault = Fault::internal_error();
+    fixture.proxy().inject("RevokeToken", 1, fault);
+    let token = &first.refresh_token;
+    assert_eq!(logout(&fixture, token).await, Err(Code::Unavailable));
+    assert_eq!(logout(&fixture, token).await, Ok(()), "repeated");
     let rejected = fixture.refresh(&first).await.expect_err("revoked");
     assert_eq!(rejected.code(), Code::InvalidRefreshToken);
-    let flow = &fixture.service.flows.logout;
-    let outcome = flow.logout(&client(), "never a token").await;
-    outcome.expect("nothing to revoke");
-    assert_eq!(fixture.pool.count("RevokeToken"), 2);
+    assert_eq!(logout(&fixture, "never a token").await, Ok(()));
+    assert_eq!(fixture.proxy().count("RevokeToken"), 2);
 }

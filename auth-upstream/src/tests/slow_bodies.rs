@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::testing::Fixture;
+use crate::testing::{Fixture, http};
 
 /// Connections whose bodies together exceed the body memory budget.
 const CONNECTIONS: usize = 280;
@@ -27,9 +27,7 @@ async fn send_incomplete(server: &str, client: &str) -> TcpStream {
 
 async fn sign_in(url: &str, client: &str) -> u16 {
     let body = json!({ "email": "ada@example.com", "password": "Password-1" });
-    let request = reqwest::Client::new()
-        .post(format!("{url}/auth/login"))
-        .json(&body);
+    let request = http().post(format!("{url}/auth/login")).json(&body);
     request
         .header("x-forwarded-for", client)
         .send()

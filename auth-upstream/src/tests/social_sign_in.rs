@@ -1,51 +1,30 @@
 //! Social sign-in and the exchange of temporary tokens.
 
-use std::sync::Arc;
-
 use postern_common::Code;
 use serde_json::json;
 
-use crate::config::TokenDelivery;
-use crate::flows::ResetRequest;
-use crate::testing::browser::{callback, follow, sign_in as sign_in_at_provider, start};
-use crate::testing::{Fixture, FixtureOptions, client, email, social_of};
-
-const ADA: &str = "ada@example.com";
+use crate::flows::TEMPORARY_TOKEN_TTL;
+use crate::testing::browser::{self, consent, follow, start};
+use crate::testing::{ADA, Fault, Fixture, FixtureOptions, social_of};
 
 #[tokio::test]
 async fn temporary_token_is_exchanged_once_for_pool_tokens() {
     let fixture = Fixture::new().await;
-    let landing = sign_in_at_provider(&fixture, json!({})).await;
-    assert_eq!(
-        (landing.name, landing.delivery),
-        ("temporaryToken", TokenDelivery::Fragment)
-    );
+    let landing = browser::sign_in(&fixture, browser::ADA).await;
     let found = fixture.exchange(&landing.value).await;
-    assert_eq!(
-        (found.user.email.as_str(), found.user.provider.as_str()),
-        (ADA, "stub")
-    );
-    let user = fixture.pool.user(ADA).expect("a pool user");
-    assert_eq!(found.user.user_id, user.subject);
-    assert_eq!(
-        fixture.actors.profile(&user.subject).expect("saved")["profile"]["firstName"],
-        "Ada"
-    );
+    let subject = fixture.pool().subject(ADA).await.expect("a pool user");
+    let user = serde_json::to_value(&found.user).expect("JSON");
+    let expected = json!({ "userId": subject, "email": ADA, "emailVerified": true,
+        "name": "Ada Lovelace", "provider": "dev" });
+    assert_eq!(user, expected);
+    let sent = fixture.proxy().bodies("/actors/register");
+    let profile = json!({ "firstName": "Ada", "lastName": "Lovelace" });
+    assert_eq!(sent[0]["profile"], profile);
     let tokens = found.tokens.expect("tokens of the pool");
     fixture.refresh(&tokens).await.expect("refreshed");
-
-    let again = fixture
-        .service
-        .flows
-        .exchange
-        .exchange(&client(), &landing.value, None)
-        .await
-        .expect_err("used before");
+    let again = fixture.try_exchange(&landing.value, None).await;
+    let again = again.expect_err("used before");
     assert_eq!(again.code(), Code::InvalidTemporaryToken);
-    // A second sign-in resolves to the same user.
-    let landing = sign_in_at_provider(&fixture, json!({})).await;
-    let found = fixture.exchange(&landing.value).await;
-    assert_eq!(found.user.user_id, user.subject);
 }
 
 #[tokio::test]
@@ -55,33 +34,21 @@ async fn exchange_without_aws_credentials_has_no_tokens() {
         ..FixtureOptions::default()
     })
     .await;
-    let landing = sign_in_at_provider(&fixture, json!({})).await;
-    let found = fixture.exchange(&landing.value).await;
-    assert_eq!((&found.tokens, found.user.email.as_str()), (&None, ADA));
+    let found = fixture.social_sign_in(browser::ADA).await;
     let body = serde_json::to_value(&found).expect("JSON");
     assert_eq!(
         (&body["tokens"], &body["tokensUnavailable"]),
-        (&json!(null), &"not_configured".into())
-    );
-    let json = serde_json::to_value(&found.user).expect("JSON");
-    assert_eq!(
-        (&json["emailVerified"], &json["name"]),
-        (&true.into(), &"Ada Lovelace".into())
+        (&json!(null), &json!("not_configured"))
     );
 }
 
 #[tokio::test]
 async fn temporary_token_expires_after_five_minutes() {
     let fixture = Fixture::new().await;
-    let landing = sign_in_at_provider(&fixture, json!({})).await;
-    fixture.clock.advance(crate::flows::TEMPORARY_TOKEN_TTL);
-    let late = fixture
-        .service
-        .flows
-        .exchange
-        .exchange(&client(), &landing.value, None)
-        .await
-        .expect_err("expired");
+    let landing = browser::sign_in(&fixture, browser::ADA).await;
+    fixture.clock.advance(TEMPORARY_TOKEN_TTL);
+    let late = fixture.try_exchange(&landing.value, None).await;
+    let late = late.expect_err("expired");
     assert_eq!(late.code(), Code::InvalidTemporaryToken);
 }
 
@@ -96,129 +63,51 @@ async fn wrong_verifier_invalidates_the_token() {
         (None, false),
     ] {
         let url = start(&fixture, Some(challenge)).await;
-        let landing = follow(
-            &fixture,
-            callback(fixture.provider.consent(&url, json!({}))),
-        )
-        .await;
-        let outcome = fixture
-            .service
-            .flows
-            .exchange
-            .exchange(&client(), &landing.value, first)
-            .await;
+        let landing = follow(&fixture, consent(&url, browser::ADA).await).await;
+        let outcome = fixture.try_exchange(&landing.value, first).await;
         assert_eq!(outcome.is_ok(), is_right, "{first:?}");
-        let again = fixture
-            .service
-            .flows
-            .exchange
-            .exchange(&client(), &landing.value, Some(verifier))
-            .await;
-        assert!(again.is_err(), "invalidated");
+        let again = fixture.try_exchange(&landing.value, Some(verifier)).await;
+        again.expect_err("invalidated");
     }
 }
 
 #[tokio::test]
 async fn password_of_the_user_is_never_replaced() {
     let fixture = Fixture::new().await;
-    sign_in_at_provider(&fixture, json!({})).await;
-    let reset = ResetRequest {
-        email: email(ADA),
-        code: "123456".to_owned(),
-        new_password: "Password-2".into(),
-    };
-    fixture
-        .service
-        .flows
-        .password
-        .reset(&client(), &reset)
-        .await
-        .expect("reset");
-    let landing = sign_in_at_provider(&fixture, json!({})).await;
-    let found = fixture.exchange(&landing.value).await;
+    fixture.social_sign_in(browser::ADA).await;
+    fixture.reset("192.0.2.1", "Password-2").await;
+    let found = fixture.social_sign_in(browser::ADA).await;
     assert_eq!(found.tokens, None);
-    fixture
-        .sign_in(ADA, "Password-2")
-        .await
-        .expect("the password works");
+    let signed_in = fixture.sign_in("Password-2").await;
+    signed_in.expect("the password works");
 }
 
 #[tokio::test]
 async fn provider_tokens_are_resealed_with_the_newest_key() {
     let fixture = Fixture::new().await;
-    sign_in_at_provider(&fixture, json!({})).await;
+    let known = |answer: &mut serde_json::Value| answer["refresh_token"] = json!("known");
+    fixture.proxy().inject("/token", 1, Fault::change(known));
+    browser::sign_in(&fixture, browser::ADA).await;
     let replica = fixture.replica_with_new_key().await;
     let social = social_of(&replica);
-    assert_eq!(
-        social.provider_tokens().reseal_all().await.expect("sealed"),
-        1
-    );
-    assert_eq!(
-        social
-            .provider_tokens()
-            .reseal_all()
-            .await
-            .expect("nothing left"),
-        0
-    );
-    let first = (String::new(), String::new());
-    let stored = replica
-        .store
-        .provider_tokens(&first, 9)
-        .await
-        .expect("read")
-        .remove(0);
-    let context = [
-        "stub",
-        fixture.provider.url.as_str(),
-        "p-1",
-        stored.user_id.as_str(),
-    ];
-    let opened = social
-        .config()
-        .key_ring
-        .open(&context, &stored.sealed)
-        .expect("opens");
-    assert_eq!(opened.as_slice(), b"provider-refresh");
-    // Neither the older key nor another user id opens it.
-    let older = fixture.social();
-    assert!(
-        older
-            .config()
-            .key_ring
-            .open(&context, &stored.sealed)
-            .is_none()
-    );
-    assert!(
-        social
-            .config()
-            .key_ring
-            .open(&["stub", &fixture.provider.url, "p-1", "u"], &stored.sealed)
-            .is_none()
-    );
-}
-
-#[tokio::test]
-async fn one_of_concurrent_exchanges_succeeds() {
-    let fixture = Fixture::new().await;
-    let landing = sign_in_at_provider(&fixture, json!({})).await;
-    let mut callers = tokio::task::JoinSet::new();
-    for _ in 0..16 {
-        let (service, token) = (Arc::clone(&fixture.service), landing.value.clone());
-        callers.spawn(async move {
-            service
-                .flows
-                .exchange
-                .exchange(&client(), &token, None)
-                .await
-                .is_ok()
-        });
+    for resealed in [1, 0] {
+        let outcome = social.provider_tokens().reseal_all().await;
+        assert_eq!(outcome.expect("sealed"), resealed);
     }
-    let won = callers
-        .join_all()
-        .await
-        .into_iter()
-        .filter(|won| *won)
-        .count();
-    assert_eq!(won, 1);
+    let first = (String::new(), String::new());
+    let stored = replica.store.provider_tokens(&first, 9).await;
+    let stored = stored.expect("read").remove(0);
+    let subject = stored.subject.as_str();
+    let context = ["dev", fixture.development_url(), subject, &stored.user_id];
+    let open = |key_ring: &crate::crypto::KeyRing, context: &[&str; 4]| {
+        let opened = key_ring.open(context, &stored.sealed);
+        opened.map(|plain| plain.to_vec())
+    };
+    let newest = &social.config().key_ring;
+    assert_eq!(open(newest, &context).as_deref(), Some(&b"known"[..]));
+    // Neither the older key nor another user id opens it.
+    let older = &fixture.social().config().key_ring;
+    assert_eq!(open(older, &context), None);
+    let [provider, issuer, subject, _] = context;
+    assert_eq!(open(newest, &[provider, issuer, subject, "u"]), None);
 }
