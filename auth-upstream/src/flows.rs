@@ -48,6 +48,8 @@ pub(crate) use self::current_user::CurrentUserFlow;
 pub(crate) use self::exchange::{ExchangeFlow, TemporaryTokens, is_code_challenge};
 #[cfg(test)]
 pub(crate) use self::exchange::{ExchangedIdentity, TEMPORARY_TOKEN_TTL, TokensUnavailable};
+#[cfg(test)]
+pub(crate) use self::grant::RefreshGrant;
 pub(crate) use self::login::{LoginFlow, LoginRequest};
 pub(crate) use self::logout::LogoutFlow;
 pub(crate) use self::password::{PasswordFlow, ResetRequest};

@@ -3,7 +3,6 @@
 //! The pool's session and user name travel to the client and back in a sealed text, so that this
 //! service stores nothing between the steps of a sign-in.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
@@ -39,8 +38,6 @@ pub(super) enum ChallengeSession {
         username: String,
         /// The address of the sign-in.
         email: String,
-        /// Parameters to be repeated in the response.
-        parameters: HashMap<String, String>,
         expires_at: i64,
     },
     /// The confirmation of an address with a code.
@@ -64,7 +61,6 @@ impl ChallengeSession {
             session: challenge.session.clone(),
             username: challenge.username.clone(),
             email: email.as_str().to_owned(),
-            parameters: HashMap::new(),
             expires_at: expires_at.0,
         }
     }

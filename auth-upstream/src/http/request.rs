@@ -1,10 +1,11 @@
 //! Conversion of request bodies and queries into the types of the flows, or a list of all errors.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use postern_common::decode::{Field, Object};
 use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem, Secret};
+use postern_common::http::Query;
+use postern_common::{Problem, Secret};
 
 use super::profile::profile;
 use crate::flows::{
@@ -18,8 +19,6 @@ const MAX_SEALED_BYTES: usize = 16 << 10;
 const MAX_TEMPORARY_TOKEN_BYTES: usize = 256;
 /// Maximum length of a callback parameter.
 const MAX_CALLBACK_PARAMETER_BYTES: usize = 4096;
-/// Maximum number of errors that are reported for a query.
-const MAX_QUERY_ERRORS: usize = 100;
 
 /// The body of `POST /api/session`.
 #[derive(Clone, Debug)]
@@ -157,72 +156,43 @@ fn password(field: Field<'_>) -> Option<Secret> {
 /// Reads `code_challenge` from the query of `GET /auth/social/login`. The only supported method is
 /// S256.
 pub(super) fn social_query(query: &str, is_required: bool) -> Result<Option<String>, Problem> {
-    let mut problem = None;
-    let mut remaining = MAX_QUERY_ERRORS;
-    let mut reject = |name: &str, code: &'static str, detail: &str| {
-        if remaining > 0 {
-            remaining -= 1;
-            let previous = problem
-                .take()
-                .unwrap_or_else(|| Problem::new(Code::InvalidRequest));
-            problem = Some(previous.error(&format!("?{name}"), code, detail));
-        }
-    };
-    let mut challenge = None;
-    let parameters = parameters(query);
-    if is_required && !parameters.contains_key("code_challenge") {
-        reject("code_challenge", "missing_field", "is required");
+    let mut query = Query::parse(query, &["code_challenge", "code_challenge_method"]);
+    if is_required && query.get("code_challenge").is_none() {
+        query.fail("code_challenge", "missing_field", "is required");
     }
-    for (name, values) in parameters {
-        match (name.as_str(), values.as_slice()) {
-            ("code_challenge", [value]) if is_code_challenge(value) => {
-                challenge = Some(value.clone());
-            }
-            ("code_challenge", [_]) => {
-                reject(
-                    &name,
-                    "invalid_format",
-                    "must be 32 bytes in base64url without padding",
-                );
-            }
-            ("code_challenge_method", [value]) if value == "S256" => {}
-            ("code_challenge_method", [_]) => reject(&name, "invalid_choice", "must be S256"),
-            ("code_challenge" | "code_challenge_method", _) => {
-                reject(&name, "duplicate_field", "occurs more than once");
-            }
-            _ => reject(&name, "unknown_field", "is not a known parameter"),
-        }
-    }
-    problem.map_or(Ok(challenge), Err)
+    let expected = "must be 32 bytes in base64url without padding";
+    let challenge = query.read("code_challenge", expected, |text| {
+        is_code_challenge(text).then(|| text.to_owned())
+    });
+    query.read("code_challenge_method", "must be S256", |method| {
+        (method == "S256").then_some(())
+    });
+    query.finish().map(|()| challenge)
 }
 
 /// Reads the query of a callback. Unknown parameters are ignored; repeated ones count as absent.
 pub(super) fn social_callback(query: &str) -> SocialCallback {
-    let mut parameters = parameters(query);
-    let mut take = |name: &str| {
-        let [value]: [String; 1] = parameters.remove(name)?.try_into().ok()?;
-        Some(value).filter(|value| !value.is_empty() && value.len() <= MAX_CALLBACK_PARAMETER_BYTES)
+    let parameters: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
+    let read = |wanted: &str| {
+        let mut values = parameters.iter().filter(|(name, _)| name == wanted);
+        let (Some((_, value)), None) = (values.next(), values.next()) else {
+            return None;
+        };
+        let is_valid = !value.is_empty() && value.len() <= MAX_CALLBACK_PARAMETER_BYTES;
+        is_valid.then(|| value.to_string())
     };
     SocialCallback {
-        code: take("code"),
-        state: take("state"),
-        error: take("error"),
-        issuer: take("iss"),
+        code: read("code"),
+        state: read("state"),
+        error: read("error"),
+        issuer: read("iss"),
     }
-}
-
-fn parameters(query: &str) -> BTreeMap<String, Vec<String>> {
-    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        all.entry(name.into_owned())
-            .or_default()
-            .push(value.into_owned());
-    }
-    all
 }
 
 #[cfg(test)]
 mod tests {
+    use postern_common::Code;
+
     use super::*;
 
     #[test]
@@ -236,6 +206,10 @@ mod tests {
         assert_eq!(
             (read.issuer.as_deref(), read.error),
             (Some("https://a"), None)
+        );
+        assert_eq!(
+            social_callback("code=a&code=b&state="),
+            SocialCallback::default()
         );
     }
 

@@ -78,6 +78,18 @@ pub(crate) enum PoolError {
 
 impl PoolCall {
     const COUNT: usize = Self::Admin as usize + 1;
+
+    /// Returns the problem code of a call that the pool refuses because of its input, which is the
+    /// client's but for administrative calls and SignUp.
+    fn failure_code(self) -> Code {
+        match self {
+            Self::SignIn => Code::InvalidCredentials,
+            Self::Confirm | Self::ResetPassword | Self::ForgotPassword => Code::InvalidCode,
+            Self::Challenge => Code::InvalidChallenge,
+            Self::Refresh | Self::Revoke => Code::InvalidRefreshToken,
+            Self::SignUp | Self::Admin => Code::IdpMisconfigured,
+        }
+    }
 }
 
 // === impl PoolError ===
@@ -164,15 +176,37 @@ impl PoolError {
             Self::Misconfigured(_) | Self::Unsupported => Code::IdpMisconfigured,
             Self::Throttled => Code::RateLimited,
             Self::Unavailable(_) | Self::CodeNotDelivered => Code::Unavailable,
-            Self::NotAuthorized | Self::UserNotFound => not_authorized_code(call),
-            Self::UserNotConfirmed | Self::PasswordResetRequired => unconfirmed_user_code(call),
+            Self::UserNotConfirmed | Self::PasswordResetRequired
+                if matches!(call, PoolCall::SignIn | PoolCall::Challenge) =>
+            {
+                Code::ChallengeRequired
+            }
             Self::UserExists | Self::AliasExists => Code::EmailNotAvailable,
             Self::WeakPassword => Code::WeakPassword,
-            Self::CodeMismatch | Self::CodeExpired => code_mismatch_code(call),
-            Self::TooManyAttempts => too_many_attempts_code(call),
+            Self::CodeMismatch | Self::CodeExpired if call == PoolCall::SignIn => {
+                Code::InvalidChallenge
+            }
+            // The pool counts attempts per user. Before any proof of identity, the limit must not be
+            // reported, because it would reveal that the user exists.
+            Self::TooManyAttempts
+                if !matches!(call, PoolCall::SignIn | PoolCall::ResetPassword) =>
+            {
+                Code::RateLimited
+            }
             Self::TokenReused => Code::InvalidRefreshToken,
-            Self::InvalidParameter => invalid_parameter_code(call),
-            Self::RejectedByTrigger => trigger_rejection_code(call),
+            Self::InvalidParameter if call == PoolCall::SignUp => Code::ValidationFailed,
+            Self::RejectedByTrigger if matches!(call, PoolCall::SignUp | PoolCall::Confirm) => {
+                Code::ValidationFailed
+            }
+            Self::NotAuthorized
+            | Self::UserNotFound
+            | Self::UserNotConfirmed
+            | Self::PasswordResetRequired
+            | Self::CodeMismatch
+            | Self::CodeExpired
+            | Self::TooManyAttempts
+            | Self::InvalidParameter
+            | Self::RejectedByTrigger => call.failure_code(),
         }
     }
 
@@ -228,73 +262,6 @@ fn is_operator_error(message: &str) -> bool {
     ];
     let message = message.to_ascii_lowercase();
     OPERATOR.iter().any(|word| message.contains(word))
-}
-
-fn not_authorized_code(call: PoolCall) -> Code {
-    match call {
-        PoolCall::SignIn => Code::InvalidCredentials,
-        PoolCall::Confirm | PoolCall::ResetPassword | PoolCall::ForgotPassword => Code::InvalidCode,
-        PoolCall::Challenge => Code::InvalidChallenge,
-        PoolCall::Refresh | PoolCall::Revoke => Code::InvalidRefreshToken,
-        PoolCall::SignUp | PoolCall::Admin => Code::IdpMisconfigured,
-    }
-}
-
-fn unconfirmed_user_code(call: PoolCall) -> Code {
-    match call {
-        PoolCall::SignIn | PoolCall::Challenge => Code::ChallengeRequired,
-        PoolCall::Refresh | PoolCall::Revoke => Code::InvalidRefreshToken,
-        PoolCall::SignUp | PoolCall::Admin => Code::IdpMisconfigured,
-        PoolCall::Confirm | PoolCall::ResetPassword | PoolCall::ForgotPassword => Code::InvalidCode,
-    }
-}
-
-fn code_mismatch_code(call: PoolCall) -> Code {
-    match call {
-        PoolCall::SignIn | PoolCall::Challenge => Code::InvalidChallenge,
-        PoolCall::Confirm | PoolCall::ResetPassword | PoolCall::ForgotPassword => Code::InvalidCode,
-        PoolCall::Refresh | PoolCall::Revoke => Code::InvalidRefreshToken,
-        PoolCall::SignUp | PoolCall::Admin => Code::IdpMisconfigured,
-    }
-}
-
-/// The pool counts attempts per user. Before any proof of identity, the limit must not be reported,
-/// because it would reveal that the user exists.
-fn too_many_attempts_code(call: PoolCall) -> Code {
-    match call {
-        PoolCall::SignIn => Code::InvalidCredentials,
-        PoolCall::ResetPassword => Code::InvalidCode,
-        PoolCall::SignUp
-        | PoolCall::Confirm
-        | PoolCall::Challenge
-        | PoolCall::Refresh
-        | PoolCall::Revoke
-        | PoolCall::ForgotPassword
-        | PoolCall::Admin => Code::RateLimited,
-    }
-}
-
-fn invalid_parameter_code(call: PoolCall) -> Code {
-    match call {
-        PoolCall::SignUp => Code::ValidationFailed,
-        PoolCall::Confirm | PoolCall::ResetPassword | PoolCall::ForgotPassword => Code::InvalidCode,
-        PoolCall::Challenge => Code::InvalidChallenge,
-        PoolCall::Refresh | PoolCall::Revoke => Code::InvalidRefreshToken,
-        // Input of users is not an error of the operator.
-        PoolCall::SignIn => Code::InvalidCredentials,
-        PoolCall::Admin => Code::IdpMisconfigured,
-    }
-}
-
-fn trigger_rejection_code(call: PoolCall) -> Code {
-    match call {
-        PoolCall::SignUp | PoolCall::Confirm => Code::ValidationFailed,
-        PoolCall::ResetPassword | PoolCall::ForgotPassword => Code::InvalidCode,
-        PoolCall::SignIn => Code::InvalidCredentials,
-        PoolCall::Challenge => Code::InvalidChallenge,
-        PoolCall::Refresh | PoolCall::Revoke => Code::InvalidRefreshToken,
-        PoolCall::Admin => Code::IdpMisconfigured,
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postern_common::Code;
 
-use crate::flows::TokenSet;
+use crate::flows::{RefreshGrant, TokenSet};
 use crate::telemetry::Operation;
 use crate::testing::{ADA, Fault, Fixture, PASSWORD, client, plain};
 
@@ -83,6 +83,21 @@ async fn pool_errors_have_problem_codes() {
     }
     let refreshed = fixture.refresh(&set).await;
     refreshed.expect("the token is still valid");
+    // The token of another app client is not sent to the pool.
+    let key_ring = &fixture.flows().refresh.key_ring;
+    let grant = RefreshGrant::open(key_ring, &set.refresh_token).expect("sealed here");
+    let foreign = RefreshGrant {
+        client_id: "another".to_owned(),
+        ..grant
+    };
+    let set = TokenSet {
+        refresh_token: foreign.seal(key_ring),
+        ..set
+    };
+    let calls = fixture.proxy().count(ROTATION);
+    let rejected = fixture.refresh(&set).await.expect_err("foreign");
+    assert_eq!(rejected.code(), Code::InvalidRefreshToken);
+    assert_eq!(fixture.proxy().count(ROTATION), calls);
 }
 
 #[tokio::test]

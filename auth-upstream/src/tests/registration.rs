@@ -115,6 +115,19 @@ async fn failed_deletion_is_repeated_by_the_compensation() {
 }
 
 #[tokio::test]
+async fn user_whose_creation_was_not_answered_is_deleted() {
+    let fixture = Fixture::new().await;
+    let lost = Fault::change(|answer| *answer = json!("cut off"));
+    fixture.proxy().inject("SignUp", 1, lost);
+    let rejected = fixture.register(PASSWORD).await;
+    assert_eq!(rejected.expect_err("unavailable").code(), Code::Unavailable);
+    assert!(fixture.pool().subject(ADA).await.is_some());
+    fixture.clock.advance(REGISTRATION_DUE);
+    assert_eq!(fixture.compensate().await, 1);
+    assert!(fixture.pool().subject(ADA).await.is_none());
+}
+
+#[tokio::test]
 async fn compensation_keeps_older_accounts() {
     let fixture = Fixture::new().await;
     fixture.add_ada().await;
