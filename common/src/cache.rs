@@ -15,7 +15,7 @@
 //! failures a circuit breaker fails calls immediately for 500 ms, then admits one call as a probe,
 //! so that an unresponsive cache costs little.
 //!
-//! A failed call may have taken effect: a [`Cache::take`] whose answer was lost has removed the
+//! A failed call may have taken effect: a [`Cache::take_with_epoch`] whose answer was lost has removed the
 //! value. This is the safe side for single-use values, and the reason why no call is retried here.
 //!
 //! Redis may lose acknowledged writes: a server that loads an old snapshot, a replica that is
@@ -39,7 +39,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::attempts::{AttemptOutcome, AttemptPolicy, AttemptReservation};
-pub use self::epoch::{Change, EpochRead};
 use self::memory::MemoryCache;
 use self::redis::RedisCache;
 use crate::clock::Clock;
@@ -167,10 +166,7 @@ impl Cache {
 
     /// Stores `value` for `ttl` if the key does not exist, and returns whether it did. Of
     /// concurrent callers, one succeeds.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
-    pub async fn set_if_absent(
+    async fn set_if_absent(
         &self,
         key: &str,
         value: &[u8],
@@ -192,18 +188,6 @@ impl Cache {
         match &self.0.store {
             CacheStore::Memory(memory) => Ok(memory.get(&key)),
             CacheStore::Redis(redis) => redis.get(&key).await,
-        }
-    }
-
-    /// Returns the value and deletes the key (GETDEL). Of concurrent callers, one gets the value.
-    ///
-    /// # Errors
-    /// As [`Cache::set`]; the value may have been deleted.
-    pub async fn take(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
-        let key = self.key(key);
-        match &self.0.store {
-            CacheStore::Memory(memory) => Ok(memory.take(&key)),
-            CacheStore::Redis(redis) => redis.take(&key).await,
         }
     }
 
@@ -232,18 +216,6 @@ impl Cache {
         }
     }
 
-    /// Decrements a counter within its window. Has no effect on an expired counter.
-    ///
-    /// # Errors
-    /// As [`Cache::increment`].
-    pub async fn decrement(&self, key: &str) -> Result<(), CacheError> {
-        let key = self.key(key);
-        match &self.0.store {
-            CacheStore::Memory(memory) => memory.decrement(&key),
-            CacheStore::Redis(redis) => redis.decrement(&key).await,
-        }
-    }
-
     #[cfg(test)]
     pub(crate) async fn lock(
         &self,
@@ -260,8 +232,7 @@ impl Cache {
     /// Over Redis the lock is a lease of 2.5 s that is renewed while the work runs, so that a lock
     /// of a killed holder, or one that a failover restored, is free within 3 s. The lock is an
     /// optimization and not a guarantee: a suspended holder may continue briefly after another has
-    /// acquired it. Use the database or [`Cache::compare_and_set`] for what must happen at most
-    /// once.
+    /// acquired it. Use the database for what must happen at most once.
     ///
     /// # Errors
     /// As [`Cache::set`]. Also if the lock can no longer be confirmed, because another may acquire

@@ -1,6 +1,9 @@
 //! Crashes of the process at every call of a registration.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join;
 
 use crate::testing::{ADA, Fixture, PASSWORD, PausePoint, REGISTRATION_DUE, client, register};
 
@@ -49,6 +52,10 @@ async fn repeated_registration_completes_and_is_kept() {
             let fixture = interrupt(call, point).await;
             let again = fixture.register(PASSWORD).await;
             again.unwrap_or_else(|problem| panic!("{call} {point:?}: {:?}", problem.code()));
+            // An interruption before the user is created is known to the compensation only.
+            let is_pending = (call, point) == ("SignUp", PausePoint::Before);
+            let pending = fixture.pending_registrations().await;
+            assert_eq!(pending, i64::from(is_pending), "{call} {point:?}");
             fixture.clock.advance(REGISTRATION_DUE);
             fixture.compensate().await;
             assert_eq!(fixture.pending_registrations().await, 0, "{call} {point:?}");
@@ -56,4 +63,35 @@ async fn repeated_registration_completes_and_is_kept() {
             fixture.sign_in(PASSWORD).await.expect("signed in");
         }
     }
+}
+
+#[tokio::test]
+async fn compensation_waits_for_a_repeated_registration() {
+    let fixture = interrupt("/actors/register", PausePoint::Before).await;
+    fixture.clock.advance(REGISTRATION_DUE);
+    let paused = fixture.proxy().pause("/actors/register", PausePoint::Before);
+    let registration = fixture.register(PASSWORD);
+    let compensation = async {
+        paused.reached().await;
+        let continued = async {
+            // Long enough for a compensation that does not wait.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            paused.release();
+        };
+        join(fixture.compensate(), continued).await.0
+    };
+    let (registered, compensated) = Box::pin(join(registration, compensation)).await;
+    registered.expect("registered");
+    assert_eq!(compensated, 0);
+    assert!(fixture.has_profile().await);
+}
+
+#[tokio::test]
+async fn account_created_meanwhile_is_kept() {
+    let fixture = interrupt("InitiateAuth", PausePoint::Before).await;
+    fixture.pool().change_user("AdminDeleteUser", ADA).await;
+    let subject = fixture.add_ada().await;
+    fixture.clock.advance(REGISTRATION_DUE);
+    assert_eq!(fixture.compensate().await, 1);
+    assert_eq!(fixture.pool().subject(ADA).await, Some(subject));
 }

@@ -53,6 +53,15 @@ async fn verified_account_is_linked_and_keeps_its_password() {
 }
 
 #[tokio::test]
+async fn unconfirmed_account_is_replaced() {
+    let fixture = Fixture::new().await;
+    let subject = fixture.add_ada().await;
+    let unconfirmed = Fault::change(|user| user["UserStatus"] = json!("UNCONFIRMED"));
+    fixture.proxy().inject("AdminGetUser", 1, unconfirmed);
+    assert_ne!(sign_in(&fixture).await.user.user_id, subject);
+}
+
+#[tokio::test]
 async fn next_sign_in_recovers_from_a_failed_replacement() {
     for operation in ["AdminDeleteUser", "AdminCreateUser"] {
         let fixture = Fixture::new().await;
@@ -72,10 +81,14 @@ async fn next_sign_in_recovers_from_a_failed_replacement() {
 async fn address_taken_during_a_replacement_is_reclaimed() {
     let fixture = Fixture::new().await;
     squat(&fixture).await;
+    let squatter = fixture.sign_in_at("192.0.2.1", "Squatter-1").await;
+    squatter.expect("signed in");
     let exists = Fault::exception("UsernameExistsException", "x");
     fixture.proxy().inject("AdminCreateUser", 1, exists.clone());
     assert!(sign_in(&fixture).await.tokens.is_some());
     assert_eq!(fixture.proxy().count("AdminCreateUser"), 2);
+    let limiter = fixture.flows().login.guard.limiter();
+    assert!(!limiter.is_trusted(ADA, "192.0.2.0/24").await);
 
     let fixture = Fixture::new().await;
     fixture.proxy().inject("AdminCreateUser", 3, exists);
@@ -164,14 +177,17 @@ async fn invited_users_are_linked_and_disabled_users_rejected() {
     let ada = sign_in(&fixture).await;
     assert_eq!(ada.user.user_id, invited);
     assert!(ada.tokens.is_some());
-    // Disabled: neither signed in nor replaced.
-    fixture.pool().change_user("AdminDisableUser", ADA).await;
-    assert_eq!(error_of(&fixture).await, "access_denied");
-    let other = Fixture::new().await;
-    squat(&other).await;
-    other.pool().change_user("AdminDisableUser", ADA).await;
-    assert_eq!(error_of(&other).await, "access_denied");
-    assert_eq!(other.proxy().count("AdminDeleteUser"), 0);
+    // Disabled: neither signed in nor replaced, with an account of any kind.
+    let linked = Fixture::new().await;
+    linked.add_ada().await;
+    sign_in(&linked).await;
+    let squatted = Fixture::new().await;
+    squat(&squatted).await;
+    for fixture in [fixture, linked, squatted] {
+        fixture.pool().change_user("AdminDisableUser", ADA).await;
+        assert_eq!(error_of(&fixture).await, "access_denied");
+        assert_eq!(fixture.proxy().count("AdminDeleteUser"), 0);
+    }
 }
 
 #[tokio::test]

@@ -4,31 +4,6 @@ use std::time::Duration;
 
 use super::{Cache, CacheError, CacheStore};
 
-/// A value with the epoch of its server, which was read before it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpochRead {
-    /// The value.
-    pub value: Option<Vec<u8>>,
-    /// The epoch.
-    pub epoch: String,
-}
-
-/// A change of one key that is applied only if the key has not changed since it was read.
-#[derive(Clone, Copy, Debug)]
-pub struct Change<'a> {
-    /// Key to change.
-    pub key: &'a str,
-    /// Epoch in which the key was read.
-    pub epoch: &'a str,
-    /// Value that was read.
-    pub expected: Option<&'a [u8]>,
-    /// New value, which must be different for every call: a retry of a call whose answer was lost
-    /// recognizes it.
-    pub value: &'a [u8],
-    /// Time to live of the new value.
-    pub ttl: Duration,
-}
-
 // === impl Cache ===
 
 impl Cache {
@@ -46,10 +21,11 @@ impl Cache {
         }
     }
 
-    /// Takes as [`Cache::take`] does, and returns the epoch in which the value was taken.
+    /// Deletes the key and returns its value with the epoch in which it was deleted. Of concurrent
+    /// callers, one gets the value.
     ///
     /// # Errors
-    /// As [`Cache::take`].
+    /// As [`Cache::epoch`]; the value may have been deleted.
     pub async fn take_with_epoch(
         &self,
         key: &str,
@@ -61,7 +37,8 @@ impl Cache {
         }
     }
 
-    /// Stores as [`Cache::set_if_absent`] does, if the server is in `epoch`.
+    /// Stores `value` for `ttl` if the key does not exist and the server is in `epoch`, and returns
+    /// whether it did. Of concurrent callers, one succeeds.
     ///
     /// # Errors
     /// As [`Cache::set`].
@@ -79,35 +56,6 @@ impl Cache {
             }
             CacheStore::Memory(_) => Ok(false),
             CacheStore::Redis(redis) => redis.set_if_absent_in(epoch, &key, value, ttl).await,
-        }
-    }
-
-    /// Returns the value and the epoch, for a later [`Cache::compare_and_set`].
-    ///
-    /// # Errors
-    /// As [`Cache::epoch`].
-    pub async fn get_with_epoch(&self, key: &str) -> Result<EpochRead, CacheError> {
-        let epoch = self.epoch(key).await?;
-        Ok(EpochRead {
-            value: self.get(key).await?,
-            epoch,
-        })
-    }
-
-    /// Applies a change. Returns false if the key has changed since it was read, or if the server
-    /// is in another epoch.
-    ///
-    /// # Errors
-    /// As [`Cache::set`]; then the change may have been applied. The call may be repeated.
-    pub async fn compare_and_set(&self, change: &Change<'_>) -> Result<bool, CacheError> {
-        let key = self.key(change.key);
-        let change = Change {
-            key: &key,
-            ..*change
-        };
-        match &self.0.store {
-            CacheStore::Memory(memory) => memory.compare_and_set(&change),
-            CacheStore::Redis(redis) => redis.compare_and_set(&change).await,
         }
     }
 }

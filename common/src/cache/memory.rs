@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::{CacheError, CacheOptions, Change};
+use super::{CacheError, CacheOptions};
 use crate::clock::{Clock, Timestamp};
 
 /// Minimum time between two log messages about a full cache.
@@ -113,18 +113,6 @@ impl MemoryCache {
             .map(|()| count + 1)
     }
 
-    pub(super) fn decrement(&self, key: &str) -> Result<(), CacheError> {
-        let (mut state, _) = self.lock_current();
-        let Some((count, expiry)) = state.count(key)? else {
-            return Ok(());
-        };
-        if count <= 1 {
-            state.remove(key);
-            return Ok(());
-        }
-        self.put(&mut state, key, (count - 1).to_string().as_bytes(), expiry)
-    }
-
     /// Replaces a value by one that is computed from it and the present time, with its expiry, or
     /// leaves it unchanged. No other caller changes the value meanwhile.
     pub(super) fn update<T>(
@@ -139,18 +127,6 @@ impl MemoryCache {
             self.put(&mut state, key, value.as_bytes(), expiry)?;
         }
         Ok(result)
-    }
-
-    pub(super) fn compare_and_set(&self, change: &Change<'_>) -> Result<bool, CacheError> {
-        let (mut state, now) = self.lock_current();
-        let found = state.entries.get(change.key).map(|entry| &*entry.value);
-        let is_as_read = self.epoch == change.epoch && found == change.expected;
-        if !is_as_read && found != Some(change.value) {
-            return Ok(false);
-        }
-        let expiry = now.plus(change.ttl);
-        self.put(&mut state, change.key, change.value, expiry)
-            .map(|()| true)
     }
 
     /// Locks the state and removes expired entries.

@@ -18,7 +18,7 @@ use self::script::ScriptSet;
 use self::span::operation;
 use super::breaker::ServerCircuitBreaker;
 use super::pace::MAX_SLOTS_AHEAD;
-use super::{AttemptPolicy, CacheError, Change};
+use super::{AttemptPolicy, CacheError};
 use crate::circuit_breaker::FailureEffect;
 
 /// A cache in Redis, with a circuit breaker and a time limit per call.
@@ -67,31 +67,8 @@ impl RedisCache {
         Ok(stored.is_some())
     }
 
-    pub(super) async fn compare_and_set(&self, change: &Change<'_>) -> Result<bool, CacheError> {
-        let ttl = millis(change.ttl).to_string();
-        let is_present: &[u8] = if change.expected.is_some() {
-            b"present"
-        } else {
-            b"absent"
-        };
-        let expected = change.expected.unwrap_or_default();
-        let arguments = [
-            change.epoch.as_bytes(),
-            change.value,
-            ttl.as_bytes(),
-            is_present,
-            expected,
-        ];
-        self.script(&self.scripts.compare_and_set, change.key, arguments)
-            .await
-    }
-
     pub(super) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
         self.command(redis::cmd("GET").arg(key)).await
-    }
-
-    pub(super) async fn take(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
-        self.command(redis::cmd("GETDEL").arg(key)).await
     }
 
     pub(super) async fn delete(&self, key: &str) -> Result<bool, CacheError> {
@@ -105,12 +82,6 @@ impl RedisCache {
     pub(super) async fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
         self.script(&self.scripts.increment, key, [&millis(ttl).to_string()])
             .await
-    }
-
-    pub(super) async fn decrement(&self, key: &str) -> Result<(), CacheError> {
-        self.script::<i64, &str, 0>(&self.scripts.decrement, key, [])
-            .await
-            .map(drop)
     }
 
     /// Returns the microseconds until the reserved slot begins.

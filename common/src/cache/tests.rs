@@ -42,7 +42,7 @@ async fn concurrent_takes_return_the_value_once() {
             cache.set("once", &[round], MINUTE).await.expect("set");
             let taker = |_| {
                 let cache = cache.clone();
-                tokio::spawn(async move { cache.take("once").await.expect("answers") })
+                tokio::spawn(async move { cache.take_with_epoch("once").await.expect("answers").0 })
             };
             let taken = futures_util::future::join_all((0..16).map(taker)).await;
             let winners: Vec<Vec<u8>> = taken
@@ -91,43 +91,12 @@ async fn concurrent_increments_count_in_a_fixed_window() {
             .collect();
         counts.sort_unstable();
         assert_eq!(counts, (1..=32).collect::<Vec<u64>>(), "{url}");
-        cache.decrement("n").await.expect("counted");
-        assert_eq!(
-            cache.increment("n", MINUTE).await,
-            Ok(32),
-            "{url}: one less and one more"
-        );
-        cache.increment("few", MINUTE).await.expect("counted");
-        for _ in 0..3 {
-            cache.decrement("few").await.expect("counted");
-        }
-        assert_eq!(
-            cache.get("few").await,
-            Ok(None),
-            "{url}: a counter at zero is deleted"
-        );
-        assert_eq!(
-            cache.increment("few", MINUTE).await,
-            Ok(1),
-            "{url}: no counter is below zero"
-        );
-        cache.decrement("nothing").await.expect("counted");
-        assert_eq!(
-            cache.get("nothing").await,
-            Ok(None),
-            "{url}: it would have no expiry"
-        );
         cache
             .set("text", b"not a number", MINUTE)
             .await
             .expect("set");
         assert_eq!(
             cache.increment("text", MINUTE).await,
-            Err(CacheError::Unavailable),
-            "{url}"
-        );
-        assert_eq!(
-            cache.decrement("text").await,
             Err(CacheError::Unavailable),
             "{url}"
         );
@@ -167,7 +136,6 @@ async fn every_kind_of_entry_expires() {
         assert!(cache.set_if_absent("b", b"1", short).await.expect("set"));
         cache.increment("n", short).await.expect("counted");
         cache.increment("n", MINUTE).await.expect("counted");
-        cache.decrement("n").await.expect("counted");
         let lock = cache
             .lock("l", short)
             .await
@@ -275,36 +243,9 @@ async fn lock_of_cancelled_work_is_released() {
     }
 }
 
-fn change<'a>(found: &'a EpochRead, value: &'a [u8]) -> Change<'a> {
-    Change {
-        key: "a",
-        epoch: &found.epoch,
-        expected: found.value.as_deref(),
-        value,
-        ttl: MINUTE,
-    }
-}
-
 #[tokio::test]
-async fn change_applies_to_what_was_read_in_its_epoch_only() {
+async fn value_is_stored_in_its_epoch_and_taken_once() {
     for TestCache { cache, url } in testing::both().await {
-        let absent = cache.get_with_epoch("a").await.expect("answers");
-        assert_eq!(absent.value, None, "{url}");
-        let set = async |found: &EpochRead, value: &[u8]| {
-            let applied = cache.compare_and_set(&change(found, value)).await;
-            applied.expect("answers")
-        };
-        assert!(set(&absent, b"1").await, "{url}");
-        assert!(set(&absent, b"1").await, "{url}: after a lost answer");
-        assert!(!set(&absent, b"2").await, "{url}: changed since");
-        let read = cache.get_with_epoch("a").await.expect("answers");
-        assert_eq!(read.value.as_deref(), Some(&b"1"[..]), "{url}");
-        let elsewhere = EpochRead {
-            epoch: "of another".to_owned(),
-            ..read.clone()
-        };
-        assert!(!set(&elsewhere, b"2").await, "{url}");
-        assert!(set(&read, b"2").await, "{url}");
         assert!(
             !cache
                 .set_if_absent_in("of another", "c", b"1", MINUTE)

@@ -2,16 +2,18 @@
 //! delay attempts from these.
 //!
 //! A completed sign-in, a password reset or a registration adds a network; a sign-in that ends at a
-//! challenge does not. The list belongs to a subject: it is emptied when the account is deleted or
-//! its password is reset. The time at which that happened stays in the list, so that a sign-in that
-//! started before adds no network afterwards. A removal that the shared cache does not confirm is
-//! retried until it does; meanwhile this process trusts no network of the account.
+//! challenge does not. The list belongs to a subject: it is void when the account is deleted or its
+//! password is reset. Such a removal has an entry of its own, which concurrent sign-ins do not
+//! change: networks of sign-ins that started before it are void, whenever they are stored. A removal
+//! that the shared cache does not confirm is retried until it does; meanwhile this process trusts no
+//! network of the account.
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use postern_common::backoff::Backoff;
-use postern_common::cache::Change;
 use postern_common::clock::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -28,21 +30,29 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 /// The delays before a removal is retried.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// The maximum number of attempts to change a list that other sign-ins change concurrently.
-const MAX_CHANGE_ATTEMPTS: u32 = 3;
+/// Maximum time for which a list is locked, and waited for, while a network is added.
+const LOCK_TIME: Duration = Duration::from_secs(2);
 /// The maximum number of networks of one account. The least recently renewed one is removed first.
 const MAX_NETWORKS_PER_ACCOUNT: usize = 32;
 
 /// The trusted networks of one account, as stored in the cache.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TrustedNetworks {
+struct TrustedNetworks {
     /// A digest of the subject; `None` if it is not known.
     subject: Option<String>,
-    /// Networks with the times of their last renewal in milliseconds since the epoch, oldest first.
+    /// Networks with the start times of the sign-ins that renewed them last, in milliseconds since
+    /// the epoch, oldest first.
     networks: Vec<(String, i64)>,
-    /// Time at which the networks were last removed, in milliseconds since the epoch; 0 if never.
-    #[serde(default)]
-    removed_at: i64,
+}
+
+/// The last removal of an account's trusted networks, as stored in the cache.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Removal {
+    /// Milliseconds since the epoch.
+    at: i64,
+    /// The network of the password reset, and a digest of the subject if it is known.
+    network: Option<String>,
+    subject: Option<String>,
 }
 
 // === impl AttemptLimiter ===
@@ -62,43 +72,27 @@ impl AttemptLimiter {
             return;
         };
         let (key, network) = (trusted_key(account), network(address));
-        let now = self.clock.now();
-        let renew = |trusted: &mut TrustedNetworks| {
-            !trusted.is_removed_since(started_at) && trusted.renew(&network, subject, now)
-        };
+        let renew = |trusted: &mut TrustedNetworks| trusted.renew(&network, subject, started_at);
         // Most sign-ins are from a network that was renewed today.
         if !renew(&mut self.trusted_networks(&key).await) {
             return;
         }
-        for _ in 0..MAX_CHANGE_ATTEMPTS {
-            let Ok(found) = self.counters.shared().get_with_epoch(&key).await else {
-                return;
-            };
-            let stored = found.value;
-            let mut trusted = stored
-                .as_deref()
-                .map(TrustedNetworks::from_bytes)
-                .unwrap_or_default();
-            if self.removals.contains(&key) || !renew(&mut trusted) {
-                return;
+        let shared = self.counters.shared();
+        let add = async {
+            let mut trusted = self.trusted_networks(&key).await;
+            if renew(&mut trusted) {
+                let _ = shared.set(&key, &to_bytes(&trusted), TRUST_DURATION).await;
             }
-            let change = Change {
-                key: &key,
-                epoch: &found.epoch,
-                expected: stored.as_deref(),
-                value: &trusted.to_bytes(),
-                ttl: TRUST_DURATION,
-            };
-            if self.counters.shared().compare_and_set(&change).await != Ok(false) {
-                return;
-            }
-        }
+        };
+        let lock = format!("{key}:lock");
+        let adding = shared.with_lock(&lock, LOCK_TIME, LOCK_TIME, add);
+        let _ = Box::pin(adding).await;
     }
 
     /// Forgets the trusted networks of an account that is being deleted.
     pub(crate) async fn forget_trusted_networks(&self, account: &str) {
-        let removed = TrustedNetworks::removed(self.clock.now());
-        self.replace_trusted_networks(account, removed).await;
+        let removal = Removal::new(self.clock.now());
+        self.remove_trusted_networks(account, removal).await;
     }
 
     /// Trusts no other network than the client's for an account whose password was reset.
@@ -108,45 +102,48 @@ impl AttemptLimiter {
         account: &str,
         subject: Option<&str>,
     ) {
-        let now = self.clock.now();
-        let mut trusted = TrustedNetworks::removed(now);
-        if let Some(address) = canonical_address(client) {
-            trusted.renew(&network(address), subject, now);
-        }
-        self.replace_trusted_networks(account, trusted).await;
+        let removal = Removal {
+            network: canonical_address(client).map(network),
+            subject: subject.map(subject_digest),
+            ..Removal::new(self.clock.now())
+        };
+        self.remove_trusted_networks(account, removal).await;
     }
 
-    /// Replaces the list in a task that completes even if the client disconnects. Returns after the
+    /// Stores a removal in a task that completes even if the client disconnects. Returns after the
     /// first attempt.
-    async fn replace_trusted_networks(&self, account: &str, trusted: TrustedNetworks) {
+    async fn remove_trusted_networks(&self, account: &str, removal: Removal) {
         let (limiter, key) = (self.clone(), trusted_key(account));
         limiter.removals.insert(&key);
-        let replacement = async move {
-            if limiter.store_removal(&key, &trusted).await {
+        let removing = async move {
+            if limiter.store_removal(&key, &removal).await {
                 return;
             }
             tracing::warn!("trusted networks not removed, removal is retried");
-            tokio::spawn(async move { limiter.retry_removal(&key, trusted.removed_at).await });
+            tokio::spawn(async move { limiter.retry_removal(&key).await });
         };
-        let _ = tokio::spawn(replacement).await;
+        let _ = tokio::spawn(removing).await;
     }
 
-    async fn retry_removal(&self, key: &str, removed_at: i64) {
-        // Another password reset may have been stored meanwhile: its network is not the last one's.
-        let removed = TrustedNetworks::removed(Timestamp(removed_at));
+    async fn retry_removal(&self, key: &str) {
         let mut delays = RETRY_DELAYS.delays();
         loop {
             tokio::time::sleep(delays.next_delay()).await;
-            if self.store_removal(key, &removed).await {
+            // Another removal may have been stored meanwhile, so that this one is of the present,
+            // and its network is not the last one's.
+            let removal = Removal::new(self.clock.now());
+            if self.store_removal(key, &removal).await {
                 return;
             }
         }
     }
 
-    /// Stores a list without the networks that it had, and returns whether that has succeeded.
-    async fn store_removal(&self, key: &str, trusted: &TrustedNetworks) -> bool {
+    /// Stores a removal, which outlives the networks that it voids. Returns whether that has
+    /// succeeded.
+    async fn store_removal(&self, key: &str, removal: &Removal) -> bool {
         let shared = self.counters.shared();
-        let stored = shared.set(key, &trusted.to_bytes(), TRUST_DURATION).await;
+        let (entry, content) = (removal_key(key), to_bytes(removal));
+        let stored = shared.set(&entry, &content, TRUST_DURATION).await;
         if stored.is_ok() {
             self.removals.remove(key);
         }
@@ -160,55 +157,79 @@ impl AttemptLimiter {
             .contains(network, self.clock.now())
     }
 
-    /// Returns the list, which is empty if it is unknown or its removal is not confirmed.
+    /// Returns the valid part of the list, which is empty if the list is unknown or its removal is
+    /// not confirmed.
     async fn trusted_networks(&self, key: &str) -> TrustedNetworks {
+        let shared = self.counters.shared();
+        let removal_key = removal_key(key);
         // Checked before and after the list is read: a removal may end or start meanwhile.
         if self.removals.contains(key) {
             return TrustedNetworks::default();
         }
-        let found = self.counters.shared().get(key).await.ok().flatten();
-        let found = found.filter(|_| !self.removals.contains(key));
-        found
-            .as_deref()
-            .map(TrustedNetworks::from_bytes)
-            .unwrap_or_default()
+        let (Ok(list), Ok(removal)) = join(shared.get(key), shared.get(&removal_key)).await else {
+            return TrustedNetworks::default();
+        };
+        if self.removals.contains(key) {
+            return TrustedNetworks::default();
+        }
+        let mut trusted: TrustedNetworks = from_bytes(list).unwrap_or_default();
+        if let Some(removal) = from_bytes(removal) {
+            trusted.apply(removal);
+        }
+        trusted
+    }
+}
+
+/// Decodes an entry. One that cannot be decoded counts as absent.
+fn from_bytes<T: DeserializeOwned>(stored: Option<Vec<u8>>) -> Option<T> {
+    serde_json::from_slice(&stored?).ok()
+}
+
+fn to_bytes(entry: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(entry).expect("the struct serializes to JSON")
+}
+
+fn subject_digest(subject: &str) -> String {
+    hex(&Sha256::digest(subject)[..16])
+}
+
+// === impl Removal ===
+
+impl Removal {
+    fn new(at: Timestamp) -> Self {
+        Self {
+            at: at.0,
+            network: None,
+            subject: None,
+        }
     }
 }
 
 // === impl TrustedNetworks ===
 
 impl TrustedNetworks {
-    /// Creates the list of an account whose networks are removed.
-    fn removed(at: Timestamp) -> Self {
-        Self {
-            removed_at: at.0,
-            ..Self::default()
+    /// Removes the networks of sign-ins that started before a removal, and adds its own.
+    fn apply(&mut self, removal: Removal) {
+        let earliest = Timestamp(removal.at).plus(CLOCK_TOLERANCE);
+        self.networks.retain(|(_, at)| Timestamp(*at) >= earliest);
+        if self.networks.is_empty() {
+            self.subject.clone_from(&removal.subject);
         }
-    }
-
-    /// Decodes a list. One that cannot be decoded trusts no network.
-    fn from_bytes(json: &[u8]) -> Self {
-        serde_json::from_slice(json).unwrap_or_default()
-    }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("the struct serializes to JSON")
-    }
-
-    /// Returns whether the networks may have been removed after a sign-in started.
-    fn is_removed_since(&self, started_at: Timestamp) -> bool {
-        self.removed_at > 0 && started_at < Timestamp(self.removed_at).plus(CLOCK_TOLERANCE)
+        if let Some(network) = removal.network
+            && self.subject == removal.subject
+        {
+            self.networks.insert(0, (network, removal.at));
+        }
     }
 
     /// Adds or renews a network and returns whether the list has changed. The list starts anew for
     /// another subject, which owns the account's address now.
     fn renew(&mut self, network: &str, subject: Option<&str>, now: Timestamp) -> bool {
-        let subject = subject.map(|subject| hex(&Sha256::digest(subject)[..16]));
+        let subject = subject.map(subject_digest);
         if self.subject != subject {
             *self = Self {
                 subject,
                 networks: Vec::new(),
-                removed_at: self.removed_at,
             };
         }
         let renewed = self
@@ -232,6 +253,10 @@ impl TrustedNetworks {
             .iter()
             .any(|(known, at)| known == network && is_current(*at))
     }
+}
+
+fn removal_key(key: &str) -> String {
+    format!("{key}:removed")
 }
 
 fn trusted_key(account: &str) -> String {
@@ -269,6 +294,30 @@ mod tests {
         assert!(list.renew("198.51.100.0/24", Some("s-2"), now));
         assert!(!list.contains("192.0.2.0/24", now));
         assert!(list.contains("198.51.100.0/24", now));
+    }
+
+    #[test]
+    fn removal_voids_earlier_sign_ins_and_adds_its_own_network() {
+        let (mut list, now) = (TrustedNetworks::default(), Timestamp(1_000_000));
+        let removal = |subject: &str| Removal {
+            network: Some("203.0.113.0/24".to_owned()),
+            subject: Some(subject_digest(subject)),
+            ..Removal::new(now)
+        };
+        let later = now.plus(CLOCK_TOLERANCE);
+        assert!(list.renew("192.0.2.0/24", Some("s-1"), now));
+        assert!(list.renew("198.51.100.0/24", Some("s-1"), later));
+        list.apply(removal("s-1"));
+        assert!(!list.contains("192.0.2.0/24", later));
+        assert!(list.contains("198.51.100.0/24", later));
+        assert!(list.contains("203.0.113.0/24", later));
+        let mut other = TrustedNetworks::default();
+        assert!(other.renew("198.51.100.0/24", Some("s-2"), later));
+        other.apply(removal("s-1"));
+        assert!(
+            !other.contains("203.0.113.0/24", later),
+            "of another subject"
+        );
     }
 
     #[test]

@@ -7,13 +7,6 @@ use redis::Script;
 const INCREMENT: &str = "local n = redis.call('INCR', KEYS[1]) \
                          if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end return n";
 
-/// Decrements a counter and returns its value. An expired counter is not recreated, because it
-/// would have no expiry. A counter never becomes negative.
-const DECREMENT: &str = "local n = redis.call('GET', KEYS[1]) \
-                         if not n or n == '0' then return 0 end \
-                         if n == '1' then redis.call('DEL', KEYS[1]) return 0 end \
-                         return redis.call('DECR', KEYS[1])";
-
 /// Reserves the next slot of a pace, as `next_slot` does, and returns the microseconds until it
 /// begins. Arguments: the interval in microseconds, and the maximum number of slots in advance.
 const RESERVE_SLOT: &str = "local time, interval = redis.call('TIME'), tonumber(ARGV[1]) \
@@ -57,21 +50,6 @@ const TAKE: &str = "local now = epoch() if type(now) == 'table' then return now 
 const SET_IF_ABSENT: &str = "local now = epoch() if type(now) == 'table' then return now end \
     if now ~= ARGV[3] then return 0 end \
     return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
-
-/// Replaces the value of a key if the key has the expected value and the server is in the epoch.
-/// Returns 1 if the change was made, otherwise 0. Fails on a replica.
-///
-/// Arguments: the epoch; the new value and its time to live in milliseconds; `present` or `absent`;
-/// the expected value.
-///
-/// If the key already has the new value, an earlier attempt of the same call was applied and its
-/// reply was lost.
-const COMPARE_AND_SET: &str = "local found = redis.call('GET', KEYS[1]) \
-    if found ~= ARGV[2] then \
-        local now = epoch() if type(now) == 'table' then return now end \
-        if now ~= ARGV[1] or found ~= (ARGV[4] == 'present' and ARGV[5]) then return 0 end \
-    end \
-    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
 
 /// Start of the scripts that change a counter of attempts: reads the counter and defines functions.
 /// See [`super::super::attempts`] for the fields and for the same rules in memory.
@@ -126,14 +104,12 @@ const SETTLE_ATTEMPT: &str = "if ARGV[8] == 'failed' then \
 /// The compiled scripts.
 pub(super) struct ScriptSet {
     pub(super) increment: Script,
-    pub(super) decrement: Script,
     pub(super) reserve_slot: Script,
     pub(super) delete_if_equal: Script,
     pub(super) extend_if_equal: Script,
     pub(super) epoch: Script,
     pub(super) take: Script,
     pub(super) set_if_absent: Script,
-    pub(super) compare_and_set: Script,
     pub(super) reserve_attempt: Script,
     pub(super) settle_attempt: Script,
 }
@@ -145,14 +121,12 @@ impl ScriptSet {
         let with_epoch_function = |script: &str| Script::new(&format!("{EPOCH}{script}"));
         Self {
             increment: Script::new(INCREMENT),
-            decrement: Script::new(DECREMENT),
             reserve_slot: Script::new(RESERVE_SLOT),
             delete_if_equal: Script::new(DELETE_IF_EQUAL),
             extend_if_equal: Script::new(EXTEND_IF_EQUAL),
             epoch: with_epoch_function(RETURN_EPOCH),
             take: with_epoch_function(TAKE),
             set_if_absent: with_epoch_function(SET_IF_ABSENT),
-            compare_and_set: with_epoch_function(COMPARE_AND_SET),
             reserve_attempt: Script::new(&format!("{ATTEMPTS}{RESERVE_ATTEMPT}")),
             settle_attempt: Script::new(&format!("{ATTEMPTS}{SETTLE_ATTEMPT}")),
         }
