@@ -7,7 +7,7 @@
 mod proxies;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use postern_common::Clock;
 use postern_common::Secret;
@@ -17,8 +17,6 @@ use postern_common::clock::Timestamp;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceTokens, http_client};
 use postern_common::token::{Verifier, VerifierOptions};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc2822;
 
 pub(crate) use self::proxies::check_trusted_proxies;
 use crate::assembly::AuthService;
@@ -343,11 +341,11 @@ async fn check_refresh(service: &AuthService) -> CheckResult {
     }
 }
 
-/// Parses a `Date` field (RFC 9110 section 5.6.7), whose only time zone is `GMT`.
+/// Parses a `Date` field (RFC 9110 section 5.6.7).
 fn parse_date(text: &str) -> Option<Timestamp> {
-    let text = text.replace("GMT", "+0000");
-    let at = OffsetDateTime::parse(&text, &Rfc2822).ok()?;
-    Some(Timestamp::from_unix_seconds(at.unix_timestamp()))
+    let at = httpdate::parse_http_date(text).ok()?;
+    let since = at.duration_since(UNIX_EPOCH).ok()?;
+    Some(Timestamp(i64::try_from(since.as_millis()).ok()?))
 }
 
 fn compare_clocks(ours: Timestamp, theirs: Timestamp) -> Result<String, String> {

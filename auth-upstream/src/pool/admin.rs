@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::primitives::DateTime;
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserStatusType,
 };
@@ -154,25 +155,14 @@ impl PoolAdmin {
             Err(PoolError::UserNotFound) => return Ok(None),
             Err(fault) => return Err(fault),
         };
-        let attribute = |name: &str| {
-            response
-                .user_attributes()
-                .iter()
-                .find(|attribute| attribute.name() == name)?
-                .value()
-        };
         let status = response.user_status();
-        let is_verified = attribute("email_verified") == Some("true");
-        let created_at = response
-            .user_create_date()
-            .map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
+        let attributes = response.user_attributes();
+        let is_verified = value_of(attributes, "email_verified") == Some("true");
         Ok(Some(PoolAccount {
-            subject: attribute("sub").unwrap_or(response.username()).to_owned(),
             is_verified: is_verified && status != Some(&UserStatusType::Unconfirmed),
             is_enabled: response.enabled(),
             is_invited: status == Some(&UserStatusType::ForceChangePassword),
-            username: response.username().to_owned(),
-            created_at: Timestamp(created_at),
+            ..new_account(response.username(), attributes, response.user_create_date())
         }))
     }
 
@@ -190,33 +180,12 @@ impl PoolAdmin {
             .breaker
             .call(PoolOperation::AdminCreateUser, call.send())
             .await?;
-        let user = response
-            .user()
-            .ok_or(PoolError::Unavailable("response without the user"))?;
-        let username = user
-            .username()
-            .ok_or(PoolError::Unavailable("response without the user"))?
-            .to_owned();
-        let subject = user
-            .attributes()
-            .iter()
-            .find(|attribute| attribute.name() == "sub");
-        let subject = subject
-            .and_then(AttributeType::value)
-            .unwrap_or(&username)
-            .to_owned();
-        let created_at = user
-            .user_create_date()
-            .map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
-        let created_at = Timestamp(created_at);
-        Ok(PoolAccount {
-            username,
-            subject,
-            is_verified: true,
-            is_enabled: true,
-            is_invited: true,
-            created_at,
-        })
+        let user = response.user();
+        let account = user.and_then(|user| {
+            let (attributes, created_at) = (user.attributes(), user.user_create_date());
+            Some(new_account(user.username()?, attributes, created_at))
+        });
+        account.ok_or(PoolError::Unavailable("response without the user"))
     }
 
     /// Sets a permanent password. The user becomes CONFIRMED.
@@ -284,6 +253,28 @@ impl PoolAdmin {
             allows_revocation: client.enable_token_revocation() != Some(false),
         })
     }
+}
+
+/// Returns a user as AdminCreateUser creates one.
+fn new_account(
+    username: &str,
+    attributes: &[AttributeType],
+    created_at: Option<&DateTime>,
+) -> PoolAccount {
+    let created_at = created_at.map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
+    PoolAccount {
+        username: username.to_owned(),
+        subject: value_of(attributes, "sub").unwrap_or(username).to_owned(),
+        is_verified: true,
+        is_enabled: true,
+        is_invited: true,
+        created_at: Timestamp(created_at),
+    }
+}
+
+fn value_of<'a>(attributes: &'a [AttributeType], name: &str) -> Option<&'a str> {
+    let mut matching = attributes.iter().filter(|found| found.name() == name);
+    matching.next()?.value()
 }
 
 fn attribute(name: &str, value: &str) -> Result<AttributeType, PoolError> {

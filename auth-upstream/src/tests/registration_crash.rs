@@ -69,7 +69,9 @@ async fn repeated_registration_completes_and_is_kept() {
 async fn compensation_waits_for_a_repeated_registration() {
     let fixture = interrupt("/actors/register", PausePoint::Before).await;
     fixture.clock.advance(REGISTRATION_DUE);
-    let paused = fixture.proxy().pause("/actors/register", PausePoint::Before);
+    let paused = fixture
+        .proxy()
+        .pause("/actors/register", PausePoint::Before);
     let registration = fixture.register(PASSWORD);
     let compensation = async {
         paused.reached().await;
