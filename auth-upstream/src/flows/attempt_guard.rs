@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::email::EmailAddress;
 use postern_common::{Code, Problem, Secret};
 use tokio::time::Instant;
 
@@ -40,16 +39,6 @@ pub(super) struct AccountAttempt<'a> {
     /// The e-mail address or user name of the account.
     pub(super) account: &'a str,
     /// The problem code of a wrong guess. A throttled attempt gets it as well.
-    pub(super) failure_code: Code,
-}
-
-/// An attempt to sign in with a password.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PasswordAttempt<'a> {
-    pub(super) client: &'a ClientContext,
-    pub(super) email: &'a EmailAddress,
-    pub(super) password: &'a Secret,
-    /// The problem code of a wrong password. A throttled attempt gets it as well.
     pub(super) failure_code: Code,
 }
 
@@ -144,23 +133,18 @@ impl AttemptGuard {
     /// is accepted.
     pub(super) async fn evaluate_password(
         &self,
-        attempt: PasswordAttempt<'_>,
+        attempt: AccountAttempt<'_>,
+        password: &Secret,
         evaluation: impl Future<Output = Result<SignedInUser, AttemptError>>,
     ) -> Result<SignedInUser, Problem> {
-        let account_attempt = AccountAttempt {
-            kind: AttemptKind::Password,
-            client: attempt.client,
-            account: attempt.email.as_str(),
-            failure_code: attempt.failure_code,
-        };
         let evaluation = Box::pin(evaluation);
         // The quota is read for admitted attempts only: it would reveal that a password is right.
         let limited = |admitted: &Attempt| {
-            let credential = self.limiter.credential_digest(admitted, attempt.password);
+            let credential = self.limiter.credential_digest(admitted, password);
             let details = &attempt.client.details;
             Box::pin(async move { self.apply_quota(&credential, details, evaluation).await })
         };
-        self.evaluate_with(account_attempt, limited).await
+        self.evaluate_with(attempt, limited).await
     }
 
     /// Rejects a right password that has been accepted too often.
@@ -255,5 +239,5 @@ impl From<Code> for AttemptError {
 
 fn too_many_sign_ins(wait: Duration) -> Problem {
     let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
-    Problem::new(Code::RateLimited).retry_after(seconds)
+    Problem::new(Code::RateLimited).retry_after(seconds.max(1))
 }

@@ -6,13 +6,14 @@ use postern_common::email::EmailAddress;
 use postern_common::{Code, Secret};
 use serde_json::Map;
 
-use super::attempt_guard::{AttemptError, AttemptGuard, PasswordAttempt};
+use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
 use super::challenge_session::password_reset_required;
 use super::token_issuer::{SignedInUser, TokenIssuer};
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
 use crate::pool::UserPool;
 use crate::pool::error::{PoolCall, PoolError};
+use crate::protection::AttemptKind;
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
 
 /// Signs users in with a password.
@@ -46,15 +47,16 @@ impl LoginFlow {
     ) -> AuditedResult<TokenSet> {
         client.details.set_email(&request.email);
         let started_at = self.guard.limiter().now();
-        let attempt = PasswordAttempt {
+        let attempt = AccountAttempt {
+            kind: AttemptKind::Password,
             client,
-            email: &request.email,
-            password: &request.password,
+            account: request.email.as_str(),
             failure_code: Code::InvalidCredentials,
         };
-        let outcome = self
-            .guard
-            .evaluate_password(attempt, self.check_password(request))
+        let evaluation = self.check_password(request);
+        let guard = &self.guard;
+        let outcome = guard
+            .evaluate_password(attempt, &request.password, evaluation)
             .await;
         if let Ok(signed_in) = &outcome {
             let (account, subject) = (request.email.as_str(), Some(&*signed_in.subject));

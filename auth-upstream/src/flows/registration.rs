@@ -14,7 +14,7 @@ use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard, PasswordAttempt};
+use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
 use super::challenge_session::ChallengeSession;
 use super::compensation::REGISTRATION_TIMEOUT;
 use super::token_issuer::{SignedInUser, TokenIssuer};
@@ -135,13 +135,16 @@ impl RegistrationFlow {
         let repetition = self
             .locks
             .with_address(email, Box::pin(self.repeat(request)));
-        let attempt = PasswordAttempt {
+        let attempt = AccountAttempt {
+            kind: AttemptKind::Password,
             client,
-            email,
-            password: &request.password,
+            account: email.as_str(),
             failure_code: Code::EmailNotAvailable,
         };
-        self.guard.evaluate_password(attempt, repetition).await
+        let guard = &self.guard;
+        guard
+            .evaluate_password(attempt, &request.password, repetition)
+            .await
     }
 
     /// Confirms an address with the code that was sent to it, saves the profile and signs the user
@@ -211,13 +214,16 @@ impl RegistrationFlow {
         self.guard.evaluate(attempt, confirmation).await?;
         let sign_in = self.sign_in_and_save_profile(registration);
         let sign_in = self.locks.with_address(email, Box::pin(sign_in));
-        let attempt = PasswordAttempt {
+        let attempt = AccountAttempt {
+            kind: AttemptKind::Password,
             client,
-            email,
-            password: &registration.password,
+            account: email.as_str(),
             failure_code: Code::InvalidCredentials,
         };
-        self.guard.evaluate_password(attempt, sign_in).await
+        let guard = &self.guard;
+        guard
+            .evaluate_password(attempt, &registration.password, sign_in)
+            .await
     }
 
     /// Registers a new user. Returns `None` if the pool has a user with this address.

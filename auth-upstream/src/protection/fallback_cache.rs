@@ -134,17 +134,4 @@ impl FallbackCache {
         let _ = self.local.delete(key).await;
         let _ = self.shared.delete(key).await;
     }
-
-    pub(super) async fn get(&self, key: &str) -> Option<Vec<u8>> {
-        match self.shared.get(key).await {
-            Ok(found) => found,
-            Err(CacheError::Unavailable) => self.local.get(key).await.ok().flatten(),
-        }
-    }
-
-    pub(super) async fn set(&self, key: &str, value: &[u8], ttl: Duration) {
-        if self.shared.set(key, value, ttl).await.is_err() {
-            let _ = self.local.set(key, value, ttl).await;
-        }
-    }
 }

@@ -18,16 +18,17 @@ use sha2::{Digest, Sha256};
 use super::{Attempt, AttemptLimiter, KEY_PREFIX};
 use crate::crypto::hex;
 
-/// The window in which sign-ins are counted.
+/// The window in which sign-ins are counted. Windows begin at multiples of their length.
 const SIGN_IN_QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
 
-/// An account and a password that was sent for it, as digests.
+/// An account and a password that was sent for it, as digests, in a window.
 #[derive(Debug)]
 pub(crate) struct CredentialDigest {
     /// The key of the counter: of the account, or of the account in a trusted network.
     counter_key: String,
     /// The key under which the password is remembered once the limit is reached.
     exhausted_key: String,
+    window_end: Timestamp,
 }
 
 // === impl AttemptLimiter ===
@@ -39,18 +40,19 @@ impl AttemptLimiter {
         attempt: &Attempt,
         password: &Secret,
     ) -> CredentialDigest {
-        let account_key = attempt
-            .account
-            .as_ref()
-            .map_or(KEY_PREFIX, |account| &account.key);
+        let account = attempt.account.as_ref();
+        let account_key = account.map_or(KEY_PREFIX, |account| &account.key);
+        let window_ms = i64::try_from(SIGN_IN_QUOTA_WINDOW.as_millis()).unwrap_or(i64::MAX);
+        let window = self.clock.now().0.div_euclid(window_ms);
         let digest = Sha256::new()
             .chain_update(self.digest_key.expose())
             .chain_update(Sha256::digest(account_key))
             .chain_update(password.expose())
             .finalize();
         CredentialDigest {
-            counter_key: format!("{account_key}:sign-ins"),
-            exhausted_key: format!("{KEY_PREFIX}:sign-ins-reached:{}", hex(digest)),
+            counter_key: format!("{account_key}:sign-ins:{window}"),
+            exhausted_key: format!("{KEY_PREFIX}:sign-ins-reached:{window}:{}", hex(digest)),
+            window_end: Timestamp((window + 1) * window_ms),
         }
     }
 
@@ -58,46 +60,20 @@ impl AttemptLimiter {
     /// limit.
     pub(crate) async fn quota_wait(&self, credential: &CredentialDigest) -> Option<Duration> {
         let local = self.counters.local();
-        let until = local.get(&credential.exhausted_key).await.ok().flatten()?;
-        Some(parse_timestamp(&until)?.since(self.clock.now()))
+        let reached = local.get(&credential.exhausted_key).await.ok()?;
+        reached.map(|_| credential.window_end.since(self.clock.now()))
     }
 
     /// Counts an accepted password. Returns the time to wait if it exceeds the limit.
     pub(crate) async fn count_sign_in(&self, credential: &CredentialDigest) -> Option<Duration> {
-        let start_key = format!("{}:began", credential.counter_key);
-        let count = self
-            .counters
-            .increment(&credential.counter_key, SIGN_IN_QUOTA_WINDOW)
-            .await;
-        let now = self.clock.now();
-        if count == 1 {
-            let start = now.0.to_string();
-            self.counters
-                .set(&start_key, start.as_bytes(), SIGN_IN_QUOTA_WINDOW)
-                .await;
-        }
+        let key = &credential.counter_key;
+        let count = self.counters.increment(key, SIGN_IN_QUOTA_WINDOW).await;
         if count < self.limits.sign_ins {
             return None;
         }
-        let start = self.counters.get(&start_key).await;
-        let start = start.and_then(|text| parse_timestamp(&text)).unwrap_or(now);
-        let until = start
-            .plus(SIGN_IN_QUOTA_WINDOW)
-            .max(now.plus(Duration::from_secs(1)));
-        let wait = until.since(now);
-        let _ = self
-            .counters
-            .local()
-            .set(
-                &credential.exhausted_key,
-                until.0.to_string().as_bytes(),
-                wait,
-            )
-            .await;
+        let (local, key) = (self.counters.local(), &credential.exhausted_key);
+        let _ = local.set(key, b"1", SIGN_IN_QUOTA_WINDOW).await;
+        let wait = credential.window_end.since(self.clock.now());
         (count > self.limits.sign_ins).then_some(wait)
     }
-}
-
-fn parse_timestamp(text: &[u8]) -> Option<Timestamp> {
-    std::str::from_utf8(text).ok()?.parse().ok().map(Timestamp)
 }
