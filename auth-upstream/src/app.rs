@@ -21,7 +21,6 @@ use crate::assembly::AuthService;
 use crate::config::Config;
 use crate::diagnostics::{Diagnostics, check_trusted_proxies};
 use crate::http;
-use crate::telemetry::HealthMetric;
 
 /// Maximum size of a request body. A registration is below 40 KiB.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -232,10 +231,6 @@ async fn probe_stores(service: &AuthService, health: &Health, shutdown: &Cancell
     service_check.set_ok();
     while !shutdown.is_cancelled() {
         let (database, cache) = tokio::join!(service.store.check_writable(), service.cache.ping());
-        service
-            .metrics
-            .set_up(HealthMetric::Database, database.is_ok());
-        service.metrics.set_up(HealthMetric::Cache, cache.is_ok());
         service.metrics.set_pool_usage(service.store.pool_usage());
         cache_state.record(&cache);
         match database {

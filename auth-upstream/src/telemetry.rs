@@ -10,6 +10,6 @@ mod pool_operation;
 
 pub(crate) use self::audit::{AuditLog, Audited, AuditedResult, Completed, Operation, OutcomeName};
 pub(crate) use self::audit_queue::{AuditDropReason, AuditEvent, AuditQueue};
-pub(crate) use self::metrics::{HealthMetric, Metrics, PoolCallOutcome};
+pub(crate) use self::metrics::{Metrics, PoolCallOutcome};
 pub(crate) use self::pool_operation::PoolOperation;
 pub(crate) use postern_common::log_limited;

@@ -33,15 +33,6 @@ pub(crate) struct Metrics {
     audit_dropped: IntCounterVec,
     pool_calls: HistogramVec,
     pending_registrations: IntGauge,
-    database_up: IntGauge,
-    cache_up: IntGauge,
-}
-
-/// A dependency whose availability is exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HealthMetric {
-    Database,
-    Cache,
 }
 
 /// The outcome of a call to the actor pool.
@@ -73,7 +64,6 @@ impl Metrics {
                 IntCounterVec::new(Opts::new(name, help), labels)?,
             )
         };
-        let gauge = |name, help| registered(&registry, IntGauge::new(name, help)?);
         let pool_calls = HistogramOpts::new(
             "postern_auth_pool_call_seconds",
             "Duration of calls to the actor pool by operation and outcome.",
@@ -99,15 +89,13 @@ impl Metrics {
                 &registry,
                 HistogramVec::new(pool_calls, &["operation", "outcome"])?,
             )?,
-            pending_registrations: gauge(
-                "postern_auth_pending_registrations",
-                "Registrations that are neither completed nor undone.",
+            pending_registrations: registered(
+                &registry,
+                IntGauge::new(
+                    "postern_auth_pending_registrations",
+                    "Registrations that are neither completed nor undone.",
+                )?,
             )?,
-            database_up: gauge(
-                "postern_auth_database_up",
-                "1 while the database accepts writes.",
-            )?,
-            cache_up: gauge("postern_auth_cache_up", "1 while the shared cache answers.")?,
             dependencies: Dependencies::new(&health, &registry)?,
             http: HttpMetrics::new(&registry)?,
             pools: PoolMetrics::new(&registry)?,
@@ -183,15 +171,6 @@ impl Metrics {
 
     pub(crate) fn set_pending_registrations(&self, count: i64) {
         self.pending_registrations.set(count);
-    }
-
-    /// Sets whether a dependency is available.
-    pub(crate) fn set_up(&self, dependency: HealthMetric, is_up: bool) {
-        let gauge = match dependency {
-            HealthMetric::Database => &self.database_up,
-            HealthMetric::Cache => &self.cache_up,
-        };
-        gauge.set(i64::from(is_up));
     }
 
     /// Returns how many audit events were dropped for a reason.
