@@ -11,7 +11,7 @@ mod source;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub use self::include::{ConfigFiles, IncludeCache};
+pub use self::include::ConfigFiles;
 pub use self::listener::{AdminListener, read_admin, read_admin_with, read_listen};
 pub use self::source::{LocatedMistake, SourceText, SourceTexts};
 use crate::Secret;

@@ -49,7 +49,7 @@ pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
 pub use external_authorization::ExternalAuthorization;
 pub use files::config_files;
-pub(crate) use files::{files_of_texts, files_with_text, read_files};
+pub(crate) use files::{files_of_texts, files_with_text};
 pub use header_changes::HeaderChanges;
 pub use limits::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey};
 pub use listen::{

@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use self::expand::Search;
+use self::expand::expand;
 use super::source::{LocatedMistake, SourceTexts};
 use crate::decode::{self, Mistake, Mistakes, Node, Object, Value, Weight};
 use crate::exit::Exit;
@@ -31,13 +31,6 @@ pub struct ConfigFiles {
     tables: &'static [&'static str],
 }
 
-/// The patterns of a text, remembered so that a text that has not changed is not parsed again.
-#[derive(Debug, Default)]
-pub struct IncludeCache {
-    hash: u64,
-    patterns: Vec<String>,
-}
-
 #[derive(Clone, Debug)]
 struct NamedText {
     name: String,
@@ -53,32 +46,23 @@ impl ConfigFiles {
     /// # Errors
     /// Exit status 64 if the file itself cannot be read. Faults of included files are reported by
     /// [`ConfigFiles::decode`].
-    pub fn read(
-        path: &Path,
-        tables: &'static [&'static str],
-        cache: &mut IncludeCache,
-    ) -> Result<Self, Exit> {
+    pub fn read(path: &Path, tables: &'static [&'static str]) -> Result<Self, Exit> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
-        Ok(Self::with_text(path, text, tables, cache))
+        Ok(Self::with_text(path, text, tables))
     }
 
     /// Reads the files as [`ConfigFiles::read`] does, with `text` in place of the contents of the
     /// file itself.
     #[must_use]
-    pub fn with_text(
-        path: &Path,
-        text: String,
-        tables: &'static [&'static str],
-        cache: &mut IncludeCache,
-    ) -> Self {
+    pub fn with_text(path: &Path, text: String, tables: &'static [&'static str]) -> Self {
         let name = path.display().to_string();
-        cache.update(&text);
+        let patterns = patterns(&text);
         let mut files = Self::of_texts((name, text), Vec::new(), tables);
-        let (mut search, mut seen) = (Search::new(), BTreeSet::new());
-        for (at, pattern) in cache.patterns.iter().enumerate() {
-            let found = search.expand(path, pattern).and_then(|paths| {
+        let mut seen = BTreeSet::new();
+        for (at, pattern) in patterns.iter().enumerate() {
+            let found = expand(path, pattern).and_then(|paths| {
                 paths
                     .iter()
                     .try_for_each(|path| files.include(path, &mut seen))
@@ -317,27 +301,11 @@ fn mistake(pointer: &str, offset: usize, detail: String, related: Option<usize>)
     }
 }
 
-// === impl IncludeCache ===
-
-impl IncludeCache {
-    /// Finds the patterns of a text. A text that is not TOML has none: decoding it fails.
-    fn update(&mut self, text: &str) {
-        let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
-        let hash = hasher.finish();
-        if self.hash == hash {
-            return;
-        }
-        self.hash = hash;
-        self.patterns = match text.contains(INCLUDE) {
-            true => patterns(text),
-            false => Vec::new(),
-        };
-    }
-}
-
-/// Returns the strings of the key `include`.
+/// Returns the strings of the key `include`. A text that is not TOML has none: decoding it fails.
 fn patterns(text: &str) -> Vec<String> {
+    if !text.contains(INCLUDE) {
+        return Vec::new();
+    }
     let root = decode::toml(text, &Mistakes::default());
     let Some(Value::Object(entries)) = root.map(|root| root.value) else {
         return Vec::new();

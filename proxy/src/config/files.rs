@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use postern_common::config::{ConfigFiles, IncludeCache};
+use postern_common::config::ConfigFiles;
 use postern_common::exit::Exit;
 
 /// The tables that an included file may contain.
@@ -13,18 +13,12 @@ const INCLUDED_TABLES: [&str; 3] = ["route", "test", "upstream"];
 /// # Errors
 /// Status 64 if the file cannot be read.
 pub fn config_files(path: &Path) -> Result<ConfigFiles, Exit> {
-    read_files(path, &mut IncludeCache::default())
-}
-
-/// Reads the files as [`config_files`] does. A file that has not changed since the last call with
-/// the same `cache` is not parsed.
-pub(crate) fn read_files(path: &Path, cache: &mut IncludeCache) -> Result<ConfigFiles, Exit> {
-    ConfigFiles::read(path, &INCLUDED_TABLES, cache)
+    ConfigFiles::read(path, &INCLUDED_TABLES)
 }
 
 /// Reads the files as [`config_files`] does, with `text` in place of the contents of the file.
 pub(crate) fn files_with_text(path: &Path, text: String) -> ConfigFiles {
-    ConfigFiles::with_text(path, text, &INCLUDED_TABLES, &mut IncludeCache::default())
+    ConfigFiles::with_text(path, text, &INCLUDED_TABLES)
 }
 
 /// Returns the configuration of texts with their names, without reading a file.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
-use postern_common::config::{ConfigFiles, Env, IncludeCache};
+use postern_common::config::{ConfigFiles, Env};
 use postern_common::exit::Exit;
 use postern_common::token::Issuer;
 use tokio::runtime::Handle;
@@ -20,7 +20,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 
 use crate::certificates::ServerTls;
-use crate::config::{Config, read_files};
+use crate::config::{Config, config_files};
 use crate::config_editor::{CheckPermit, CheckRules, ConfigEditor, ReloadRequests};
 use crate::lifecycle::background_tasks::PoolTasks;
 use crate::lifecycle::file_checks::check_files;
@@ -39,7 +39,6 @@ const MAX_LOGGED_MISTAKES: usize = 20;
 pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
-    includes: Mutex<IncludeCache>,
     /// The files at startup.
     initial: Option<ConfigFiles>,
     permit: CheckPermit,
@@ -101,7 +100,6 @@ impl ConfigSource {
         let mut source = Self {
             path,
             env,
-            includes: Mutex::default(),
             initial: None,
             permit: CheckPermit::default(),
         };
@@ -133,7 +131,7 @@ impl ConfigSource {
     }
 
     fn files(&self) -> Result<ConfigFiles, Exit> {
-        read_files(&self.path, &mut self.includes.lock())
+        config_files(&self.path)
     }
 
     /// Reads the files and prepares the configuration, unless their hash is `last_tried`. Has no side
