@@ -11,10 +11,9 @@ use super::servers::{Server, open, recovers};
 const LONG: Duration = Duration::from_secs(120);
 const TOKENS: usize = 60;
 
-/// Two servers and the mechanism that promotes them.
+/// A cluster of two servers, a master and its replica.
 struct Stage {
     nodes: [Server; 2],
-    sentinel: Option<Server>,
 }
 
 /// Number of takes of each token: bound to the epoch, and bound to `run_id` only.
@@ -24,24 +23,6 @@ struct Wins {
 }
 
 impl Stage {
-    async fn with_sentinel() -> Self {
-        let first = Server::start(&[]).await;
-        let of = first.port.to_string();
-        let second = Server::start(&[
-            "--replicaof",
-            "127.0.0.1",
-            &of,
-            "--repl-diskless-sync-delay",
-            "0",
-        ])
-        .await;
-        let sentinel = Server::sentinel_of(&first).await;
-        Self {
-            nodes: [first, second],
-            sentinel: Some(sentinel),
-        }
-    }
-
     async fn cluster() -> Self {
         let options = [
             "--cluster-enabled",
@@ -67,18 +48,12 @@ impl Stage {
                 .is_ok()
         })
         .await;
-        Self {
-            nodes,
-            sentinel: None,
-        }
+        Self { nodes }
     }
 
     async fn cache(&self) -> Cache {
         let [first, second] = [self.nodes[0].port, self.nodes[1].port];
-        let url = match &self.sentinel {
-            Some(sentinel) => format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port),
-            None => format!("redis-cluster://127.0.0.1:{first},127.0.0.1:{second}"),
-        };
+        let url = format!("redis-cluster://127.0.0.1:{first},127.0.0.1:{second}");
         open(&url).await
     }
 
@@ -94,19 +69,8 @@ impl Stage {
 
     async fn promote(&self, node: usize) {
         until("a promotion", async || {
-            let _: Result<String, _> = match &self.sentinel {
-                Some(sentinel) => {
-                    sentinel
-                        .command(&["SENTINEL", "FAILOVER", "mymaster"])
-                        .await
-                }
-                None => {
-                    self.nodes[node]
-                        .command(&["CLUSTER", "FAILOVER", "TAKEOVER"])
-                        .await
-                }
-            };
-            // The sentinel rejects the command until it is ready, then needs a moment.
+            let command = ["CLUSTER", "FAILOVER", "TAKEOVER"];
+            let _: Result<String, _> = self.nodes[node].command(&command).await;
             let asked = Instant::now();
             while asked.elapsed() < Duration::from_millis(500) {
                 if self.is_master(node).await {
@@ -220,11 +184,6 @@ async fn fail_over_and_back(stage: &Stage) {
         "run_id is the same again: {:?}",
         wins.by_run_id
     );
-}
-
-#[tokio::test]
-async fn sentinel_failover_and_failback_give_no_token_twice() {
-    fail_over_and_back(&Stage::with_sentinel().await).await;
 }
 
 #[tokio::test]
