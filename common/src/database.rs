@@ -10,7 +10,7 @@
 //! ([`crate::clock::Timestamp`]).
 //!
 //! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, rows,
-//! and a client span for each statement of a sampled trace. Depends on `exit` and `trace`.
+//! and a client span for each statement of a sampled trace over PostgreSQL. Depends on `exit` and `trace`.
 
 mod budget;
 mod label;
@@ -18,16 +18,17 @@ mod migrations;
 mod postgres;
 mod sqlite;
 mod statement;
-mod summary;
 pub mod testing;
 mod usage;
 
 use std::time::Duration;
 
+use sqlx::SqlitePool;
+
 pub use self::budget::{ConnectionBudget, ConnectionBudgetReport};
 pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
-pub use self::sqlite::{Sqlite, SqlitePool, SqliteTransaction};
+pub use self::sqlite::{Sqlite, SqliteTransaction};
 pub use self::usage::{PoolMetrics, PoolUsage};
 use crate::exit::Exit;
 
@@ -297,12 +298,6 @@ impl Database {
             Self::Postgres(pool) => Some(pool.usage()),
             Self::Sqlite(_) => None,
         }
-    }
-
-    /// Returns a URL without password and parameters, for a store that is not open.
-    #[must_use]
-    pub fn label_of(url: &str) -> String {
-        label::without_password(url)
     }
 
     /// Returns the store's URL without password and parameters, for logs and error messages.

@@ -10,7 +10,6 @@
 mod client;
 mod config;
 mod context;
-mod deferred;
 mod export;
 mod scope;
 mod span;
@@ -25,7 +24,6 @@ pub use opentelemetry_sdk::trace::SpanData;
 pub use client::{client_span, execute, send, set_server};
 pub use config::{Protocol, TracingConfig};
 pub use context::{TRACEPARENT, TRACESTATE};
-pub use deferred::DeferredSpans;
 pub use export::{SpanExport, SpanExportTask};
 pub use scope::{DeliveryOrigin, Scope, run_within, spawn};
 pub use span::{ActiveSpan, Tracer, known_method};

@@ -382,7 +382,7 @@ impl Dispatcher {
             dead: &dead,
             now: began,
         };
-        let rows = match self.runner.claim(&self.store, &claim).await {
+        let rows = match self.store.claim(&claim).await {
             Ok(rows) => rows,
             Err(error) => {
                 self.workers.mark_suspect(&worker);

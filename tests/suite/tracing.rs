@@ -6,7 +6,6 @@ mod statements;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use postern_common::cache::testing::redis;
 use postern_tests::program::{Program, Running};
 use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, welcome};
@@ -247,18 +246,8 @@ fn assert_delivery(spans: &Spans, notification: &str) -> String {
     smtp.trace.clone()
 }
 
-/// Returns the URLs of two databases of SQLite and of a cache, or `None` for those of the harness.
-async fn stores(system: &str, folder: &Path) -> Option<[String; 3]> {
-    let file = |name: &str| format!("sqlite://{}", folder.join(name).display());
-    match system {
-        "sqlite" => Some([file("auth.db"), file("notify.db"), redis().await.url]),
-        _ => None,
-    }
-}
-
-/// Exports by `protocol` and asserts the traces of a registration and of a notification, whose
-/// statements are those of the database `system`.
-async fn assert_traces(test: &str, protocol: &str, system: &str) {
+/// Exports by `protocol` and asserts the traces of a registration and of a notification.
+async fn assert_traces(test: &str, protocol: &str) {
     let Some(program) = collector() else {
         return skipped(test, "run tests/peers/otlp/install first");
     };
@@ -271,7 +260,6 @@ async fn assert_traces(test: &str, protocol: &str, system: &str) {
     );
     let split = Split::start_with(Changes {
         tables,
-        stores: stores(system, folder.path()).await,
         ..Changes::default()
     })
     .await;
@@ -299,10 +287,8 @@ async fn assert_traces(test: &str, protocol: &str, system: &str) {
         ],
     );
     assert_dependency_spans(&spans, registration);
-    statements::assert_statements(&spans, system);
-    if system == "postgresql" {
-        picture::assert_documented(&spans, &trace);
-    }
+    statements::assert_statements(&spans);
+    picture::assert_documented(&spans, &trace);
     let calls = spans.0.iter().filter(|span| {
         span.parent == registration.id && span.kind == "SPAN_KIND_CLIENT" && span.name == "POST"
     });
@@ -312,11 +298,11 @@ async fn assert_traces(test: &str, protocol: &str, system: &str) {
 #[tokio::test]
 async fn one_trace_spans_all_services_over_http() {
     let test = "one_trace_spans_all_services_over_http";
-    assert_traces(test, "http/protobuf", "postgresql").await;
+    assert_traces(test, "http/protobuf").await;
 }
 
 #[tokio::test]
 async fn one_trace_spans_all_services_over_grpc() {
     let test = "one_trace_spans_all_services_over_grpc";
-    assert_traces(test, "grpc", "sqlite").await;
+    assert_traces(test, "grpc").await;
 }

@@ -81,7 +81,7 @@ pub(super) async fn verify(database: &Database, migrations: &Migrations) -> Resu
     let found: Result<Vec<NewerMigration>, _> = match database {
         Database::Postgres(pool) => {
             let query = sqlx::query_as(sql).bind(known - 1);
-            query.fetch_all(&pool.for_background()).await
+            query.fetch_all(pool).await
         }
         Database::Sqlite(sqlite) => {
             let query = sqlx::query_as(sql).bind(known - 1);
@@ -117,11 +117,10 @@ pub(super) async fn verify_writable(
     let newer = match database {
         Database::Postgres(pool) => {
             let sql = format!("WITH written AS ({write} RETURNING 1) {newer}");
-            let pool = pool.for_background();
             let probe = || {
                 sqlx::query_as(AssertSqlSafe(sql.clone()))
                     .bind(known)
-                    .fetch_all(&pool)
+                    .fetch_all(pool)
             };
             let began = Instant::now();
             match probe().await {

@@ -5,7 +5,6 @@ mod error;
 mod executor;
 mod listen;
 mod pool;
-mod socket;
 mod url;
 
 use std::time::Duration;

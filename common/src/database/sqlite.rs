@@ -1,7 +1,5 @@
 //! SQLite: one file with one writing connection and several readers.
 
-mod executor;
-
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -10,14 +8,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
+use sqlx::{ConnectOptions, Connection as _, SqliteConnection, SqlitePool};
 
-pub use self::executor::{SqlitePool, SqliteTransaction};
 use super::{DatabaseOptions, label, postgres};
 use crate::exit::Exit;
 
 /// Maximum wait for another process's write.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A write transaction. If it is dropped without a commit, it is rolled back.
+pub type SqliteTransaction = sqlx::Transaction<'static, sqlx::Sqlite>;
 
 /// One SQLite file in WAL mode with `synchronous=FULL`: a commit survives SIGKILL and power loss.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Sqlite {
     /// # Errors
     /// The driver's error.
     pub async fn begin(&self) -> Result<SqliteTransaction, sqlx::Error> {
-        self.writer.begin_immediate().await
+        self.writer.begin_with("BEGIN IMMEDIATE").await
     }
 }
 
@@ -83,10 +83,7 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite,
             .pragma("query_only", "on")
             .optimize_on_close(false, None),
     );
-    Ok(Sqlite {
-        writer: SqlitePool::new(writer),
-        readers: SqlitePool::new(readers),
-    })
+    Ok(Sqlite { writer, readers })
 }
 
 fn pool(connections: u32, acquire_timeout: Duration) -> SqlitePoolOptions {

@@ -10,7 +10,7 @@ use opentelemetry::trace::{Link, SpanContext, SpanKind, TraceFlags};
 use tokio::task::JoinHandle;
 
 use super::context;
-use super::span::{ActiveSpan, SpanBuffer, Tracer};
+use super::span::{ActiveSpan, Tracer};
 
 tokio::task_local! {
     static CURRENT: Scope;
@@ -30,8 +30,6 @@ struct Ids {
     tracer: Option<Tracer>,
     /// The links of spans within the scope, if they belong to several traces.
     links: Vec<Link>,
-    /// Holds the spans within the scope until their trace is known.
-    buffer: Option<SpanBuffer>,
 }
 
 /// Maximum number of links of a span, as the default of the OpenTelemetry SDK.
@@ -58,7 +56,6 @@ impl Ids {
             context,
             tracer,
             links: Vec::new(),
-            buffer: None,
         }
     }
 }
@@ -127,14 +124,6 @@ impl Scope {
         Some(Self(Arc::new(ids)))
     }
 
-    /// Creates a scope whose spans are kept in a buffer.
-    pub(super) fn buffered(tracer: &Tracer, buffer: &SpanBuffer) -> Self {
-        Self(Arc::new(Ids {
-            buffer: Some(buffer.clone()),
-            ..Ids::new(SpanContext::NONE, Some(tracer.clone()))
-        }))
-    }
-
     /// Returns the scope of the current task.
     #[must_use]
     pub fn current() -> Option<Self> {
@@ -174,19 +163,12 @@ impl Scope {
     ) -> Option<(Self, ActiveSpan)> {
         let ids = &*self.0;
         let tracer = ids.tracer.as_ref()?;
-        let (context, span) = match &ids.buffer {
-            None => begin(Some(tracer), &ids.context, kind, ids.links.clone()),
-            Some(buffer) => {
-                let span = tracer.start_buffered(kind, buffer);
-                (SpanContext::NONE, Some(span))
-            }
-        };
+        let (context, span) = begin(Some(tracer), &ids.context, kind, ids.links.clone());
         let mut span = span?;
         span.rename(name);
         let ids = Ids {
             request_id: ids.request_id.clone(),
             notification_id: ids.notification_id.clone(),
-            buffer: ids.buffer.clone(),
             ..Ids::new(context, Some(tracer.clone()))
         };
         Some((Self(Arc::new(ids)), span))
@@ -237,7 +219,7 @@ impl Scope {
 }
 
 /// Returns links to contexts, at most [`MAX_LINKS`].
-pub(super) fn links<'a>(contexts: impl Iterator<Item = &'a SpanContext>) -> Vec<Link> {
+fn links<'a>(contexts: impl Iterator<Item = &'a SpanContext>) -> Vec<Link> {
     let links = contexts.map(|context| Link::with_context(context.clone()));
     links.take(MAX_LINKS).collect()
 }

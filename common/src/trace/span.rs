@@ -10,7 +10,6 @@ use opentelemetry_sdk::trace::{
     IdGenerator, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample, SpanData, SpanEvents,
     SpanLinks,
 };
-use parking_lot::Mutex;
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 
@@ -40,12 +39,7 @@ pub struct ActiveSpan {
     started: Instant,
     /// In a box, because each call that may have a span holds one.
     data: Option<Box<SpanData>>,
-    /// Where the span is kept instead of being recorded.
-    buffer: Option<SpanBuffer>,
 }
-
-/// Completed spans whose trace is not known yet.
-pub(super) type SpanBuffer = Arc<Mutex<Vec<SpanData>>>;
 
 // === impl Tracer ===
 
@@ -163,15 +157,7 @@ impl Tracer {
             tracer: self.clone(),
             started: Instant::now(),
             data: Some(Box::new(data)),
-            buffer: None,
         }
-    }
-
-    /// Starts a span of no trace, which is kept in `buffer` when it ends.
-    pub(super) fn start_buffered(&self, kind: SpanKind, buffer: &SpanBuffer) -> ActiveSpan {
-        let mut span = self.start(&SpanContext::NONE, &SpanContext::NONE, kind, Vec::new());
-        span.buffer = Some(Arc::clone(buffer));
-        span
     }
 
     pub(super) fn new_trace_id(&self) -> TraceId {
@@ -222,10 +208,7 @@ impl Drop for ActiveSpan {
     fn drop(&mut self) {
         if let Some(mut data) = self.data.take() {
             data.end_time = data.start_time + self.started.elapsed();
-            match &self.buffer {
-                Some(buffer) => buffer.lock().push(*data),
-                None => self.tracer.record(*data),
-            }
+            self.tracer.record(*data);
         }
     }
 }

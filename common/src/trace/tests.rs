@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    DeferredSpans, DeliveryOrigin, Scope, SpanContext, SpanData, SpanExportTask, Tracer,
-    TracingConfig, context, scope,
+    DeliveryOrigin, Scope, SpanContext, SpanData, SpanExportTask, Tracer, TracingConfig, context,
+    scope,
 };
 use crate::clock::Clock;
 use crate::config::{Env, parse};
@@ -209,43 +209,6 @@ fn span_of_a_batch_is_linked_to_all_its_requests() {
         linked(&spans.try_recv().expect("a span")).len(),
         scope::MAX_LINKS
     );
-}
-
-#[tokio::test]
-async fn deferred_spans_are_recorded_in_the_traces_found() {
-    let (tracer, mut spans) = Tracer::for_test(0.0);
-    let other = PARENT.replace("b7ad", "c7ad");
-    for (found, expected) in [
-        (vec![], 0),
-        (vec![UNSAMPLED, "nonsense"], 0),
-        (vec![UNSAMPLED, PARENT, &other], 2),
-    ] {
-        let deferred = DeferredSpans::new(&tracer);
-        let work = async {
-            for name in ["SELECT", "UPDATE"] {
-                let scope = Scope::recorded().expect("spans are kept");
-                drop(scope.child(name, SpanKind::Client));
-            }
-        };
-        deferred.scope().run(work).await;
-        assert!(spans.try_recv().is_err(), "not before the traces are known");
-        deferred.record(found);
-        let recorded: Vec<SpanData> = std::iter::from_fn(|| spans.try_recv().ok()).collect();
-        assert_eq!(recorded.len(), expected);
-        for span in &recorded {
-            let context = &span.span_context;
-            assert!(context.is_valid() && context.is_sampled(), "{span:?}");
-            assert!(PARENT.contains(&context.trace_id().to_string()));
-            assert!(PARENT.contains(&span.parent_span_id.to_string()));
-            let linked: Vec<String> = linked(span).iter().map(context::format).collect();
-            assert_eq!(linked, [PARENT, &*other]);
-        }
-        let ids: Vec<_> = recorded
-            .iter()
-            .map(|span| span.span_context.span_id())
-            .collect();
-        assert!(ids.windows(2).all(|ids| ids[0] != ids[1]));
-    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use postern_common::Clock;
 use postern_common::backoff::random_fraction;
 use postern_common::circuit_breaker::BreakerState;
 use postern_common::clock::Timestamp;
-use postern_common::trace::{ActiveSpan, DeferredSpans, DeliveryOrigin, KeyValue, Scope, Tracer};
+use postern_common::trace::{ActiveSpan, DeliveryOrigin, KeyValue, Scope, Tracer};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -20,7 +20,7 @@ use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport};
 use crate::delivery::retry::{FailureClass, RetryPolicy, RetryTimes};
 use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
-use crate::store::{Claim, Claimed, Next, ResultKind, ResultRow, Store, StoreError};
+use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
 /// A claimed row with its lease and permit.
 #[derive(Debug)]
@@ -116,28 +116,6 @@ impl AttemptRunner {
                 scope: recorded,
             });
         });
-    }
-
-    /// Claims rows. The spans of the claim belong to the traces of the claimed notifications.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn claim(
-        &self,
-        store: &Store,
-        claim: &Claim<'_>,
-    ) -> Result<Vec<Claimed>, StoreError> {
-        let Some(tracer) = &self.tracer else {
-            return store.claim(claim).await;
-        };
-        let spans = DeferredSpans::new(tracer);
-        let claimed = spans.scope().run(store.claim(claim)).await?;
-        spans.record(
-            claimed
-                .iter()
-                .filter_map(|row| row.record.trace_context.as_deref()),
-        );
-        Ok(claimed)
     }
 
     /// Waits until all started attempts have completed.

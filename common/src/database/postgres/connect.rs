@@ -2,22 +2,17 @@
 //! accept writes.
 
 use std::io::ErrorKind;
-use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::time::{Instant, timeout};
 
 use super::error::is_transient;
-use super::socket::set_keepalive;
-use super::url::{ConnectTargets, SessionAttrs};
+use super::url::ConnectTargets;
 
 /// Queries the server's role: an empty string if it accepts writes.
 const ROLE_QUERY: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' \
      WHEN current_setting('transaction_read_only') = 'on' THEN 'read-only' ELSE '' END";
-
-/// Maximum time of a check of an idle connection.
-const CHECK_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Server-side keepalive: the server ends the session, and releases its locks, within a minute
 /// after this host disappears.
@@ -88,16 +83,13 @@ impl Connector {
         let mut connection = PgConnection::connect_with(options)
             .await
             .map_err(|error| ConnectError::from_driver(&error))?;
-        if options.get_socket().is_none() {
-            set_keepalive(options.get_port());
-        }
         let row = connection
             .fetch_one(AssertSqlSafe(self.setup.clone()))
             .await;
         let role = row
             .and_then(|row| row.try_get::<String, _>(0))
             .map_err(|error| ConnectError::from_driver(&error))?;
-        if self.targets.session.accepts(&role) {
+        if role.is_empty() || self.targets.accepts_read_only {
             Ok(connection)
         } else {
             Err(ConnectError::transient(format!(
@@ -152,20 +144,6 @@ impl Connector {
             }
         }
         false
-    }
-
-    /// Returns whether an idle connection is alive and its server still accepts writes.
-    pub(super) async fn is_usable(&self, connection: &mut PgConnection) -> bool {
-        let check = async {
-            let role = connection
-                .fetch_one(ROLE_QUERY)
-                .await?
-                .try_get::<String, _>(0)?;
-            Ok::<_, sqlx::Error>(
-                self.targets.session == SessionAttrs::Any || self.targets.session.accepts(&role),
-            )
-        };
-        matches!(timeout(CHECK_TIMEOUT, check).await, Ok(Ok(true)))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::database::statement::{ReadableQuery, in_span};
 type Rows = Vec<Either<PgQueryResult, PgRow>>;
 
 impl PostgresPool {
-    async fn fetch_rows(&self, query: ReadableQuery<Postgres>) -> Result<Rows, Error> {
+    async fn fetch_rows(&self, query: ReadableQuery) -> Result<Rows, Error> {
         let mut connection = self.acquire().await?;
         let rows = timeout(
             self.deadline(),
@@ -24,7 +24,7 @@ impl PostgresPool {
         connection.finish(rows, self.deadline())
     }
 
-    async fn fetch_row(&self, query: ReadableQuery<Postgres>) -> Result<Option<PgRow>, Error> {
+    async fn fetch_row(&self, query: ReadableQuery) -> Result<Option<PgRow>, Error> {
         let mut connection = self.acquire().await?;
         let row = timeout(self.deadline(), connection.fetch_optional(query)).await;
         connection.finish(row, self.deadline())

@@ -7,7 +7,6 @@ use sqlx::{AssertSqlSafe, Executor};
 use tokio::time::timeout;
 
 use super::error::timeout_error;
-use super::socket::set_keepalive;
 
 /// Opens a listener that does not reconnect by itself. After a failure, the caller asks the pool
 /// for a new one, which finds the server that accepts writes.
@@ -17,7 +16,6 @@ pub(super) async fn open(
     channel: &str,
     limit: Duration,
 ) -> Result<PgListener, sqlx::Error> {
-    let port = options.get_port();
     let opened = async {
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -27,7 +25,6 @@ pub(super) async fn open(
             .test_before_acquire(false)
             .connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&pool).await?;
-        set_keepalive(port);
         listener.execute(AssertSqlSafe(setup)).await?;
         listener.eager_reconnect(false);
         listener.listen(channel).await?;

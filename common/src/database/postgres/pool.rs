@@ -33,8 +33,6 @@ use crate::database::statement::SpanTarget;
 pub struct PostgresPool {
     shared: Arc<PoolState>,
     deadline: Duration,
-    /// Idle time after which a connection is checked before use.
-    trusted_idle_time: Duration,
 }
 
 /// A connection in use. It returns to the pool only by [`PooledConnection::release`]; if it is
@@ -75,8 +73,8 @@ struct IdleConnection {
 /// Idle time after which a connection is checked before use. Connections idle for less are not
 /// checked: a check before each short statement would add a quarter of its cost.
 const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
-/// The same for statements of [`PostgresPool::for_background`].
-const BACKGROUND_IDLE_TIME: Duration = Duration::from_secs(30);
+/// Maximum time of the check of an idle connection.
+const CHECK_TIMEOUT: Duration = Duration::from_millis(700);
 /// Idle time after which a connection is closed.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
 /// Age after which a connection is closed.
@@ -112,7 +110,6 @@ impl PostgresPool {
                 generation,
             }),
             deadline,
-            trusted_idle_time: TRUSTED_IDLE_TIME,
         }
     }
 
@@ -142,17 +139,6 @@ impl PostgresPool {
         }
     }
 
-    /// Returns the same pool for periodic statements, which run on connections idle for up to
-    /// `BACKGROUND_IDLE_TIME` without a check: a check is a transaction, and would double the load
-    /// of idle replicas. A failed statement is repeated by the caller, on another connection.
-    #[must_use]
-    pub fn for_background(&self) -> Self {
-        Self {
-            trusted_idle_time: BACKGROUND_IDLE_TIME,
-            ..self.clone()
-        }
-    }
-
     /// Returns the maximum time of a statement once it has a connection.
     #[must_use]
     pub fn deadline(&self) -> Duration {
@@ -174,7 +160,6 @@ impl PostgresPool {
             _ => None,
         };
         SpanTarget {
-            system: "postgresql",
             namespace: hosts
                 .first()
                 .map(|host| host.get_database().unwrap_or(host.get_username())),
@@ -203,13 +188,12 @@ impl PostgresPool {
             .map_err(|_| sqlx::Error::PoolTimedOut)?
             .map_err(|_| sqlx::Error::PoolClosed)?;
         while let Some(mut idle) = self.shared.pop() {
-            let is_trusted = idle.since.elapsed() <= self.trusted_idle_time
+            let is_trusted = idle.since.elapsed() <= TRUSTED_IDLE_TIME
                 && idle.generation == self.shared.generation.load(Ordering::Acquire);
-            if is_trusted || self.shared.connector.is_usable(&mut idle.connection).await {
+            if is_trusted || is_alive(&mut idle.connection).await {
                 return Ok(self.wrap(idle.connection, idle.opened, permit));
             }
-            // The server is unreachable or read-only, and the other idle connections lead to the
-            // same one.
+            // The server is unreachable, and the other idle connections lead to the same one.
             drop(idle);
             self.shared.idle.lock().clear();
         }
@@ -360,6 +344,11 @@ impl Drop for WaitingCaller<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Returns whether the server answers. This is no transaction, so that idle replicas cost little.
+async fn is_alive(connection: &mut PgConnection) -> bool {
+    matches!(timeout(CHECK_TIMEOUT, connection.ping()).await, Ok(Ok(())))
 }
 
 // === impl PooledConnection ===

@@ -1,4 +1,4 @@
-//! Spans of statements, of both databases.
+//! Spans of statements.
 
 use std::sync::Arc;
 
@@ -43,75 +43,40 @@ async fn spans_of(work: impl Future<Output = ()>) -> Vec<(String, String)> {
     found.collect()
 }
 
-fn system(database: &Database) -> &'static str {
-    match database {
-        Database::Postgres(_) => "postgresql",
-        Database::Sqlite(_) => "sqlite",
-    }
-}
-
 #[tokio::test]
 async fn statements_of_a_sampled_request_have_spans() {
-    for test in testing::both().await {
-        let database = test.database.clone();
-        database.migrate(&FIRST).await.expect("migrated");
-        let spans = spans_of(async {
-            for outcome in ["written", "rejected"] {
-                let written = with_dialect!(database.writer(), pool => {
-                    let insert = sqlx::query("INSERT INTO first_note (id, text) VALUES ($1, $2)");
-                    insert.bind(1_i64).bind("hidden").execute(pool).await.map(drop)
-                });
-                assert_eq!(written.is_ok(), outcome == "written");
-            }
-            let read = with_dialect!(database.readers(), pool => {
-                let select = sqlx::query("SELECT id FROM first_note WHERE text = $1");
-                select.bind("other").fetch_optional(pool).await.map(|row| row.is_some())
-            });
-            assert!(!read.expect("read"));
-        });
-        let system = system(&test.database);
-        let code = match test.database {
-            Database::Postgres(_) => "23505",
-            // SQLITE_CONSTRAINT_PRIMARYKEY
-            Database::Sqlite(_) => "1555",
-        };
-        let insert = format!(
-            "db.collection.name=first_note db.operation.name=INSERT db.query.summary=INSERT first_note \
-             db.system.name={system}"
-        );
-        let rejected = insert.replace(
-            "db.system.name",
-            &format!("db.response.status_code={code} db.system.name"),
-        );
-        let select = insert.replace("INSERT", "SELECT");
-        let expected = [
-            ("INSERT first_note", insert),
-            ("INSERT first_note", format!("{rejected} error.type={code}")),
-            ("SELECT first_note", select),
-        ];
-        let expected = expected.map(|(name, attributes)| (name.to_owned(), attributes));
-        assert_eq!(spans.await, expected);
-    }
-}
-
-#[tokio::test]
-async fn statements_of_a_sqlite_transaction_have_spans() {
-    let test = testing::sqlite().await;
+    let test = testing::postgres().await;
     test.database.migrate(&FIRST).await.expect("migrated");
-    let Database::Sqlite(sqlite) = &test.database else {
-        panic!("SQLite")
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
     };
     let spans = spans_of(async {
-        let mut transaction = sqlite.begin().await.expect("begun");
-        let insert = sqlx::query("INSERT INTO first_note (id, text) VALUES (1, 'a')");
-        insert.execute(&mut *transaction).await.expect("inserted");
-        transaction.commit().await.expect("committed");
+        for outcome in ["written", "rejected"] {
+            let insert = sqlx::query("INSERT INTO first_note (id, text) VALUES ($1, $2)");
+            let written = insert.bind(1_i64).bind("hidden").execute(pool).await;
+            assert_eq!(written.is_ok(), outcome == "written");
+        }
+        let select = sqlx::query("SELECT id FROM first_note WHERE text = $1");
+        let read = select.bind("other").fetch_optional(pool).await;
+        assert!(read.expect("read").is_none());
     });
-    let spans = spans.await;
-    let names: Vec<&str> = spans.iter().map(|(name, _)| &**name).collect();
-    assert_eq!(names, ["BEGIN", "INSERT first_note", "COMMIT"]);
-    let stored = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note");
-    assert_eq!(stored.fetch_one(&sqlite.readers).await.expect("read"), 1);
+    let expected = [
+        (
+            "INSERT first_note",
+            "db.query.summary=INSERT first_note db.system.name=postgresql",
+        ),
+        (
+            "INSERT first_note",
+            "db.query.summary=INSERT first_note db.response.status_code=23505 db.system.name=postgresql \
+             error.type=23505",
+        ),
+        (
+            "SELECT first_note",
+            "db.query.summary=SELECT first_note db.system.name=postgresql",
+        ),
+    ];
+    let expected = expected.map(|(name, attributes)| (name.to_owned(), attributes.to_owned()));
+    assert_eq!(spans.await, expected);
 }
 
 #[tokio::test]
@@ -151,10 +116,9 @@ async fn statement_of_no_sampled_trace_has_no_span() {
     let (tracer, mut spans) = Tracer::for_test(0.0);
     let (scope, request) = Scope::of_request(Some(&tracer), &Arc::from("r"), &HeaderMap::new());
     assert!(request.is_none(), "not sampled");
-    for test in testing::both().await {
-        test.database.ping().await.expect("no scope");
-        let ping = scope.clone().run(test.database.ping());
-        ping.await.expect("a scope that is not sampled");
-    }
+    let test = testing::postgres().await;
+    test.database.ping().await.expect("no scope");
+    let ping = scope.run(test.database.ping());
+    ping.await.expect("a scope that is not sampled");
     assert!(spans.try_recv().is_err());
 }

@@ -282,7 +282,7 @@ impl Postgres {
             .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
             .bind(marks.iter().map(|mark| mark.cursor).collect::<Vec<_>>())
             .bind(dead)
-            .fetch_all(&self.queue.for_background())
+            .fetch_all(&self.queue)
             .await?;
         rows.iter().map(rows::lane_scan).collect()
     }
@@ -312,7 +312,7 @@ impl Postgres {
                     .collect::<Vec<_>>(),
             )
             .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
-            .execute(&self.queue.for_background())
+            .execute(&self.queue)
             .await?;
         Ok(())
     }
@@ -327,7 +327,7 @@ impl Postgres {
             .bind(now.0)
             .bind(limit)
             .bind(bits)
-            .fetch_all(&self.queue.for_background())
+            .fetch_all(&self.queue)
             .await?;
         let mut moved = MovedRows::default();
         for row in &rows {
@@ -399,7 +399,7 @@ impl Postgres {
         let rows = sqlx::query(DEPTHS)
             .bind(lanes)
             .bind(cap)
-            .fetch_all(&self.queue.for_background())
+            .fetch_all(&self.queue)
             .await?;
         rows.iter().map(rows::depth).collect()
     }

@@ -80,7 +80,7 @@ impl Postgres {
         let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
-            .fetch_all(&self.history.for_background())
+            .fetch_all(&self.history)
             .await?;
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }
@@ -96,7 +96,7 @@ impl Postgres {
         let rows = sqlx::query_as(sql)
             .bind(at.0)
             .bind(page)
-            .fetch_all(&self.history.for_background())
+            .fetch_all(&self.history)
             .await?;
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
     }

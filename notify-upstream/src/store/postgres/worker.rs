@@ -69,7 +69,7 @@ impl Postgres {
             .bind(workers)
             .bind(now.map(|now| now.0))
             .bind(timeout_ms)
-            .fetch_one(&self.history.for_background())
+            .fetch_one(&self.history)
             .await?;
         let live: i64 = row.try_get(2)?;
         Ok(LeaseRenewal {
