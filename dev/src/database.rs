@@ -35,14 +35,11 @@ const MIGRATIONS: Migrations = Migrations {
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE social_refresh_token (
             token_hash BLOB PRIMARY KEY,
-            family TEXT NOT NULL,
             person TEXT NOT NULL,
             scope TEXT NOT NULL,
             authenticated_at INTEGER NOT NULL,
-            used INTEGER NOT NULL DEFAULT 0,
             created_at INTEGER NOT NULL
-        ) STRICT, WITHOUT ROWID;
-        CREATE INDEX social_refresh_token_family ON social_refresh_token (family);",
+        ) STRICT, WITHOUT ROWID;",
     )],
 };
 

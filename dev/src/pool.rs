@@ -7,7 +7,7 @@
 //! [`ProvisionedPools`] holds the ids and secrets that other processes need.
 //!
 //! A call passes through `wire` (protocol and signature), `operations` (one function for each
-//! operation), and `store` (SQL).
+//! operation), and `store`.
 
 // Assembly.
 mod app;
@@ -23,7 +23,6 @@ mod operations;
 // State and rules that operations share.
 mod code_delivery;
 mod context;
-mod directory;
 mod tokens;
 
 // Cryptography and persistence.

@@ -5,6 +5,7 @@
 mod code_mailer;
 mod start_page;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +26,13 @@ use url::Url;
 
 use crate::actors::{self, ActorService};
 use crate::addresses::{Addresses, DevelopmentSockets};
-use crate::data_folder::{DataFolder, url_safe};
+use crate::data_folder::{self, DataFolder, url_safe};
 use crate::database;
 use crate::documents::{self, DocumentService};
 use crate::mail::{self, Mailbox};
 use crate::pool::{self, CodeDelivery, CodeMail, HashingSettings, ProvisionedPools};
-use crate::social::{self, RegisteredClient, SigningKey, SocialProvider};
+use crate::signing_key::{KeyError, SigningKey};
+use crate::social::{self, RegisteredClient, SocialProvider};
 use crate::web::landing_page;
 
 /// The variable with the secret of the admin routes of all three services.
@@ -88,7 +90,7 @@ impl DevelopmentServices {
         let (code_sender, codes) = mpsc::channel(CODE_QUEUE_CAPACITY);
         let key_path = folder.path().join("social-key.der");
         // Both generate RSA keys at the first start, so they run in parallel.
-        let key = tokio::task::spawn_blocking(move || SigningKey::open(&key_path));
+        let key = tokio::task::spawn_blocking(move || social_key(&key_path));
         let identity_pool = identity_pool(folder, addresses, hashing, code_sender, clock);
         let sqlite_path = folder.path().join("development.db");
         let (identity_pool, sqlite, key) =
@@ -229,6 +231,20 @@ fn social_client(folder: &DataFolder, addresses: &Addresses) -> Result<Registere
         secret: folder.secret("social-client.secret", url_safe)?,
         redirect_uris: vec![social_callback_url(addresses)],
     })
+}
+
+/// Reads the key of the social provider, or generates it.
+fn social_key(path: &Path) -> Result<SigningKey, Exit> {
+    let broken = |error: KeyError| Exit::unavailable(format!("{}: {error}", path.display()));
+    let pkcs8 = match data_folder::read_optional(path)? {
+        Some(bytes) => bytes,
+        None => {
+            let pkcs8 = SigningKey::generate().map_err(broken)?;
+            data_folder::write_private(path, &pkcs8)?;
+            pkcs8
+        }
+    };
+    SigningKey::from_pkcs8(&pkcs8, "").map_err(broken)
 }
 
 /// Returns the redirect URI of the social sign-in.

@@ -10,7 +10,6 @@ mod token_endpoint;
 
 mod grants;
 mod persons;
-mod signing_key;
 
 use std::sync::Arc;
 
@@ -26,7 +25,8 @@ use postern_common::{Clock, Secret};
 use serde_json::json;
 
 use grants::GrantStore;
-pub(crate) use signing_key::SigningKey;
+
+use crate::signing_key::SigningKey;
 
 /// The registered client.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::database;
-use crate::social::SigningKey;
+use crate::signing_key::SigningKey;
 
 const NOW: i64 = 1_800_000_000;
 
@@ -44,7 +44,8 @@ impl TestIssuers {
         let folder = tempfile::tempdir().expect("folder");
         let clock = Clock::manual(Timestamp::from_unix_seconds(NOW));
         let keys = ["actors", "services"]
-            .map(|name| SigningKey::open(&folder.path().join(name)).expect("key"));
+            .map(|name| SigningKey::from_pkcs8(&SigningKey::generate().expect("key"), name));
+        let keys = keys.map(|key| key.expect("key"));
         let sets = keys
             .each_ref()
             .map(|key| json!({ "keys": [key.jwk()] }).to_string());
@@ -87,7 +88,7 @@ impl TestIssuers {
             "iss": format!("{}/actors", self.base), "sub": subject, "username": subject, "token_use": "access",
             "client_id": "actors-client", "iat": NOW, "exp": NOW + 3600, "cognito:groups": groups,
         });
-        self.keys[0].sign("JWT", &claims)
+        self.keys[0].sign(Some("JWT"), &claims)
     }
 
     pub(crate) fn service(&self, id: &str) -> String {
@@ -95,7 +96,7 @@ impl TestIssuers {
             "iss": format!("{}/services", self.base), "sub": format!("sub-{id}"), "token_use": "id",
             "aud": "services-client", "custom:service_id": id, "iat": NOW, "exp": NOW + 3600,
         });
-        self.keys[1].sign("JWT", &claims)
+        self.keys[1].sign(Some("JWT"), &claims)
     }
 }
 

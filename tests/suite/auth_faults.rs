@@ -222,7 +222,9 @@ async fn rotations(cluster: &AuthCluster) -> i64 {
     let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
         .await
         .expect("the pool's database is readable");
-    let count =
-        sqlx::query_scalar("SELECT count(*) FROM pool_refresh_token WHERE rotated_at IS NOT NULL");
+    let count = sqlx::query_scalar(
+        "SELECT count(*) FROM pool_entity, json_each(value, '$.tokens') AS token
+            WHERE kind = 'session' AND json_extract(token.value, '$.rotated_at') IS NOT NULL",
+    );
     count.fetch_one(&pool).await.expect("the rows are counted")
 }

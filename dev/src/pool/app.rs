@@ -1,4 +1,4 @@
-//! Assembles the server, serves it, and runs its periodic maintenance.
+//! Assembles and serves the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,10 @@ use crate::pool::bootstrap::{self, ProvisionedPools};
 use crate::pool::config::Config;
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::{PasswordHasher, SigningKeys};
-use crate::pool::directory::PoolDirectory;
 use crate::pool::error::ApiError;
 use crate::pool::operations::Lockouts;
 use crate::pool::store::PoolStore;
 use crate::pool::wire::{self, WireState};
-
-/// Interval of the deletion of expired rows.
-const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time for which a shutdown waits for calls in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,10 +51,10 @@ impl App {
             DatabaseOptions::new("postern-identity-pool"),
         )
         .await?;
-        let store = PoolStore::open(database).await?;
-        let context = Box::pin(build_context(&config, clock, store))
-            .await
-            .map_err(|error| startup_error(&error))?;
+        let store = PoolStore::open(database, clock.now()).await?;
+        let context = build_context(&config, clock, store).map_err(|error| {
+            Exit::unavailable(format!("identity pool: cannot start: {}", error.message()))
+        })?;
         let provisioned = bootstrap::run(&context, &config).await?;
         let context = Arc::new(context);
         Ok(Self {
@@ -93,28 +89,23 @@ impl App {
             max_age_s: self.key_max_age.as_secs(),
             default_pool: self.provisioned.actor.pool_id.clone(),
         };
-        let maintenance = tokio::spawn(maintain(Arc::clone(&self.context), shutdown.clone()));
         let host = self.context.issuer_base.host_str().map(str::to_owned);
         let names: Vec<String> = host.into_iter().collect();
         let hosts = AllowedHosts::of(listener.local_addr().ok(), &names);
         let router = wire::router(wire, hosts);
         postern_common::http::serve(listener, router, limits, shutdown).await;
-        // A panic was reported by the task itself, and no further cleanup is needed.
-        let _ = maintenance.await;
         self.context.store.close().await;
     }
 }
 
-async fn build_context(
-    config: &Config,
-    clock: Clock,
-    store: PoolStore,
-) -> Result<PoolContext, ApiError> {
-    let directory = PoolDirectory::load(&store).await?;
+fn build_context(config: &Config, clock: Clock, store: PoolStore) -> Result<PoolContext, ApiError> {
+    let keys = SigningKeys::default();
+    for pool in store.pools.all() {
+        keys.add_pool(&pool)?;
+    }
     Ok(PoolContext {
         clock,
-        keys: SigningKeys::load(&store, &directory.pool_ids()).await?,
-        directory,
+        keys,
         store,
         hasher: PasswordHasher::new(config.hashing)?,
         lockouts: Lockouts::default(),
@@ -122,23 +113,4 @@ async fn build_context(
         issuer_base: config.issuer_base.clone(),
         region: config.region.clone(),
     })
-}
-
-fn startup_error(error: &ApiError) -> Exit {
-    Exit::unavailable(format!("identity pool: cannot start: {}", error.message()))
-}
-
-/// Deletes expired rows until shutdown. A failed round is retried after
-/// [`MAINTENANCE_INTERVAL`].
-async fn maintain(context: Arc<PoolContext>, shutdown: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(MAINTENANCE_INTERVAL) => {}
-        }
-        match context.store.delete_expired(context.clock.now()).await {
-            Ok(rows) => tracing::debug!(rows, "expired rows deleted"),
-            Err(error) => tracing::warn!(%error, "identity pool maintenance failed"),
-        }
-    }
 }

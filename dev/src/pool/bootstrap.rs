@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 
 use postern_common::Secret;
 use postern_common::exit::Exit;
@@ -15,7 +14,7 @@ use crate::pool::config::{Config, SERVICE_ID_ATTRIBUTE};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
-use crate::pool::model::{AppClient, ClientSettings, PoolSettings, UserPool, UserStatus};
+use crate::pool::model::{AppClient, ClientSettings, PoolSettings};
 use crate::pool::operations::{create_client, create_pool, new_user};
 
 /// Ids and secrets with which other processes use the pools.
@@ -67,6 +66,9 @@ struct StoredCredentials {
     secret_access_key: String,
     #[serde(default)]
     accounts: BTreeMap<String, String>,
+    /// Names of the accounts that were added to the file now.
+    #[serde(skip)]
+    new_accounts: Vec<String>,
 }
 
 // === impl ProvisionedPools ===
@@ -137,7 +139,7 @@ async fn provision(
         &config.service_client,
     )
     .await?;
-    ensure_accounts(context, &service.pool_id, &credentials.accounts).await?;
+    ensure_accounts(context, &service.pool_id, credentials).await?;
     let accounts = credentials.accounts.iter();
     Ok(ProvisionedPools {
         endpoint: context
@@ -159,85 +161,51 @@ async fn provision(
     })
 }
 
-/// Returns the pool and client recorded in the settings, creating those that do not exist.
+/// Returns the pool and client of this name, creating those that do not exist.
 async fn ensure_pool(
     context: &PoolContext,
     name: &str,
     pool_settings: &PoolSettings,
     client_settings: &ClientSettings,
 ) -> Result<PoolAccess, ApiError> {
-    let (pool_key, client_key) = (format!("{name}_pool"), format!("{name}_client"));
-    let existing = context
-        .store
-        .setting(&pool_key)
-        .await?
-        .and_then(|id| context.directory.pool(&id).ok());
-    let pool: Arc<UserPool> = match existing {
+    let pool = match context.store.pools.find(|pool| pool.name == name) {
         Some(pool) => pool,
-        None => {
-            let pool = create_pool(context, name.to_owned(), pool_settings.clone()).await?;
-            context.store.set_setting(&pool_key, &pool.id).await?;
-            Arc::new(pool)
-        }
+        None => create_pool(context, name.to_owned(), pool_settings.clone()).await?,
     };
-    let existing = context.store.setting(&client_key).await?;
-    let existing = existing.and_then(|id| context.directory.client_of(&pool.id, &id).ok());
-    let client: Arc<AppClient> = match existing {
+    let is_own = |client: &AppClient| client.pool_id == pool.id && client.name == name;
+    let client = match context.store.clients.find(is_own) {
         Some(client) => client,
         None => {
-            let client = create_client(
-                context,
-                &pool,
-                name.to_owned(),
-                true,
-                client_settings.clone(),
-            )
-            .await?;
-            context.store.set_setting(&client_key, &client.id).await?;
-            Arc::new(client)
+            let settings = client_settings.clone();
+            create_client(context, &pool, name.to_owned(), true, settings).await?
         }
     };
-    let client_secret = client.secret.clone().unwrap_or_default();
     Ok(PoolAccess {
-        pool_id: pool.id.clone(),
-        client_id: client.id.clone(),
-        client_secret,
+        client_id: client.id,
+        client_secret: client.secret.unwrap_or_default().into(),
         issuer: context.issuer(&pool.id),
+        pool_id: pool.id,
     })
 }
 
-/// Sets the password of each account to the one in the credentials file. A fingerprint in the
-/// settings records the current password, so that a restart without changes hashes nothing.
+/// Creates the accounts that are missing, and sets the password of those for which the credentials
+/// file has a new one.
 async fn ensure_accounts(
     context: &PoolContext,
     pool_id: &str,
-    accounts: &BTreeMap<String, String>,
+    credentials: &StoredCredentials,
 ) -> Result<(), ApiError> {
-    let pool = context.directory.pool(pool_id)?;
-    for (name, password) in accounts {
-        let key = format!("account_{name}");
-        let fingerprint = random::digest(&[pool_id, name, password]);
-        let existing = context.store.user(pool_id, name).await?;
-        let has_password = context.store.setting(&key).await?.as_ref() == Some(&fingerprint);
-        if existing.is_some() && has_password {
+    let pool = context.pool(pool_id)?;
+    for (name, password) in &credentials.accounts {
+        let existing = context.find_user(pool_id, name).ok();
+        if existing.is_some() && !credentials.new_accounts.contains(name) {
             continue;
         }
-        let is_new = existing.is_none();
         let mut user = existing.map_or_else(|| new_user(context, &pool, name), Ok)?;
-        user.password = Some(context.hasher.hash(&password.as_str().into()).await?);
-        user.status = UserStatus::Confirmed;
-        if is_new {
-            user.attributes
-                .0
-                .insert(SERVICE_ID_ATTRIBUTE.to_owned(), name.clone());
-            context.store.add_user(&user).await?;
-        } else {
-            context
-                .store
-                .set_password(&user, context.clock.now())
-                .await?;
-        }
-        context.store.set_setting(&key, &fingerprint).await?;
+        user.set_password(context.hasher.hash(&password.as_str().into()).await?);
+        let attribute = (SERVICE_ID_ATTRIBUTE.to_owned(), name.clone());
+        user.attributes.extend([attribute]);
+        context.store.users.put(&user.id(), user).await?;
     }
     Ok(())
 }
@@ -283,6 +251,7 @@ fn add_missing(credentials: &mut StoredCredentials, accounts: &[String]) -> Resu
             credentials
                 .accounts
                 .insert(name.clone(), format!("{}-aA1", random::token()?));
+            credentials.new_accounts.push(name.clone());
             changed = true;
         }
     }

@@ -1,15 +1,12 @@
 //! Dependencies of the operations.
 
-use std::sync::Arc;
-
 use postern_common::Clock;
 use url::Url;
 
 use crate::pool::code_delivery::CodeDelivery;
 use crate::pool::crypto::{PasswordHasher, SigningKeys};
-use crate::pool::directory::PoolDirectory;
-use crate::pool::error::ApiError;
-use crate::pool::model::{AppClient, User, UserPool};
+use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::model::{AppClient, User, UserPool, user_id};
 use crate::pool::operations::Lockouts;
 use crate::pool::store::PoolStore;
 
@@ -17,7 +14,6 @@ use crate::pool::store::PoolStore;
 pub(crate) struct PoolContext {
     pub(crate) clock: Clock,
     pub(crate) store: PoolStore,
-    pub(crate) directory: PoolDirectory,
     pub(crate) keys: SigningKeys,
     pub(crate) hasher: PasswordHasher,
     pub(crate) lockouts: Lockouts,
@@ -38,32 +34,95 @@ impl PoolContext {
         )
     }
 
-    /// Returns a client and its pool.
-    pub(crate) fn client(
+    pub(crate) fn pool(&self, id: &str) -> Result<UserPool, ApiError> {
+        let found = self.store.pools.get(id);
+        found.ok_or_else(|| pool_not_found(id))
+    }
+
+    pub(crate) async fn update_pool(
         &self,
-        client_id: &str,
-    ) -> Result<(Arc<AppClient>, Arc<UserPool>), ApiError> {
-        let client = self.directory.client(client_id)?;
-        let pool = self.directory.pool(&client.pool_id)?;
+        id: &str,
+        change: impl FnOnce(&mut UserPool) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        let update = self.store.pools.update(id, |stored| match stored {
+            Some(pool) => change(pool),
+            None => Err(pool_not_found(id)),
+        });
+        update.await
+    }
+
+    /// Returns a client and its pool.
+    pub(crate) fn client(&self, client_id: &str) -> Result<(AppClient, UserPool), ApiError> {
+        let client = self
+            .store
+            .clients
+            .get(client_id)
+            .ok_or_else(|| client_not_found(client_id))?;
+        let pool = self.pool(&client.pool_id)?;
         Ok((client, pool))
     }
 
-    /// Finds the user for a name entered at sign-in: a real username, or an address where the pool
-    /// permits it.
-    pub(crate) async fn find_entered_user(
+    /// Returns the client and its pool if the client belongs to the pool.
+    pub(crate) fn client_of(
         &self,
-        pool: &UserPool,
-        entered: &str,
-    ) -> Result<Option<User>, ApiError> {
-        let found = self.store.user(&pool.id, entered).await?;
-        Ok(found.filter(|user| pool.settings.email_usernames || user.username == entered))
+        pool_id: &str,
+        client_id: &str,
+    ) -> Result<(AppClient, UserPool), ApiError> {
+        let (client, pool) = self.client(client_id)?;
+        if pool.id == pool_id {
+            Ok((client, pool))
+        } else {
+            Err(client_not_found(client_id))
+        }
+    }
+
+    /// Finds a user by real username, or by `sub` or address where the pool permits these at
+    /// sign-in.
+    pub(crate) fn find_entered_user(&self, pool: &UserPool, entered: &str) -> Option<User> {
+        let found = self.find_user(&pool.id, entered).ok();
+        found.filter(|user| pool.settings.email_usernames || user.username == entered)
     }
 
     /// Finds a user for an administrator, by username, address, or `sub`.
-    pub(crate) async fn find_user(&self, pool_id: &str, name: &str) -> Result<User, ApiError> {
-        self.store
-            .user(pool_id, name)
-            .await?
+    pub(crate) fn find_user(&self, pool_id: &str, name: &str) -> Result<User, ApiError> {
+        let users = &self.store.users;
+        let alias = Some(name.to_lowercase());
+        let is_named =
+            |user: &User| user.pool_id == pool_id && (user.sub == name || user.alias == alias);
+        users
+            .get(&user_id(pool_id, name))
+            .or_else(|| users.find(is_named))
             .ok_or_else(ApiError::user_not_found)
     }
+
+    /// Changes the current state of a user. Returns the user after the change.
+    pub(crate) async fn update_user(
+        &self,
+        user: &User,
+        change: impl FnOnce(&mut User) -> Result<(), ApiError>,
+    ) -> Result<User, ApiError> {
+        let now = self.clock.now().0;
+        let id = user.id();
+        let update = self.store.users.update(&id, |stored| {
+            let user = stored.as_mut().ok_or_else(ApiError::user_not_found)?;
+            change(user)?;
+            user.updated_at = now;
+            Ok(user.clone())
+        });
+        update.await
+    }
+}
+
+fn pool_not_found(id: &str) -> ApiError {
+    ApiError::new(
+        ExceptionKind::ResourceNotFound,
+        format!("User pool {id} does not exist."),
+    )
+}
+
+fn client_not_found(id: &str) -> ApiError {
+    ApiError::new(
+        ExceptionKind::ResourceNotFound,
+        format!("User pool client {id} does not exist."),
+    )
 }

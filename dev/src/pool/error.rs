@@ -26,7 +26,6 @@ pub(crate) enum ExceptionKind {
     LimitExceeded,
     MissingAuthenticationToken,
     NotAuthorized,
-    PasswordResetRequired,
     RefreshTokenReuse,
     ResourceNotFound,
     Serialization,
@@ -56,7 +55,6 @@ impl ExceptionKind {
             Self::LimitExceeded => "LimitExceededException",
             Self::MissingAuthenticationToken => "MissingAuthenticationTokenException",
             Self::NotAuthorized => "NotAuthorizedException",
-            Self::PasswordResetRequired => "PasswordResetRequiredException",
             Self::RefreshTokenReuse => "RefreshTokenReuseException",
             Self::ResourceNotFound => "ResourceNotFoundException",
             Self::Serialization => "SerializationException",
@@ -85,7 +83,6 @@ impl ExceptionKind {
             | Self::LimitExceeded
             | Self::MissingAuthenticationToken
             | Self::NotAuthorized
-            | Self::PasswordResetRequired
             | Self::RefreshTokenReuse
             | Self::ResourceNotFound
             | Self::Serialization

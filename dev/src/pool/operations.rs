@@ -1,8 +1,7 @@
 //! The operations of the API, one function each.
 //!
-//! Input: an authenticated call with its body. Output: the response value or an [`ApiError`].
-//! Operations check parameters and permissions, and depend on `context`, `tokens`, and the layers
-//! below.
+//! Input: the context and a request. Output: the response value or an [`ApiError`]. Operations check
+//! parameters and permissions, and depend on `context`, `tokens`, and the layers below.
 
 mod account;
 mod admin_users;
@@ -23,29 +22,11 @@ pub(crate) use self::lockout::Lockouts;
 pub(crate) use self::sign_up::new_user;
 pub(crate) use self::user_pools::create_pool;
 
-use parking_lot::Mutex;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
-use crate::pool::model::{AppClient, User};
-
-/// A call of an operation.
-pub(crate) struct OperationCall<'a> {
-    pub(crate) context: &'a PoolContext,
-    pub(crate) body: &'a [u8],
-    pub(crate) subject: Mutex<AuditSubject>,
-}
-
-/// The ids of the pool, client, and user that a call concerns, for the audit log. Never user input.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AuditSubject {
-    pub(crate) pool_id: Option<String>,
-    pub(crate) client_id: Option<String>,
-    pub(crate) sub: Option<String>,
-}
 
 /// The authentication that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,75 +37,21 @@ pub(crate) enum OperationAccess {
     Administrator,
 }
 
-/// A request with a pool id only.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct PoolRequest {
-    user_pool_id: String,
-}
-
-/// A request with a pool id and a username only.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct UserRequest {
-    user_pool_id: String,
-    username: String,
-}
-
-// === impl OperationCall ===
-
-impl<'a> OperationCall<'a> {
-    pub(crate) fn new(context: &'a PoolContext, body: &'a [u8]) -> Self {
-        Self {
-            context,
-            body,
-            subject: Mutex::default(),
+/// Parses a request. Unknown members are ignored, as in AWS.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| {
+        let text = error.to_string();
+        match text
+            .strip_prefix("missing field `")
+            .and_then(|rest| rest.split('`').next())
+        {
+            Some(member) => ApiError::missing(&lower_first(member)),
+            None => ApiError::new(
+                ExceptionKind::Serialization,
+                "The request body cannot be read",
+            ),
         }
-    }
-
-    /// Parses the body. Unknown members are ignored, as in AWS.
-    fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        serde_json::from_slice(self.body).map_err(|error| {
-            let text = error.to_string();
-            match text
-                .strip_prefix("missing field `")
-                .and_then(|rest| rest.split('`').next())
-            {
-                Some(member) => ApiError::missing(&lower_first(member)),
-                None => ApiError::new(
-                    ExceptionKind::Serialization,
-                    "The request body cannot be read",
-                ),
-            }
-        })
-    }
-
-    fn record(&self, record: impl FnOnce(&mut AuditSubject)) {
-        record(&mut self.subject.lock());
-    }
-
-    fn record_client(&self, client: &AppClient) {
-        self.record(|subject| {
-            subject.pool_id = Some(client.pool_id.clone());
-            subject.client_id = Some(client.id.clone());
-        });
-    }
-
-    fn record_user(&self, user: &User) {
-        self.record(|subject| {
-            subject.pool_id = Some(user.pool_id.clone());
-            subject.sub = Some(user.sub.clone());
-        });
-    }
-
-    /// Finds the user that an administrator's request names.
-    async fn find_user(&self, pool_id: &str, username: &str) -> Result<User, ApiError> {
-        self.context.directory.pool(pool_id)?;
-        self.record(|subject| subject.pool_id = Some(pool_id.to_owned()));
-        let user = self.context.find_user(pool_id, username).await?;
-        self.record_user(&user);
-        Ok(user)
-    }
+    })
 }
 
 fn lower_first(name: &str) -> String {
@@ -153,10 +80,11 @@ macro_rules! operations {
         /// Runs an operation.
         pub(crate) async fn run(
             operation: &str,
-            call: &OperationCall<'_>,
+            context: &PoolContext,
+            body: &[u8],
         ) -> Result<Value, ApiError> {
             match operation {
-                $($($name => Box::pin($function(call, call.read()?)).await,)+)+
+                $($($name => Box::pin($function(context, parse(body)?)).await,)+)+
                 other => Err(unknown_operation(other)),
             }
         }
@@ -193,9 +121,7 @@ operations! {
         "CreateGroup" => groups::create,
         "CreateUserPool" => user_pools::create,
         "CreateUserPoolClient" => app_clients::create,
-        "DeleteUserPool" => user_pools::delete,
         "DescribeUserPoolClient" => app_clients::describe,
-        "ListUsers" => admin_users::list,
         "UpdateUserPool" => user_pools::update,
     }
 }

@@ -1,46 +1,83 @@
-//! Persistence in SQLite. All SQL of the crate is in this module; it depends on `model`.
+//! Persistence: all entities are held in memory, and written through as JSON to one table of SQLite.
 
-mod codes;
-mod groups;
-mod pools;
-mod schema;
-mod sessions;
-mod signing_keys;
-mod users;
+use std::collections::BTreeMap;
 
-pub(crate) use self::codes::{CodeCheck, CodeKey, CodeTimes};
-pub(crate) use self::groups::GroupRow;
-pub(crate) use self::sessions::{
-    ChallengeRow, RefreshSession, RotateToken, StartSession, TokenFamily,
-};
-pub(crate) use self::users::{Page, UserColumn, UserFilter};
-
+use parking_lot::RwLock;
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, Sqlite};
+use postern_common::database::{Database, Migrations, Sqlite};
 use postern_common::exit::Exit;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
 
-/// The store, with the schema of this version.
-#[derive(Clone, Debug)]
+use crate::pool::error::ApiError;
+use crate::pool::model::{AppClient, Challenge, Code, Session, User, UserPool};
+
+/// The migration. There is none for PostgreSQL, which [`PoolStore::open`] rejects.
+const MIGRATIONS: Migrations = Migrations {
+    owner: "postern_pool",
+    postgres: &[],
+    sqlite: &[(
+        1,
+        "CREATE TABLE pool_entity (
+            kind TEXT NOT NULL,
+            id TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (kind, id)
+        ) STRICT",
+    )],
+};
+
+/// The store.
 pub(crate) struct PoolStore {
+    pub(crate) pools: Table<UserPool>,
+    pub(crate) clients: Table<AppClient>,
+    pub(crate) users: Table<User>,
+    pub(crate) sessions: Table<Session>,
+    pub(crate) challenges: Table<Challenge>,
+    pub(crate) codes: Table<Code>,
     sqlite: Sqlite,
+}
+
+/// The entities of one kind, by id.
+pub(crate) struct Table<T> {
+    kind: &'static str,
+    sqlite: Sqlite,
+    entities: RwLock<BTreeMap<String, T>>,
+    /// Held by the one change in progress.
+    change: Mutex<()>,
 }
 
 // === impl PoolStore ===
 
 impl PoolStore {
-    /// Migrates and returns the store.
+    /// Opens the store, without what has expired at `now`.
     ///
     /// # Errors
     /// Exit status 64 if the database is not SQLite; 69 if it is unavailable.
-    pub(crate) async fn open(database: Database) -> Result<Self, Exit> {
+    pub(crate) async fn open(database: Database, now: Timestamp) -> Result<Self, Exit> {
         let Database::Sqlite(sqlite) = &database else {
             return Err(Exit::usage(
                 "identity pool: the database must begin with sqlite://",
             ));
         };
-        database.migrate(&schema::MIGRATIONS).await?;
+        database.migrate(&MIGRATIONS).await?;
+        let sqlite = sqlite.clone();
+        Self::load(sqlite, now).await.map_err(|error| {
+            Exit::unavailable(format!("identity pool: cannot start: {}", error.message()))
+        })
+    }
+
+    async fn load(sqlite: Sqlite, now: Timestamp) -> Result<Self, ApiError> {
         Ok(Self {
-            sqlite: sqlite.clone(),
+            pools: Table::load("pool", &sqlite, |_| true).await?,
+            clients: Table::load("client", &sqlite, |_| true).await?,
+            users: Table::load("user", &sqlite, |_| true).await?,
+            sessions: Table::load("session", &sqlite, |it: &Session| it.expires_at > now.0).await?,
+            challenges: Table::load("challenge", &sqlite, |it: &Challenge| it.expires_at > now.0)
+                .await?,
+            codes: Table::load("code", &sqlite, |it: &Code| it.expires_at > now.0).await?,
+            sqlite,
         })
     }
 
@@ -48,59 +85,98 @@ impl PoolStore {
     pub(crate) async fn close(&self) {
         Database::Sqlite(self.sqlite.clone()).close().await;
     }
-
-    /// Deletes expired rows. Returns their number.
-    pub(crate) async fn delete_expired(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
-        const EXPIRED: [&str; 4] = [
-            "DELETE FROM pool_family WHERE expires_at < $1",
-            // After a week, the reuse of a rotated token is no longer detected and the token is
-            // unknown.
-            "DELETE FROM pool_refresh_token WHERE rotated_at < $1 - 604800000",
-            "DELETE FROM pool_challenge WHERE expires_at < $1",
-            "DELETE FROM pool_code WHERE expires_at < $1 AND window_start < $1 - 3600000",
-        ];
-        let mut swept = 0;
-        for statement in EXPIRED {
-            let done = sqlx::query(statement)
-                .bind(now.0)
-                .execute(&self.sqlite.writer)
-                .await?;
-            swept += done.rows_affected();
-        }
-        Ok(swept)
-    }
-
-    /// Returns a setting that the server stores about itself.
-    pub(crate) async fn setting(&self, name: &str) -> Result<Option<String>, sqlx::Error> {
-        const SQL: &str = "SELECT value FROM pool_setting WHERE name = $1";
-        sqlx::query_scalar(SQL)
-            .bind(name)
-            .fetch_optional(&self.sqlite.readers)
-            .await
-    }
-
-    pub(crate) async fn set_setting(&self, name: &str, value: &str) -> Result<(), sqlx::Error> {
-        const SQL: &str = "INSERT INTO pool_setting (name, value) VALUES ($1, $2)
-            ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        sqlx::query(SQL)
-            .bind(name)
-            .bind(value)
-            .execute(&self.sqlite.writer)
-            .await
-            .map(drop)
-    }
 }
 
-#[cfg(test)]
-mod tests {
-    use postern_common::database::testing;
+// === impl Table ===
 
-    use super::*;
+impl<T: Clone + Serialize + DeserializeOwned> Table<T> {
+    /// Loads the entities, and deletes those that `is_kept` rejects.
+    async fn load(
+        kind: &'static str,
+        sqlite: &Sqlite,
+        is_kept: impl Fn(&T) -> bool,
+    ) -> Result<Self, ApiError> {
+        const SELECT: &str = "SELECT id, value FROM pool_entity WHERE kind = $1";
+        let table = Self {
+            kind,
+            sqlite: sqlite.clone(),
+            entities: RwLock::default(),
+            change: Mutex::default(),
+        };
+        let rows: Vec<(String, String)> = sqlx::query_as(SELECT)
+            .bind(kind)
+            .fetch_all(&sqlite.readers)
+            .await?;
+        for (id, value) in rows {
+            let entity: T =
+                serde_json::from_str(&value).map_err(|error| ApiError::internal(&error))?;
+            if is_kept(&entity) {
+                table.entities.write().insert(id, entity);
+            } else {
+                table.store(&id, None).await?;
+            }
+        }
+        Ok(table)
+    }
 
-    #[tokio::test]
-    async fn postgres_is_rejected() {
-        let test = testing::postgres().await;
-        let rejected = PoolStore::open(test.database.clone()).await;
-        assert_eq!(rejected.expect_err("rejected").status(), 64);
+    pub(crate) fn get(&self, id: &str) -> Option<T> {
+        self.entities.read().get(id).cloned()
+    }
+
+    /// Returns the first entity, by id, that matches.
+    pub(crate) fn find(&self, matches: impl Fn(&T) -> bool) -> Option<T> {
+        let entities = self.entities.read();
+        entities.values().find(|entity| matches(entity)).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<T> {
+        self.entities.read().values().cloned().collect()
+    }
+
+    /// Changes, creates or deletes an entity, unless `change` fails. Changes do not overlap.
+    pub(crate) async fn update<R>(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut Option<T>) -> Result<R, ApiError>,
+    ) -> Result<R, ApiError> {
+        let _changing = self.change.lock().await;
+        let mut entity = self.get(id);
+        let outcome = change(&mut entity)?;
+        self.store(id, entity.as_ref()).await?;
+        let mut entities = self.entities.write();
+        match entity {
+            Some(entity) => entities.insert(id.to_owned(), entity),
+            None => entities.remove(id),
+        };
+        Ok(outcome)
+    }
+
+    pub(crate) async fn put(&self, id: &str, entity: T) -> Result<(), ApiError> {
+        self.update(id, |stored| {
+            *stored = Some(entity);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Deletes and returns an entity.
+    pub(crate) async fn take(&self, id: &str) -> Result<Option<T>, ApiError> {
+        self.update(id, |stored| Ok(stored.take())).await
+    }
+
+    async fn store(&self, id: &str, entity: Option<&T>) -> Result<(), ApiError> {
+        const PUT: &str = "INSERT INTO pool_entity (kind, id, value) VALUES ($1, $2, $3)
+            ON CONFLICT (kind, id) DO UPDATE SET value = excluded.value";
+        const DELETE: &str = "DELETE FROM pool_entity WHERE kind = $1 AND id = $2";
+        let query = match entity {
+            Some(entity) => {
+                let value =
+                    serde_json::to_string(entity).map_err(|error| ApiError::internal(&error))?;
+                sqlx::query(PUT).bind(self.kind).bind(id).bind(value)
+            }
+            None => sqlx::query(DELETE).bind(self.kind).bind(id),
+        };
+        query.execute(&self.sqlite.writer).await?;
+        Ok(())
     }
 }

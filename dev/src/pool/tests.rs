@@ -1,8 +1,6 @@
 //! Tests of the server through the AWS SDK, over a loopback socket.
 
 mod administration;
-mod attributes;
-mod audit;
 mod codes;
 mod conformance;
 mod harness;

@@ -1,6 +1,5 @@
 //! Access and ID tokens with Cognito's claims.
 
-use jsonwebtoken::{Algorithm, Validation};
 use postern_common::clock::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -14,14 +13,11 @@ use crate::pool::model::{AppClient, User};
 const SCOPE: &str = "aws.cognito.signin.user.admin";
 
 /// The user and client that tokens are issued for.
-#[derive(Debug)]
 pub(crate) struct TokenSubject<'a> {
     pub(crate) client: &'a AppClient,
     pub(crate) user: &'a User,
-    /// Names of the user's groups, ordered by precedence, lowest number first.
-    pub(crate) groups: &'a [String],
-    /// Family of refresh tokens of this sign-in: the claim `origin_jti`.
-    pub(crate) family: &'a str,
+    /// Id of the sign-in: the claim `origin_jti`.
+    pub(crate) session: &'a str,
     /// Time of the password authentication, in Unix seconds.
     pub(crate) auth_time: i64,
 }
@@ -30,8 +26,8 @@ pub(crate) struct TokenSubject<'a> {
 #[derive(Debug, Deserialize)]
 pub(crate) struct AccessTokenClaims {
     pub(crate) client_id: String,
-    pub(crate) username: String,
-    pub(crate) origin_jti: String,
+    username: String,
+    origin_jti: String,
     iss: String,
     token_use: String,
     exp: i64,
@@ -47,8 +43,8 @@ pub(crate) fn issue_tokens(
     let settings = &subject.client.settings;
     let issuer = context.issuer(&subject.client.pool_id);
     let common = common_claims(subject, &issuer, now);
-    let access = key.sign(&access_claims(subject, common.clone(), now))?;
-    let id = key.sign(&id_claims(subject, common, now))?;
+    let access = key.sign(None, &access_claims(subject, common.clone(), now));
+    let id = key.sign(None, &id_claims(subject, common, now));
     Ok(json!({
         "AccessToken": access,
         "IdToken": id,
@@ -60,11 +56,11 @@ pub(crate) fn issue_tokens(
 fn common_claims(subject: &TokenSubject<'_>, issuer: &str, now: Timestamp) -> Map<String, Value> {
     let mut claims = Map::new();
     claims.insert("sub".into(), subject.user.sub.as_str().into());
-    if !subject.groups.is_empty() {
-        claims.insert("cognito:groups".into(), subject.groups.into());
+    if !subject.user.groups.is_empty() {
+        claims.insert("cognito:groups".into(), json!(subject.user.groups));
     }
     claims.insert("iss".into(), issuer.into());
-    claims.insert("origin_jti".into(), subject.family.into());
+    claims.insert("origin_jti".into(), subject.session.into());
     claims.insert("event_id".into(), Uuid::new_v4().to_string().into());
     claims.insert("auth_time".into(), subject.auth_time.into());
     claims.insert("iat".into(), now.unix_seconds().into());
@@ -124,34 +120,28 @@ fn expiry(now: Timestamp, lifetime_s: u64) -> Value {
 /// Verifies an access token that this server issued: signature, issuer, use, expiry, and that its
 /// sign-in was not revoked.
 ///
-/// Returns the claims and the id of the pool that signed the token.
-pub(crate) async fn verify(
+/// Returns the claims and the user.
+pub(crate) fn verify(
     context: &PoolContext,
     token: &str,
-) -> Result<(AccessTokenClaims, String), ApiError> {
+) -> Result<(AccessTokenClaims, User), ApiError> {
     let invalid = || ApiError::not_authorized("Invalid Access Token");
-    let kid = jsonwebtoken::decode_header(token)
-        .ok()
-        .and_then(|header| header.kid)
-        .ok_or_else(invalid)?;
-    let (pool_id, key) = context.keys.find(&kid).ok_or_else(invalid)?;
-    let mut validation = Validation::new(Algorithm::RS256);
-    // Expiry is checked below, against the server's clock.
-    validation.validate_exp = false;
-    validation.validate_aud = false;
-    validation.required_spec_claims.clear();
-    let claims =
-        jsonwebtoken::decode::<AccessTokenClaims>(token, &key.decoding_key()?, &validation)
-            .map_err(|_| invalid())?
-            .claims;
+    let (pool_id, claims) = context.keys.verify(token).ok_or_else(invalid)?;
+    let claims: AccessTokenClaims = serde_json::from_value(claims).map_err(|_| invalid())?;
     if claims.token_use != "access" || claims.iss != context.issuer(&pool_id) {
         return Err(invalid());
     }
     if claims.exp <= context.clock.now().unix_seconds() {
         return Err(ApiError::not_authorized("Access Token has expired"));
     }
-    if !context.store.is_family_active(&claims.origin_jti).await? {
+    let user = context.find_user(&pool_id, &claims.username)?;
+    let session = context.store.sessions.get(&claims.origin_jti);
+    if !session.is_some_and(|session| session.is_active(&user)) {
         return Err(ApiError::not_authorized("Access Token has been revoked"));
     }
-    Ok((claims, pool_id))
+    if user.is_enabled {
+        Ok((claims, user))
+    } else {
+        Err(ApiError::user_disabled())
+    }
 }

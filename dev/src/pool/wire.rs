@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
-use crate::pool::operations::{self, AuditSubject, OperationAccess, OperationCall};
+use crate::pool::operations::{self, OperationAccess};
 
 /// Content type of the protocol.
 const JSON_1_1: &str = "application/x-amz-json-1.1";
@@ -74,16 +74,13 @@ async fn handle_call(
         );
         return render(&Err(error), &request_id);
     };
-    let call = OperationCall::new(&state.context, &body);
     let target = headers
         .get("x-amz-target")
         .and_then(|value| value.to_str().ok());
     let operation = target
         .and_then(|target| target.strip_prefix(TARGET_PREFIX))
         .unwrap_or("none");
-    let outcome = dispatch(&state, operation, &headers, &call).await;
-    let subject = call.subject.into_inner();
-    audit(operation, &subject, &outcome, &request_id);
+    let outcome = dispatch(&state, operation, &headers, &body).await;
     render(&outcome, &request_id)
 }
 
@@ -91,7 +88,7 @@ async fn dispatch(
     state: &WireState,
     operation: &str,
     headers: &HeaderMap,
-    call: &OperationCall<'_>,
+    body: &[u8],
 ) -> Result<Value, ApiError> {
     let access =
         operations::access(operation).ok_or_else(|| operations::unknown_operation(operation))?;
@@ -107,49 +104,7 @@ async fn dispatch(
             format!("Content-Type must be {JSON_1_1}"),
         ));
     }
-    operations::run(operation, call).await
-}
-
-/// Returns the operation's name for the audit log. Unknown operations, which a client names, share
-/// one.
-fn operation_name(operation: &str) -> &str {
-    if operations::access(operation).is_some() {
-        operation
-    } else {
-        "unknown"
-    }
-}
-
-fn outcome_name(outcome: &Result<Value, ApiError>) -> &'static str {
-    outcome
-        .as_ref()
-        .err()
-        .map_or("ok", |error| error.kind().name())
-}
-
-/// Writes the audit event of a call: actor, operation, outcome, and ids. Never user input or
-/// secrets.
-fn audit(
-    operation: &str,
-    subject: &AuditSubject,
-    outcome: &Result<Value, ApiError>,
-    request_id: &RequestId,
-) {
-    let by = match operations::access(operation) {
-        Some(OperationAccess::Administrator) => "administrator",
-        Some(OperationAccess::Public) | None => "client",
-    };
-    tracing::info!(
-        target: "audit",
-        by,
-        operation = operation_name(operation),
-        outcome = outcome_name(outcome),
-        pool_id = subject.pool_id,
-        client_id = subject.client_id,
-        sub = subject.sub,
-        request_id = &*request_id.0,
-        "identity pool call"
-    );
+    operations::run(operation, &state.context, body).await
 }
 
 fn render(outcome: &Result<Value, ApiError>, request_id: &RequestId) -> Response {

@@ -11,7 +11,7 @@ use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY};
 use url::Url;
 
 use super::SocialProvider;
-use super::grants::{PersonGrant, random_token};
+use super::grants::PersonGrant;
 use super::persons::SocialPerson;
 use maud::{Markup, html};
 
@@ -211,7 +211,6 @@ fn handle_choice(
     };
     let authenticated_at = provider.clock.now();
     let grant = PersonGrant {
-        family: random_token(),
         person,
         scope: request.scope,
         authenticated_at,

@@ -26,8 +26,6 @@ const REFRESH_TOKEN_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 /// The authorization that a person gave to the client.
 #[derive(Clone, Debug)]
 pub(super) struct PersonGrant {
-    /// Id shared by all tokens of one sign-in.
-    pub(super) family: String,
     pub(super) person: SocialPerson,
     /// Granted scope, space-separated.
     pub(super) scope: String,
@@ -44,19 +42,6 @@ pub(super) struct PendingCode {
     pub(super) challenge: String,
     pub(super) nonce: Option<String>,
     pub(super) expires_at: Timestamp,
-    /// Whether the code was used. Used codes are kept until they expire, so that reuse is detected.
-    pub(super) used: bool,
-}
-
-/// The result of redeeming a code or refresh token.
-#[derive(Debug)]
-pub(super) enum RedeemResult<T> {
-    /// The value was valid, and is now used.
-    Valid(T),
-    /// Unknown or expired.
-    Unknown,
-    /// The value was used before: all tokens of its sign-in are revoked.
-    Reused,
 }
 
 /// The store of codes and refresh tokens.
@@ -94,7 +79,6 @@ impl GrantStore {
             challenge,
             nonce,
             expires_at,
-            used: false,
         };
         let mut codes = self.codes.lock();
         codes.retain(|_, pending| pending.expires_at > now);
@@ -109,30 +93,10 @@ impl GrantStore {
         code
     }
 
-    /// Redeems a code. If it was used before, revokes all tokens of its sign-in.
-    pub(super) async fn redeem_code(
-        &self,
-        code: &str,
-    ) -> Result<RedeemResult<PendingCode>, sqlx::Error> {
-        let found = {
-            let mut codes = self.codes.lock();
-            let pending = codes
-                .get_mut(code)
-                .filter(|pending| pending.expires_at > self.clock.now());
-            pending.map(|pending| {
-                let previous = pending.clone();
-                pending.used = true;
-                previous
-            })
-        };
-        match found {
-            None => Ok(RedeemResult::Unknown),
-            Some(pending) if pending.used => {
-                self.revoke(&pending.grant.family).await?;
-                Ok(RedeemResult::Reused)
-            }
-            Some(pending) => Ok(RedeemResult::Valid(pending)),
-        }
+    /// Redeems a code, which is valid once.
+    pub(super) fn redeem_code(&self, code: &str) -> Option<PendingCode> {
+        let pending = self.codes.lock().remove(code);
+        pending.filter(|pending| pending.expires_at > self.clock.now())
     }
 
     /// Issues a refresh token for a grant. It is durable on return.
@@ -146,11 +110,10 @@ impl GrantStore {
             .execute(&self.store.writer)
             .await?;
         sqlx::query(
-            "INSERT INTO social_refresh_token (token_hash, family, person, scope, authenticated_at, created_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            "INSERT INTO social_refresh_token (token_hash, person, scope, authenticated_at, created_at)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
         )
         .bind(hash(&token))
-        .bind(&grant.family)
         .bind(serde_json::to_string(&grant.person).unwrap_or_default())
         .bind(&grant.scope)
         .bind(grant.authenticated_at.0)
@@ -160,55 +123,33 @@ impl GrantStore {
         Ok(token)
     }
 
-    /// Redeems a refresh token and returns its grant, for which the caller issues the next token.
-    /// If the token was used before, revokes all tokens of its sign-in.
+    /// Redeems a refresh token, which is valid once, and returns its grant, for which the caller
+    /// issues the next token.
     pub(super) async fn redeem_refresh_token(
         &self,
         token: &str,
-    ) -> Result<RedeemResult<PersonGrant>, sqlx::Error> {
+    ) -> Result<Option<PersonGrant>, sqlx::Error> {
         let oldest = self.clock.now().0
             - i64::try_from(REFRESH_TOKEN_LIFETIME.as_millis()).unwrap_or(i64::MAX);
-        let mut transaction = self.store.begin().await?;
         let row = sqlx::query(
-            "SELECT family, person, scope, authenticated_at, used FROM social_refresh_token
-             WHERE token_hash = ?1 AND created_at >= ?2",
+            "DELETE FROM social_refresh_token WHERE token_hash = ?1 AND created_at >= ?2
+             RETURNING person, scope, authenticated_at",
         )
         .bind(hash(token))
         .bind(oldest)
-        .fetch_optional(&mut *transaction)
+        .fetch_optional(&self.store.writer)
         .await?;
         let Some(row) = row else {
-            return Ok(RedeemResult::Unknown);
+            return Ok(None);
         };
-        let family: String = row.try_get("family")?;
-        if row.try_get::<i64, _>("used")? != 0 {
-            transaction.rollback().await?;
-            self.revoke(&family).await?;
-            return Ok(RedeemResult::Reused);
-        }
-        sqlx::query("UPDATE social_refresh_token SET used = 1 WHERE token_hash = ?1")
-            .bind(hash(token))
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
         let Ok(person) = serde_json::from_str(&row.try_get::<String, _>("person")?) else {
-            return Ok(RedeemResult::Unknown);
+            return Ok(None);
         };
-        let authenticated_at = Timestamp(row.try_get("authenticated_at")?);
-        Ok(RedeemResult::Valid(PersonGrant {
-            family,
+        Ok(Some(PersonGrant {
             person,
             scope: row.try_get("scope")?,
-            authenticated_at,
+            authenticated_at: Timestamp(row.try_get("authenticated_at")?),
         }))
-    }
-
-    async fn revoke(&self, family: &str) -> Result<(), sqlx::Error> {
-        sqlx::query("DELETE FROM social_refresh_token WHERE family = ?1")
-            .bind(family)
-            .execute(&self.store.writer)
-            .await
-            .map(drop)
     }
 }
 

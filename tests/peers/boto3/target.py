@@ -75,9 +75,6 @@ class Target:
         self.client = self.make_client()
         self.client_id = self.client.id
 
-    def close(self):
-        self.admin.delete_user_pool(UserPoolId=self.pool_id)
-
     def make_client(self, **settings):
         settings.setdefault("ExplicitAuthFlows", ["ALLOW_USER_PASSWORD_AUTH", "ALLOW_REFRESH_TOKEN_AUTH"])
         settings.setdefault("PreventUserExistenceErrors", "ENABLED")

@@ -1,8 +1,5 @@
 //! App clients.
 
-use std::time::Duration;
-
-use postern_common::Secret;
 use postern_common::identity::secret_hash;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
@@ -11,15 +8,13 @@ use super::STANDARD_ATTRIBUTES;
 use crate::pool::error::ApiError;
 
 /// An app client: an application that requests tokens from a pool.
-#[derive(Clone, Debug)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct AppClient {
     pub(crate) id: String,
     pub(crate) pool_id: String,
     pub(crate) name: String,
-    pub(crate) secret: Option<Secret>,
+    pub(crate) secret: Option<String>,
     pub(crate) settings: ClientSettings,
-    pub(crate) created_at: i64,
-    pub(crate) updated_at: i64,
 }
 
 /// The settings of an app client.
@@ -46,8 +41,6 @@ pub struct ClientSettings {
     pub prevent_user_existence_errors: bool,
     /// Whether RevokeToken is permitted (`EnableTokenRevocation`). Default true.
     pub token_revocation: bool,
-    /// Lifetime of a challenge in minutes (`AuthSessionValidity`). Default 3.
-    pub auth_session_minutes: u64,
 }
 
 /// Attributes that record the verification of another one: readable by clients, writable by
@@ -68,7 +61,6 @@ impl Default for ClientSettings {
             rotation_grace_s: None,
             prevent_user_existence_errors: true,
             token_revocation: true,
-            auth_session_minutes: 3,
         }
     }
 }
@@ -98,10 +90,6 @@ impl AppClient {
                 Some(named) => named.iter().any(|name| name == attribute),
                 None => STANDARD_ATTRIBUTES.contains(&attribute),
             }
-    }
-
-    pub(crate) fn refresh_lifetime(&self) -> Duration {
-        Duration::from_secs(self.settings.refresh_token_s)
     }
 
     /// Fails if the flow is not enabled for the client.
@@ -134,7 +122,7 @@ impl AppClient {
                 self.id
             ))),
             (Some(secret), Some(sent)) => {
-                let expected = secret_hash(username, &self.id, secret.expose());
+                let expected = secret_hash(username, &self.id, secret);
                 if bool::from(expected.as_bytes().ct_eq(sent.as_bytes())) {
                     return Ok(());
                 }
@@ -150,7 +138,7 @@ impl AppClient {
     pub(crate) fn check_secret(&self, sent: Option<&str>) -> Result<(), ApiError> {
         let matches = match (&self.secret, sent) {
             (None, None) => true,
-            (Some(secret), Some(sent)) => secret.expose().as_bytes().ct_eq(sent.as_bytes()).into(),
+            (Some(secret), Some(sent)) => secret.as_bytes().ct_eq(sent.as_bytes()).into(),
             (None, Some(_)) | (Some(_), None) => false,
         };
         if matches {
@@ -172,10 +160,8 @@ mod tests {
             id: "c".into(),
             pool_id: "p".into(),
             name: "n".into(),
-            secret: secret.map(Secret::from),
+            secret: secret.map(str::to_owned),
             settings,
-            created_at: 0,
-            updated_at: 0,
         }
     }
 

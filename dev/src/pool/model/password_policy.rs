@@ -1,7 +1,6 @@
 //! Password requirements of a pool.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::pool::error::{ApiError, ExceptionKind};
 
@@ -75,18 +74,6 @@ impl PasswordPolicy {
                 format!("Password did not conform with policy: {rule}"),
             )),
         }
-    }
-
-    /// Returns the `PasswordPolicyType` of DescribeUserPool.
-    pub(crate) fn to_json(self) -> Value {
-        json!({
-            "MinimumLength": self.minimum_length,
-            "RequireUppercase": self.require_uppercase,
-            "RequireLowercase": self.require_lowercase,
-            "RequireNumbers": self.require_numbers,
-            "RequireSymbols": self.require_symbols,
-            "TemporaryPasswordValidityDays": self.temporary_days,
-        })
     }
 }
 

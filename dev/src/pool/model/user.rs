@@ -1,15 +1,12 @@
 //! Users and their representation in the API.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use postern_common::from_row;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::JsonColumn;
-
-/// A user, as stored.
-#[derive(Clone, Debug)]
+/// A user.
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct User {
     pub(crate) pool_id: String,
     /// Real username. In a pool whose users sign in with their e-mail address, it equals `sub`.
@@ -18,40 +15,25 @@ pub(crate) struct User {
     /// E-mail address in lower case, if the pool's users sign in with it.
     pub(crate) alias: Option<String>,
     pub(crate) status: UserStatus,
-    pub(crate) enabled: i64,
-    pub(crate) attributes: JsonColumn<BTreeMap<String, String>>,
+    pub(crate) is_enabled: bool,
+    pub(crate) attributes: BTreeMap<String, String>,
+    pub(crate) groups: BTreeSet<String>,
     /// Argon2id PHC string; `None` for a user who never had a password.
     pub(crate) password: Option<String>,
-    /// Number of password changes; rehashing the same password does not count.
-    pub(crate) password_version: i64,
     /// Expiry of a password set by an administrator, in Unix milliseconds; `None` once the user has
     /// chosen one.
     pub(crate) temporary_until: Option<i64>,
+    /// Number of times that all sign-ins of the user were revoked.
+    pub(crate) sign_outs: u64,
     pub(crate) created_at: i64,
     pub(crate) updated_at: i64,
 }
 
-from_row!(User {
-    pool_id: String,
-    username: String,
-    sub: String,
-    alias: Option<String>,
-    status: UserStatus as String,
-    enabled: i64,
-    attributes: JsonColumn<BTreeMap<String, String>> as String,
-    password: Option<String>,
-    password_version: i64,
-    temporary_until: Option<i64>,
-    created_at: i64,
-    updated_at: i64,
-});
-
 /// The status of a user's registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum UserStatus {
     Unconfirmed,
     Confirmed,
-    ResetRequired,
     ForceChangePassword,
 }
 
@@ -71,25 +53,8 @@ impl UserStatus {
         match self {
             Self::Unconfirmed => "UNCONFIRMED",
             Self::Confirmed => "CONFIRMED",
-            Self::ResetRequired => "RESET_REQUIRED",
             Self::ForceChangePassword => "FORCE_CHANGE_PASSWORD",
         }
-    }
-}
-
-impl TryFrom<String> for UserStatus {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        let all = [
-            Self::Unconfirmed,
-            Self::Confirmed,
-            Self::ResetRequired,
-            Self::ForceChangePassword,
-        ];
-        all.into_iter()
-            .find(|status| status.name() == name)
-            .ok_or_else(|| format!("user status `{name}`"))
     }
 }
 
@@ -106,8 +71,22 @@ impl User {
             .is_some_and(|flag| flag == "true")
     }
 
-    pub(crate) fn is_enabled(&self) -> bool {
-        self.enabled != 0
+    /// Returns the id in the store.
+    pub(crate) fn id(&self) -> String {
+        user_id(&self.pool_id, &self.username)
+    }
+
+    /// Sets the user's own password.
+    pub(crate) fn set_password(&mut self, hash: String) {
+        self.password = Some(hash);
+        self.status = UserStatus::Confirmed;
+        self.temporary_until = None;
+    }
+
+    /// Records that the e-mail address was verified.
+    pub(crate) fn verify_email(&mut self) {
+        let verified = ("email_verified".to_owned(), "true".to_owned());
+        self.attributes.extend([verified]);
     }
 
     /// Returns `sub` and the attributes that `readable` accepts, as `[{"Name", "Value"}]`.
@@ -122,17 +101,22 @@ impl User {
             .collect()
     }
 
-    /// Returns the `UserType` of the API: the response of AdminCreateUser and ListUsers.
+    /// Returns the `UserType` of the API: the response of AdminCreateUser.
     pub(crate) fn to_user_type(&self) -> Value {
         json!({
             "Username": self.username,
             "Attributes": self.attribute_list(|_| true),
             "UserCreateDate": seconds(self.created_at),
             "UserLastModifiedDate": seconds(self.updated_at),
-            "Enabled": self.is_enabled(),
+            "Enabled": self.is_enabled,
             "UserStatus": self.status.name(),
         })
     }
+}
+
+/// Returns the id of a user in the store.
+pub(crate) fn user_id(pool_id: &str, username: &str) -> String {
+    format!("{pool_id}/{username}")
 }
 
 /// Converts Unix milliseconds to the timestamp format of the JSON 1.1 protocol: seconds with a

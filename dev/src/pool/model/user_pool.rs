@@ -1,18 +1,22 @@
 //! User pools.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::PasswordPolicy;
 
 /// A user pool.
-#[derive(Clone, Debug)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct UserPool {
     /// `{region}_{nine letters and digits}`.
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) settings: PoolSettings,
-    pub(crate) created_at: i64,
-    pub(crate) updated_at: i64,
+    /// Names of the groups.
+    pub(crate) groups: BTreeSet<String>,
+    /// Signing key: PKCS #8 in base64.
+    pub(crate) signing_key: String,
 }
 
 /// The settings of a user pool.

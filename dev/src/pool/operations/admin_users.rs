@@ -6,12 +6,20 @@ use postern_common::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{OperationCall, UserRequest, attributes, empty_response, sign_up};
+use super::{attributes, empty_response, sign_up};
 use crate::pool::code_delivery::{CodeMail, CodePurpose};
+use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::error::ApiError;
 use crate::pool::model::{User, UserAttribute, UserPool, UserStatus, seconds};
-use crate::pool::store::{Page, UserColumn, UserFilter};
+
+/// A request with a pool id and a username only.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct UserRequest {
+    user_pool_id: String,
+    username: String,
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -34,30 +42,18 @@ pub(super) struct SetPasswordRequest {
     permanent: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct ListUsersRequest {
-    user_pool_id: String,
-    limit: Option<i64>,
-    pagination_token: Option<String>,
-    filter: Option<String>,
-    attributes_to_get: Option<Vec<String>>,
-}
-
-/// Maximum number of users per page (Cognito's quota).
-const MAX_PAGE_SIZE: i64 = 60;
-
+/// AdminCreateUser. An invitation cannot be sent again (`RESEND`).
 pub(super) async fn create(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: CreateUserRequest,
 ) -> Result<Value, ApiError> {
-    let context = call.context;
-    let pool = context.directory.pool(&request.user_pool_id)?;
-    if request.message_action.as_deref() == Some("RESEND") {
-        return resend_invitation(call, &pool, &request).await;
-    }
+    let pool = context.pool(&request.user_pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
-    let sends_invitation = request.message_action.as_deref() != Some("SUPPRESS");
+    let sends_invitation = match request.message_action.as_deref() {
+        None => true,
+        Some("SUPPRESS") => false,
+        Some(other) => return Err(ApiError::invalid(format!("{other} is not supported"))),
+    };
     let password = match request.temporary_password {
         Some(password) => {
             pool.settings.password_policy.check(&password)?;
@@ -71,55 +67,21 @@ pub(super) async fn create(
     let attributes_to_apply =
         sign_up::with_email_attribute(&pool, &request.username, request.user_attributes);
     attributes::apply(&pool, &mut user, &attributes_to_apply);
-    sign_up::ensure_name_is_free(context, &pool, &request.username).await?;
+    sign_up::ensure_name_is_free(context, &pool.id, &request.username)?;
     user.status = UserStatus::ForceChangePassword;
     if let Some(password) = &password {
-        set_temporary_password(call, &pool, &mut user, password).await?;
+        let hash = context.hasher.hash(password).await?;
+        set_temporary_password(context, &pool, &mut user, hash);
     }
-    sign_up::insert_user(context, &user).await?;
-    call.record_user(&user);
-    if let Some(password) = password.filter(|_| sends_invitation) {
-        send_invitation(call, &user, password)?;
+    sign_up::add_user(context, &request.username, &user).await?;
+    if let (Some(code), true, Some(email)) = (password, sends_invitation, user.email()) {
+        context.delivery.deliver(CodeMail {
+            to: email.to_owned(),
+            purpose: CodePurpose::Invitation,
+            code,
+        })?;
     }
     Ok(json!({"User": user.to_user_type()}))
-}
-
-async fn resend_invitation(
-    call: &OperationCall<'_>,
-    pool: &UserPool,
-    request: &CreateUserRequest,
-) -> Result<Value, ApiError> {
-    let mut user = call.find_user(&pool.id, &request.username).await?;
-    if user.status != UserStatus::ForceChangePassword {
-        return Err(ApiError::new(
-            ExceptionKind::NotAuthorized,
-            "Resend not possible. User is already confirmed.",
-        ));
-    }
-    let password = temporary_password(pool)?;
-    set_temporary_password(call, pool, &mut user, &password).await?;
-    call.context
-        .store
-        .set_password(&user, call.context.clock.now())
-        .await?;
-    send_invitation(call, &user, password)?;
-    Ok(json!({"User": user.to_user_type()}))
-}
-
-fn send_invitation(
-    call: &OperationCall<'_>,
-    user: &User,
-    password: Secret,
-) -> Result<(), ApiError> {
-    let Some(email) = user.email() else {
-        return Ok(());
-    };
-    let mail = CodeMail {
-        to: email.to_owned(),
-        purpose: CodePurpose::Invitation,
-        code: password,
-    };
-    call.context.delivery.deliver(mail)
 }
 
 /// Generates a random password that satisfies any policy up to its length.
@@ -131,222 +93,117 @@ fn temporary_password(pool: &UserPool) -> Result<Secret, ApiError> {
     )))
 }
 
-async fn set_temporary_password(
-    call: &OperationCall<'_>,
-    pool: &UserPool,
-    user: &mut User,
-    password: &Secret,
-) -> Result<(), ApiError> {
-    let days = pool.settings.password_policy.temporary_days;
-    user.password = Some(call.context.hasher.hash(password).await?);
+fn set_temporary_password(context: &PoolContext, pool: &UserPool, user: &mut User, hash: String) {
+    let lifetime = Duration::from_secs(pool.settings.password_policy.temporary_days * 86_400);
+    user.password = Some(hash);
     user.status = UserStatus::ForceChangePassword;
-    user.temporary_until = Some(
-        call.context
-            .clock
-            .now()
-            .plus(Duration::from_secs(days * 86_400))
-            .0,
-    );
-    Ok(())
+    user.temporary_until = Some(context.clock.now().plus(lifetime).0);
 }
 
-pub(super) async fn get(call: &OperationCall<'_>, request: UserRequest) -> Result<Value, ApiError> {
-    let user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
+pub(super) async fn get(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
+    let user = context.find_user(&request.user_pool_id, &request.username)?;
     Ok(json!({
         "Username": user.username,
         "UserAttributes": user.attribute_list(|_| true),
         "UserCreateDate": seconds(user.created_at),
         "UserLastModifiedDate": seconds(user.updated_at),
-        "Enabled": user.is_enabled(),
+        "Enabled": user.is_enabled,
         "UserStatus": user.status.name(),
     }))
 }
 
-pub(super) async fn delete(
-    call: &OperationCall<'_>,
+pub(super) async fn delete(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
+    let user = context.find_user(&request.user_pool_id, &request.username)?;
+    context.store.users.take(&user.id()).await?;
+    Ok(empty_response())
+}
+
+/// Finds a user and changes it.
+async fn change(
+    context: &PoolContext,
     request: UserRequest,
+    change: impl FnOnce(&mut User) -> Result<(), ApiError>,
 ) -> Result<Value, ApiError> {
-    let user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    call.context.store.delete_user(&user).await?;
+    let user = context.find_user(&request.user_pool_id, &request.username)?;
+    context.update_user(&user, change).await?;
     Ok(empty_response())
 }
 
 pub(super) async fn confirm_sign_up(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: UserRequest,
 ) -> Result<Value, ApiError> {
-    let mut user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    if user.status != UserStatus::Unconfirmed {
-        return Err(ApiError::not_authorized(format!(
-            "User cannot be confirmed. Current status is {}",
-            user.status.name()
-        )));
-    }
-    user.status = UserStatus::Confirmed;
-    call.context
-        .store
-        .set_password(&user, call.context.clock.now())
-        .await?;
-    Ok(empty_response())
+    let confirm = |user: &mut User| {
+        sign_up::ensure_unconfirmed(user)?;
+        user.status = UserStatus::Confirmed;
+        Ok(())
+    };
+    change(context, request, confirm).await
 }
 
 pub(super) async fn set_password(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: SetPasswordRequest,
 ) -> Result<Value, ApiError> {
-    let mut user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    let pool = call.context.directory.pool(&user.pool_id)?;
-    pool.settings.password_policy.check(&request.password)?;
-    let password = Secret::new(request.password);
-    if request.permanent {
-        user.password = Some(call.context.hasher.hash(&password).await?);
-        user.status = UserStatus::Confirmed;
-        user.temporary_until = None;
-    } else {
-        set_temporary_password(call, &pool, &mut user, &password).await?;
-    }
-    call.context
-        .store
-        .set_password(&user, call.context.clock.now())
-        .await?;
-    Ok(empty_response())
+    let SetPasswordRequest {
+        user_pool_id,
+        username,
+        password,
+        permanent,
+    } = request;
+    let pool = context.pool(&user_pool_id)?;
+    pool.settings.password_policy.check(&password)?;
+    let hash = context.hasher.hash(&Secret::new(password)).await?;
+    let set = |user: &mut User| {
+        if permanent {
+            user.set_password(hash);
+        } else {
+            set_temporary_password(context, &pool, user, hash);
+        }
+        Ok(())
+    };
+    let user = UserRequest {
+        user_pool_id,
+        username,
+    };
+    change(context, user, set).await
 }
 
-pub(super) async fn enable(
-    call: &OperationCall<'_>,
-    request: UserRequest,
-) -> Result<Value, ApiError> {
-    set_enabled(call, &request, true).await
+pub(super) async fn enable(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
+    let enable = |user: &mut User| {
+        user.is_enabled = true;
+        Ok(())
+    };
+    change(context, request, enable).await
 }
 
+/// AdminDisableUser. Revokes all sign-ins of the user.
 pub(super) async fn disable(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: UserRequest,
 ) -> Result<Value, ApiError> {
-    set_enabled(call, &request, false).await
-}
-
-async fn set_enabled(
-    call: &OperationCall<'_>,
-    request: &UserRequest,
-    enabled: bool,
-) -> Result<Value, ApiError> {
-    let user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    call.context
-        .store
-        .set_enabled(&user, enabled, call.context.clock.now())
-        .await?;
-    Ok(empty_response())
+    let disable = |user: &mut User| {
+        user.is_enabled = false;
+        user.sign_outs += 1;
+        Ok(())
+    };
+    change(context, request, disable).await
 }
 
 pub(super) async fn sign_out(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: UserRequest,
 ) -> Result<Value, ApiError> {
-    let user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    call.context
-        .store
-        .revoke_user(&user.pool_id, &user.username, call.context.clock.now())
-        .await?;
+    let user = context.find_user(&request.user_pool_id, &request.username)?;
+    revoke_sign_ins(context, &user).await?;
     Ok(empty_response())
 }
 
-pub(super) async fn list(
-    call: &OperationCall<'_>,
-    request: ListUsersRequest,
-) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    let limit = request.limit.unwrap_or(MAX_PAGE_SIZE);
-    if !(0..=MAX_PAGE_SIZE).contains(&limit) {
-        return Err(ApiError::invalid(format!(
-            "Limit must be 0 to {MAX_PAGE_SIZE}"
-        )));
-    }
-    let limit = if limit == 0 { MAX_PAGE_SIZE } else { limit };
-    let filter = request.filter.as_deref().map_or(Ok(None), parse_filter)?;
-    let after = request.pagination_token.as_deref().unwrap_or("");
-    let mut found = call
-        .context
-        .store
-        .users(
-            &pool.id,
-            filter.as_ref(),
-            Page {
-                after,
-                limit: limit + 1,
-            },
-        )
-        .await?;
-    let more = i64::try_from(found.len()).is_ok_and(|count| count > limit);
-    found.truncate(usize::try_from(limit).unwrap_or(0));
-    let shown = |name: &str| {
-        request
-            .attributes_to_get
-            .as_ref()
-            .is_none_or(|wanted| wanted.iter().any(|want| want == name))
+/// Revokes all sign-ins of the user.
+pub(super) async fn revoke_sign_ins(context: &PoolContext, user: &User) -> Result<(), ApiError> {
+    let revoke = |user: &mut User| {
+        user.sign_outs += 1;
+        Ok(())
     };
-    let users: Vec<Value> = found
-        .iter()
-        .map(|user| {
-            let mut value = user.to_user_type();
-            value["Attributes"] = user.attribute_list(shown).into();
-            value
-        })
-        .collect();
-    let mut response = json!({"Users": users});
-    if let Some(last) = found.last().filter(|_| more) {
-        response["PaginationToken"] = last.username.as_str().into();
-    }
-    Ok(response)
-}
-
-/// Parses a filter, `name = "value"` or `name ^= "prefix"`, on an indexed attribute.
-fn parse_filter(text: &str) -> Result<Option<UserFilter>, ApiError> {
-    if text.trim().is_empty() {
-        return Ok(None);
-    }
-    let parsed = text.split_once('=').and_then(|(name, value)| {
-        let value = value
-            .trim()
-            .strip_prefix('"')?
-            .strip_suffix('"')?
-            .replace("\\\"", "\"");
-        let (name, is_prefix) = name
-            .strip_suffix('^')
-            .map_or((name, false), |name| (name, true));
-        let column = match name.trim().trim_matches('"') {
-            "username" => UserColumn::Username,
-            "sub" => UserColumn::Sub,
-            "email" => UserColumn::Email,
-            "cognito:user_status" => UserColumn::UserStatus,
-            _ => return None,
-        };
-        let value = if matches!(column, UserColumn::Email) {
-            value.to_lowercase()
-        } else {
-            value
-        };
-        Some(UserFilter {
-            column,
-            is_prefix,
-            value,
-        })
-    });
-    parsed.map(Some).ok_or_else(|| {
-        ApiError::invalid(
-            "Filter must be username, sub, email or cognito:user_status, = or ^=, \"value\"",
-        )
-    })
+    context.update_user(user, revoke).await.map(drop)
 }

@@ -1,14 +1,12 @@
 //! Operations on app clients.
 
-use postern_common::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::OperationCall;
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
-use crate::pool::model::{AppClient, ClientSettings, UserPool, seconds};
+use crate::pool::model::{AppClient, ClientSettings, UserPool};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -42,7 +40,6 @@ struct SettingsRequest {
     refresh_token_rotation: Option<RotationConfig>,
     prevent_user_existence_errors: Option<String>,
     enable_token_revocation: Option<bool>,
-    auth_session_validity: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -85,20 +82,13 @@ const AUTH_FLOWS: [&str; 6] = [
 ];
 
 pub(super) async fn create(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: CreateClientRequest,
 ) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
+    let pool = context.pool(&request.user_pool_id)?;
     let settings = parse_settings(&pool, request.settings)?;
-    let client = create_client(
-        call.context,
-        &pool,
-        request.client_name,
-        request.generate_secret,
-        settings,
-    )
-    .await?;
-    call.record_client(&client);
+    let (name, with_secret) = (request.client_name, request.generate_secret);
+    let client = create_client(context, &pool, name, with_secret, settings).await?;
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
 }
 
@@ -110,11 +100,9 @@ pub(crate) async fn create_client(
     with_secret: bool,
     settings: ClientSettings,
 ) -> Result<AppClient, ApiError> {
-    let now = context.clock.now().0;
-    let secret = if with_secret {
-        Some(Secret::new(random::lower_alphanumeric(52)?))
-    } else {
-        None
+    let secret = match with_secret {
+        true => Some(random::lower_alphanumeric(52)?),
+        false => None,
     };
     let client = AppClient {
         id: random::lower_alphanumeric(26)?,
@@ -122,25 +110,17 @@ pub(crate) async fn create_client(
         name,
         secret,
         settings,
-        created_at: now,
-        updated_at: now,
     };
-    context
-        .directory
-        .put_client(&context.store, client.clone())
-        .await?;
+    let clients = &context.store.clients;
+    clients.put(&client.id, client.clone()).await?;
     Ok(client)
 }
 
 pub(super) async fn describe(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: ClientRequest,
 ) -> Result<Value, ApiError> {
-    let client = call
-        .context
-        .directory
-        .client_of(&request.user_pool_id, &request.client_id)?;
-    call.record_client(&client);
+    let (client, _) = context.client_of(&request.user_pool_id, &request.client_id)?;
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
 }
 
@@ -204,7 +184,6 @@ fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSet
         prevent_user_existence_errors: request.prevent_user_existence_errors.as_deref()
             == Some("ENABLED"),
         token_revocation: request.enable_token_revocation.unwrap_or(true),
-        auth_session_minutes: request.auth_session_validity.unwrap_or(3).clamp(3, 15),
     })
 }
 
@@ -263,8 +242,6 @@ fn to_client_type(client: &AppClient) -> Value {
         "UserPoolId": client.pool_id,
         "ClientName": client.name,
         "ClientId": client.id,
-        "CreationDate": seconds(client.created_at),
-        "LastModifiedDate": seconds(client.updated_at),
         "ExplicitAuthFlows": settings.flows,
         "AccessTokenValidity": settings.access_token_s,
         "IdTokenValidity": settings.id_token_s,
@@ -274,8 +251,6 @@ fn to_client_type(client: &AppClient) -> Value {
         "PreventUserExistenceErrors":
             if settings.prevent_user_existence_errors { "ENABLED" } else { "LEGACY" },
         "EnableTokenRevocation": settings.token_revocation,
-        "AuthSessionValidity": settings.auth_session_minutes,
-        "AllowedOAuthFlowsUserPoolClient": false,
         "RefreshTokenRotation": {
             "Feature": enabled(settings.rotation_grace_s.is_some()),
             "RetryGracePeriodSeconds": settings.rotation_grace_s.unwrap_or(0),
@@ -291,7 +266,7 @@ fn to_client_type(client: &AppClient) -> Value {
         }
     }
     if let Some(secret) = &client.secret {
-        described["ClientSecret"] = secret.expose().into();
+        described["ClientSecret"] = secret.as_str().into();
     }
     described
 }

@@ -65,7 +65,7 @@ pub(super) fn apply(pool: &UserPool, user: &mut User, attributes: &[UserAttribut
     let said = |name: &str| attributes.iter().any(|attribute| attribute.name == name);
     for UserAttribute { name, value } in attributes {
         let changed = user.attributes.get(name) != Some(value);
-        user.attributes.0.insert(name.clone(), value.clone());
+        user.attributes.insert(name.clone(), value.clone());
         let verified = match name.as_str() {
             "email" => "email_verified",
             "phone_number" => "phone_number_verified",
@@ -73,7 +73,6 @@ pub(super) fn apply(pool: &UserPool, user: &mut User, attributes: &[UserAttribut
         };
         if changed && !said(verified) {
             user.attributes
-                .0
                 .insert(verified.to_owned(), "false".to_owned());
         }
     }

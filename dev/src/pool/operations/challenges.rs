@@ -7,12 +7,16 @@ use postern_common::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{OperationCall, attributes, sign_in};
+use super::{attributes, sign_in};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
-use crate::pool::model::{AppClient, User, UserAttribute, UserPool, UserStatus, to_json_text};
-use crate::pool::store::ChallengeRow;
+use crate::pool::model::{
+    AppClient, Challenge, User, UserAttribute, UserPool, UserStatus, user_id,
+};
+
+/// Lifetime of a challenge: Cognito's default for `AuthSessionValidity`.
+const SESSION_LIFETIME: Duration = Duration::from_secs(180);
 
 const NEW_PASSWORD_CHALLENGE: &str = "NEW_PASSWORD_REQUIRED";
 
@@ -41,15 +45,14 @@ pub(super) async fn require_new_password(
     user: &User,
 ) -> Result<Value, ApiError> {
     let session = random::token()?;
-    let wait = Duration::from_secs(client.settings.auth_session_minutes * 60);
-    let row = ChallengeRow {
-        hash: random::digest(&[&session]),
-        pool_id: client.pool_id.clone(),
+    let challenge = Challenge {
         client_id: client.id.clone(),
+        pool_id: client.pool_id.clone(),
         username: user.username.clone(),
-        expires_at: context.clock.now().plus(wait).0,
+        expires_at: context.clock.now().plus(SESSION_LIFETIME).0,
     };
-    context.store.put_challenge(&row).await?;
+    let id = random::digest(&[&session]);
+    context.store.challenges.put(&id, challenge).await?;
     let shown = user
         .attributes
         .iter()
@@ -63,35 +66,32 @@ pub(super) async fn require_new_password(
         "ChallengeParameters": {
             "USER_ID_FOR_SRP": user.username,
             "requiredAttributes": "[]",
-            "userAttributes": to_json_text(&shown),
+            "userAttributes": Value::Object(shown).to_string(),
         },
     }))
 }
 
 pub(super) async fn admin_respond(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: AdminChallengeResponse,
 ) -> Result<Value, ApiError> {
-    call.context
-        .directory
-        .client_of(&request.user_pool_id, &request.respond.client_id)?;
-    respond(call, request.respond).await
+    context.client_of(&request.user_pool_id, &request.respond.client_id)?;
+    respond(context, request.respond).await
 }
 
 pub(super) async fn respond(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: ChallengeResponse,
 ) -> Result<Value, ApiError> {
-    let (client, pool) = call.context.client(&request.client_id)?;
-    call.record_client(&client);
+    let (client, pool) = context.client(&request.client_id)?;
     if request.challenge_name != NEW_PASSWORD_CHALLENGE {
         return Err(ApiError::invalid(format!(
             "{} is not a challenge of this pool",
             request.challenge_name
         )));
     }
-    let (hash, mut user) = pending_challenge(call, &client, request.session.as_deref()).await?;
-    call.record_user(&user);
+    let session = request.session.as_deref();
+    let (id, user) = pending_challenge(context, &client, session)?;
     let responses = &request.challenge_responses;
     let name = sign_in::parameter(responses, "USERNAME")?;
     client.check_secret_hash(
@@ -104,60 +104,51 @@ pub(super) async fn respond(
     let password = Secret::from(sign_in::parameter(responses, "NEW_PASSWORD")?);
     pool.settings.password_policy.check(password.expose())?;
     let written = written_attributes(&pool, &client, responses)?;
-    let password = call.context.hasher.hash(&password).await?;
-    if !call.context.store.take_challenge(&hash).await? {
+    let password = context.hasher.hash(&password).await?;
+    if context.store.challenges.take(&id).await?.is_none() {
         return Err(ApiError::not_authorized(
             "Invalid session for the user, session can only be used once.",
         ));
     }
-    let now = call.context.clock.now();
-    user.password = Some(password);
-    user.status = UserStatus::Confirmed;
-    user.temporary_until = None;
-    call.context.store.set_password(&user, now).await?;
-    user.password_version += 1;
-    if !written.is_empty() {
-        attributes::apply(&pool, &mut user, &written);
-        call.context.store.set_attributes(&user, now).await?;
-    }
-    let result = sign_in::start_session(call.context, &client, &user).await?;
+    let replace = |user: &mut User| {
+        user.set_password(password);
+        attributes::apply(&pool, user, &written);
+        Ok(())
+    };
+    let user = context.update_user(&user, replace).await?;
+    let result = sign_in::start_session(context, &client, &user).await?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
 
-/// Returns the digest of a pending challenge's session, and its user.
-async fn pending_challenge(
-    call: &OperationCall<'_>,
+/// Returns the id of the pending challenge of a session, and its user.
+fn pending_challenge(
+    context: &PoolContext,
     client: &AppClient,
     session: Option<&str>,
 ) -> Result<(String, User), ApiError> {
     let session = session.ok_or_else(|| ApiError::missing("session"))?;
     let invalid = || ApiError::not_authorized("Invalid session for the user.");
-    let found = call
-        .context
+    let id = random::digest(&[session]);
+    let challenge = context
         .store
-        .challenge(&random::digest(&[session]))
-        .await?;
-    let row = found
-        .filter(|row| row.client_id == client.id)
+        .challenges
+        .get(&id)
+        .filter(|challenge| challenge.client_id == client.id)
         .ok_or_else(invalid)?;
-    if row.expires_at <= call.context.clock.now().0 {
+    if challenge.expires_at <= context.clock.now().0 {
         return Err(ApiError::not_authorized(
             "Invalid session for the user, session is expired.",
         ));
     }
-    let user = call
-        .context
-        .store
-        .user(&row.pool_id, &row.username)
-        .await?
-        .ok_or_else(invalid)?;
-    if !user.is_enabled() {
+    let user = user_id(&challenge.pool_id, &challenge.username);
+    let user = context.store.users.get(&user).ok_or_else(invalid)?;
+    if !user.is_enabled {
         return Err(ApiError::user_disabled());
     }
     if user.status != UserStatus::ForceChangePassword {
         return Err(invalid());
     }
-    Ok((row.hash, user))
+    Ok((id, user))
 }
 
 /// Returns the responses named `userAttributes.{name}`.

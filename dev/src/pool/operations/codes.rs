@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use postern_common::Secret;
-use postern_common::clock::Timestamp;
 use serde_json::{Value, json};
 
 use crate::pool::code_delivery::{CodeMail, CodePurpose, masked};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
-use crate::pool::model::{User, UserPool};
-use crate::pool::store::{CodeCheck, CodeKey, CodeTimes};
+use crate::pool::model::{Code, User, UserPool};
 
 /// Maximum number of codes per name and hour.
-const MAX_CODES_PER_HOUR: i64 = 10;
+const MAX_CODES_PER_HOUR: u32 = 10;
+/// Wrong attempts after which a code is invalid.
+const MAX_WRONG_ATTEMPTS: u32 = 5;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -22,9 +22,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// that it was sent to, even if the user has changed the address in the meantime.
 #[derive(Clone, Debug)]
 pub(super) struct CodeBinding<'a> {
-    pool_id: &'a str,
-    /// Digest of the username, or of the name that was entered.
-    name: String,
+    /// Digest of the pool, the purpose, and the username or the name that was entered.
+    id: String,
     address: &'a str,
     purpose: CodePurpose,
 }
@@ -32,17 +31,13 @@ pub(super) struct CodeBinding<'a> {
 impl<'a> CodeBinding<'a> {
     /// Returns the binding of a user's code.
     pub(super) fn for_user(user: &'a User, purpose: CodePurpose) -> Self {
-        Self::new(
-            &user.pool_id,
-            &user.username,
-            user.email().unwrap_or_default(),
-            purpose,
-        )
+        let address = user.email().unwrap_or_default();
+        Self::new(&user.pool_id, &user.username, address, purpose)
     }
 
     /// Returns the binding of a code for a name that was entered, whether or not a user has it.
     pub(super) fn for_entered_name(
-        pool: &'a UserPool,
+        pool: &UserPool,
         found: Option<&'a User>,
         entered: &'a str,
         purpose: CodePurpose,
@@ -53,31 +48,16 @@ impl<'a> CodeBinding<'a> {
         }
     }
 
-    fn new(pool_id: &'a str, name: &str, address: &'a str, purpose: CodePurpose) -> Self {
+    fn new(pool_id: &str, name: &str, address: &'a str, purpose: CodePurpose) -> Self {
         Self {
-            pool_id,
-            name: random::digest(&[&name.to_lowercase()]),
+            id: random::digest(&[pool_id, &name.to_lowercase(), purpose.name()]),
             address,
             purpose,
         }
     }
 
-    fn key(&self) -> CodeKey<'_> {
-        CodeKey {
-            pool_id: self.pool_id,
-            name: &self.name,
-            purpose: self.purpose.name(),
-        }
-    }
-
     fn hash(&self, code: &str) -> String {
-        random::digest(&[
-            self.pool_id,
-            &self.name,
-            self.address,
-            self.purpose.name(),
-            code,
-        ])
+        random::digest(&[&self.id, self.address, code])
     }
 
     /// Returns the lifetime of a code: one hour for a forgotten password, as in Cognito, otherwise
@@ -97,20 +77,27 @@ impl<'a> CodeBinding<'a> {
         should_send: bool,
     ) -> Result<(), ApiError> {
         let now = context.clock.now();
-        let hour_ago = Timestamp(now.0 - i64::try_from(HOUR.as_millis()).unwrap_or(0));
-        if context.store.codes_sent(self.key(), hour_ago).await? >= MAX_CODES_PER_HOUR {
-            return Err(ApiError::attempts_exceeded());
-        }
         let code = random::six_digits()?;
-        let times = CodeTimes {
-            now,
-            expires_at: now.plus(self.lifetime()),
-            window_since: hour_ago,
+        let replace = |stored: &mut Option<Code>| {
+            let (sent, window_start) = match stored {
+                Some(code) if now.0 < code.window_start + 3_600_000 => {
+                    (code.sent, code.window_start)
+                }
+                Some(_) | None => (0, now.0),
+            };
+            if sent >= MAX_CODES_PER_HOUR {
+                return Err(ApiError::attempts_exceeded());
+            }
+            *stored = Some(Code {
+                hash: Some(self.hash(&code)),
+                expires_at: now.plus(self.lifetime()).0,
+                wrong_attempts: 0,
+                sent: sent + 1,
+                window_start,
+            });
+            Ok(())
         };
-        context
-            .store
-            .put_code(self.key(), &self.hash(&code), times)
-            .await?;
+        context.store.codes.update(&self.id, replace).await?;
         if !should_send || self.address.is_empty() {
             return Ok(());
         }
@@ -122,32 +109,39 @@ impl<'a> CodeBinding<'a> {
         context.delivery.deliver(mail)
     }
 
-    /// Verifies a code. Fails if it is wrong, unknown, expired or used, or after too many wrong
-    /// codes.
+    /// Verifies a code, which remains valid until [`CodeBinding::consume`]. Fails if it is wrong,
+    /// unknown, expired or used, or after too many wrong codes.
     pub(super) async fn check(&self, context: &PoolContext, code: &str) -> Result<(), ApiError> {
-        let now = context.clock.now();
-        match context
-            .store
-            .check_code(self.key(), &self.hash(code), now)
-            .await?
-        {
-            CodeCheck::Match => Ok(()),
-            CodeCheck::Mismatch => Err(ApiError::code_mismatch()),
-            CodeCheck::Expired => Err(ApiError::code_expired()),
-            CodeCheck::Exhausted => Err(ApiError::attempts_exceeded()),
+        let (hash, now) = (Some(self.hash(code)), context.clock.now().0);
+        let check = |stored: &mut Option<Code>| {
+            let usable = stored
+                .as_mut()
+                .filter(|code| code.hash.is_some() && code.expires_at > now);
+            let code = usable.ok_or_else(ApiError::code_expired)?;
+            if code.wrong_attempts >= MAX_WRONG_ATTEMPTS {
+                return Err(ApiError::attempts_exceeded());
+            }
+            let is_match = code.hash == hash;
+            code.wrong_attempts += u32::from(!is_match);
+            Ok(is_match)
+        };
+        if context.store.codes.update(&self.id, check).await? {
+            Ok(())
+        } else {
+            Err(ApiError::code_mismatch())
         }
     }
 
-    /// Consumes a verified code.
+    /// Consumes a verified code. Fails if a concurrent request consumed it.
     pub(super) async fn consume(&self, context: &PoolContext, code: &str) -> Result<(), ApiError> {
-        if context
-            .store
-            .consume_code(self.key(), &self.hash(code))
-            .await?
-        {
-            return Ok(());
-        }
-        Err(ApiError::code_expired())
+        let hash = Some(self.hash(code));
+        let consume = |stored: &mut Option<Code>| {
+            let current = stored.as_mut().filter(|code| code.hash == hash);
+            let used = current.ok_or_else(ApiError::code_expired)?;
+            used.hash = None;
+            Ok(())
+        };
+        context.store.codes.update(&self.id, consume).await
     }
 }
 

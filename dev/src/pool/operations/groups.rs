@@ -3,18 +3,16 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{OperationCall, empty_response};
+use super::empty_response;
+use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
-use crate::pool::model::seconds;
-use crate::pool::store::GroupRow;
+use crate::pool::model::{User, UserPool};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct GroupRequest {
     user_pool_id: String,
     group_name: String,
-    description: Option<String>,
-    precedence: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -26,72 +24,49 @@ pub(super) struct MembershipRequest {
 }
 
 pub(super) async fn create(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: GroupRequest,
 ) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    let named = (1..=128).contains(&request.group_name.len())
-        && !request.group_name.contains(char::is_whitespace);
+    let GroupRequest {
+        user_pool_id,
+        group_name,
+    } = request;
+    let named = (1..=128).contains(&group_name.len()) && !group_name.contains(char::is_whitespace);
     if !named {
         return Err(ApiError::invalid(
             "GroupName must have 1 to 128 characters and no spaces",
         ));
     }
-    let now = call.context.clock.now().0;
-    let group = GroupRow {
-        pool_id: pool.id.clone(),
-        name: request.group_name,
-        description: request.description,
-        precedence: request.precedence,
-        created_at: now,
-        updated_at: now,
-    };
-    match call.context.store.add_group(&group).await {
-        Err(error) if postern_common::database::is_unique_violation(&error) => Err(ApiError::new(
+    let group = json!({"Group": {"GroupName": group_name, "UserPoolId": user_pool_id}});
+    let add = |pool: &mut UserPool| {
+        if pool.groups.insert(group_name) {
+            return Ok(());
+        }
+        Err(ApiError::new(
             ExceptionKind::GroupExists,
             "A group with the name already exists.",
-        )),
-        outcome => {
-            outcome?;
-            Ok(json!({"Group": to_group_type(&group)}))
-        }
-    }
-}
-
-async fn find_group(
-    call: &OperationCall<'_>,
-    pool_id: &str,
-    name: &str,
-) -> Result<GroupRow, ApiError> {
-    call.context.directory.pool(pool_id)?;
-    let found = call.context.store.group(pool_id, name).await?;
-    found.ok_or_else(|| ApiError::new(ExceptionKind::ResourceNotFound, "Group not found."))
+        ))
+    };
+    context.update_pool(&user_pool_id, add).await?;
+    Ok(group)
 }
 
 pub(super) async fn add_user(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: MembershipRequest,
 ) -> Result<Value, ApiError> {
-    let user = call
-        .find_user(&request.user_pool_id, &request.username)
-        .await?;
-    let group = find_group(call, &request.user_pool_id, &request.group_name).await?;
-    call.context.store.join_group(&user, &group.name).await?;
+    let user = context.find_user(&request.user_pool_id, &request.username)?;
+    let pool = context.pool(&request.user_pool_id)?;
+    if !pool.groups.contains(&request.group_name) {
+        return Err(ApiError::new(
+            ExceptionKind::ResourceNotFound,
+            "Group not found.",
+        ));
+    }
+    let join = |user: &mut User| {
+        user.groups.insert(request.group_name);
+        Ok(())
+    };
+    context.update_user(&user, join).await?;
     Ok(empty_response())
-}
-
-fn to_group_type(group: &GroupRow) -> Value {
-    let mut value = json!({
-        "GroupName": group.name,
-        "UserPoolId": group.pool_id,
-        "CreationDate": seconds(group.created_at),
-        "LastModifiedDate": seconds(group.updated_at),
-    });
-    if let Some(description) = &group.description {
-        value["Description"] = description.as_str().into();
-    }
-    if let Some(precedence) = group.precedence {
-        value["Precedence"] = precedence.into();
-    }
-    value
 }

@@ -80,15 +80,7 @@ impl Lockouts {
         Ok(())
     }
 
-    /// Clears the failures after a correct password. Fails if the name was locked in the meantime.
-    pub(crate) fn record_success(&self, key: &LockoutKey, now: Timestamp) -> Result<(), ApiError> {
-        let mut names = self.0.lock();
-        ensure_unlocked(names.get(key), now)?;
-        names.remove(key);
-        Ok(())
-    }
-
-    /// Clears the failures of a user who was authenticated in another way.
+    /// Clears the failures of a user who was authenticated.
     pub(crate) fn clear(&self, key: &LockoutKey) {
         self.0.lock().remove(key);
     }
@@ -116,7 +108,6 @@ mod tests {
             if until > now.0 {
                 lockouts.check(&key, now).expect_err("locked");
                 lockouts.record_failure(&key, now).expect_err("locked");
-                lockouts.record_success(&key, now).expect_err("locked");
             }
             locks.push((until - now.0) / 1000);
             now = Timestamp(until);
@@ -127,7 +118,7 @@ mod tests {
                 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900
             ]
         );
-        lockouts.record_success(&key, now).expect("unlocked");
+        lockouts.clear(&key);
         assert!(lockouts.0.lock().is_empty(), "forgotten");
     }
 }

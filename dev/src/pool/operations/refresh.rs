@@ -1,19 +1,20 @@
 //! Operations on refresh tokens: exchange, with or without rotation, and revocation.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use postern_common::clock::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::empty_response;
 use super::sign_in::parameter;
-use super::{OperationCall, empty_response};
+use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::{ApiError, ExceptionKind};
-use crate::pool::model::AppClient;
-use crate::pool::store::{RefreshSession, RotateToken};
+use crate::pool::model::{AppClient, RefreshToken, Session, User, user_id};
 use crate::pool::tokens::{self, TokenSubject};
+
+/// Tokens of a sign-in for which reuse is detected. Older ones are unknown.
+const MAX_TOKENS: usize = 100;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -31,10 +32,30 @@ pub(super) struct RevokeTokenRequest {
     client_secret: Option<String>,
 }
 
+/// Returns a new refresh token, which begins with the id of its sign-in, and its stored form.
+pub(super) fn new_token(session_id: &str) -> Result<(String, RefreshToken), ApiError> {
+    let token = format!("{session_id}{}", random::token()?);
+    let hash = random::digest(&[&token]);
+    let stored = RefreshToken {
+        hash,
+        rotated_at: None,
+    };
+    Ok((token, stored))
+}
+
+/// Returns the id of the sign-in of a refresh token.
+fn session_id(token: &str) -> &str {
+    token.get(..36).unwrap_or_default()
+}
+
+fn invalid_token() -> ApiError {
+    ApiError::not_authorized("Invalid Refresh Token")
+}
+
 /// REFRESH_TOKEN_AUTH. As in Cognito, clients with rotation must use GetTokensFromRefreshToken
 /// instead.
 pub(super) async fn refresh_token_auth(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     client: &AppClient,
     parameters: &HashMap<String, String>,
 ) -> Result<Value, ApiError> {
@@ -45,13 +66,13 @@ pub(super) async fn refresh_token_auth(
     }
     client.require_flow("REFRESH_TOKEN_AUTH")?;
     let token = parameter(parameters, "REFRESH_TOKEN")?;
-    let found = find_active(call, client, token).await?;
+    let (session, user) = find_active(context, client, token)?;
     // The request names no user, so the hash must be over the real username.
     client.check_secret_hash(
         parameters.get("SECRET_HASH").map(String::as_str),
-        &found.user.username,
+        &user.username,
     )?;
-    let result = issue_tokens(call, client, &found)?;
+    let result = issue_tokens(context, client, &session, &user)?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
 
@@ -59,74 +80,55 @@ pub(super) async fn refresh_token_auth(
 /// works only within the grace period. Its use after that is treated as theft and revokes the
 /// sign-in.
 pub(super) async fn get_tokens(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: GetTokensRequest,
 ) -> Result<Value, ApiError> {
-    let (client, _) = call.context.client(&request.client_id)?;
-    call.record_client(&client);
+    let (client, _) = context.client(&request.client_id)?;
     client.check_secret(request.client_secret.as_deref())?;
     let Some(grace_s) = client.settings.rotation_grace_s else {
-        let found = find_active(call, &client, &request.refresh_token).await?;
-        let result = issue_tokens(call, &client, &found)?;
+        let (session, user) = find_active(context, &client, &request.refresh_token)?;
+        let result = issue_tokens(context, &client, &session, &user)?;
         return Ok(json!({"AuthenticationResult": result}));
     };
-    let now = call.context.clock.now();
-    let grace = Duration::from_secs(grace_s);
-    let grace_start = Timestamp(now.0 - i64::try_from(grace.as_millis()).unwrap_or(0));
-    let new_token = random::token()?;
-    let rotation = RotateToken {
-        old: random::digest(&[&request.refresh_token]),
-        new: random::digest(&[&new_token]),
-        client_id: client.id.clone(),
-        now,
-        grace_start,
+    let now = context.clock.now().0;
+    let grace_start = now - i64::try_from(grace_s * 1000).unwrap_or(0);
+    let id = session_id(&request.refresh_token);
+    let (new_token, new) = new_token(id)?;
+    let rotate = |stored: &mut Option<Session>| {
+        let session = stored.as_mut().ok_or_else(invalid_token)?;
+        let user = ensure_active(context, &client, session)?;
+        let hash = random::digest(&[&request.refresh_token]);
+        let mut tokens = session.tokens.iter_mut();
+        let token = tokens.find(|token| token.hash == hash);
+        let token = token.ok_or_else(invalid_token)?;
+        if token.rotated_at.is_some_and(|at| at <= grace_start) {
+            session.is_revoked = true;
+            return Ok(None);
+        }
+        token.rotated_at.get_or_insert(now);
+        session.tokens.push(new);
+        let surplus = session.tokens.len().saturating_sub(MAX_TOKENS);
+        session.tokens.drain(..surplus);
+        Ok(Some((session.clone(), user)))
     };
-    let Some(found) = call.context.store.rotate_token(&rotation).await? else {
-        return Err(rejection(call, &client, &request.refresh_token, grace_start).await?);
+    let Some((session, user)) = context.store.sessions.update(id, rotate).await? else {
+        return Err(ApiError::new(
+            ExceptionKind::RefreshTokenReuse,
+            "Refresh Token has been reused",
+        ));
     };
-    call.record_user(&found.user);
-    let mut result = issue_tokens(call, &client, &found)?;
+    let mut result = issue_tokens(context, &client, &session, &user)?;
     result["RefreshToken"] = new_token.into();
     Ok(json!({"AuthenticationResult": result}))
-}
-
-/// Returns the reason why a token was not rotated. Reuse after the grace period revokes the
-/// sign-in.
-async fn rejection(
-    call: &OperationCall<'_>,
-    client: &AppClient,
-    token: &str,
-    grace_start: Timestamp,
-) -> Result<ApiError, ApiError> {
-    let RefreshSession {
-        family,
-        user,
-        rotated_at,
-        ..
-    } = find_active(call, client, token).await?;
-    if rotated_at.is_none_or(|at| at > grace_start.0) {
-        // The token was rejected before but is valid now: its state changed in between.
-        return Ok(ApiError::not_authorized("Invalid Refresh Token"));
-    }
-    call.context
-        .store
-        .revoke_family(&family.family, call.context.clock.now())
-        .await?;
-    tracing::warn!(target: "audit", sub = user.sub, family = family.family, "refresh token reused");
-    Ok(ApiError::new(
-        ExceptionKind::RefreshTokenReuse,
-        "Refresh Token has been reused",
-    ))
 }
 
 /// RevokeToken. Revokes the sign-in of the token. An unknown token is not an error (RFC 7009
 /// section 2.2).
 pub(super) async fn revoke(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: RevokeTokenRequest,
 ) -> Result<Value, ApiError> {
-    let (client, _) = call.context.client(&request.client_id)?;
-    call.record_client(&client);
+    let (client, _) = context.client(&request.client_id)?;
     client.check_secret(request.client_secret.as_deref())?;
     if !client.settings.token_revocation {
         return Err(ApiError::new(
@@ -140,66 +142,70 @@ pub(super) async fn revoke(
             "Only refresh tokens can be revoked",
         ));
     }
-    let store = &call.context.store;
-    if let Some(RefreshSession { family, user, .. }) = store
-        .refresh_token(&random::digest(&[&request.token]))
-        .await?
-        && family.client_id == client.id
-    {
-        call.record_user(&user);
-        store
-            .revoke_family(&family.family, call.context.clock.now())
-            .await?;
+    if let Some(session) = find(context, &client, &request.token) {
+        let revoke = |stored: &mut Option<Session>| {
+            if let Some(session) = stored {
+                session.is_revoked = true;
+            }
+            Ok(())
+        };
+        context.store.sessions.update(&session.id, revoke).await?;
     }
     Ok(empty_response())
 }
 
-/// Returns the sign-in of a refresh token if the sign-in belongs to the client and is active, and
-/// the user is enabled.
-async fn find_active(
-    call: &OperationCall<'_>,
+/// Returns the sign-in of a client's refresh token.
+fn find(context: &PoolContext, client: &AppClient, token: &str) -> Option<Session> {
+    let hash = random::digest(&[token]);
+    let found = context.store.sessions.get(session_id(token))?;
+    let is_known = found.tokens.iter().any(|token| token.hash == hash);
+    (is_known && found.client_id == client.id).then_some(found)
+}
+
+/// Returns the sign-in of a refresh token and its user, if the sign-in is active.
+fn find_active(
+    context: &PoolContext,
     client: &AppClient,
     token: &str,
-) -> Result<RefreshSession, ApiError> {
-    let found = call
-        .context
-        .store
-        .refresh_token(&random::digest(&[token]))
-        .await?;
-    let found = found
-        .filter(|found| found.family.client_id == client.id)
-        .ok_or_else(|| ApiError::not_authorized("Invalid Refresh Token"))?;
-    call.record_user(&found.user);
-    if found.family.revoked_at.is_some() {
-        return Err(ApiError::not_authorized("Refresh Token has been revoked"));
-    }
-    if found.family.expires_at <= call.context.clock.now().0 {
-        return Err(ApiError::not_authorized("Refresh Token has expired"));
-    }
-    if found.user.is_enabled() {
-        Ok(found)
-    } else {
+) -> Result<(Session, User), ApiError> {
+    let session = find(context, client, token).ok_or_else(invalid_token)?;
+    let user = ensure_active(context, client, &session)?;
+    Ok((session, user))
+}
+
+/// Returns the user of a sign-in that belongs to the client and is active.
+fn ensure_active(
+    context: &PoolContext,
+    client: &AppClient,
+    session: &Session,
+) -> Result<User, ApiError> {
+    let user = user_id(&session.pool_id, &session.username);
+    let user = context.store.users.get(&user).ok_or_else(invalid_token)?;
+    if session.client_id != client.id {
+        Err(invalid_token())
+    } else if !user.is_enabled {
         Err(ApiError::user_disabled())
+    } else if !session.is_active(&user) {
+        Err(ApiError::not_authorized("Refresh Token has been revoked"))
+    } else if session.expires_at <= context.clock.now().0 {
+        Err(ApiError::not_authorized("Refresh Token has expired"))
+    } else {
+        Ok(user)
     }
 }
 
-fn issue_tokens(
-    call: &OperationCall<'_>,
+/// Issues the tokens of a sign-in. Returns the `AuthenticationResultType` without a refresh token.
+pub(super) fn issue_tokens(
+    context: &PoolContext,
     client: &AppClient,
-    found: &RefreshSession,
+    session: &Session,
+    user: &User,
 ) -> Result<Value, ApiError> {
-    let RefreshSession {
-        family,
-        user,
-        groups,
-        ..
-    } = found;
     let subject = TokenSubject {
         client,
         user,
-        groups,
-        family: &family.family,
-        auth_time: family.auth_time,
+        session: &session.id,
+        auth_time: session.auth_time,
     };
-    tokens::issue_tokens(call.context, &subject)
+    tokens::issue_tokens(context, &subject)
 }

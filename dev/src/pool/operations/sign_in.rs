@@ -1,6 +1,7 @@
 //! InitiateAuth and AdminInitiateAuth.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use postern_common::Secret;
 use serde::Deserialize;
@@ -8,13 +9,22 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::lockout::LockoutKey;
-use super::{OperationCall, challenges, refresh};
+use super::{challenges, refresh};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::random;
 use crate::pool::error::{ApiError, ExceptionKind};
-use crate::pool::model::{AppClient, User, UserPool, UserStatus};
-use crate::pool::store::{StartSession, TokenFamily};
-use crate::pool::tokens::{self, TokenSubject};
+use crate::pool::model::{AppClient, Session, User, UserPool, UserStatus};
+
+/// The flows of Cognito, of which this pool has those with a password and with a refresh token.
+const FLOWS: [&str; 8] = [
+    "ADMIN_NO_SRP_AUTH",
+    "ADMIN_USER_PASSWORD_AUTH",
+    "CUSTOM_AUTH",
+    "REFRESH_TOKEN",
+    "REFRESH_TOKEN_AUTH",
+    "USER_AUTH",
+    "USER_PASSWORD_AUTH",
+    "USER_SRP_AUTH",
+];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -29,67 +39,51 @@ pub(super) struct InitiateAuthRequest {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct AdminInitiateAuthRequest {
     user_pool_id: String,
-    auth_flow: String,
-    client_id: String,
-    #[serde(default)]
-    auth_parameters: HashMap<String, String>,
+    #[serde(flatten)]
+    initiate: InitiateAuthRequest,
 }
 
 pub(super) async fn initiate(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: InitiateAuthRequest,
 ) -> Result<Value, ApiError> {
-    let (client, pool) = call.context.client(&request.client_id)?;
-    call.record_client(&client);
-    let parameters = &request.auth_parameters;
-    match request.auth_flow.as_str() {
-        "USER_PASSWORD_AUTH" => {
-            password_auth(call, &client, &pool, "USER_PASSWORD_AUTH", parameters).await
-        }
-        "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => {
-            refresh::refresh_token_auth(call, &client, parameters).await
-        }
-        "USER_SRP_AUTH"
-        | "CUSTOM_AUTH"
-        | "USER_AUTH"
-        | "ADMIN_USER_PASSWORD_AUTH"
-        | "ADMIN_NO_SRP_AUTH" => Err(ApiError::invalid(format!(
-            "{} flow not enabled for this client",
-            request.auth_flow
-        ))),
-        other => Err(ApiError::invalid(format!(
-            "{other} is not a flow of InitiateAuth"
-        ))),
-    }
+    let client = context.client(&request.client_id)?;
+    start_flow(context, client, "USER_PASSWORD_AUTH", request).await
 }
 
 pub(super) async fn admin_initiate(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: AdminInitiateAuthRequest,
 ) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    let client = call
-        .context
-        .directory
-        .client_of(&pool.id, &request.client_id)?;
-    call.record_client(&client);
+    let AdminInitiateAuthRequest {
+        user_pool_id,
+        mut initiate,
+    } = request;
+    let client = context.client_of(&user_pool_id, &initiate.client_id)?;
+    if initiate.auth_flow == "ADMIN_NO_SRP_AUTH" {
+        initiate.auth_flow = "ADMIN_USER_PASSWORD_AUTH".to_owned();
+    }
+    start_flow(context, client, "ADMIN_USER_PASSWORD_AUTH", initiate).await
+}
+
+async fn start_flow(
+    context: &PoolContext,
+    (client, pool): (AppClient, UserPool),
+    password_flow: &str,
+    request: InitiateAuthRequest,
+) -> Result<Value, ApiError> {
     let parameters = &request.auth_parameters;
     match request.auth_flow.as_str() {
-        "ADMIN_USER_PASSWORD_AUTH" | "ADMIN_NO_SRP_AUTH" => {
-            password_auth(call, &client, &pool, "ADMIN_USER_PASSWORD_AUTH", parameters).await
+        flow if flow == password_flow => {
+            password_auth(context, &client, &pool, flow, parameters).await
         }
         "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => {
-            refresh::refresh_token_auth(call, &client, parameters).await
+            refresh::refresh_token_auth(context, &client, parameters).await
         }
-        "USER_SRP_AUTH" | "CUSTOM_AUTH" | "USER_AUTH" | "USER_PASSWORD_AUTH" => {
-            Err(ApiError::invalid(format!(
-                "{} flow not enabled for this client",
-                request.auth_flow
-            )))
-        }
-        other => Err(ApiError::invalid(format!(
-            "{other} is not a flow of AdminInitiateAuth"
+        flow if FLOWS.contains(&flow) => Err(ApiError::invalid(format!(
+            "{flow} flow not enabled for this client"
         ))),
+        other => Err(ApiError::invalid(format!("{other} is not an auth flow"))),
     }
 }
 
@@ -105,7 +99,7 @@ pub(super) fn parameter<'a>(
 }
 
 async fn password_auth(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     client: &AppClient,
     pool: &UserPool,
     flow: &str,
@@ -117,11 +111,7 @@ async fn password_auth(
     // At sign-in the hash is over the name that was entered; elsewhere it is over the real
     // username.
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), entered)?;
-    let context = call.context;
-    let found = context.find_entered_user(pool, entered).await?;
-    if let Some(user) = &found {
-        call.record_user(user);
-    }
+    let found = context.find_entered_user(pool, entered);
     let key = found.as_ref().map_or_else(
         || LockoutKey::of_unknown(pool, entered),
         LockoutKey::of_user,
@@ -129,14 +119,13 @@ async fn password_auth(
     context.lockouts.check(&key, context.clock.now())?;
     let stored = found.as_ref().and_then(|user| user.password.as_deref());
     let is_match = context.hasher.verify(&password, stored).await?;
-    let now = context.clock.now();
     match found {
         Some(user) if is_match => {
-            context.lockouts.record_success(&key, now)?;
-            complete_password_auth(call, client, &user).await
+            context.lockouts.clear(&key);
+            complete_password_auth(context, client, &user).await
         }
         found => {
-            context.lockouts.record_failure(&key, now)?;
+            context.lockouts.record_failure(&key, context.clock.now())?;
             // Known and unknown names take the same time.
             if found.is_some() || client.settings.prevent_user_existence_errors {
                 Err(ApiError::wrong_password())
@@ -150,21 +139,21 @@ async fn password_auth(
 /// Returns the response to a correct password: tokens or a challenge, or the error that prevents
 /// both.
 async fn complete_password_auth(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     client: &AppClient,
     user: &User,
 ) -> Result<Value, ApiError> {
-    let now = call.context.clock.now();
+    let now = context.clock.now();
     let reason = match user.status {
-        _ if !user.is_enabled() => ApiError::user_disabled(),
+        _ if !user.is_enabled => ApiError::user_disabled(),
         UserStatus::Confirmed => {
-            let result = start_session(call.context, client, user).await?;
+            let result = start_session(context, client, user).await?;
             return Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}));
         }
         UserStatus::ForceChangePassword
             if user.temporary_until.is_none_or(|until| until >= now.0) =>
         {
-            return challenges::require_new_password(call.context, client, user).await;
+            return challenges::require_new_password(context, client, user).await;
         }
         UserStatus::ForceChangePassword => ApiError::not_authorized(
             "Temporary password has expired and must be reset by an administrator.",
@@ -172,48 +161,35 @@ async fn complete_password_auth(
         UserStatus::Unconfirmed => {
             ApiError::new(ExceptionKind::UserNotConfirmed, "User is not confirmed.")
         }
-        UserStatus::ResetRequired => ApiError::new(
-            ExceptionKind::PasswordResetRequired,
-            "Password reset required for the user",
-        ),
     };
     Err(reason)
 }
 
-/// Starts a sign-in: creates a token family and returns its first refresh token with an access and
-/// an ID token. Fails if the password changed or the user was disabled since the user was read.
+/// Starts a sign-in with its first refresh token, and issues its tokens. It ends with the next
+/// sign-out of the user after `user` was read, such as that of a password reset.
 pub(super) async fn start_session(
     context: &PoolContext,
     client: &AppClient,
     user: &User,
 ) -> Result<Value, ApiError> {
     let now = context.clock.now();
-    let token = random::token()?;
-    let (family, auth_time) = (Uuid::new_v4().to_string(), now.unix_seconds());
-    let session = StartSession {
+    let lifetime = Duration::from_secs(client.settings.refresh_token_s);
+    let id = Uuid::new_v4().to_string();
+    let (token, stored) = refresh::new_token(&id)?;
+    let session = Session {
+        id: id.clone(),
         pool_id: user.pool_id.clone(),
+        client_id: client.id.clone(),
         username: user.username.clone(),
-        password_version: user.password_version,
-        family: TokenFamily {
-            family: family.clone(),
-            client_id: client.id.clone(),
-            auth_time,
-            expires_at: now.plus(client.refresh_lifetime()).0,
-            revoked_at: None,
-        },
-        hash: random::digest(&[&token]),
+        sub: user.sub.clone(),
+        sign_outs: user.sign_outs,
+        auth_time: now.unix_seconds(),
+        expires_at: now.plus(lifetime).0,
+        is_revoked: false,
+        tokens: vec![stored],
     };
-    let Some(groups) = context.store.start_session(&session).await? else {
-        return Err(ApiError::wrong_password());
-    };
-    let subject = TokenSubject {
-        client,
-        user,
-        groups: &groups,
-        family: &family,
-        auth_time,
-    };
-    let mut result = tokens::issue_tokens(context, &subject)?;
+    context.store.sessions.put(&id, session.clone()).await?;
+    let mut result = refresh::issue_tokens(context, client, &session, user)?;
     result["RefreshToken"] = token.into();
     Ok(result)
 }

@@ -1,19 +1,18 @@
 //! SignUp, ConfirmSignUp and ResendConfirmationCode.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use postern_common::database;
 use postern_common::email::EmailAddress;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::codes::{CodeBinding, delivery_details};
-use super::{OperationCall, attributes, empty_response};
+use super::{attributes, empty_response};
 use crate::pool::code_delivery::CodePurpose;
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
-use crate::pool::model::{JsonColumn, User, UserAttribute, UserPool, UserStatus};
+use crate::pool::model::{User, UserAttribute, UserPool, UserStatus};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -44,12 +43,10 @@ pub(super) struct ResendCodeRequest {
 }
 
 pub(super) async fn sign_up(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: SignUpRequest,
 ) -> Result<Value, ApiError> {
-    let context = call.context;
     let (client, pool) = context.client(&request.client_id)?;
-    call.record_client(&client);
     client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
     if pool.settings.admin_create_only {
         return Err(ApiError::not_authorized(
@@ -64,10 +61,9 @@ pub(super) async fn sign_up(
         &mut user,
         &with_email_attribute(&pool, &request.username, request.user_attributes),
     );
-    ensure_name_is_free(context, &pool, &request.username).await?;
+    ensure_name_is_free(context, &pool.id, &request.username)?;
     user.password = Some(context.hasher.hash(&request.password.into()).await?);
-    insert_user(context, &user).await?;
-    call.record_user(&user);
+    add_user(context, &request.username, &user).await?;
     let mut response = json!({"UserConfirmed": false, "UserSub": user.sub});
     if let Some(email) = user.email().filter(|_| pool.settings.verify_email) {
         CodeBinding::for_user(&user, CodePurpose::SignUp)
@@ -109,11 +105,12 @@ pub(crate) fn new_user(
         sub,
         alias: None,
         status: UserStatus::Unconfirmed,
-        enabled: 1,
-        attributes: JsonColumn(BTreeMap::new()),
+        is_enabled: true,
+        attributes: BTreeMap::new(),
+        groups: BTreeSet::new(),
         password: None,
-        password_version: 0,
         temporary_until: None,
+        sign_outs: 0,
         created_at: now,
         updated_at: now,
     })
@@ -141,78 +138,79 @@ pub(super) fn with_email_attribute(
     all
 }
 
-/// Fails if the name is taken, before its password is hashed. For concurrent requests, the unique
-/// index decides.
-pub(super) async fn ensure_name_is_free(
+/// Fails if the name is taken.
+pub(super) fn ensure_name_is_free(
     context: &PoolContext,
-    pool: &UserPool,
+    pool_id: &str,
     entered: &str,
 ) -> Result<(), ApiError> {
-    match context.store.user(&pool.id, entered).await? {
-        Some(_) => Err(name_taken_error()),
-        None => Ok(()),
+    match context.find_user(pool_id, entered) {
+        Ok(_) => Err(ApiError::new(
+            ExceptionKind::UsernameExists,
+            "An account with the given email already exists.",
+        )),
+        Err(_) => Ok(()),
     }
 }
 
-fn name_taken_error() -> ApiError {
-    ApiError::new(
-        ExceptionKind::UsernameExists,
-        "An account with the given email already exists.",
-    )
-}
-
-pub(super) async fn insert_user(context: &PoolContext, user: &User) -> Result<(), ApiError> {
-    match context.store.add_user(user).await {
-        Err(error) if database::is_unique_violation(&error) => Err(name_taken_error()),
-        outcome => Ok(outcome?),
-    }
+/// Stores a new user, unless the name was taken in the meantime.
+pub(super) async fn add_user(
+    context: &PoolContext,
+    entered: &str,
+    user: &User,
+) -> Result<(), ApiError> {
+    let add = |stored: &mut Option<User>| {
+        ensure_name_is_free(context, &user.pool_id, entered)?;
+        *stored = Some(user.clone());
+        Ok(())
+    };
+    context.store.users.update(&user.id(), add).await
 }
 
 pub(super) async fn confirm(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: ConfirmSignUpRequest,
 ) -> Result<Value, ApiError> {
-    let context = call.context;
     let (client, pool) = context.client(&request.client_id)?;
-    call.record_client(&client);
     client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
-    let found = context.find_entered_user(&pool, &request.username).await?;
-    let Some(mut user) = found else {
+    let found = context.find_entered_user(&pool, &request.username);
+    let Some(user) = found else {
         return Err(if client.settings.prevent_user_existence_errors {
             ApiError::code_expired()
         } else {
             ApiError::user_not_found()
         });
     };
-    call.record_user(&user);
-    if user.status != UserStatus::Unconfirmed {
-        return Err(ApiError::not_authorized(format!(
-            "User cannot be confirmed. Current status is {}",
-            user.status.name()
-        )));
-    }
+    ensure_unconfirmed(&user)?;
     let binding = CodeBinding::for_user(&user, CodePurpose::SignUp);
     binding.check(context, &request.confirmation_code).await?;
     binding.consume(context, &request.confirmation_code).await?;
-    let now = context.clock.now();
-    user.status = UserStatus::Confirmed;
-    context.store.set_password(&user, now).await?;
-    user.attributes
-        .0
-        .insert("email_verified".into(), "true".into());
-    context.store.set_attributes(&user, now).await?;
+    let confirm = |user: &mut User| {
+        user.status = UserStatus::Confirmed;
+        user.verify_email();
+        Ok(())
+    };
+    context.update_user(&user, confirm).await?;
     Ok(empty_response())
 }
 
+pub(super) fn ensure_unconfirmed(user: &User) -> Result<(), ApiError> {
+    if user.status == UserStatus::Unconfirmed {
+        return Ok(());
+    }
+    Err(ApiError::not_authorized(format!(
+        "User cannot be confirmed. Current status is {}",
+        user.status.name()
+    )))
+}
+
 pub(super) async fn resend(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: ResendCodeRequest,
 ) -> Result<Value, ApiError> {
-    let context = call.context;
     let (client, pool) = context.client(&request.client_id)?;
-    call.record_client(&client);
     client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
-    let found = context.find_entered_user(&pool, &request.username).await?;
+    let found = context.find_entered_user(&pool, &request.username);
     if found.is_none() && !client.settings.prevent_user_existence_errors {
         return Err(ApiError::user_not_found());
     }

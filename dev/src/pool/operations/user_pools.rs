@@ -1,13 +1,15 @@
 //! Operations on user pools.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{OperationCall, PoolRequest, empty_response};
+use super::empty_response;
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::random;
+use crate::pool::crypto::{self, random};
 use crate::pool::error::ApiError;
-use crate::pool::model::{PasswordPolicy, PoolSettings, STANDARD_ATTRIBUTES, UserPool, seconds};
+use crate::pool::model::{PasswordPolicy, PoolSettings, STANDARD_ATTRIBUTES, UserPool};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -68,7 +70,7 @@ struct SchemaAttribute {
 }
 
 pub(super) async fn create(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: CreatePoolRequest,
 ) -> Result<Value, ApiError> {
     let mut settings = PoolSettings {
@@ -80,9 +82,8 @@ pub(super) async fn create(
         ..PoolSettings::default()
     };
     apply_settings(&mut settings, &request.settings)?;
-    let pool = create_pool(call.context, request.pool_name, settings).await?;
-    let described = to_user_pool_type(call.context, &pool).await?;
-    Ok(json!({"UserPool": described}))
+    let pool = create_pool(context, request.pool_name, settings).await?;
+    Ok(json!({"UserPool": {"Id": pool.id, "Name": pool.name}}))
 }
 
 /// Creates a pool with its signing key.
@@ -91,20 +92,16 @@ pub(crate) async fn create_pool(
     name: String,
     settings: PoolSettings,
 ) -> Result<UserPool, ApiError> {
-    let now = context.clock.now();
     let id = format!("{}_{}", context.region, random::alphanumeric(9)?);
     let pool = UserPool {
         id,
         name,
         settings,
-        created_at: now.0,
-        updated_at: now.0,
+        groups: BTreeSet::new(),
+        signing_key: crypto::new_signing_key().await?,
     };
-    context
-        .directory
-        .put_pool(&context.store, pool.clone())
-        .await?;
-    context.keys.add_pool(&context.store, &pool.id).await?;
+    context.keys.add_pool(&pool)?;
+    context.store.pools.put(&pool.id, pool.clone()).await?;
     Ok(pool)
 }
 
@@ -117,16 +114,11 @@ fn custom_attributes(schema: &[SchemaAttribute]) -> Vec<String> {
 }
 
 pub(super) async fn update(
-    call: &OperationCall<'_>,
+    context: &PoolContext,
     request: UpdatePoolRequest,
 ) -> Result<Value, ApiError> {
-    let mut pool = (*call.context.directory.pool(&request.user_pool_id)?).clone();
-    apply_settings(&mut pool.settings, &request.settings)?;
-    pool.updated_at = call.context.clock.now().0;
-    call.context
-        .directory
-        .put_pool(&call.context.store, pool)
-        .await?;
+    let change = |pool: &mut UserPool| apply_settings(&mut pool.settings, &request.settings);
+    context.update_pool(&request.user_pool_id, change).await?;
     Ok(empty_response())
 }
 
@@ -169,64 +161,4 @@ fn parse_policy(policy: &PasswordPolicyRequest) -> Result<PasswordPolicy, ApiErr
             .unwrap_or(defaults.temporary_days)
             .min(365),
     })
-}
-
-pub(super) async fn delete(
-    call: &OperationCall<'_>,
-    request: PoolRequest,
-) -> Result<Value, ApiError> {
-    let pool = call.context.directory.pool(&request.user_pool_id)?;
-    call.context
-        .directory
-        .delete_pool(&call.context.store, &pool.id)
-        .await?;
-    call.context.keys.remove_pool(&pool.id);
-    Ok(empty_response())
-}
-
-async fn to_user_pool_type(context: &PoolContext, pool: &UserPool) -> Result<Value, ApiError> {
-    let settings = &pool.settings;
-    let users = context.store.count_users(&pool.id).await?;
-    let mut described = json!({
-        "Id": pool.id,
-        "Name": pool.name,
-        "Arn": format!("arn:aws:cognito-idp:{}:000000000000:userpool/{}", context.region, pool.id),
-        "CreationDate": seconds(pool.created_at),
-        "LastModifiedDate": seconds(pool.updated_at),
-        "Policies": {"PasswordPolicy": settings.password_policy.to_json()},
-        "DeletionProtection": "INACTIVE",
-        "EstimatedNumberOfUsers": users,
-        "MfaConfiguration": "OFF",
-        "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": settings.admin_create_only},
-        "AutoVerifiedAttributes": if settings.verify_email { vec!["email"] } else { Vec::new() },
-        "UsernameConfiguration": {"CaseSensitive": !settings.email_usernames},
-        "AccountRecoverySetting": {"RecoveryMechanisms": [{"Name": "verified_email", "Priority": 1}]},
-        "SchemaAttributes": schema(settings),
-    });
-    if settings.email_usernames {
-        described["UsernameAttributes"] = json!(["email"]);
-    }
-    Ok(described)
-}
-
-fn schema(settings: &PoolSettings) -> Vec<Value> {
-    let standard = std::iter::once("sub").chain(STANDARD_ATTRIBUTES);
-    let custom_attributes = settings.custom_attributes.iter().map(String::as_str);
-    standard
-        .chain(custom_attributes)
-        .map(|name| {
-            let kind = if name.ends_with("_verified") {
-                "Boolean"
-            } else {
-                "String"
-            };
-            json!({
-                "Name": name,
-                "AttributeDataType": kind,
-                "DeveloperOnlyAttribute": false,
-                "Mutable": name != "sub",
-                "Required": name == "sub",
-            })
-        })
-        .collect()
 }

@@ -1,4 +1,4 @@
-use super::harness::{EMAIL, PASSWORD, claims, start, start_with_config};
+use super::harness::{EMAIL, PASSWORD, start};
 
 #[tokio::test]
 async fn tokens_keys_and_accounts_survive_restart() {
@@ -68,24 +68,4 @@ async fn jwks_with_matching_etag_returns_not_modified() {
         .send()
         .await;
     assert_eq!(again.expect("answer").status(), 304);
-}
-
-#[tokio::test]
-async fn token_lifetimes_follow_client_settings() {
-    let pool = start_with_config(|config| {
-        config.actor_client.access_token_s = 300;
-        config.actor_client.id_token_s = 600;
-    })
-    .await;
-    pool.register(EMAIL, PASSWORD).await;
-    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-    assert_eq!(tokens.expires_in(), 300);
-    for (token, lifetime) in [(tokens.access_token(), 300), (tokens.id_token(), 600)] {
-        let claims = claims(token.expect("token"));
-        let times = (
-            claims["exp"].as_i64().expect("exp"),
-            claims["iat"].as_i64().expect("iat"),
-        );
-        assert_eq!(times.0 - times.1, lifetime);
-    }
 }

@@ -93,39 +93,6 @@ async fn code_expires_after_five_wrong_attempts_or_one_hour() {
 }
 
 #[tokio::test]
-async fn temporary_password_must_be_replaced() {
-    let pool = start().await;
-    let actor = pool.actor();
-    let sub = pool.create_user(EMAIL, Some(PASSWORD)).await;
-    let asked = pool.initiate(actor, EMAIL, PASSWORD).await.expect("asked");
-    assert_eq!(
-        asked.challenge_name().map(|name| name.as_str()),
-        Some("NEW_PASSWORD_REQUIRED")
-    );
-    let parameters = asked.challenge_parameters().expect("parameters");
-    assert_eq!(parameters["USER_ID_FOR_SRP"], sub);
-    let respond =
-        |name, hash_over, password| pool.replace_password(&asked, name, hash_over, password);
-    let alias = respond(EMAIL, EMAIL, NEW_PASSWORD)
-        .await
-        .expect_err("the real username is needed");
-    assert!(alias.contains("Unable to verify secret hash"), "{alias}");
-    let weak = respond(&sub, &sub, "weak").await.expect_err("weak");
-    assert!(weak.starts_with("InvalidPasswordException"), "{weak}");
-    for _ in 0..5 {
-        pool.sign_in(EMAIL, "Wrong-Horse-9")
-            .await
-            .expect_err("the name is locked");
-    }
-    let done = respond(&sub, &sub, NEW_PASSWORD).await.expect("replaced");
-    assert!(done.authentication_result().is_some());
-    let again = respond(&sub, &sub, PASSWORD).await.expect_err("used");
-    assert!(again.contains("Invalid session"), "{again}");
-    pool.clock.advance(Duration::from_millis(1001));
-    assert!(pool.sign_in(EMAIL, NEW_PASSWORD).await.is_ok());
-}
-
-#[tokio::test]
 async fn temporary_password_and_challenge_session_expire() {
     let pool = start().await;
     let actor = pool.actor();

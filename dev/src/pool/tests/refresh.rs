@@ -1,9 +1,8 @@
 use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::types::AuthenticationResultType;
-use postern_common::identity::secret_hash;
 
-use super::harness::{EMAIL, PASSWORD, RunningServer, claims, error_text, start};
+use super::harness::{EMAIL, PASSWORD, RunningServer, error_text, start};
 
 async fn refresh(pool: &RunningServer, token: &str) -> Result<AuthenticationResultType, String> {
     let actor = pool.actor();
@@ -24,31 +23,6 @@ async fn refresh(pool: &RunningServer, token: &str) -> Result<AuthenticationResu
 async fn signed_in(pool: &RunningServer) -> AuthenticationResultType {
     pool.register(EMAIL, PASSWORD).await;
     pool.sign_in(EMAIL, PASSWORD).await.expect("signed in")
-}
-
-#[tokio::test]
-async fn rotated_refresh_token_works_within_grace() {
-    let pool = start().await;
-    let first = signed_in(&pool).await;
-    let old = first.refresh_token().expect("refresh token");
-    pool.clock.advance(Duration::from_secs(60));
-    let second = refresh(&pool, old).await.expect("rotated");
-    let new = second.refresh_token().expect("a new refresh token");
-    assert_ne!(new, old);
-    let (before, after) = (
-        claims(first.access_token().expect("access token")),
-        claims(second.access_token().expect("access token")),
-    );
-    assert_eq!(
-        (&before["origin_jti"], &before["auth_time"]),
-        (&after["origin_jti"], &after["auth_time"])
-    );
-    assert_ne!(before["jti"], after["jti"]);
-    pool.clock.advance(Duration::from_secs(29));
-    refresh(&pool, old)
-        .await
-        .expect("a lost response can be requested again");
-    refresh(&pool, new).await.expect("rotated again");
 }
 
 #[tokio::test]
@@ -113,49 +87,6 @@ async fn refresh_token_ends_by_expiry_user_or_revocation() {
         .await
         .expect_err("rejected");
     assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
-}
-
-#[tokio::test]
-async fn refresh_secret_hash_covers_real_username() {
-    let pool = start().await;
-    let service = pool.service();
-    let output = pool
-        .initiate(service, "auth", pool.account("auth").expose())
-        .await
-        .expect("signed in");
-    let token = output
-        .authentication_result()
-        .and_then(|tokens| tokens.refresh_token())
-        .expect("token");
-    let secret = service.client_secret.clone().expect("a secret");
-    let call = |name: &str| {
-        let hash = secret_hash(name, &service.client_id, secret.expose());
-        let call = pool.anonymous.initiate_auth().client_id(&service.client_id);
-        let call = call
-            .auth_flow("REFRESH_TOKEN_AUTH".into())
-            .auth_parameters("SECRET_HASH", hash);
-        let call = call.auth_parameters("REFRESH_TOKEN", token);
-        async move { call.send().await.map_err(error_text) }
-    };
-    let refused = call("notify").await.expect_err("another name");
-    assert!(
-        refused.contains("Unable to verify secret hash"),
-        "{refused}"
-    );
-    let output = call("auth").await.expect("refreshed");
-    let tokens = output.authentication_result().expect("tokens");
-    assert_eq!(tokens.refresh_token(), None);
-    let id = tokens.id_token().expect("ID token");
-    assert_eq!(
-        pool.verify(id)
-            .await
-            .expect("accepted")
-            .service()
-            .expect("service")
-            .service_id
-            .as_ref(),
-        "auth"
-    );
 }
 
 #[tokio::test]

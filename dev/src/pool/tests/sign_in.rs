@@ -1,4 +1,3 @@
-use postern_common::identity::secret_hash;
 use postern_common::token::TokenError;
 
 use super::harness::{EMAIL, PASSWORD, claims, error_text, start, start_with_config};
@@ -72,29 +71,6 @@ async fn service_account_id_token_has_service_id() {
 }
 
 #[tokio::test]
-async fn wrong_password_and_unknown_user_get_same_error() {
-    let pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    let wrong = pool
-        .sign_in(EMAIL, "Wrong-Horse-9")
-        .await
-        .expect_err("rejected");
-    assert_eq!(
-        wrong,
-        "NotAuthorizedException: Incorrect username or password."
-    );
-    let unknown = pool
-        .sign_in("bob@example.com", PASSWORD)
-        .await
-        .expect_err("rejected");
-    assert_eq!(unknown, wrong);
-    assert!(
-        pool.sign_in("ADA@Example.com", PASSWORD).await.is_ok(),
-        "addresses are case-insensitive"
-    );
-}
-
-#[tokio::test]
 async fn user_status_is_revealed_only_with_correct_password() {
     let pool = start().await;
     pool.register(EMAIL, PASSWORD).await;
@@ -129,80 +105,6 @@ async fn user_status_is_revealed_only_with_correct_password() {
     );
     let right = pool.sign_in(other, PASSWORD).await.expect_err("rejected");
     assert_eq!(right, "UserNotConfirmedException: User is not confirmed.");
-}
-
-#[tokio::test]
-async fn sign_in_secret_hash_covers_entered_name() {
-    let pool = start().await;
-    let sub = pool.register(EMAIL, PASSWORD).await;
-    let actor = pool.actor();
-    let secret = actor.client_secret.clone().expect("a secret");
-    let call = |hash: Option<String>| {
-        let call = pool.anonymous.initiate_auth().client_id(&actor.client_id);
-        let call = call.auth_flow("USER_PASSWORD_AUTH".into());
-        let call = call
-            .auth_parameters("USERNAME", EMAIL)
-            .auth_parameters("PASSWORD", PASSWORD);
-        match hash {
-            Some(hash) => call.auth_parameters("SECRET_HASH", hash),
-            None => call,
-        }
-    };
-    let over_sub = secret_hash(&sub, &actor.client_id, secret.expose());
-    let refused = call(Some(over_sub))
-        .send()
-        .await
-        .map_err(error_text)
-        .expect_err("rejected");
-    assert!(
-        refused.starts_with("NotAuthorizedException: Unable to verify secret hash"),
-        "{refused}"
-    );
-    let refused = call(None)
-        .send()
-        .await
-        .map_err(error_text)
-        .expect_err("rejected");
-    assert!(
-        refused.contains("SECRET_HASH was not received"),
-        "{refused}"
-    );
-    let over_typed = secret_hash(EMAIL, &actor.client_id, secret.expose());
-    assert!(call(Some(over_typed)).send().await.is_ok());
-    // The sub is a name that may be typed; then the hash is over the sub.
-    assert!(pool.sign_in(&sub, PASSWORD).await.is_ok());
-}
-
-#[tokio::test]
-async fn sign_up_requires_unused_name_and_valid_password() {
-    let pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    let sign_up = |email: &'static str, password: &'static str| {
-        let call = pool
-            .anonymous
-            .sign_up()
-            .client_id(&pool.actor().client_id)
-            .username(email);
-        let call = call
-            .password(password)
-            .set_secret_hash(pool.actor().secret_hash(email));
-        async move { call.send().await.map_err(error_text).expect_err("rejected") }
-    };
-    assert!(
-        sign_up("Ada@example.com", PASSWORD)
-            .await
-            .starts_with("UsernameExistsException")
-    );
-    assert!(
-        sign_up("eve@example.com", "short")
-            .await
-            .starts_with("InvalidPasswordException")
-    );
-    assert!(
-        sign_up("eve", PASSWORD)
-            .await
-            .starts_with("InvalidParameterException")
-    );
 }
 
 #[tokio::test]

@@ -21,7 +21,6 @@ pub(super) async fn pool_keys(
 ) -> Result<Response, Problem> {
     state
         .context
-        .directory
         .pool(&pool)
         .map_err(|_| Problem::new(Code::NotFound))?;
     Ok(cacheable_response(
@@ -46,7 +45,6 @@ pub(super) async fn pool_configuration(
 ) -> Result<Response, Problem> {
     state
         .context
-        .directory
         .pool(&pool)
         .map_err(|_| Problem::new(Code::NotFound))?;
     Ok(cacheable_response(
