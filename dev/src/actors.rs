@@ -16,14 +16,13 @@ use postern_common::Clock;
 use postern_common::database::Sqlite;
 use postern_common::decode::{Field, Value as Node};
 use postern_common::email::EmailAddress;
-use postern_common::http::{Json, json};
+use postern_common::http::{Json, Query, json};
 use postern_common::problem::{Code, Problem};
 use postern_common::token::Verifier;
 use serde_json::{Map, Value, json};
 
 use self::store::{ActorStore, RegisteredActor, RegistrationOutcome};
 use crate::caller::{ProvidesVerifier, VerifiedCaller, store_error};
-use crate::web::query;
 
 /// Maximum size of a profile or of a feature's settings, in bytes of JSON.
 const MAX_OBJECT_BYTES: usize = 64 << 10;
@@ -179,14 +178,12 @@ async fn actors(
     caller: VerifiedCaller,
     RawQuery(text): RawQuery,
 ) -> Result<Response, Problem> {
-    let mut parameters = query::parse(text.as_deref(), &["actorId"])?;
-    let Some(id) = parameters.remove("actorId") else {
-        return Err(Problem::new(Code::InvalidRequest).error(
-            "/actorId",
-            "missing_field",
-            "is required",
-        ));
-    };
+    let mut query = Query::parse(text.as_deref().unwrap_or_default(), &["actorId"]);
+    let id = query.get("actorId").unwrap_or_default().to_owned();
+    if id.is_empty() {
+        query.fail("actorId", "missing_field", "is required");
+    }
+    query.finish()?;
     let actor = match caller.may_see(&id) {
         true => service
             .store

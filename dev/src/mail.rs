@@ -6,10 +6,8 @@
 
 mod smtp_server;
 
-mod smtp_path;
 mod smtp_session;
 
-mod findings;
 mod mailbox;
 mod mime;
 

@@ -1,8 +1,7 @@
-//! HTTP helpers of the development services: HTML pages and query strings.
+//! HTTP helpers of the development services: HTML pages.
 //!
 //! Depends on no other module of the crate.
 
 pub(crate) mod landing_page;
 pub(crate) mod page;
-pub(crate) mod query;
 pub(crate) mod start_page;

@@ -5,14 +5,13 @@ use postern_tests::{Browser, Postern, skipped};
 const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
 const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
 const SCHEMES: [&str; 2] = ["light", "dark"];
-/// The key that moves the focus (WebDriver, section 17.4.2).
-const TAB: &str = "\u{e004}";
+/// The key that follows a link (WebDriver, section 17.4.2).
 const ENTER: &str = "\u{e007}";
 
-/// A mail that tries to run a script and to load an image, with a link that is not one.
+/// A mail that tries to run a script and to load an image.
 const HOSTILE: &str = "Subject: <img src=x onerror=alert(1)>\r\nFrom: \"<script>\" <a@b.test>\r\n\
     MIME-Version: 1.0\r\nContent-Type: multipart/alternative; boundary=b\r\n\r\n\
-    --b\r\nContent-Type: text/plain\r\n\r\nYour code is 246810. javascript:alert(1) https://example.com/a\r\n\
+    --b\r\nContent-Type: text/plain\r\n\r\nHello.\r\n\
     --b\r\nContent-Type: text/html\r\n\r\n<h1>Hello</h1><script>parent.document.title='taken'</script>\
     <img src=http://ADDRESS/x><a href='javascript:alert(1)'>x</a><form action=http://ADDRESS/></form>\r\n--b--\r\n";
 
@@ -34,18 +33,6 @@ async fn assert_page_is_clean(browser: &Browser, url: &str) {
     assert!(messages.is_empty(), "{url}: {messages:?}");
 }
 
-/// Moves the focus by the keyboard to an element.
-async fn focus_by_keyboard(browser: &Browser, id: &str) {
-    let focused = "return document.activeElement.id";
-    for _ in 0..20 {
-        if browser.run(focused).await == id {
-            return;
-        }
-        browser.press(TAB).await;
-    }
-    panic!("{id} cannot be reached by the keyboard");
-}
-
 #[tokio::test]
 async fn standalone_pages_are_accessible() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -59,10 +46,7 @@ async fn standalone_pages_are_accessible() {
     for path in [
         "/".to_owned(),
         "/mail".to_owned(),
-        "/mail?q=nothing".to_owned(),
         format!("/mail/{id}"),
-        format!("/mail/{id}?view=headers"),
-        format!("/mail/{id}?view=raw"),
         "/signed-in".to_owned(),
         "/signed-in#temporaryToken=abc".to_owned(),
         "/signed-in#error=access_denied".to_owned(),
@@ -76,10 +60,10 @@ async fn standalone_pages_are_accessible() {
 }
 
 #[tokio::test]
-async fn mail_arrives_is_found_and_deleted_by_keyboard() {
+async fn mail_arrives_is_read_and_deleted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("mail_arrives_is_found_and_deleted_by_keyboard", NO_BROWSER);
+        return skipped("mail_arrives_is_read_and_deleted", NO_BROWSER);
     };
     let postern = Postern::start().await;
     let mail = format!("http://{}", postern.addresses().mail);
@@ -98,17 +82,13 @@ async fn mail_arrives_is_found_and_deleted_by_keyboard() {
     let address = trap.local_addr().expect("an address").to_string();
     let hostile = HOSTILE.replace("ADDRESS", &address);
     let id = postern.store_mail("ada@b.test", &hostile).await;
-    let row = format!("li.unread a[href='/mail/{id}']");
+    let row = format!("li a[href='/mail/{id}']");
     let subject = browser.find(&row).await.text().await;
     assert!(
         subject.starts_with("<img src=x onerror=alert(1)>"),
         "{subject}"
     );
 
-    // The search is focused by the keyboard and filters while typing.
-    focus_by_keyboard(&browser, "search").await;
-    browser.press("ada@").await;
-    browser.find("#list:not(:has(li + li)) li").await;
     browser
         .run(&format!(
             "document.querySelector(\"a[href='/mail/{id}']\").focus()"
@@ -116,22 +96,11 @@ async fn mail_arrives_is_found_and_deleted_by_keyboard() {
         .await;
     browser.press(ENTER).await;
 
-    // The hostile mail does nothing; its code is offered, and its link that runs a script is not.
+    // The hostile mail does nothing.
     browser.find("iframe[sandbox='']").await;
-    assert_eq!(browser.find("#code-0").await.text().await, "246810");
-    assert_eq!(
-        browser.find("#link-0").await.text().await,
-        "https://example.com/a"
-    );
     assert_eq!(
         browser.run("return document.title.includes('taken')").await,
         false
-    );
-    assert_eq!(
-        browser
-            .run("return document.querySelectorAll('[id^=link-]').length")
-            .await,
-        1
     );
     let frame =
         "const frame = document.querySelector('iframe'); return frame.contentDocument === null";
@@ -146,7 +115,10 @@ async fn mail_arrives_is_found_and_deleted_by_keyboard() {
     browser.find("#delete").await.click().await;
     browser.find("#list").await;
     let left = browser.find("#list").await.text().await;
-    assert!(left.contains("1 in all, 1 unread"), "{left}");
+    assert!(
+        left.contains("Other") && !left.contains("onerror"),
+        "{left}"
+    );
     browser.close().await;
     postern.stop().await;
 }

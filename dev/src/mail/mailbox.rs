@@ -1,6 +1,6 @@
 //! Storage of mail: one `.eml` file per message, and an in-memory index.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,13 +20,7 @@ use super::smtp_session::MailEnvelope;
 const MAX_MESSAGES: usize = 5_000;
 
 /// Maximum number of messages in a listing.
-pub(super) const MAX_LISTED_MESSAGES: usize = 500;
-
-/// Characters of the text in the excerpt of a listing.
-const EXCERPT_CHARACTERS: usize = 160;
-
-/// Characters of the text that a search covers.
-const SEARCHED_CHARACTERS: usize = 2 << 10;
+const MAX_LISTED_MESSAGES: usize = 500;
 
 /// The stored messages. Each file begins with headers that record the envelope, so that the index
 /// can be rebuilt from the files.
@@ -35,9 +29,7 @@ pub struct Mailbox {
     folder: PathBuf,
     clock: Clock,
     index: Mutex<BTreeMap<String, Arc<Summary>>>,
-    /// Ids of the messages that a person has opened; each has an empty file `{id}.read`.
-    read: Mutex<BTreeSet<String>>,
-    /// Number of arrivals, deletions and first reads.
+    /// Number of arrivals and deletions.
     changes: watch::Sender<u64>,
 }
 
@@ -59,12 +51,6 @@ pub struct Summary {
     pub subject: String,
     /// Size of the stored file in bytes, including the added trace headers.
     pub size: usize,
-    /// The beginning of the text, on one line.
-    #[serde(skip)]
-    pub(super) excerpt: String,
-    /// Subject, addresses and the beginning of the text, in lower case.
-    #[serde(skip)]
-    searched: String,
 }
 
 /// A query for messages.
@@ -74,8 +60,6 @@ pub struct Query {
     pub recipient: Option<String>,
     /// Text contained in the subject.
     pub subject: Option<String>,
-    /// Text in lower case, contained in the subject, an address or the beginning of the text.
-    pub text: Option<String>,
     /// Maximum number of messages. Default and maximum 500.
     pub limit: Option<usize>,
 }
@@ -89,7 +73,7 @@ impl Mailbox {
     /// Fails if the folder cannot be created or read.
     pub fn open(folder: &Path, clock: Clock) -> std::io::Result<Self> {
         std::fs::create_dir_all(folder)?;
-        let (mut index, mut read) = (BTreeMap::new(), BTreeSet::new());
+        let mut index = BTreeMap::new();
         for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
             let id = path
@@ -102,9 +86,6 @@ impl Mailbox {
                     let summary = summarize(&id, &std::fs::read(&path)?);
                     index.insert(id, Arc::new(summary));
                 }
-                Some("read") if is_id(&id) => {
-                    read.insert(id);
-                }
                 // The process ended during the write, before the message was acknowledged.
                 Some("part") => std::fs::remove_file(&path)?,
                 _ => {}
@@ -114,7 +95,6 @@ impl Mailbox {
             folder: folder.to_owned(),
             clock,
             index: Mutex::new(index),
-            read: Mutex::new(read),
             changes: watch::Sender::new(0),
         })
     }
@@ -248,31 +228,7 @@ impl Mailbox {
         all.keys().try_for_each(|id| self.remove_file(id))
     }
 
-    /// Marks a message as read.
-    ///
-    /// # Errors
-    /// Fails if the mark cannot be written.
-    pub(super) fn mark_read(&self, id: &str) -> std::io::Result<()> {
-        if !self.index.lock().contains_key(id) || !self.read.lock().insert(id.to_owned()) {
-            return Ok(());
-        }
-        self.changes.send_modify(|count| *count += 1);
-        std::fs::write(self.mark_path(id), b"")
-    }
-
-    /// Returns whether a message is marked as read.
-    pub(super) fn is_read(&self, id: &str) -> bool {
-        self.read.lock().contains(id)
-    }
-
-    /// Returns the number of messages, and of those that are not marked as read.
-    pub(super) fn counts(&self) -> (usize, usize) {
-        let (index, read) = (self.index.lock(), self.read.lock());
-        let unread = index.keys().filter(|id| !read.contains(*id)).count();
-        (index.len(), unread)
-    }
-
-    /// Returns a receiver that is notified when a message arrives, is deleted, or is read first.
+    /// Returns a receiver that is notified when a message arrives or is deleted.
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -282,20 +238,16 @@ impl Mailbox {
     }
 
     fn remove_file(&self, id: &str) -> std::io::Result<()> {
-        if self.read.lock().remove(id) {
-            remove_if_exists(&self.mark_path(id))?;
+        match std::fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
-        remove_if_exists(&self.path(id))
     }
 
     /// Returns the path of a message. `id` must come from the index, whose keys are UUIDs, so that
     /// it cannot contain a path.
     fn path(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}.eml"))
-    }
-
-    fn mark_path(&self, id: &str) -> PathBuf {
-        self.folder.join(format!("{id}.read"))
     }
 }
 
@@ -312,17 +264,6 @@ impl Query {
                 .subject
                 .as_ref()
                 .is_none_or(|wanted| summary.subject.contains(wanted))
-            && self
-                .text
-                .as_ref()
-                .is_none_or(|wanted| summary.searched.contains(wanted))
-    }
-}
-
-fn remove_if_exists(path: &Path) -> std::io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 
@@ -344,8 +285,7 @@ fn trace_headers(envelope: &MailEnvelope, at: Timestamp) -> String {
 }
 
 fn summarize(id: &str, file: &[u8]) -> Summary {
-    let ParsedMail { headers, text, .. } = mime::parse(file);
-    let text = text.unwrap_or_default();
+    let headers = mime::headers(file);
     let first = |name: &str| {
         let mut named = headers
             .iter()
@@ -362,20 +302,13 @@ fn summarize(id: &str, file: &[u8]) -> Summary {
         .skip(1)
         .take_while(|(name, _)| name == "Delivered-To")
         .map(|(_, recipient)| recipient.clone());
-    let recipients: Vec<String> = added_by_server.collect();
-    let (from, subject) = (first("From"), first("Subject"));
-    let beginning: String = text.chars().take(SEARCHED_CHARACTERS).collect();
-    let searched = [&subject, &from, &recipients.join(" "), &beginning];
-    let words: Vec<&str> = beginning.split_whitespace().collect();
     Summary {
         id: id.to_owned(),
         received_at: first("X-Postern-Received"),
         sender: first("Return-Path").trim_matches(['<', '>']).to_owned(),
-        excerpt: words.join(" ").chars().take(EXCERPT_CHARACTERS).collect(),
-        searched: searched.map(|text| text.to_lowercase()).join("\n"),
-        recipients,
-        from,
-        subject,
+        recipients: added_by_server.collect(),
+        from: first("From"),
+        subject: first("Subject"),
         size: file.len(),
     }
 }

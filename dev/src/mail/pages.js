@@ -1,6 +1,5 @@
-// The list: live update and search while typing. A mail: deletion.
+// The list: live update. A mail: deletion.
 const list = document.getElementById("list");
-const search = document.getElementById("search");
 
 const request = async (method, path) => {
   const response = await fetch(path, { method });
@@ -8,25 +7,18 @@ const request = async (method, path) => {
   return response;
 };
 
-if (list && search) {
+if (list) {
   let latest = 0;
   const update = async () => {
-    const query = search.value ? `?${new URLSearchParams({ q: search.value })}` : "";
     const turn = ++latest;
-    const response = await request("GET", `/mail/list${query}`);
+    const response = await request("GET", "/mail/list");
     const text = await response.text();
     // A slower response to an earlier question is dropped.
     if (turn !== latest) return;
-    history.replaceState(null, "", `/mail${query}`);
     const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     list.innerHTML = text;
     if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   };
-  let timer;
-  search.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(update, 150);
-  });
   const events = new EventSource("/mail/events");
   events.addEventListener("message", update);
   // After a lost connection, mail may have arrived meanwhile.

@@ -2,8 +2,6 @@
 
 use bytes::{Buf, BytesMut};
 
-use super::smtp_path;
-
 /// Maximum size of a message in bytes, announced by SIZE (RFC 1870).
 pub(super) const MAX_MESSAGE_BYTES: usize = 25 << 20;
 
@@ -13,6 +11,10 @@ const MAX_COMMAND_BYTES: usize = 2048;
 
 /// Bytes of an incomplete line that are buffered before they are processed.
 const MAX_PARTIAL_LINE_BYTES: usize = 8192;
+
+/// Maximum bytes of an address: 64 for the local part, `@`, 255 for the domain (RFC 5321 section
+/// 4.5.3.1).
+const MAX_ADDRESS_BYTES: usize = 320;
 
 /// Maximum number of recipients of a message; the RFC requires at least 100.
 const MAX_RECIPIENTS: usize = 100;
@@ -46,7 +48,6 @@ pub(super) struct MailEnvelope {
 pub(super) struct SmtpSession {
     greeted: bool,
     envelope: Option<MailEnvelope>,
-    utf8: bool,
     data: Option<MessageData>,
     overlong: bool,
     errors: u32,
@@ -128,10 +129,8 @@ impl SmtpSession {
             }
             "NOOP" => ok("250 2.0.0 Ok"),
             "QUIT" if rest.is_empty() => ok("221 2.0.0 Bye"),
-            "VRFY" if !rest.is_empty() => ok("252 2.5.0 Mail for every recipient is accepted"),
-            "HELP" => ok("214 2.0.0 EHLO HELO MAIL RCPT DATA RSET NOOP VRFY QUIT"),
-            "DATA" | "RSET" | "QUIT" | "VRFY" => reject("501 5.5.4 Wrong argument"),
-            "EXPN" | "AUTH" | "STARTTLS" | "ETRN" => reject("502 5.5.1 Not supported"),
+            "DATA" | "RSET" | "QUIT" => reject("501 5.5.4 Wrong argument"),
+            "AUTH" | "STARTTLS" | "VRFY" => reject("502 5.5.1 Not supported"),
             // HTTP from a browser that was tricked into connecting: close, so that no part of the
             // request is taken for a command.
             "GET" | "POST" | "PUT" | "HEAD" | "OPTIONS" | "DELETE" => {
@@ -163,35 +162,18 @@ impl SmtpSession {
         if self.envelope.is_some() {
             return reject("503 5.5.1 Nested MAIL command");
         }
-        let path = argument_after(rest, "FROM:").and_then(smtp_path::parse);
-        let Some(path) = path else {
+        let Some((sender, parameters)) = path_after(rest, "FROM:") else {
             return reject("501 5.1.7 MAIL FROM:<address>");
         };
-        let mut utf8 = false;
-        for parameter in &path.parameters {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            match (
-                key.to_ascii_uppercase().as_str(),
-                value.to_ascii_uppercase().as_str(),
-            ) {
-                ("BODY", "7BIT" | "8BITMIME") => {}
-                ("SMTPUTF8", "") => utf8 = true,
-                ("SIZE", size) => match size.parse::<usize>() {
-                    Ok(size) if size > MAX_MESSAGE_BYTES => {
-                        return reject("552 5.3.4 Message too large");
-                    }
-                    Ok(_) => {}
-                    Err(_) => return reject("501 5.5.4 SIZE must be a number"),
-                },
-                _ => return reject("555 5.5.4 Unknown parameter"),
-            }
+        let mut parameters = parameters.split_ascii_whitespace();
+        let size = parameters.find_map(|parameter| parameter.strip_prefix("SIZE="));
+        match size.map(str::parse::<usize>) {
+            None | Some(Ok(..=MAX_MESSAGE_BYTES)) => {}
+            Some(Ok(_)) => return reject("552 5.3.4 Message too large"),
+            Some(Err(_)) => return reject("501 5.5.4 SIZE must be a number"),
         }
-        if !utf8 && !path.mailbox.is_ascii() {
-            return reject("553 5.6.7 This address needs SMTPUTF8");
-        }
-        self.utf8 = utf8;
         self.envelope = Some(MailEnvelope {
-            sender: path.mailbox.to_owned(),
+            sender: sender.to_owned(),
             recipients: Vec::new(),
         });
         ok("250 2.1.0 Ok")
@@ -201,26 +183,20 @@ impl SmtpSession {
         let Some(envelope) = &mut self.envelope else {
             return reject("503 5.5.1 MAIL first");
         };
-        let path = argument_after(rest, "TO:").and_then(smtp_path::parse);
-        let Some(path) = path.filter(|path| !path.mailbox.is_empty()) else {
+        let path = path_after(rest, "TO:");
+        let Some((address, _)) = path.filter(|(address, _)| address.contains('@')) else {
             return reject("501 5.1.3 RCPT TO:<address>");
         };
-        if !path.parameters.is_empty() {
-            return reject("555 5.5.4 Unknown parameter");
-        }
-        if !self.utf8 && !path.mailbox.is_ascii() {
-            return reject("553 5.6.7 This address needs SMTPUTF8");
-        }
         if envelope.recipients.len() >= MAX_RECIPIENTS {
             return reject("452 4.5.3 Too many recipients");
         }
         // Two domains that simulate failures; `.invalid` never exists (RFC 2606).
-        match path.mailbox.rsplit_once('@') {
+        match address.rsplit_once('@') {
             Some((_, "bounce.invalid")) => return reject("550 5.1.1 No such mailbox"),
             Some((_, "busy.invalid")) => return reject("451 4.2.1 Mailbox busy, try again"),
             _ => {}
         }
-        envelope.recipients.push(path.mailbox.to_owned());
+        envelope.recipients.push(address.to_owned());
         ok("250 2.1.5 Ok")
     }
 
@@ -262,11 +238,15 @@ fn reject(text: &str) -> CommandResult {
     Err(text.to_owned())
 }
 
-/// Returns the text after a keyword, which is matched case-insensitively.
-fn argument_after<'a>(text: &'a str, keyword: &str) -> Option<&'a str> {
-    let head = text.get(..keyword.len())?;
-    head.eq_ignore_ascii_case(keyword)
-        .then(|| &text[keyword.len()..])
+/// Returns the address and the parameters of `FROM:<address> parameters` (RFC 5321 section 4.1.2).
+fn path_after<'a>(text: &'a str, keyword: &str) -> Option<(&'a str, &'a str)> {
+    let (head, rest) = text.split_at_checked(keyword.len())?;
+    let path = rest.trim_start_matches(' ').strip_prefix('<')?;
+    let (address, parameters) = path.rsplit_once('>')?;
+    let is_valid = head.eq_ignore_ascii_case(keyword)
+        && address.len() <= MAX_ADDRESS_BYTES
+        && !address.chars().any(char::is_control);
+    is_valid.then_some((address, parameters))
 }
 
 // === impl MessageData ===

@@ -50,7 +50,7 @@ fn pipelined_commands_are_answered_in_order() {
     assert_eq!(
         codes(&actions),
         [
-            "250", "250", "250", "354", "STORE", "250", "250", "252", "221"
+            "250", "250", "250", "354", "STORE", "250", "250", "502", "221"
         ]
     );
     let SessionAction::Store(envelope, message) = &actions[4] else {
@@ -123,11 +123,11 @@ fn oversized_message_is_rejected_and_session_continues() {
 
 #[test]
 fn malformed_or_misordered_commands_are_rejected() {
-    let commands = b"MAIL FROM:<a@b>\r\nEHLO\r\nEHLO me\r\nRCPT TO:<a@b>\r\nDATA\r\nMAIL FROM:a@b\r\nMAIL FROM:<a@b> X=1\r\n\
+    let commands = b"MAIL FROM:<a@b>\r\nEHLO\r\nEHLO me\r\nRCPT TO:<a@b>\r\nDATA\r\nMAIL FROM:a@b\r\n\
         MAIL FROM:<a@b>\r\nMAIL FROM:<a@b>\r\nRCPT TO:<>\r\nRCPT TO:<a@bounce.invalid>\r\nRCPT TO:<a@busy.invalid>\r\nWHAT\r\n";
     let actions = send_bytes(&mut SmtpSession::default(), commands);
     let expected = [
-        "503", "501", "250", "503", "503", "501", "555", "250", "503", "501", "550", "451", "500",
+        "503", "501", "250", "503", "503", "501", "250", "503", "501", "550", "451", "500",
     ];
     assert_eq!(codes(&actions), expected);
 }
@@ -143,15 +143,6 @@ fn command_line_requires_crlf_and_is_bounded() {
     assert_eq!(
         codes(&send_bytes(&mut session, b"xxx\r\nNOOP\r\n")),
         ["500", "250"]
-    );
-}
-
-#[test]
-fn non_ascii_addresses_need_smtputf8() {
-    let text = "EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<ü@d>\r\nRSET\r\nMAIL FROM:<é@b> SMTPUTF8\r\nRCPT TO:<ü@d>\r\n";
-    assert_eq!(
-        codes(&send_bytes(&mut SmtpSession::default(), text.as_bytes())),
-        ["250", "250", "553", "250", "250", "250"]
     );
 }
 
