@@ -117,44 +117,6 @@ function suppression(main, { go, say }) {
   });
 }
 
-function api(main, { call, problemOf, say, visible }) {
-  const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  for (const form of main.querySelectorAll('form.try')) {
-    const { method } = form.dataset;
-    const fields = () => Object.fromEntries(new FormData(form));
-    form.addEventListener('submit', async (event) => {
-      event.preventDefault();
-      event.stopPropagation();
-      const result = form.querySelector('.try-result');
-      const token = main.querySelector('#try-token').value.trim();
-      const request = { method, ...fields(), ...(token ? { token } : {}) };
-      const response = await call('/try', { method: 'POST', json: request });
-      result.hidden = false;
-      if (!response.ok) {
-        result.textContent = visible(await problemOf(response));
-        return;
-      }
-      const answer = await response.json();
-      let body = answer.body;
-      try {
-        body = JSON.stringify(JSON.parse(body), null, 2);
-      } catch {
-        // Not JSON: shown as it is.
-      }
-      result.dataset.status = answer.status;
-      const note = answer.note ? `\n\n${answer.note}` : '';
-      result.textContent = visible(`${answer.status}  request ${answer.requestId || ''}\n\n${body}${note}`);
-    });
-    form.querySelector('[data-copy-curl]').addEventListener('click', async () => {
-      const { path, body } = fields();
-      const parts = [`curl -X ${method} "$POSTERN_URL"${quote(path)} -H "Authorization: Bearer $TOKEN"`];
-      if (body) parts.push(`-H 'Content-Type: application/json' -d ${quote(body)}`);
-      await navigator.clipboard.writeText(parts.join(' \\\n  '));
-      say('Copied.');
-    });
-  }
-}
-
 /** Adds the work of a page to its fragment. `signal` ends with the page. */
 export function enhance(main, signal, tools) {
   if (main.querySelector('#tail')) {
@@ -164,5 +126,4 @@ export function enhance(main, signal, tools) {
   }
   tokens(main, tools);
   suppression(main, tools);
-  api(main, tools);
 }

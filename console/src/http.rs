@@ -16,17 +16,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use http::header::{ALLOW, CONTENT_TYPE, HOST, ORIGIN};
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 use maud::Markup;
-use postern_common::decode::{Field, Object};
-use postern_common::http::{AllowedHosts, Json, Peer, SmallJson, bearer, json, no_store};
+use postern_common::http::{AllowedHosts, Json, Peer, SmallJson, json, no_store};
 use postern_common::{Code, Problem, Secret};
 use serde_json::{Value, json as object};
 
-use crate::access::{Caller, MAX_TOKEN_BYTES, Person, Role};
+use crate::access::{Caller, Person, Role};
 use crate::pages::{self, Context};
-use crate::public_gateway::TryRequest;
-use crate::sessions::is_session_token;
 use crate::state::ConsoleState;
 use crate::widgets::to_text;
 use crate::{actions, configuration, live, shell, tail};
@@ -108,7 +105,6 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
         .route("/check-configuration", post(check_configuration))
         .route("/request-details", post(request_details))
         .route("/configuration/changes", post(configuration_changes))
-        .route("/try", post(try_request))
         .route("/notifications/{id}", get(page))
         .route("/history/{number}", get(page))
         .route("/templates/{name}", get(page));
@@ -334,83 +330,4 @@ async fn configuration_changes(
         "bases": configuration::bases(&files),
     });
     Ok(no_store(json(StatusCode::OK, &body)))
-}
-
-/// Sends a request of the API page to the configured gateway with the caller's own token.
-async fn try_request(
-    State(state): Shared,
-    SignedIn { person, caller }: SignedIn,
-    body: Json,
-) -> Result<Response, Problem> {
-    let request = body.read(read_try_request)?;
-    if request.method != Method::GET && person.role < Role::Operator {
-        return Err(Code::InsufficientScope.into());
-    }
-    let token = try_token(&caller, &person, request.token)?;
-    let request = TryRequest {
-        method: request.method,
-        path: request.path,
-        body: request.body,
-        token,
-        client_address: caller.address,
-    };
-    let response = state.gateway.try_request(request).await?;
-    let body = object!({
-        "status": response.status,
-        "requestId": response.request_id,
-        "body": response.body,
-        "note": response.note,
-    });
-    Ok(no_store(json(StatusCode::OK, &body)))
-}
-
-/// Returns the access token of a request of the API page: the one that was entered, else that of
-/// the caller. The token of a session of the console is sent nowhere.
-fn try_token(caller: &Caller, person: &Person, entered: Option<String>) -> Result<Secret, Problem> {
-    match entered {
-        Some(token) if !is_session_token(&token) => Ok(Secret::new(token)),
-        None if !person.is_local => Ok(Secret::from(bearer(&caller.headers)?)),
-        Some(_) | None => {
-            let detail = "an access token is required: the session of the console is none";
-            Err(Problem::new(Code::ValidationFailed).error("/token", "missing_field", detail))
-        }
-    }
-}
-
-/// The fields of a request of the API page.
-struct TryFields {
-    method: Method,
-    path: String,
-    body: Option<String>,
-    token: Option<String>,
-}
-
-fn read_try_request(root: &Object<'_>) -> Option<TryFields> {
-    let methods = [
-        ("GET", "GET"),
-        ("POST", "POST"),
-        ("PUT", "PUT"),
-        ("DELETE", "DELETE"),
-    ];
-    let method = root.required("method", |field| field.one_of(&methods));
-    // Joined to the gateway's URL: a path cannot select another host.
-    let path = root.required("path", |field: Field<'_>| {
-        let path = field.text(1..=2048)?;
-        if path.starts_with('/') && !path.starts_with("//") && !path.contains(['\\', ' ']) {
-            Some(path)
-        } else {
-            field.reject(
-                "invalid_format",
-                "must be a path that begins with one slash",
-            )
-        }
-    });
-    let body = root.optional("body", |field| field.string().map(str::to_owned));
-    let token = root.optional("token", |field| field.text(1..=MAX_TOKEN_BYTES));
-    Some(TryFields {
-        method: Method::from_bytes(method?.as_bytes()).ok()?,
-        path: path?,
-        body: body.filter(|body| !body.trim().is_empty()),
-        token,
-    })
 }

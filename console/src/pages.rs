@@ -6,7 +6,6 @@
 //! `line_diff`, `processes`, `sampling`, `status` and `widgets`.
 
 mod activity;
-mod api;
 mod configuration;
 mod gateway;
 mod notifications;
@@ -70,7 +69,6 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
         ("suppression", "") => templates::suppression(context).await,
         ("sign-ins", "") => activity::sign_ins(context).await,
         ("throttled", "") => activity::throttled(context).await,
-        ("api", "") => api::render(context),
         _ => return Err(Code::NotFound.into()),
     })
 }

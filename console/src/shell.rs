@@ -67,7 +67,6 @@ pub(crate) const NAVIGATION: &[(&str, &[(&str, &str)])] = &[
         "Sign-in",
         &[("/sign-ins", "Sign-ins"), ("/throttled", "Throttled")],
     ),
-    ("Reference", &[("/api", "API")]),
 ];
 
 // === impl Asset ===

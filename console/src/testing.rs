@@ -306,7 +306,6 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
     });
     match path {
         "/admin/principal" => principal(body),
-        "/long" => "x".repeat(600 << 10).into_response(),
         "/auth/login" if body["password"] == "right" => Json(json!({ "accessToken": "operator" })).into_response(),
         "/auth/login" => problem(401, "invalid_credentials"),
         "/metrics" => "postern_build_info{version=\"<b>1\"} 1\npostern_notify_provider_up{channel=\"email\",provider=\"<b>x\"} 0\n\

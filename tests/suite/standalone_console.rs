@@ -167,33 +167,6 @@ async fn link_opens_the_console_once_in_a_browser() {
 }
 
 #[tokio::test]
-async fn api_page_needs_an_own_token_in_a_browser() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("api_page_needs_an_own_token_in_a_browser", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
-    browser.open(&postern.console_link().await).await;
-    wait_for_session(&browser).await;
-    let console = format!("http://{}", postern.addresses().console);
-    browser.open(&format!("{console}/api?q=/auth/me")).await;
-    let details = "details.operation summary";
-    browser.find(details).await.click().await;
-    let send = "form.try button[type=submit]";
-    browser.find(send).await.click().await;
-    let result = ".try-result:not([hidden]):not(:empty)";
-    let result = browser.find(result).await.text().await;
-    assert!(result.contains("an access token is required"), "{result}");
-    let access = postern.service_token("document").await;
-    browser.find("#try-token").await.type_text(&access).await;
-    browser.find(send).await.click().await;
-    browser.find(".try-result[data-status='200']").await;
-    assert_page_is_accessible(&browser).await;
-    browser.close().await;
-    postern.stop().await;
-}
-
-#[tokio::test]
 async fn provider_is_paused_and_resumed_in_a_browser() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {

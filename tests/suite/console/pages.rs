@@ -54,7 +54,6 @@ fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
         page("/tokens", "Keys and tokens", "RS256"),
         page("/sign-ins", "Sign-ins", "invalid_credentials"),
         page("/throttled", "Throttled", "None is throttled now."),
-        page("/api?q=login", "Postern API", "operations"),
     ]
 }
 
