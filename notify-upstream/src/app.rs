@@ -97,7 +97,7 @@ impl App {
         // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
-        let dispatch_state = DispatchState::new(&config.queue.permits, clock.clone());
+        let dispatch_state = DispatchState::new(&config.queue.permits);
         let parts = SharedParts {
             actors: actor_client(&config, &service_client, &metrics),
             clock,

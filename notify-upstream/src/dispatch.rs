@@ -1,24 +1,25 @@
 //! Dispatch: from waiting rows to durable results.
 //!
 //! Rows that wait in the queue enter. One [`Dispatcher`] per channel is the only claimer of the
-//! channel's lanes in this process. It takes permits before it claims, keeps a cursor per lane, and
+//! channel's lanes in this process. It takes permits, claims the first waiting rows of a lane, and
 //! passes each row to the [`AttemptRunner`], which calls the provider outside any transaction.
 //! Results leave through the [`ResultWriter`], which writes them in batches and releases a permit
 //! only when its result is durable.
 //!
+//! A dispatcher runs when rows were accepted, moved or released here, when another replica leaves
+//! rows waiting ([`wakeup`]), and when a permit is released. A poll of each second finds all other
+//! rows: those of dead workers, and those of which no wake-up arrived.
+//!
 //! Depends on `delivery`, `store`, `lease`, `metrics` and `notification`.
 
-mod full_scan;
-mod lane_cursor;
+mod lane_head;
 mod low_throttle;
 mod permit;
 mod plan;
 mod replica_state;
 mod result_writer;
 mod runner;
-mod scan_schedule;
 mod state;
-mod urgent_gate;
 mod wakeup;
 
 use std::sync::Arc;
@@ -28,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 
 use postern_common::Clock;
 use postern_common::circuit_breaker::BreakerState;
-use postern_common::clock::Timestamp;
 
 pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
 pub(crate) use permit::{ChannelPermit, PermitPool};
@@ -37,30 +37,23 @@ pub(crate) use replica_state::ReplicaState;
 pub(crate) use result_writer::{CompletedJob, JobOutcome, ResultWriter};
 pub(crate) use runner::{AttemptRunner, DeliveryJob};
 pub(crate) use state::{ChannelFlow, ChannelState, DispatchState};
-pub(crate) use urgent_gate::UrgentWriteGate;
 pub(crate) use wakeup::WakeupPublisher;
 
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
-use crate::notification::OrderSequence;
-use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
-use crate::store::{Claim, LanePosition, LaneScan, LowWatermark, Store, StoreError};
-use full_scan::FullScan;
-use lane_cursor::LaneCursor;
-use scan_schedule::ScanSchedule;
+use crate::notification::{Channel, Lane, OrderSequence, Priority};
+use crate::store::{Claim, Store, StoreError};
+use lane_head::LaneHead;
 
 /// Maximum rows of one claim. Each claim waits for a commit and a round trip.
 const CLAIM_BATCH_SIZE: usize = 500;
 /// Maximum number of claims of one pass, so that a pass terminates.
 const MAX_CLAIMS_PER_PASS: usize = 64;
-/// Commit delay of other replicas that the periodic scan allows for. A row that is committed later
-/// after its order was assigned is found by the next full scan.
-const COMMIT_LAG: Duration = Duration::from_secs(2);
-/// Age after which a submission has been committed or never will be: the server ends a statement
-/// after 10 s.
-const COMMIT_HORIZON: Duration = Duration::from_secs(15);
-/// Number of lane scans between two saves of the low watermarks.
-const SCANS_PER_WATERMARK_SAVE: u32 = 15;
+/// Interval of polls while rows wait or are in delivery.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of polls of an idle channel. It bounds the delay of a row of which no wake-up arrived
+/// although the connection for wake-ups appeared to be intact.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The dispatcher of one channel.
 #[derive(Debug)]
@@ -71,16 +64,12 @@ pub(crate) struct Dispatcher {
     workers: Arc<WorkerRegistry>,
     channel_state: Arc<ChannelState>,
     dispatch_state: Arc<DispatchState>,
-    urgent_gate: Arc<UrgentWriteGate>,
     runner: Arc<AttemptRunner>,
     metrics: NotifyMetrics,
     throttle: ThrottleController,
-    lanes: [LaneCursor; Lane::PER_CHANNEL],
-    scans: u32,
-    /// The low watermark of each lane as last saved.
-    saved_low: [Order; Lane::PER_CHANNEL],
-    full_scan: FullScan,
-    schedule: ScanSchedule,
+    heads: [LaneHead; Lane::PER_CHANNEL],
+    /// The start of the last poll, and the dead workers that it took into account.
+    last_poll: Option<(Instant, Arc<[i64]>)>,
 }
 
 /// The dependencies of intake and dispatch.
@@ -105,7 +94,7 @@ pub(crate) struct DispatchContext {
 // === impl Dispatcher ===
 
 impl Dispatcher {
-    /// Creates a dispatcher with empty cursors.
+    /// Creates a dispatcher that knows of no rows.
     #[must_use]
     pub(crate) fn new(channel: Channel, context: &DispatchContext) -> Self {
         Self {
@@ -115,36 +104,28 @@ impl Dispatcher {
             workers: Arc::clone(&context.workers),
             channel_state: Arc::clone(context.dispatch_state.channel(channel)),
             dispatch_state: Arc::clone(&context.dispatch_state),
-            urgent_gate: Arc::clone(context.dispatch_state.urgent_gate()),
             runner: Arc::clone(&context.runner),
             metrics: context.metrics.clone(),
             throttle: ThrottleController::new(context.clock.clone()),
-            lanes: [LaneCursor::default(); Lane::PER_CHANNEL],
-            scans: 0,
-            saved_low: [0; Lane::PER_CHANNEL],
-            full_scan: FullScan::new(&context.store, &context.dispatch_state),
-            schedule: ScanSchedule::default(),
+            heads: [LaneHead::new(); Lane::PER_CHANNEL],
+            last_poll: None,
         }
     }
 
-    /// Scans and claims until shutdown.
+    /// Polls and claims until shutdown.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
-        let mut scan = tokio::time::interval(Duration::from_secs(1));
-        scan.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tick = tokio::time::interval(POLL_INTERVAL);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let is_tick = tokio::select! {
                 // The rarest event first: under load a wake-up is always ready.
                 biased;
                 () = shutdown.cancelled() => return,
-                _ = scan.tick() => true,
-                found = self.full_scan.finished() => {
-                    self.apply_full_scan(&found);
-                    false
-                }
-                () = self.channel_state.wait_for_wakeup() => self.is_scan_requested(),
+                _ = tick.tick() => true,
+                () = self.channel_state.wait_for_wakeup() => false,
             };
             let outcome = async {
-                if is_tick || self.scans == 0 {
+                if is_tick {
                     self.tick().await?;
                 }
                 self.claim_available().await
@@ -156,157 +137,71 @@ impl Dispatcher {
         }
     }
 
-    /// Returns whether a scan was requested, which is then due.
-    fn is_scan_requested(&mut self) -> bool {
-        let is_requested = self.channel_state.take_scan_request();
-        if is_requested {
-            self.schedule = ScanSchedule::default();
-        }
-        is_requested
-    }
-
-    /// Scans the lanes if a scan is due. Otherwise only the throttle is updated, because the circuit
+    /// Polls the lanes if a poll is due. Otherwise only the throttle is updated, because the circuit
     /// breakers change without a row.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
     async fn tick(&mut self) -> Result<(), StoreError> {
-        let listening_since = self.dispatch_state.replica().listening_since();
-        let dead = self.workers.dead();
-        if self
-            .schedule
-            .is_due(&self.channel_state, listening_since, &dead)
-        {
-            self.scan_lanes().await?;
-            let is_idle = listening_since.is_some() && !self.channel_state.is_busy();
-            self.full_scan
-                .start_if_due(self.watermarks(Some(0)), dead, is_idle);
+        if self.is_poll_due() {
+            self.poll().await
         } else {
             self.update_throttle();
+            Ok(())
         }
-        Ok(())
     }
 
-    /// Scans all lanes for the first row beyond the cursor, and for gaps: rows at or below the
-    /// cursor that were committed late by another replica, released, or leased by a worker that has
-    /// died since. The first scan starts at the saved low watermarks.
+    /// Returns whether a poll is due. Each tick is due while rows wait or are in delivery, if
+    /// wake-ups may have been missed since the last poll, and if a worker has died since.
+    fn is_poll_due(&self) -> bool {
+        let Some((last, dead)) = &self.last_poll else {
+            return true;
+        };
+        let listening_since = self.dispatch_state.replica().listening_since();
+        self.channel_state.is_busy()
+            || listening_since.is_none_or(|since| since > *last)
+            || **dead != *self.workers.dead()
+            || last.elapsed() >= IDLE_POLL_INTERVAL
+    }
+
+    /// Finds the oldest row of each lane that can be claimed.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn scan_lanes(&mut self) -> Result<(), StoreError> {
-        if self.scans == 0 {
-            self.restore_watermarks().await;
-        }
+    pub(crate) async fn poll(&mut self) -> Result<(), StoreError> {
         let (began, dead) = (Instant::now(), self.workers.dead());
-        let found = self.store.scan_lanes(&self.watermarks(None), &dead).await?;
-        let found_rows = found.iter().any(|scan| scan.gap.or(scan.head).is_some());
-        self.schedule.record(began, found_rows, dead);
-        self.scans = self.scans.wrapping_add(1);
-        let (commit_lag, horizon) = (
-            self.order_before(COMMIT_LAG),
-            self.order_before(COMMIT_HORIZON),
-        );
+        let lanes = Lane::of(self.channel);
+        let found = self.store.lane_heads(&lanes, &dead).await?;
+        self.last_poll = Some((began, dead));
         let now = self.clock.now();
-        for scan in found {
-            let state = &mut self.lanes[scan.lane.index()];
-            state.move_back(scan.gap, now);
-            state.low = scan
-                .lowest
-                .unwrap_or(Order::MAX)
-                .min(commit_lag)
-                .min(state.cursor);
-            state.set_head(scan.gap.or(scan.head), now);
-            if state.head().is_none() {
-                // Rows that were leased at acceptance are never claimed; the cursor advances past
-                // them.
-                state.advance(horizon);
-            }
-            let age = state.head().map(|head| now.since(order_time(head)));
-            self.metrics.oldest(scan.lane, age.unwrap_or_default());
+        for lane in lanes {
+            let order = found.iter().find(|head| head.lane == lane);
+            let head = &mut self.heads[lane.index()];
+            head.set(order.map(|head| head.order), now);
+            let age = head.age(now);
+            self.metrics.oldest(lane, age.unwrap_or_default());
             if age.is_some() {
-                self.channel_state.mark_waiting(scan.lane);
+                self.channel_state.mark_waiting(lane);
             }
         }
         self.update_throttle();
-        if self.scans.is_multiple_of(SCANS_PER_WATERMARK_SAVE) {
-            self.save_watermarks().await;
-        }
         Ok(())
     }
 
-    /// Returns the start and the cursor of each lane: `low`, or the known low watermark.
-    fn watermarks(&self, low: Option<Order>) -> [LowWatermark; Lane::PER_CHANNEL] {
-        Lane::of(self.channel).map(|lane| {
-            let state = self.lanes[lane.index()];
-            LowWatermark {
-                lane,
-                low: low.unwrap_or(state.low),
-                cursor: state.cursor,
-            }
-        })
-    }
-
-    /// Starts the cursors at the saved low watermarks, so that a new process does not scan deleted
-    /// rows. A position that was found meanwhile is kept.
-    async fn restore_watermarks(&mut self) {
-        let watermarks = self.store.low_watermarks(self.channel).await.unwrap_or_else(|error| {
-            tracing::warn!(channel = self.channel.as_str(), %error, "low watermarks not loaded, scanning from the beginning");
-            Vec::new()
-        });
-        for LanePosition { lane, order } in watermarks {
-            let low = order.min(self.order_before(COMMIT_LAG));
-            let state = &mut self.lanes[lane.index()];
-            if state.cursor == 0 && state.head().is_none() {
-                (state.low, state.cursor) = (low, low - 1);
-            }
-        }
-    }
-
-    /// Returns the order of an acceptance the given time ago.
-    fn order_before(&self, ago: Duration) -> Order {
-        order_at(self.clock.now()) - order_span(ago)
-    }
-
-    async fn save_watermarks(&mut self) {
-        let lows = self.lanes.map(|state| state.low);
-        if lows == self.saved_low {
-            return;
-        }
-        match self.store.save_low_watermarks(&self.watermarks(None)).await {
-            Ok(()) => self.saved_low = lows,
-            Err(error) => {
-                tracing::warn!(channel = self.channel.as_str(), %error, "low watermarks not saved");
-            }
-        }
-    }
-
-    /// Applies the gaps that a full scan found.
-    fn apply_full_scan(&mut self, found: &[LaneScan]) {
-        let now = self.clock.now();
-        for scan in found {
-            let state = &mut self.lanes[scan.lane.index()];
-            state.move_back(scan.gap, now);
-            state.low = state.low.min(scan.lowest.unwrap_or(Order::MAX));
-            if scan.gap.is_some() {
-                self.channel_state.mark_waiting(scan.lane);
-            }
-        }
-    }
-
     /// Claims rows in strict order of priority while permits are free, and returns their number.
+    /// Rows that were stored by this process and are left waiting are announced to the other
+    /// replicas.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement. Rows of a claim whose response was lost
     /// are recovered like those of a dead worker.
     pub(crate) async fn claim_available(&mut self) -> Result<usize, StoreError> {
-        // Claimed rows that are not started yet. They start while the next claim is in progress.
-        let mut unstarted = Vec::new();
-        let outcome = self.claim_lanes(&mut unstarted).await;
-        self.runner.start_all(unstarted).await;
+        let outcome = self.claim_lanes().await;
+        self.dispatch_state.announce_waiting(self.channel);
         outcome
     }
 
-    async fn claim_lanes(&mut self, unstarted: &mut Vec<DeliveryJob>) -> Result<usize, StoreError> {
+    async fn claim_lanes(&mut self) -> Result<usize, StoreError> {
         let mut claimed = 0;
         for _ in 0..MAX_CLAIMS_PER_PASS {
             if self.runner.is_stopping() || !self.workers.may_start(&self.workers.current()) {
@@ -315,26 +210,17 @@ impl Dispatcher {
             // With an open circuit breaker, rows stay in the queue with their order and their
             // attempts. With a half-open one, a single row becomes the probe.
             let max_rows = match self.runner.breaker_state(self.channel) {
-                BreakerState::Closed => self.urgent_gate.batch_size(CLAIM_BATCH_SIZE),
+                BreakerState::Closed => CLAIM_BATCH_SIZE,
                 BreakerState::HalfOpen => 1,
                 BreakerState::Open(_) => return Ok(claimed),
             };
             let Some((turn, permits)) = self.next_turn(max_rows) else {
                 return Ok(claimed);
             };
-            let runner = Arc::clone(&self.runner);
-            let started = runner.start_all(std::mem::take(unstarted));
-            let (outcome, ()) = tokio::join!(self.claim(turn.lane, permits), started);
-            let (jobs, lane_end) = outcome?;
+            let jobs = self.claim(turn.lane, permits).await?;
             let count = jobs.len();
             claimed += count;
-            *unstarted = jobs;
-            if let Some(signals) = lane_end {
-                // Start the rows before the lane counts as scanned: a later submission must not be
-                // leased at acceptance and overtake them.
-                runner.start_all(std::mem::take(unstarted)).await;
-                self.channel_state.mark_scanned(turn.lane, signals);
-            }
+            self.runner.start_all(jobs).await;
             if max_rows == 1 && count == 1 {
                 return Ok(claimed);
             }
@@ -350,33 +236,25 @@ impl Dispatcher {
         let backlogs = Lane::of(self.channel).map(|lane| LaneBacklog {
             lane,
             waiting: waiting[lane.index()],
-            age: self.lanes[lane.index()]
-                .head()
-                .map(|head| now.since(order_time(head))),
+            age: self.heads[lane.index()].age(now),
         });
         self.channel_state
             .permits()
             .take_for(&plan_turns(&backlogs, self.throttle.state()), max_rows)
     }
 
-    /// Claims a row for each permit, in order. If the lane ends with them, also returns the number
-    /// of signals before the claim.
+    /// Claims a row for each permit, in order.
     async fn claim(
         &mut self,
         lane: Lane,
         permits: Vec<ChannelPermit>,
-    ) -> Result<(Vec<DeliveryJob>, Option<u64>), StoreError> {
-        self.urgent_gate.yield_to_urgent(lane.priority).await;
+    ) -> Result<Vec<DeliveryJob>, StoreError> {
         let began = self.clock.now();
-        // After the permits were taken: the permit of a released row is free only when its position
-        // has been recorded.
-        self.apply_moved_rows();
         let signals = self.channel_state.signals(lane);
         let worker = self.workers.current();
         let dead = self.workers.dead();
         let claim = Claim {
             lane,
-            after: self.lanes[lane.index()].cursor,
             limit: i64::try_from(permits.len()).unwrap_or(i64::MAX),
             worker: worker.id(),
             dead: &dead,
@@ -389,11 +267,15 @@ impl Dispatcher {
                 return Err(error);
             }
         };
-        self.throttle.record_claim(self.clock.now().since(began));
-        let (count, wanted) = (rows.len(), permits.len());
-        self.urgent_gate.record(lane.priority, count);
+        let now = self.clock.now();
+        self.throttle.record_claim(now.since(began));
+        let is_lane_end = rows.len() < permits.len();
+        if is_lane_end {
+            self.channel_state.mark_empty(lane, signals);
+        }
+        // Rows that wait are behind the last claimed one.
         let last = rows.last().map(|row| row.order);
-        self.lanes[lane.index()].record_claim(last, count < wanted, self.clock.now());
+        self.heads[lane.index()].set(last.filter(|_| !is_lane_end), now);
         // Permits without a row are dropped here.
         let jobs = rows.into_iter().zip(permits);
         let jobs = jobs.map(|(claimed, permit)| DeliveryJob {
@@ -401,15 +283,7 @@ impl Dispatcher {
             worker: Arc::clone(&worker),
             _permit: permit,
         });
-        Ok((jobs.collect(), (count < wanted).then_some(signals)))
-    }
-
-    /// Moves cursors back to rows that were moved from the delayed rows to positions below them.
-    fn apply_moved_rows(&mut self) {
-        let now = self.clock.now();
-        for (state, moved) in self.lanes.iter_mut().zip(self.channel_state.take_moved()) {
-            state.move_back(moved, now);
-        }
+        Ok(jobs.collect())
     }
 
     fn update_throttle(&mut self) {
@@ -418,7 +292,7 @@ impl Dispatcher {
         let oldest = Lane::of(self.channel)
             .into_iter()
             .filter(|lane| lane.priority != Priority::Low && waiting[lane.index()])
-            .filter_map(|lane| self.lanes[lane.index()].head_wait(now))
+            .filter_map(|lane| self.heads[lane.index()].wait(now))
             .max();
         let breaker = self.runner.breaker_state(self.channel);
         let is_paused = self.runner.is_paused(self.channel);
@@ -470,10 +344,6 @@ fn log_throttle(
             );
         }
     }
-}
-
-fn order_span(duration: Duration) -> Order {
-    order_at(Timestamp(0).plus(duration))
 }
 
 #[cfg(test)]

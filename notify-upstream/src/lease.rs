@@ -49,8 +49,7 @@ pub(crate) enum LeaseClock {
 /// The worker identities of this process: the current one for new leases, and older ones that still
 /// hold rows.
 ///
-/// If the response to a claim or to an acceptance is lost, rows may be leased to this process
-/// without its knowledge. The identity is then replaced: a new one takes new leases, the old one is
+/// If the response to a claim is lost, rows may be leased to this process without its knowledge. The identity is then replaced: a new one takes new leases, the old one is
 /// renewed until its last known row is completed, and then expires, so that the unknown rows are
 /// recovered like those of any dead worker.
 #[derive(Debug)]
@@ -168,8 +167,8 @@ impl WorkerRegistry {
             .store(is_schema_supported, Ordering::Relaxed);
     }
 
-    /// Marks an identity for replacement: the response to a claim or to an acceptance was lost, or
-    /// one of its rows could not be released.
+    /// Marks an identity for replacement: the response to a claim was lost, or one of its rows could
+    /// not be released.
     pub(crate) fn mark_suspect(&self, worker: &WorkerLease) {
         worker.suspect.store(true, Ordering::Relaxed);
         self.expedite.notify_one();

@@ -5,8 +5,7 @@
 //! The modules, in the order of the data flow:
 //!
 //! 1. `http` parses requests; `intake` validates them and commits them in groups to the `store`.
-//! 2. `dispatch` claims waiting rows in strict order of priority, or takes a row at once if a
-//!    permit was free at acceptance.
+//! 2. `dispatch` claims waiting rows in strict order of priority.
 //! 3. `delivery` finds the address, renders the template and calls a provider. The result is
 //!    written under the fence of the claim.
 //! 4. `receipts` reads the later reports of providers and mail servers.
@@ -59,13 +58,3 @@ pub use app::{App, MAX_SHUTDOWN_DURATION};
 pub use config::Config;
 pub use postern_common::startup::Listeners;
 pub use status::timeline::NotificationReader;
-
-/// The queue without its service, for benchmarks. Not a stable interface.
-#[doc(hidden)]
-pub mod queue {
-    pub use crate::notification::{Channel, Lane, NotificationId, Order, OrderSequence, Priority};
-    pub use crate::store::{
-        Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow, Store,
-        StoreError,
-    };
-}

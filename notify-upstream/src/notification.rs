@@ -10,14 +10,14 @@ use std::fmt;
 use postern_common::clock::Timestamp;
 use uuid::Uuid;
 
-pub use sequence::OrderSequence;
+pub(crate) use sequence::OrderSequence;
 
 /// A way to reach a recipient.
 ///
 /// A channel is declared in one place: here, with its stable code and its name (see the table
 /// below), and as a field of `PerChannel`. Every other use is a `match` that the compiler checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Channel {
+pub(crate) enum Channel {
     /// E-mail over SMTP or the API of a provider.
     Email,
     /// A text message.
@@ -28,7 +28,7 @@ pub enum Channel {
 
 /// The urgency of a notification. Within a channel, variants are processed in order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
+pub(crate) enum Priority {
     /// For delivery at once.
     Critical,
     /// For delivery within seconds.
@@ -41,7 +41,7 @@ pub enum Priority {
 
 /// A first-in-first-out queue: one channel, one priority, and either first attempts or retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Lane {
+pub(crate) struct Lane {
     /// The channel.
     pub channel: Channel,
     /// The priority.
@@ -61,11 +61,11 @@ pub(crate) struct PerChannel<T> {
 /// The identifier of a notification: a UUIDv7, so that identifiers sort by time of acceptance and
 /// history can be partitioned by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NotificationId(pub Uuid);
+pub(crate) struct NotificationId(pub Uuid);
 
 /// A position in a lane: milliseconds since the epoch at acceptance, or at the due time, followed
 /// by a counter of 12 bits.
-pub type Order = i64;
+pub(crate) type Order = i64;
 
 /// Number of bits of an [`Order`] below the milliseconds.
 pub(crate) const ORDER_COUNTER_BITS: u32 = 12;
@@ -204,7 +204,7 @@ impl Lane {
 
     /// Returns the lane of first attempts.
     #[must_use]
-    pub const fn first(channel: Channel, priority: Priority) -> Self {
+    pub(crate) const fn first(channel: Channel, priority: Priority) -> Self {
         Self {
             channel,
             priority,

@@ -4,7 +4,6 @@
 //! |---|---|---|
 //! | `notify_record` | accepted notifications | insert only, partitioned by identifier, that is by time |
 //! | `notify_queue` | rows that wait or are in delivery | small and hot; deleted on completion |
-//! | `notify_mark` | low watermarks of the lanes | one row per lane, saved every 15 s; cursors start there |
 //! | `notify_delayed` | retries and scheduled notifications, by due time | moved to the queue when due |
 //! | `notify_result` | results of attempts | insert only, partitioned like the records |
 //! | `notify_receipt` | delivery reports of providers | insert only, unique per provider event |
@@ -39,23 +38,24 @@ use sqlx::postgres::PgListener;
 pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{
     CancelResult, ClaimRef, DeadFilter, DeadLetter, IdempotencyRecord, LaneDepth, LanePosition,
-    LaneScan, LeaseRenewal, ListQuery, ListScope, ListedRow, LowWatermark, MovedRows,
-    ProviderPause, Receipt, SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow,
-    WebhookToken,
+    LeaseRenewal, ListQuery, ListScope, ListedRow, MovedRows, ProviderPause, Receipt,
+    SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
 };
-pub use row::{Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow};
+pub(crate) use row::{
+    Claim, Claimed, Finished, NewNotification, Next, Record, ResultKind, ResultRow,
+};
 
 pub(crate) use schema::MIGRATIONS;
 pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};
 
 use crate::address::AddressHash;
-use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel};
+use crate::notification::{Lane, NotificationId, Order};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
 /// The store in one of the two databases.
 #[derive(Clone, Debug)]
-pub struct Store(Dialect<Postgres, Sqlite>);
+pub(crate) struct Store(Dialect<Postgres, Sqlite>);
 
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
@@ -118,27 +118,23 @@ macro_rules! delegate {
 delegate! {
     /// Stores a batch in one transaction, in the order given. Returns the identifiers that were
     /// rejected because their idempotency key is in use; all others are durable.
-    pub fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
+    pub(crate) fn accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// Returns the request that an idempotency key was used for.
     pub(crate) fn idempotency_record(creator: &str, key: &str) -> Option<IdempotencyRecord>;
     /// Deletes idempotency keys used before `before`, and returns their number.
     pub(crate) fn delete_idempotency_keys(before: Timestamp) -> u64;
-    /// Claims the next rows of a lane beyond the cursor of the claim, in order.
-    pub fn claim(claim: &Claim<'_>) -> Vec<Claimed>;
+    /// Claims the first rows of a lane that wait, or whose worker is dead, in order.
+    pub(crate) fn claim(claim: &Claim<'_>) -> Vec<Claimed>;
     /// Removes rows from the queue and records the results of their attempts. Rows with a higher
     /// fence are not changed. Returns the number of removed rows.
-    pub fn finish(batch: &[Finished]) -> usize;
-    /// Releases rows whose attempt was not started, and returns their positions.
-    pub(crate) fn release(rows: &[ClaimRef]) -> Vec<LanePosition>;
-    /// Scans lanes for the first row beyond the cursor and for gaps at or below it.
-    pub(crate) fn scan_lanes(marks: &[LowWatermark], dead: &[i64]) -> Vec<LaneScan>;
-    /// Returns the saved low watermarks of a channel. No waiting or claimed row is below, except
-    /// those that a full scan finds.
-    pub(crate) fn low_watermarks(channel: Channel) -> Vec<LanePosition>;
-    /// Saves low watermarks.
-    pub(crate) fn save_low_watermarks(marks: &[LowWatermark]) -> ();
-    /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their
-    /// positions, and when the next one is due.
+    pub(crate) fn finish(batch: &[Finished]) -> usize;
+    /// Releases rows whose attempt was not started. Rows with a higher fence are not changed.
+    pub(crate) fn release(rows: &[ClaimRef]) -> ();
+    /// Returns the position of the first row of each lane that waits, or whose worker is dead. Lanes
+    /// without such a row are left out.
+    pub(crate) fn lane_heads(lanes: &[Lane], dead: &[i64]) -> Vec<LanePosition>;
+    /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their lanes,
+    /// and when the next one is due.
     pub(crate) fn move_due(now: Timestamp, limit: i64) -> MovedRows;
     /// Returns when the next delayed row is due.
     #[cfg(test)]
@@ -158,7 +154,7 @@ delegate! {
     pub(crate) fn save_receipts(receipts: &[Receipt]) -> u64;
     /// Registers a worker.
     /// `now` is the time of the lease; `None` is the clock of the database.
-    pub fn register_worker(worker: i64, now: Option<Timestamp>) -> ();
+    pub(crate) fn register_worker(worker: i64, now: Option<Timestamp>) -> ();
     /// Renews the leases of workers, and returns the state of all. A worker that was last renewed
     /// more than `timeout_ms` milliseconds before `now` stays dead. `now` is as for
     /// `register_worker`.
@@ -171,7 +167,7 @@ delegate! {
     /// Returns the number of rows in each lane, counted up to `cap`.
     pub(crate) fn queue_depths(cap: i64) -> Vec<LaneDepth>;
     /// Creates the partitions of the near future, and deletes data older than `keep_from`.
-    pub fn maintain(now: Timestamp, keep_from: Timestamp) -> ();
+    pub(crate) fn maintain(now: Timestamp, keep_from: Timestamp) -> ();
     /// Returns failed notifications, oldest first.
     pub(crate) fn dead_letters(filter: &DeadFilter) -> Vec<DeadLetter>;
     /// Queues failed notifications again, and returns their number.
@@ -205,7 +201,7 @@ impl Store {
     ///
     /// # Errors
     /// Exit code 69 if a migration fails or the schema requires a newer binary.
-    pub async fn open(database: &Database, connections: u32) -> Result<Self, Exit> {
+    pub(crate) async fn open(database: &Database, connections: u32) -> Result<Self, Exit> {
         database.migrate(&MIGRATIONS).await?;
         Ok(Self::unmigrated(database, connections))
     }
@@ -225,34 +221,6 @@ impl Store {
             Dialect::Postgres(pool) => Dialect::Postgres(Postgres::new(pool.clone(), connections)),
             Dialect::Sqlite(sqlite) => Dialect::Sqlite(Sqlite::new(sqlite.clone())),
         })
-    }
-
-    /// Returns the order of the oldest row of each lane that can be claimed. The saved low watermarks
-    /// keep the scan short after many rows have been deleted.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn oldest_orders(
-        &self,
-    ) -> StoreResult<PerChannel<[Option<Order>; Lane::PER_CHANNEL]>> {
-        let mut oldest = PerChannel::from_fn(|_| [None; Lane::PER_CHANNEL]);
-        for channel in Channel::ALL {
-            let saved = self.low_watermarks(channel).await?;
-            let marks = Lane::of(channel).map(|lane| {
-                let mark = saved.iter().find(|mark| mark.lane == lane);
-                let low = mark.map_or(0, |mark| mark.order);
-                LowWatermark {
-                    lane,
-                    low,
-                    cursor: low,
-                }
-            });
-            for scan in self.scan_lanes(&marks, &[]).await? {
-                let first = [scan.gap, scan.head].into_iter().flatten().min();
-                oldest.get_mut(channel)[scan.lane.index()] = first;
-            }
-        }
-        Ok(oldest)
     }
 
     /// Closes the connections that the store has opened, without waiting for those in use.

@@ -112,7 +112,6 @@ pub(crate) fn record_of(order: Order) -> NewNotification {
             expires_at: None,
         },
         send_at: None,
-        worker: None,
         key: None,
     }
 }
@@ -256,10 +255,7 @@ impl TestReplica {
         let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Local)
             .await
             .expect("registration of the worker");
-        let dispatch_state = Arc::new(DispatchState::new(
-            &PerChannel::from_fn(|_| permits),
-            clock.clone(),
-        ));
+        let dispatch_state = Arc::new(DispatchState::new(&PerChannel::from_fn(|_| permits)));
         let stop = CancellationToken::new();
         let (completed, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
@@ -360,9 +356,9 @@ impl TestReplica {
         answer.await.expect("no panic")
     }
 
-    /// Runs one round: scan, claim, deliver, write results. Returns the number of results written.
+    /// Runs one round: poll, claim, deliver, write results. Returns the number of results written.
     pub(crate) async fn step(&mut self) -> usize {
-        self.dispatcher.scan_lanes().await.expect("scan");
+        self.dispatcher.poll().await.expect("scan");
         self.dispatcher.claim_available().await.expect("claim");
         self.settle().await
     }

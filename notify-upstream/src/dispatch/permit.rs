@@ -39,14 +39,6 @@ impl PermitPool {
         }))
     }
 
-    /// Takes up to `want` permits for a lane whose share of all permits is `share` (0 to 1).
-    #[must_use]
-    pub(crate) fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<ChannelPermit> {
-        self.take_for(&[LaneTurn { lane, share }], want)
-            .map(|(_, permits)| permits)
-            .unwrap_or_default()
-    }
-
     /// Takes up to `want` permits for the first of `turns` whose lane can have one. The lock is
     /// held over all turns: a permit that is returned meanwhile must not go to a lane of lower
     /// priority than one that has just found none.
@@ -129,16 +121,20 @@ mod tests {
     #[test]
     fn permits_are_reserved_for_urgent_and_all_returned() {
         let permits = PermitPool::new(64);
+        let take = |lane, share, want| {
+            let taken = permits.take_for(&[LaneTurn { lane, share }], want);
+            taken.map(|(_, permits)| permits).unwrap_or_default()
+        };
         let lane = |priority| Lane::first(Channel::Email, priority);
-        let low = permits.take(lane(Priority::Low), 1.0, 100);
-        let high = permits.take(lane(Priority::High), 1.0, 100);
-        let critical = permits.take(lane(Priority::Critical), 1.0, 100);
+        let low = take(lane(Priority::Low), 1.0, 100);
+        let high = take(lane(Priority::High), 1.0, 100);
+        let critical = take(lane(Priority::Critical), 1.0, 100);
         assert_eq!((low.len(), high.len(), critical.len()), (56, 4, 4));
         drop((low, high, critical));
         assert_eq!(permits.in_use(), 0);
-        let repeats = permits.take(lane(Priority::Normal).retries(), 0.25, 100);
+        let repeats = take(lane(Priority::Normal).retries(), 0.25, 100);
         assert_eq!(repeats.len(), 16);
-        assert_eq!(permits.take(lane(Priority::Normal), 1.0, 100).len(), 40);
+        assert_eq!(take(lane(Priority::Normal), 1.0, 100).len(), 40);
     }
     #[test]
     fn returned_permit_does_not_go_to_a_lower_lane() {

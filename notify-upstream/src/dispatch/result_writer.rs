@@ -100,14 +100,8 @@ impl ResultWriter {
         let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
             completed.poll_recv_many(cx, batch, limit)
         };
-        let (limit, flush) = (|| self.batch_size(), |batch| self.flush(batch));
+        let (limit, flush) = (|| RESULT_BATCH_SIZE, |batch| self.flush(batch));
         process_batches(receive, MAX_CONCURRENT_WRITES, limit, flush).await;
-    }
-
-    fn batch_size(&self) -> usize {
-        self.dispatch_state
-            .urgent_gate()
-            .batch_size(RESULT_BATCH_SIZE)
     }
 
     /// Writes all results that have completed, and returns their number.
@@ -117,8 +111,9 @@ impl ResultWriter {
 
         let mut written = 0;
         loop {
-            let (mut batch, limit) = (Vec::new(), self.batch_size());
-            let received = self.completed.recv_many(&mut batch, limit).now_or_never();
+            let mut batch = Vec::new();
+            let received = self.completed.recv_many(&mut batch, RESULT_BATCH_SIZE);
+            let received = received.now_or_never();
             if received.is_none_or(|count| count == 0) {
                 return written;
             }
@@ -128,16 +123,6 @@ impl ResultWriter {
     }
 
     async fn flush(&self, batch: Vec<CompletedJob>) {
-        if let Some(priority) = batch
-            .iter()
-            .map(|completed| completed.job.claimed.record.lane.priority)
-            .min()
-        {
-            self.dispatch_state
-                .urgent_gate()
-                .yield_to_urgent(priority)
-                .await;
-        }
         let (rows, workers): (Vec<Finished>, Vec<&WorkerLease>) = batch
             .iter()
             .filter_map(|completed| Some((finished(completed)?, &*completed.job.worker)))
@@ -168,9 +153,8 @@ impl ResultWriter {
         }
     }
 
-    /// Releases rows whose attempt was not started. Their positions may be below the cursor, so
-    /// they are recorded for the next claim; if the response is lost, the next scan finds them.
-    /// Rows that cannot be released are recovered like those of a dead worker.
+    /// Releases rows whose attempt was not started. Rows that cannot be released are recovered like
+    /// those of a dead worker.
     async fn release_unstarted(&self, batch: &[CompletedJob]) {
         let unstarted = || {
             batch
@@ -190,10 +174,14 @@ impl ResultWriter {
         let mut delays = RETRY_DELAYS.delays();
         for left in (0..MAX_RELEASE_ATTEMPTS).rev() {
             match self.store.release(&rows).await {
-                Ok(places) => {
-                    places.into_iter().for_each(|place| {
-                        self.dispatch_state.record_moved(place.lane, place.order);
-                    });
+                Ok(()) => {
+                    for job in unstarted() {
+                        // A row of a retry is in the lane of retries.
+                        let lane = job.claimed.record.lane;
+                        let channel = self.dispatch_state.channel(lane.channel);
+                        channel.record_stored(lane);
+                        channel.record_stored(lane.retries());
+                    }
                     return;
                 }
                 Err(error) if error.is_outage() && left > 0 => {

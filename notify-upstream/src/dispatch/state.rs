@@ -1,28 +1,24 @@
 //! State that intake and dispatch share.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
-use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-use super::{ChannelPermit, LowPriorityThrottle, PermitPool, ReplicaState, UrgentWriteGate};
-use crate::notification::{Channel, Lane, Order, PerChannel, Priority};
+use super::{LowPriorityThrottle, PermitPool, ReplicaState};
+use crate::notification::{Channel, Lane, PerChannel};
 
 /// The state that intake and dispatch of this process share.
 #[derive(Debug)]
 pub(crate) struct DispatchState {
     channels: PerChannel<Arc<ChannelState>>,
-    urgent_gate: Arc<UrgentWriteGate>,
     replica: ReplicaState,
-    /// The wake-ups that other replicas have not been sent yet: the lowest order by lane code.
-    pub(super) pending_wakeups: watch::Sender<BTreeMap<i16, Order>>,
-    /// The permit to run a full scan: one channel at a time, so that connections remain for claims.
-    pub(super) full_scan_slots: Arc<Semaphore>,
+    /// The codes of the lanes whose wake-ups other replicas have not been sent yet.
+    pub(super) pending_wakeups: watch::Sender<BTreeSet<i16>>,
 }
 
 /// The state of one channel.
@@ -31,9 +27,6 @@ pub(crate) struct ChannelState {
     permits: PermitPool,
     wake: Notify,
     waiting: Mutex<[LaneSignal; Lane::PER_CHANNEL]>,
-    moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
-    /// Whether the lanes have to be scanned now: rows were put into them at unknown positions.
-    rescan: AtomicBool,
     low_throttle: AtomicU8,
     /// The time of the next probe, in milliseconds since the epoch; 0 while a provider can be
     /// called.
@@ -57,8 +50,10 @@ pub(crate) struct ChannelFlow {
 struct LaneSignal {
     /// Whether rows may be waiting in the lane. True until a claim has reached the end of the lane.
     may_wait: bool,
-    /// Counts how often rows were left waiting.
+    /// Counts how often rows were put into the lane.
     signals: u64,
+    /// Whether this process has put rows into the lane of which the other replicas do not know.
+    is_unannounced: bool,
 }
 
 // === impl DispatchState ===
@@ -66,15 +61,13 @@ struct LaneSignal {
 impl DispatchState {
     /// Creates the state of all channels with the given numbers of permits.
     #[must_use]
-    pub(crate) fn new(permits: &PerChannel<usize>, clock: Clock) -> Self {
+    pub(crate) fn new(permits: &PerChannel<usize>) -> Self {
         Self {
             channels: PerChannel::from_fn(|channel| {
                 Arc::new(ChannelState::new(*permits.get(channel)))
             }),
-            urgent_gate: Arc::new(UrgentWriteGate::new(clock)),
             replica: ReplicaState::new(),
-            pending_wakeups: watch::Sender::new(BTreeMap::new()),
-            full_scan_slots: Arc::new(Semaphore::new(1)),
+            pending_wakeups: watch::Sender::new(BTreeSet::new()),
         }
     }
 
@@ -89,12 +82,6 @@ impl DispatchState {
     pub(crate) fn replica(&self) -> &ReplicaState {
         &self.replica
     }
-
-    /// Returns the gate for urgent writes of all channels.
-    #[must_use]
-    pub(crate) fn urgent_gate(&self) -> &Arc<UrgentWriteGate> {
-        &self.urgent_gate
-    }
 }
 
 // === impl ChannelState ===
@@ -108,34 +95,13 @@ impl ChannelState {
                 [LaneSignal {
                     may_wait: true,
                     signals: 0,
+                    is_unannounced: false,
                 }; Lane::PER_CHANNEL],
             ),
-            moved: Mutex::default(),
-            rescan: AtomicBool::new(false),
             low_throttle: AtomicU8::new(0),
             next_probe_ms: AtomicI64::new(0),
             is_paused: AtomicBool::new(false),
         }
-    }
-
-    /// Takes a permit for a notification that is being accepted, so that it can be leased at
-    /// acceptance. Returns `None` if rows of the same or a higher priority may be waiting, if LOW
-    /// is throttled, or if no permit is free.
-    #[must_use]
-    pub(crate) fn try_take_permit(&self, lane: Lane) -> Option<ChannelPermit> {
-        let blocked =
-            lane.priority == Priority::Low && self.low_throttle() != LowPriorityThrottle::Off;
-        let lane_is_ahead = {
-            let waiting = self.waiting.lock();
-            waiting
-                .iter()
-                .take(lane.index() + 1)
-                .any(|waiting| waiting.may_wait)
-        };
-        if blocked || lane_is_ahead {
-            return None;
-        }
-        self.permits.take(lane, 1.0, 1).pop()
     }
 
     /// Returns the permits of the channel.
@@ -144,38 +110,41 @@ impl ChannelState {
         &self.permits
     }
 
-    /// Records that rows were left waiting in a lane, and wakes the dispatcher.
+    /// Records that rows wait in a lane, and wakes the dispatcher.
     pub(crate) fn mark_waiting(&self, lane: Lane) {
+        self.signal(lane, false);
+    }
+
+    /// Records that this process has put rows into a lane, and wakes the dispatcher.
+    pub(crate) fn record_stored(&self, lane: Lane) {
+        self.signal(lane, true);
+    }
+
+    fn signal(&self, lane: Lane, is_unannounced: bool) {
         let mut waiting = self.waiting.lock();
-        waiting[lane.index()].may_wait = true;
-        waiting[lane.index()].signals += 1;
+        let signal = &mut waiting[lane.index()];
+        signal.may_wait = true;
+        signal.signals += 1;
+        signal.is_unannounced |= is_unannounced;
         drop(waiting);
         self.wake();
     }
 
-    /// Records that a row was moved to `order`, possibly below the cursor of the dispatcher.
-    pub(crate) fn record_moved(&self, lane: Lane, order: Order) {
-        let mut moved = self.moved.lock();
-        let lowest = &mut moved[lane.index()];
-        *lowest = Some(lowest.map_or(order, |known| known.min(order)));
-        drop(moved);
-        self.mark_waiting(lane);
-    }
-
-    /// Returns, and resets, the lowest order that a row of each lane was moved to.
-    pub(super) fn take_moved(&self) -> [Option<Order>; Lane::PER_CHANNEL] {
-        std::mem::take(&mut *self.moved.lock())
-    }
-
-    /// Requests a scan of the lanes.
-    pub(super) fn request_scan(&self) {
-        self.rescan.store(true, Ordering::Release);
+    /// Records that rows may wait in all lanes.
+    pub(crate) fn mark_all_waiting(&self) {
+        for signal in &mut *self.waiting.lock() {
+            signal.may_wait = true;
+            signal.signals += 1;
+        }
         self.wake();
     }
 
-    /// Returns, and resets, whether a scan was requested.
-    pub(super) fn take_scan_request(&self) -> bool {
-        self.rescan.swap(false, Ordering::AcqRel)
+    /// Returns whether this process has put rows into a lane that may still wait and of which the
+    /// other replicas do not know. Afterwards they do.
+    pub(super) fn take_unannounced(&self, lane: Lane) -> bool {
+        let mut waiting = self.waiting.lock();
+        let signal = &mut waiting[lane.index()];
+        std::mem::take(&mut signal.is_unannounced) && signal.may_wait
     }
 
     /// Returns whether rows may be waiting or are in delivery.
@@ -183,15 +152,15 @@ impl ChannelState {
         self.waiting().contains(&true) || self.permits.in_use() > 0
     }
 
-    /// Returns how often rows were left waiting in a lane.
+    /// Returns how often rows were put into a lane.
     #[must_use]
     pub(crate) fn signals(&self, lane: Lane) -> u64 {
         self.waiting.lock()[lane.index()].signals
     }
 
-    /// Records that a claim reached the end of a lane, unless rows were left waiting since
+    /// Records that a claim reached the end of a lane, unless rows were put into it since
     /// `signals` was read.
-    pub(crate) fn mark_scanned(&self, lane: Lane, signals: u64) {
+    pub(crate) fn mark_empty(&self, lane: Lane, signals: u64) {
         let mut waiting = self.waiting.lock();
         let waiting = &mut waiting[lane.index()];
         waiting.may_wait = waiting.signals != signals;
@@ -209,7 +178,7 @@ impl ChannelState {
         LowPriorityThrottle::from_code(self.low_throttle.load(Ordering::Relaxed))
     }
 
-    /// Returns the restrictions on the queue as of the last scan.
+    /// Returns the restrictions on the queue as of the last poll.
     #[must_use]
     pub(crate) fn flow(&self) -> ChannelFlow {
         let next_probe_ms = self.next_probe_ms.load(Ordering::Relaxed);

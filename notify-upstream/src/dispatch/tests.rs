@@ -8,9 +8,7 @@ mod outage;
 mod pauses;
 mod priorities;
 mod store_outage;
-mod urgent_gate;
 mod wakeups;
-mod watermarks;
 
 use std::time::Duration;
 
@@ -79,29 +77,6 @@ async fn order_is_strict_and_fifo_within_a_priority() {
             rig.step().await;
         }
         assert_eq!(rig.script.calls(), by_priority.concat());
-    }
-}
-
-#[tokio::test]
-async fn leased_submission_starts_at_once_others_follow() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 3).await;
-        rig.step().await;
-        let mut ids = Vec::new();
-        for _ in 0..6 {
-            ids.push(rig.accept(Priority::Critical).await);
-        }
-        rig.runner.wait_until_idle().await;
-        assert_eq!(rig.script.calls(), ids[..3], "three permits and no claim");
-        rig.settle().await;
-        rig.step().await;
-        assert_eq!(rig.script.calls(), ids);
-        for id in ids {
-            assert_eq!(
-                event_types(&rig.view(id).await),
-                ["QUEUED", "ATTEMPTED", "SENT"]
-            );
-        }
     }
 }
 
@@ -307,72 +282,6 @@ async fn late_priority_is_promoted_instead_of_starved() {
             sent_after.is_some_and(|second| (119..=125).contains(&second)),
             "{sent_after:?}"
         );
-    }
-}
-
-#[tokio::test]
-async fn stop_releases_rows_not_started() {
-    for (store, _database) in stores().await {
-        let clock = clock();
-        let mut rig = TestReplica::new(&store, &clock, 8).await;
-        let id = rig.accept(Priority::Normal).await;
-        rig.stop.cancel();
-        rig.step().await;
-        assert!(rig.script.calls().is_empty());
-        assert_eq!(
-            (
-                &rig.view(id).await["status"],
-                &rig.view(id).await["attempts"]
-            ),
-            (&"QUEUED".into(), &0.into())
-        );
-        rig.workers.retire_all().await;
-        let mut next = TestReplica::new(&store, &clock, 8).await;
-        next.step().await;
-        assert_eq!(
-            (
-                next.script.calls(),
-                next.view(id).await["attempts"].as_i64()
-            ),
-            (vec![id], Some(1))
-        );
-    }
-}
-
-#[tokio::test]
-async fn full_submission_queue_rejects_without_storing() {
-    for (store, _database) in stores().await {
-        let rig = TestReplica::new(&store, &clock(), 8).await;
-        let principal = crate::principal::Principal {
-            creator: "service:test".into(),
-            actor: None,
-        };
-        // No committer runs, so submissions accumulate up to the limit.
-        let mut asked: Vec<_> = (0..8192)
-            .map(|_| {
-                Box::pin(rig.submissions.submit(
-                    &principal,
-                    draft(Priority::Low),
-                    None,
-                    BudgetPermit::default(),
-                ))
-            })
-            .collect();
-        for one in &mut asked {
-            assert!(futures_util::FutureExt::now_or_never(one).is_none());
-        }
-        let refused = rig
-            .submissions
-            .submit(
-                &principal,
-                draft(Priority::Critical),
-                None,
-                BudgetPermit::default(),
-            )
-            .await
-            .expect_err("the queue is full");
-        assert_eq!(refused.code(), Code::Unavailable);
-        assert!(refused.render("x").headers.contains_key("retry-after"));
     }
 }
 

@@ -1,9 +1,9 @@
-//! Wake-ups between replicas over `LISTEN`/`NOTIFY`: rows were left waiting. Signals are debounced
-//! and never part of the transaction that accepts. A replica that misses one finds the rows
-//! with its next scan: within a second if it knows that its connection is lost, and otherwise within
-//! [`IDLE_SCAN_INTERVAL`](super::scan_schedule::IDLE_SCAN_INTERVAL).
+//! Wake-ups between replicas over `LISTEN`/`NOTIFY`: a replica has stored rows and left them
+//! waiting. Signals are debounced and never part of the transaction that accepts. A replica that
+//! misses one finds the rows with its next poll: within a second if it knows that its connection is
+//! lost, and otherwise within [`IDLE_POLL_INTERVAL`](super::IDLE_POLL_INTERVAL).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::DispatchState;
 use crate::lease::WorkerRegistry;
-use crate::notification::{Channel, Lane, Order};
+use crate::notification::{Channel, Lane};
 use crate::store::{ReplicaSignal, Store, StoreError};
 
 /// Publishes wake-ups to the other replicas.
@@ -46,8 +46,8 @@ const IDLE_CHECK_AFTER: Duration = Duration::from_secs(10);
 /// Timeout of the connection check.
 const IDLE_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The content of a signal: the lowest order of a waiting row, by lane code.
-type PendingWakeups = BTreeMap<i16, Order>;
+/// The content of a signal: the codes of lanes in which rows wait, or of a [`ReplicaSignal`].
+type PendingWakeups = BTreeSet<i16>;
 
 // === impl WakeupPublisher ===
 
@@ -83,18 +83,19 @@ impl WakeupPublisher {
         let pending = self.dispatch_state.take_pending().await;
         let outcome = self.publish(&pending).await;
         if outcome.is_err() {
-            for (code, order) in pending {
-                self.dispatch_state.add_pending(code, order);
-            }
+            self.dispatch_state.add_pending(pending);
         }
         outcome
     }
 
-    /// Publishes pending wake-ups before the process ends.
+    /// Publishes all wake-ups before the process ends, when no dispatcher runs any more.
     ///
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn flush(&self) -> Result<(), StoreError> {
+        for channel in Channel::ALL {
+            self.dispatch_state.announce_waiting(channel);
+        }
         let pending = self
             .dispatch_state
             .pending_wakeups
@@ -155,16 +156,16 @@ impl WakeupListener {
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => return self.check_connection().await,
         };
-        // A payload of a newer version is ignored: the next scan finds the rows.
+        // A payload of a newer version is ignored: the next poll finds the rows.
         let Ok((origin, pending)) = serde_json::from_str::<(u64, PendingWakeups)>(signal.payload())
         else {
             return Ok(());
         };
-        for (code, order) in pending {
+        for code in pending {
             match Lane::from_code(code) {
                 Some(lane) if origin != self.origin => {
                     let channel = self.dispatch_state.channel(lane.channel);
-                    channel.record_moved(lane, order);
+                    channel.mark_waiting(lane);
                 }
                 Some(_) => {}
                 None => self.apply_signal(code),
@@ -184,7 +185,7 @@ impl WakeupListener {
             }
             Some(ReplicaSignal::RowsQueued) => {
                 for channel in Channel::ALL {
-                    self.dispatch_state.channel(channel).request_scan();
+                    self.dispatch_state.channel(channel).mark_all_waiting();
                 }
             }
             None => {}
@@ -203,32 +204,21 @@ impl WakeupListener {
 // === impl DispatchState ===
 
 impl DispatchState {
-    /// Records that rows were left waiting from `order` on: wakes the local dispatcher, and the
-    /// other replicas.
-    pub(crate) fn record_waiting(&self, lane: Lane, order: Order) {
-        self.channel(lane.channel).mark_waiting(lane);
-        self.publish(lane, order);
+    /// Announces the rows of a channel that this process has stored and not claimed to the other
+    /// replicas.
+    pub(super) fn announce_waiting(&self, channel: Channel) {
+        let state = self.channel(channel);
+        let lanes = Lane::of(channel).into_iter();
+        let lanes = lanes.filter(|lane| state.take_unannounced(*lane));
+        let codes: PendingWakeups = lanes.map(Lane::code).collect();
+        if !codes.is_empty() {
+            self.add_pending(codes);
+        }
     }
 
-    /// Records that a row was moved to `order`, possibly below the cursors of all replicas, and
-    /// wakes them.
-    pub(crate) fn record_moved(&self, lane: Lane, order: Order) {
-        self.channel(lane.channel).record_moved(lane, order);
-        self.publish(lane, order);
-    }
-
-    fn publish(&self, lane: Lane, order: Order) {
-        self.add_pending(lane.code(), order);
-    }
-
-    fn add_pending(&self, code: i16, order: Order) {
+    fn add_pending(&self, codes: PendingWakeups) {
         self.pending_wakeups
-            .send_modify(|pending: &mut PendingWakeups| {
-                pending
-                    .entry(code)
-                    .and_modify(|lowest| *lowest = order.min(*lowest))
-                    .or_insert(order);
-            });
+            .send_modify(|pending: &mut PendingWakeups| pending.extend(codes));
     }
 
     /// Waits for pending wake-ups and takes them.
@@ -246,7 +236,7 @@ fn publish_interval(replicas: u32) -> Duration {
 }
 
 /// All lanes fit into one signal: a payload has less than 8000 bytes.
-const _: () = assert!(Channel::ALL.len() * Lane::PER_CHANNEL * 32 < 8000);
+const _: () = assert!(Channel::ALL.len() * Lane::PER_CHANNEL * 7 < 7900);
 
 #[cfg(test)]
 mod tests {

@@ -43,10 +43,11 @@ impl DelayedRowMover {
                 .store
                 .move_due(self.clock.now(), MOVE_BATCH_SIZE)
                 .await?;
-            for place in &moved.positions {
-                self.dispatch_state.record_moved(place.lane, place.order);
+            for lane in &moved.lanes {
+                let channel = self.dispatch_state.channel(lane.channel);
+                channel.record_stored(*lane);
             }
-            let count = moved.positions.len();
+            let count = moved.lanes.len();
             total += count;
             if count < usize::try_from(MOVE_BATCH_SIZE).unwrap_or(usize::MAX) {
                 if let Some(due) = moved.next_due {

@@ -250,7 +250,7 @@ impl TestServer {
     }
 
     async fn deliver(&mut self) {
-        self.dispatcher.scan_lanes().await.expect("scan");
+        self.dispatcher.poll().await.expect("scan");
         self.deliver_known().await;
     }
 

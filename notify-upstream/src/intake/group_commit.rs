@@ -2,7 +2,6 @@
 //! are written by the next statement. One committer writes; no commit is delayed to collect more
 //! rows.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +12,11 @@ use postern_common::trace::{Scope, run_within};
 use postern_common::{Code, Problem};
 use tokio::sync::mpsc;
 
-use crate::dispatch::{ChannelPermit, DeliveryJob, DispatchContext};
+use crate::dispatch::DispatchContext;
 use crate::intake::request::{IdempotencyKey, ValidatedRequest};
-use crate::lease::WorkerLease;
-use crate::notification::{Lane, NotificationId, PerChannel};
+use crate::notification::{Lane, NotificationId};
 use crate::principal::Principal;
-use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
+use crate::store::{NewNotification, Record, Store, StoreError};
 
 /// Time for which an idempotency key identifies a repeated request.
 pub(crate) const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -74,16 +72,12 @@ struct Requester {
     permit: BudgetPermit,
 }
 
-/// Assigns identifiers and leases, commits a batch and answers its requesters.
+/// Assigns identifiers, commits a batch and answers its requesters.
 #[derive(Debug)]
 struct BatchWriter(DispatchContext);
 
-/// The rows of a batch, and for each row its requester and the permit if the row is inserted with a
-/// lease.
-struct PlacedBatch {
-    rows: Vec<NewNotification>,
-    requesters: Vec<(Requester, Option<ChannelPermit>)>,
-}
+/// The rows of a batch with their requesters.
+type PlacedBatch = (Vec<NewNotification>, Vec<Requester>);
 
 // === impl SubmissionQueue ===
 
@@ -201,100 +195,56 @@ fn submission_of(
 
 impl BatchWriter {
     async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
-        let worker = self.0.workers.current();
-        let urgent_gate = self.0.dispatch_state.urgent_gate();
-        let entering = urgent_gate.begin_commit(
-            batch
-                .iter()
-                .map(|submission| submission.item.record.lane.priority),
-        );
         let scope = Scope::of_batch(batch.iter().filter_map(|item| item.reply.scope()));
-        let placed = self.place(batch, &worker);
-        let count = placed.rows.len();
+        let (rows, requesters) = self.place(batch);
+        let count = rows.len();
         self.0.metrics.batch(count);
-        let outcome = run_within(scope, self.0.store.accept(&placed.rows)).await;
-        drop(entering);
-        match outcome {
-            Ok(rejected) => self.committed(placed, &rejected, &worker),
+        match run_within(scope, self.0.store.accept(&rows)).await {
+            Ok(rejected) => self.committed((rows, requesters), &rejected),
             Err(StoreError::Refused(error)) if count > 1 => {
                 tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");
-                for (row, (requester, _)) in placed.rows.into_iter().zip(placed.requesters) {
+                for (row, requester) in rows.into_iter().zip(requesters) {
                     Box::pin(self.write(vec![submission_of(row, requester)])).await;
                 }
             }
             Err(error) => {
                 tracing::warn!(%error, rows = count, "notification insert failed");
                 let problem = Problem::from(&error);
-                // The rows may have been committed with a lease of this worker, although their jobs
-                // are unknown here.
-                self.0.workers.mark_suspect(&worker);
-                for (requester, _) in placed.requesters {
+                for requester in requesters {
                     requester.reply.send(Err(problem.clone()));
                 }
             }
         }
     }
 
-    /// Assigns each submission its order and identifier, and a lease if a permit is free and no
-    /// submission or row of a higher lane remains unleased.
-    fn place(&self, batch: Vec<PendingSubmission>, worker: &WorkerLease) -> PlacedBatch {
+    /// Assigns each submission its order and identifier.
+    fn place(&self, batch: Vec<PendingSubmission>) -> PlacedBatch {
         let now = self.0.clock.now();
-        let alive = self.0.workers.is_alive();
         let places = self.0.sequence.places(batch.len());
-        // For each channel, the index of the first lane in which this batch leaves a row without a
-        // lease.
-        let mut first_waiting = PerChannel::from_fn(|_| Lane::PER_CHANNEL);
-        let mut placed = PlacedBatch {
-            rows: Vec::with_capacity(batch.len()),
-            requesters: Vec::with_capacity(batch.len()),
-        };
-        for (Submission { item, reply }, (order, id)) in batch.into_iter().zip(places) {
-            let NewSubmission {
-                record,
-                send_at,
-                key,
-                permit,
-            } = item;
-            let lane = record.lane;
-            let send_at = send_at.filter(|at| *at > now);
-            let first_waiting = first_waiting.get_mut(lane.channel);
-            let may_lease = alive && send_at.is_none() && lane.index() < *first_waiting;
-            let lease = may_lease
-                .then(|| {
-                    self.0
-                        .dispatch_state
-                        .channel(lane.channel)
-                        .try_take_permit(lane)
-                })
-                .flatten();
-            if lease.is_none() && send_at.is_none() {
-                *first_waiting = (*first_waiting).min(lane.index());
-            }
-            placed.rows.push(NewNotification {
+        let placed = batch.into_iter().zip(places);
+        let placed = placed.map(|(Submission { item, reply }, (order, id))| {
+            let row = NewNotification {
                 id,
                 order,
                 record: Record {
                     created_at: now,
-                    ..record
+                    ..item.record
                 },
-                send_at,
-                worker: lease.as_ref().map(|_| worker.id()),
-                key,
-            });
-            placed.requesters.push((Requester { reply, permit }, lease));
-        }
-        placed
+                send_at: item.send_at.filter(|at| *at > now),
+                key: item.key,
+            };
+            let permit = item.permit;
+            (row, Requester { reply, permit })
+        });
+        placed.unzip()
     }
 
-    fn committed(
-        self: &Arc<Self>,
-        placed: PlacedBatch,
-        rejected: &[NotificationId],
-        worker: &Arc<WorkerLease>,
-    ) {
-        let mut left_waiting = HashMap::new();
-        let next_due = placed.rows.iter().filter_map(|row| row.send_at).min();
-        for (row, (requester, lease)) in placed.rows.into_iter().zip(placed.requesters) {
+    fn committed(self: &Arc<Self>, (rows, requesters): PlacedBatch, rejected: &[NotificationId]) {
+        let state = &self.0.dispatch_state;
+        if let Some(due) = rows.iter().filter_map(|row| row.send_at).min() {
+            state.replica().record_due(due);
+        }
+        for (row, requester) in rows.into_iter().zip(requesters) {
             if rejected.contains(&row.id) {
                 let writer = Arc::clone(self);
                 let scope = requester.reply.scope().cloned();
@@ -312,27 +262,9 @@ impl BatchWriter {
             self.0
                 .metrics
                 .accepted(lane.channel, lane.priority, latency);
-            match lease {
-                Some(permit) => {
-                    self.0.runner.start(DeliveryJob {
-                        claimed: initial_claim(row),
-                        worker: Arc::clone(worker),
-                        _permit: permit,
-                    });
-                }
-                None if row.send_at.is_none() => {
-                    // Orders ascend within a batch, so the first row of a lane has the lowest
-                    // order.
-                    left_waiting.entry(lane.code()).or_insert((lane, row.order));
-                }
-                None => {}
+            if row.send_at.is_none() {
+                state.channel(lane.channel).record_stored(lane);
             }
-        }
-        if let Some(due) = next_due {
-            self.0.dispatch_state.replica().record_due(due);
-        }
-        for (lane, order) in left_waiting.into_values() {
-            self.0.dispatch_state.record_waiting(lane, order);
         }
     }
 
@@ -409,18 +341,4 @@ pub(crate) async fn find_first_result(
 fn store_unavailable(error: &StoreError) -> Problem {
     tracing::warn!(%error, "idempotency key lookup failed");
     Problem::new(Code::Unavailable)
-}
-
-/// Returns the claim of a row that was inserted with a lease.
-fn initial_claim(row: NewNotification) -> Claimed {
-    let wanted_at = row.record.created_at;
-    Claimed {
-        id: row.id,
-        order: row.order,
-        fence: 1,
-        attempt: 1,
-        lost: false,
-        wanted_at,
-        record: row.record,
-    }
 }

@@ -12,7 +12,7 @@ const MAX_AHEAD: Order = 1_000 << ORDER_COUNTER_BITS;
 
 /// A generator of ascending orders, and of identifiers that sort in the same order.
 #[derive(Debug)]
-pub struct OrderSequence {
+pub(crate) struct OrderSequence {
     clock: Clock,
     last: Mutex<Order>,
 }
@@ -22,7 +22,7 @@ pub struct OrderSequence {
 impl OrderSequence {
     /// Creates a generator that starts at the current time of `clock`.
     #[must_use]
-    pub fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
             last: Mutex::new(0),
@@ -33,7 +33,7 @@ impl OrderSequence {
     /// before, even if the counter of a millisecond overflows or the clock steps back by less than a
     /// second. After a greater step they follow the clock: otherwise the notifications of this process
     /// would wait behind those of other replicas for as long as the clock was ahead.
-    pub fn orders(&self, count: usize) -> Order {
+    pub(crate) fn orders(&self, count: usize) -> Order {
         let now = self.clock.now().0.max(0) << ORDER_COUNTER_BITS;
         let mut last = self.last.lock();
         let is_stepped_back = *last - now > MAX_AHEAD;
@@ -63,7 +63,7 @@ impl OrderSequence {
 
     /// Creates an identifier for `order`.
     #[must_use]
-    pub fn id(order: Order) -> NotificationId {
+    pub(crate) fn id(order: Order) -> NotificationId {
         Self::id_of(order, Uuid::new_v4().as_u64_pair().1)
     }
 

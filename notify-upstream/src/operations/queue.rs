@@ -40,7 +40,8 @@ pub(crate) async fn view(
     now: Timestamp,
 ) -> Result<Vec<QueueView>, StoreError> {
     let depths = store.queue_depths(MAX_COUNTED_ROWS).await?;
-    let oldest = store.oldest_orders().await?;
+    let lanes: Vec<Lane> = Channel::ALL.into_iter().flat_map(Lane::of).collect();
+    let heads = store.lane_heads(&lanes, &[]).await?;
     let rows = |lane: Lane| {
         let of_lane = depths.iter().filter(|depth| depth.lane == lane);
         of_lane.map(|depth| depth.rows).sum::<i64>()
@@ -51,8 +52,8 @@ pub(crate) async fn view(
         for priority in Priority::ALL {
             let lane = Lane::first(channel, priority);
             let lanes = [lane, lane.retries()];
-            let heads = lanes.map(|lane| oldest.get(channel)[lane.index()]);
-            let oldest_at = heads.into_iter().flatten().min().map(order_time);
+            let heads = heads.iter().filter(|head| lanes.contains(&head.lane));
+            let oldest_at = heads.map(|head| order_time(head.order)).min();
             let wait_reason = if flow.is_paused {
                 Some("PROVIDER_PAUSED")
             } else if flow.next_probe_at.is_some() {

@@ -8,8 +8,8 @@ use sqlx::{Decode, Row, Type};
 
 use crate::notification::Lane;
 use crate::store::row::{
-    DeadLetter, IdempotencyRecord, LaneDepth, LanePosition, LaneScan, ListScope, ListedRow,
-    ReceiptKind, Record, ResultKind, ResultRow,
+    DeadLetter, IdempotencyRecord, LaneDepth, LanePosition, ListScope, ListedRow, ReceiptKind,
+    Record, ResultKind, ResultRow,
 };
 use crate::store::{HistoryEntry, NotificationSnapshot, ReceiptEntry, StoreResult, WaitingRow};
 
@@ -140,16 +140,6 @@ pub(super) fn history_entry(row: &impl StoredRow) -> StoreResult<HistoryEntry> {
             since: instant(row, 4)?,
             due: instant(row, 6)?,
         }),
-    })
-}
-
-/// Reads lane, head, gap, lowest.
-pub(super) fn lane_scan(row: &impl StoredRow) -> StoreResult<LaneScan> {
-    Ok(LaneScan {
-        lane: lane(row, 0)?,
-        head: row.column(1)?,
-        gap: row.column(2)?,
-        lowest: row.column(3)?,
     })
 }
 

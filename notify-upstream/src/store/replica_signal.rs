@@ -15,8 +15,7 @@ pub(crate) enum ReplicaSignal {
 // === impl ReplicaSignal ===
 
 impl ReplicaSignal {
-    /// Returns the code that takes the place of a lane code in the payload. Releases before this
-    /// one ignore codes that are not of a lane.
+    /// Returns the code that takes the place of a lane code in the payload.
     #[must_use]
     pub(crate) const fn code(self) -> i16 {
         match self {
@@ -37,9 +36,9 @@ impl ReplicaSignal {
         }
     }
 
-    /// Returns the payload: the origin 0, which no process has, and an empty position.
+    /// Returns the payload: the origin 0, which no process has, and the code.
     #[must_use]
     pub(crate) fn payload(self) -> String {
-        format!("[0,{{\"{}\":0}}]", self.code())
+        format!("[0,[{}]]", self.code())
     }
 }

@@ -10,7 +10,7 @@ use crate::notification::{Lane, NotificationId, Order, stored_codes};
 
 /// A notification to be stored.
 #[derive(Clone, Debug)]
-pub struct NewNotification {
+pub(crate) struct NewNotification {
     /// The identifier.
     pub id: NotificationId,
     /// The position in the lane.
@@ -19,15 +19,13 @@ pub struct NewNotification {
     pub record: Record,
     /// The scheduled time. Until then the row is among the delayed ones.
     pub send_at: Option<Timestamp>,
-    /// The worker that takes the row at acceptance, because it has a permit.
-    pub worker: Option<i64>,
     /// The idempotency key and the fingerprint of the request.
     pub key: Option<(String, [u8; 32])>,
 }
 
 /// An accepted request. Never updated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub(crate) struct Record {
     /// The lane of the first attempt.
     pub lane: Lane,
     /// The caller: `service:{service id}` or `user:{issuer}|{subject}`.
@@ -67,11 +65,9 @@ pub(crate) struct IdempotencyRecord {
 
 /// The parameters of a claim.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim<'a> {
+pub(crate) struct Claim<'a> {
     /// The lane.
     pub lane: Lane,
-    /// The cursor: only rows of a higher order are claimed.
-    pub after: Order,
     /// The maximum number of rows.
     pub limit: i64,
     /// The worker that claims.
@@ -84,7 +80,7 @@ pub struct Claim<'a> {
 
 /// A claimed row. The claim is valid until the fence advances.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub(crate) struct Claimed {
     /// The notification.
     pub id: NotificationId,
     /// The position in the lane.
@@ -104,7 +100,7 @@ pub struct Claimed {
 
 /// A result to be recorded.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub(crate) struct Finished {
     /// The notification.
     pub id: NotificationId,
     /// The fence of the claim.
@@ -121,7 +117,7 @@ pub struct Finished {
 
 /// The further processing of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// None: the notification is complete.
     Done,
     /// None: the notification is a dead letter.
@@ -134,7 +130,7 @@ pub enum Next {
 
 /// A result in the history of a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResultRow {
+pub(crate) struct ResultRow {
     /// The number of the attempt.
     pub attempt: i32,
     /// The kind of result.
@@ -159,7 +155,7 @@ pub struct ResultRow {
 
 /// The kind of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResultKind {
+pub(crate) enum ResultKind {
     /// The attempt failed and is repeated.
     Retrying,
     /// A provider accepted the message.
@@ -218,31 +214,6 @@ pub(crate) enum ReceiptKind {
     Bounced,
 }
 
-/// The positions from which a lane is scanned.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LowWatermark {
-    /// The lane.
-    pub(crate) lane: Lane,
-    /// The low watermark: no row is known below.
-    pub(crate) low: Order,
-    /// The cursor: rows up to it have been claimed once.
-    pub(crate) cursor: Order,
-}
-
-/// The result of scanning a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaneScan {
-    /// The lane.
-    pub(crate) lane: Lane,
-    /// The first row beyond the cursor that can be claimed.
-    pub(crate) head: Option<Order>,
-    /// The first row at or below the cursor that can be claimed: committed late, released, or
-    /// leased by a dead worker.
-    pub(crate) gap: Option<Order>,
-    /// The first row at or below the cursor, whether it can be claimed or not.
-    pub(crate) lowest: Option<Order>,
-}
-
 /// A position in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LanePosition {
@@ -255,8 +226,8 @@ pub(crate) struct LanePosition {
 /// The result of moving due rows to the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MovedRows {
-    /// The positions of the moved rows.
-    pub(crate) positions: Vec<LanePosition>,
+    /// The lane of each moved row.
+    pub(crate) lanes: Vec<Lane>,
     /// When the next row is due, which may be in the past if the batch was full; `None` if there is
     /// none.
     pub(crate) next_due: Option<Timestamp>,

@@ -57,7 +57,6 @@ fn notification(order: Order, priority: Priority) -> NewNotification {
             trace_context: None,
         },
         send_at: None,
-        worker: None,
         key: None,
     }
 }
@@ -68,12 +67,11 @@ fn orders(from: i64, count: i64) -> Vec<NewNotification> {
         .collect()
 }
 
-async fn claim(store: &Store, after: Order, limit: i64, worker: i64, dead: &[i64]) -> Vec<Claimed> {
+async fn claim(store: &Store, limit: i64, worker: i64, dead: &[i64]) -> Vec<Claimed> {
     let lane = lane(Priority::Normal);
     store
         .claim(&Claim {
             lane,
-            after,
             limit,
             worker,
             dead,
@@ -119,8 +117,8 @@ async fn rows_are_claimed_once_in_order() {
     for (store, _database) in both().await {
         let batch = orders(0, 50);
         assert!(store.accept(&batch).await.expect("no error").is_empty());
-        let first = claim(&store, 0, 20, ME, &[]).await;
-        let second = claim(&store, first[19].order, 100, OTHER, &[]).await;
+        let first = claim(&store, 20, ME, &[]).await;
+        let second = claim(&store, 100, OTHER, &[]).await;
         let seen: Vec<_> = first.iter().chain(&second).map(|row| row.order).collect();
         assert_eq!(seen, batch.iter().map(|row| row.order).collect::<Vec<_>>());
         assert_eq!(first[0].record, batch[0].record);
@@ -129,7 +127,7 @@ async fn rows_are_claimed_once_in_order() {
             (1, 1, false)
         );
         assert!(
-            claim(&store, 0, 100, OTHER, &[]).await.is_empty(),
+            claim(&store, 100, OTHER, &[]).await.is_empty(),
             "all rows are leased"
         );
     }
@@ -171,7 +169,7 @@ async fn idempotency_key_is_unique_per_caller_under_races() {
             .sum();
         assert_eq!(refused, 19);
         assert_eq!(
-            claim(&store, 0, 100, ME, &[]).await.len(),
+            claim(&store, 100, ME, &[]).await.len(),
             4,
             "a rejected row is not stored"
         );
@@ -192,15 +190,15 @@ async fn idempotency_key_is_unique_per_caller_under_races() {
 #[tokio::test]
 async fn leased_rows_are_exclusive_until_the_worker_dies() {
     for (store, _database) in both().await {
-        let mut batch = orders(0, 2);
-        batch[0].worker = Some(ME);
+        let batch = orders(0, 2);
         store.accept(&batch).await.expect("no error");
-        let others = claim(&store, 0, 10, OTHER, &[]).await;
+        claim(&store, 1, ME, &[]).await;
+        let others = claim(&store, 10, OTHER, &[]).await;
         assert_eq!(
             others.iter().map(|row| row.id).collect::<Vec<_>>(),
             [batch[1].id]
         );
-        let rescued = claim(&store, 0, 10, OTHER, &[ME]).await;
+        let rescued = claim(&store, 10, OTHER, &[ME]).await;
         assert_eq!(
             (
                 rescued.len(),
@@ -222,8 +220,8 @@ async fn leased_rows_are_exclusive_until_the_worker_dies() {
 async fn result_counts_only_under_its_fence() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 3)).await.expect("no error");
-        let mine = claim(&store, 0, 3, ME, &[]).await;
-        let theirs = claim(&store, 0, 1, OTHER, &[ME]).await;
+        let mine = claim(&store, 3, ME, &[]).await;
+        let theirs = claim(&store, 1, OTHER, &[ME]).await;
         assert_eq!(theirs[0].id, mine[0].id);
         let results: Vec<_> = mine
             .iter()
@@ -256,23 +254,20 @@ async fn result_counts_only_under_its_fence() {
 async fn retry_waits_until_due_and_keeps_its_count() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 2)).await.expect("no error");
-        let claimed = claim(&store, 0, 2, ME, &[]).await;
+        let claimed = claim(&store, 2, ME, &[]).await;
         let due = NOW.plus(std::time::Duration::from_secs(60));
         let mut result = ended(&claimed[0], ME, ResultKind::Retrying, Next::Retry(due));
         result.lane = result.lane.retries();
         store.finish(&[result]).await.expect("no error");
         assert_eq!(store.next_due().await.expect("no error"), Some(due));
         let early = store.move_due(NOW, 10).await.expect("no error");
-        assert_eq!((early.positions.len(), early.next_due), (0, Some(due)));
+        assert_eq!((early.lanes.len(), early.next_due), (0, Some(due)));
         let moved = store.move_due(due, 10).await.expect("no error");
         assert_eq!(moved.next_due, None);
-        let moved = moved.positions;
-        assert_eq!(moved.len(), 1);
-        assert!(moved[0].lane.retry && crate::notification::order_time(moved[0].order) == due);
+        assert_eq!(moved.lanes, [lane(Priority::Normal).retries()]);
         assert_eq!(store.next_due().await.expect("no error"), None);
         let claim = Claim {
-            lane: moved[0].lane,
-            after: 0,
+            lane: moved.lanes[0],
             limit: 9,
             worker: ME,
             dead: &[],
@@ -294,18 +289,18 @@ async fn scheduled_rows_are_moved_in_order_of_due_time() {
             row.send_at = Some(NOW.plus(std::time::Duration::from_secs(100 - (n as u64 % 4))));
         }
         store.accept(&batch).await.expect("no error");
-        assert!(claim(&store, 0, 100, ME, &[]).await.is_empty());
+        assert!(claim(&store, 100, ME, &[]).await.is_empty());
         let mut moved = Vec::new();
         let later = NOW.plus(std::time::Duration::from_secs(200));
         loop {
-            let some = store.move_due(later, 7).await.expect("no error").positions;
+            let some = store.move_due(later, 7).await.expect("no error").lanes;
             if some.is_empty() {
                 break;
             }
             moved.extend(some);
         }
         assert_eq!(moved.len(), 40);
-        let claimed = claim(&store, 0, 100, ME, &[]).await;
+        let claimed = claim(&store, 100, ME, &[]).await;
         let due: Vec<_> = claimed
             .iter()
             .map(|row| {
@@ -326,7 +321,7 @@ async fn waiting_row_can_be_cancelled_claimed_row_cannot() {
         let mut batch = orders(0, 3);
         batch[2].send_at = Some(NOW.plus(std::time::Duration::from_secs(5)));
         store.accept(&batch).await.expect("no error");
-        let begun = claim(&store, 0, 1, ME, &[]).await;
+        let begun = claim(&store, 1, ME, &[]).await;
         assert_eq!(
             store
                 .cancel(begun[0].id, NOW)
@@ -344,7 +339,7 @@ async fn waiting_row_can_be_cancelled_claimed_row_cannot() {
                 CancelResult::TooLate
             );
         }
-        assert!(claim(&store, 0, 9, ME, &[]).await.is_empty());
+        assert!(claim(&store, 9, ME, &[]).await.is_empty());
         assert_eq!(store.next_due().await.expect("no error"), None);
     }
 }
@@ -353,7 +348,7 @@ async fn waiting_row_can_be_cancelled_claimed_row_cannot() {
 async fn released_row_keeps_its_order_and_attempt() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 2)).await.expect("no error");
-        let claimed = claim(&store, 0, 2, ME, &[]).await;
+        let claimed = claim(&store, 2, ME, &[]).await;
         let claim_of = |row: &Claimed| ClaimRef {
             id: row.id,
             fence: row.fence,
@@ -362,21 +357,11 @@ async fn released_row_keeps_its_order_and_attempt() {
             fence: claimed[1].fence - 1,
             ..claim_of(&claimed[1])
         };
-        let released = store
-            .release(&[claim_of(&claimed[0]), stale])
-            .await
-            .expect("no error");
-        let place = LanePosition {
-            lane: lane(Priority::Normal),
-            order: claimed[0].order,
-        };
-        assert_eq!(released, [place]);
-        let twice = store
-            .release(&[claim_of(&claimed[0])])
-            .await
-            .expect("the server answers");
-        assert_eq!(twice, [], "idempotent");
-        let again = claim(&store, 0, 2, OTHER, &[]).await;
+        for _ in 0..2 {
+            let released = store.release(&[claim_of(&claimed[0]), stale]).await;
+            released.expect("the second time changes nothing");
+        }
+        let again = claim(&store, 2, OTHER, &[]).await;
         assert_eq!(
             (
                 again.len(),
@@ -390,60 +375,19 @@ async fn released_row_keeps_its_order_and_attempt() {
 }
 
 #[tokio::test]
-async fn scan_finds_gaps_below_the_cursor() {
+async fn head_is_the_first_row_that_can_be_claimed() {
     for (store, _database) in both().await {
+        let lanes = Lane::of(Channel::Email);
+        let heads = async |dead: &[i64]| store.lane_heads(&lanes, dead).await.expect("no error");
+        assert_eq!(heads(&[]).await, []);
         let batch = orders(0, 10);
-        store.accept(&batch[2..]).await.expect("no error");
-        let claimed = claim(&store, 0, 5, ME, &[]).await;
-        let cursor = claimed[4].order;
-        let mark = LowWatermark {
+        store.accept(&batch).await.expect("no error");
+        claim(&store, 5, ME, &[]).await;
+        let head = |row: &NewNotification| LanePosition {
             lane: lane(Priority::Normal),
-            low: 0,
-            cursor,
+            order: row.order,
         };
-        let look = async |dead: &[i64]| store.scan_lanes(&[mark], dead).await.expect("no error")[0];
-        let scan_lanes = look(&[]).await;
-        assert_eq!(
-            (scan_lanes.head, scan_lanes.gap, scan_lanes.lowest),
-            (Some(batch[7].order), None, Some(batch[2].order))
-        );
-        assert_eq!(look(&[ME]).await.gap, Some(batch[2].order));
-        store
-            .accept(&batch[..2])
-            .await
-            .expect("the row is committed");
-        assert_eq!(look(&[]).await.gap, Some(batch[0].order));
-    }
-}
-
-#[tokio::test]
-async fn low_watermarks_are_saved() {
-    for (store, _database) in both().await {
-        let marks = |low| {
-            Lane::of(Channel::Sms).map(|lane| LowWatermark {
-                lane,
-                low,
-                cursor: 9,
-            })
-        };
-        for low in [5, 7, 6] {
-            store
-                .save_low_watermarks(&marks(low))
-                .await
-                .expect("no error");
-        }
-        let mut kept = store.low_watermarks(Channel::Sms).await.expect("no error");
-        kept.sort_by_key(|place| place.lane.index());
-        assert_eq!(
-            kept,
-            Lane::of(Channel::Sms).map(|lane| LanePosition { lane, order: 6 })
-        );
-        assert!(
-            store
-                .low_watermarks(Channel::Push)
-                .await
-                .expect("no error")
-                .is_empty()
-        );
+        assert_eq!(heads(&[OTHER]).await, [head(&batch[5])]);
+        assert_eq!(heads(&[OTHER, ME]).await, [head(&batch[0])]);
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of attempts with an ambiguous result.
 
 use super::*;
+use crate::notification::order_at;
 use crate::store::row::ReceiptKind;
 use crate::store::{DeadFilter, Receipt};
 use crate::testing::welcome_with;

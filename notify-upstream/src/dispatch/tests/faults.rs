@@ -61,7 +61,7 @@ async fn row_released_at_stop_is_left_to_other_replicas() {
         for _ in 0..3 {
             rig.accept(Priority::Normal).await;
         }
-        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.poll().await.expect("no error");
         assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 2);
         rig.stop.cancel();
         rig.settle().await;
@@ -80,7 +80,7 @@ async fn lost_lease_claims_nothing_until_replaced() {
         execute(&test.database, "UPDATE notify_worker SET seen_at = 0").await;
         let end = reject_changes(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
         rig.workers.step().await.expect_err("the lease is lost");
-        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.poll().await.expect("no error");
         assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 0);
         execute(&test.database, &end).await;
         rig.workers.step().await.expect("another");
@@ -207,7 +207,7 @@ async fn permit_is_released_when_the_result_is_durable() {
             rig.accept(Priority::Normal).await,
             rig.accept(Priority::Normal).await,
         ];
-        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.poll().await.expect("no error");
         rig.dispatcher.claim_available().await.expect("no error");
         rig.runner.wait_until_idle().await;
         let permits = rig.dispatch_state.channel(Channel::Email).permits().clone();
@@ -233,22 +233,5 @@ async fn permit_is_released_when_the_result_is_durable() {
         assert_eq!((write.await, permits.in_use()), (1, 0));
         rig.step().await;
         assert_eq!(rig.script.calls(), ids);
-    }
-}
-
-#[tokio::test]
-async fn rows_with_equal_order_are_claimed_one_by_one() {
-    for (store, test) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 2).await;
-        for _ in 0..5 {
-            rig.accept(Priority::Normal).await;
-        }
-        execute(&test.database, "UPDATE notify_queue SET ord = 5").await;
-        rig.dispatcher.scan_lanes().await.expect("no error");
-        for sent in [2, 4, 5] {
-            rig.dispatcher.claim_available().await.expect("no error");
-            rig.settle().await;
-            assert_eq!(rig.script.calls().len(), sent, "without another scan");
-        }
     }
 }

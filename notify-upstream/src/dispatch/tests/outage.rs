@@ -4,6 +4,7 @@ use postern_common::email::EmailAddress;
 
 use super::*;
 use crate::address::Address;
+use crate::notification::order_at;
 use crate::store::DeadFilter;
 use crate::testing::{execute, templates_of};
 

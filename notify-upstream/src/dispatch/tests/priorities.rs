@@ -17,7 +17,7 @@ async fn replica_behind_one_call(
     let mut ids = Vec::new();
     for draft in [vec![draft(Priority::Low)], others].concat() {
         ids.push(rig.submit(draft, None).await.expect("no error").id);
-        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.poll().await.expect("no error");
         rig.dispatcher.claim_available().await.expect("no error");
         // Let all tasks proceed until they wait.
         for _ in 0..64 {
@@ -112,7 +112,7 @@ async fn stop_releases_rows_in_a_lookup() {
         clock.advance(Duration::from_secs(2));
         rig.mover.step().await.expect("no error");
         let _forever = rig.script.hold();
-        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.poll().await.expect("no error");
         assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 1);
         while rig.script.lookups() == 0 {
             tokio::task::yield_now().await;
@@ -174,7 +174,7 @@ async fn released_row_precedes_later_rows() {
             rig.accept(Priority::Normal).await,
         ]
         .to_vec();
-        rig.dispatcher.scan_lanes().await.expect("no error");
+        rig.dispatcher.poll().await.expect("no error");
         assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 2);
         // The lease was renewed too long ago to start work.
         rig.clock.advance(Duration::from_secs(8));
@@ -182,7 +182,6 @@ async fn released_row_precedes_later_rows() {
         assert_eq!(rig.script.calls(), []);
         rig.workers.step().await.expect("lease renewal succeeds");
         ids.push(rig.accept(Priority::Normal).await);
-        // No scan visits orders below the cursor.
         for _ in 0..2 {
             rig.dispatcher.claim_available().await.expect("no error");
             rig.settle().await;

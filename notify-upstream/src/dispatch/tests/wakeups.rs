@@ -16,7 +16,6 @@ struct ReplicaPair {
     other: TestReplica,
     voice: WakeupPublisher,
     ear: WakeupListener,
-    clock: Clock,
     database: testing::TestDatabase,
 }
 
@@ -49,7 +48,6 @@ impl ReplicaPair {
             other,
             voice,
             ear,
-            clock,
             database: test,
         }
     }
@@ -60,7 +58,7 @@ impl ReplicaPair {
         self.ear.step().await.expect("a wake-up arrives");
     }
 
-    /// Returns the number of rows that the second replica claims without a scan.
+    /// Returns the number of rows that the second replica claims without a poll.
     async fn claimed_by_listener(&mut self) -> usize {
         self.other
             .dispatcher
@@ -81,13 +79,14 @@ async fn wakeup_makes_another_replica_claim() {
         .expect("the listener binds")
         .expect("the store is shared");
     let _held = pair.one.script.hold();
-    pair.one.step().await;
     pair.one.accept(Priority::High).await;
     let left = [
         pair.one.accept(Priority::High).await,
         pair.one.accept(Priority::Normal).await,
     ];
-    assert_eq!(pair.claimed_by_listener().await, 0, "all lanes are scanned");
+    assert_eq!(pair.claimed_by_listener().await, 0, "all lanes are empty");
+    let claimed = pair.one.dispatcher.claim_available().await;
+    assert_eq!(claimed.expect("no error"), 1, "one permit");
     pair.publish().await;
     assert_eq!(pair.claimed_by_listener().await, 2);
     pair.other.settle().await;
@@ -104,35 +103,11 @@ async fn wakeup_makes_another_replica_claim() {
 }
 
 #[tokio::test]
-async fn wakeup_reports_rows_moved_below_the_cursor() {
-    let mut pair = ReplicaPair::new().await;
-    let mut later = draft(Priority::Normal);
-    later.request.send_at = Some(after(1));
-    pair.one.submit(later, None).await.expect("no error");
-    pair.clock.advance(Duration::from_secs(5));
-    pair.one.accept(Priority::Normal).await;
-    assert_eq!(pair.other.step().await, 1, "later rows have been claimed");
-    pair.one.mover.step().await.expect("no error");
-    assert_eq!(pair.claimed_by_listener().await, 0);
-    pair.publish().await;
-    assert_eq!(pair.claimed_by_listener().await, 1);
-    pair.other.settle().await;
-}
-
-#[tokio::test]
 async fn final_wakeup_reports_released_rows() {
     let mut pair = ReplicaPair::new().await;
     let id = pair.one.accept(Priority::Normal).await;
-    pair.publish().await;
-    pair.one.dispatcher.scan_lanes().await.expect("no error");
-    assert_eq!(
-        pair.one
-            .dispatcher
-            .claim_available()
-            .await
-            .expect("no error"),
-        1
-    );
+    let claimed = pair.one.dispatcher.claim_available().await;
+    assert_eq!(claimed.expect("no error"), 1);
     pair.one.stop.cancel();
     assert_eq!(pair.other.step().await, 0, "the row is in delivery");
     pair.one.settle().await;
@@ -159,7 +134,6 @@ async fn operators_changes_wake_all_replicas() {
     assert!(state.replica().take_suppression_changed());
     assert!(!state.replica().take_suppression_changed(), "once");
     let id = pair.one.accept(Priority::Normal).await;
-    pair.publish().await;
     execute(
         &pair.database.database,
         &format!("INSERT INTO notify_dead SELECT id, lane, 1, 1, 1, 'x' FROM notify_queue WHERE id = '{id}'"),
@@ -172,11 +146,13 @@ async fn operators_changes_wake_all_replicas() {
     };
     let replayed = pair.one.store.replay(&all, order_at(START), START).await;
     assert_eq!(replayed.expect("no error"), 1);
-    assert!(!state.channel(Channel::Email).take_scan_request());
+    let signals = || {
+        let lanes = Channel::ALL.into_iter().flat_map(Lane::of);
+        lanes.map(|lane| state.channel(lane.channel).signals(lane))
+    };
+    let before: Vec<_> = signals().collect();
     pair.ear.step().await.expect("a signal arrives");
-    for channel in Channel::ALL {
-        assert!(state.channel(channel).take_scan_request());
-    }
+    assert!(signals().zip(before).all(|(now, before)| now > before));
 }
 
 #[tokio::test]
@@ -297,11 +273,7 @@ async fn nothing_starts_on_an_unsupported_schema() {
         let after = rig.accept(Priority::Critical).await;
         rig.workers.step().await.expect("lease renewal succeeds");
         rig.step().await;
-        assert_eq!(
-            rig.script.calls(),
-            [before],
-            "neither claimed nor leased at acceptance"
-        );
+        assert_eq!(rig.script.calls(), [before], "nothing is claimed");
         assert_eq!(rig.view(after).await["status"], "QUEUED");
     }
 }

@@ -14,7 +14,7 @@ use super::super::ApiState;
 use super::super::list::named;
 use super::super::status::unavailable;
 use super::{AdminState, Api, Change};
-use crate::notification::{Channel, Lane, NotificationId};
+use crate::notification::{Channel, NotificationId};
 use crate::operations::dead;
 use crate::store::DeadFilter;
 use crate::templates::TemplateName;
@@ -96,10 +96,7 @@ pub(super) async fn retry(
         .await
         .map_err(|error| unavailable(&error))?;
     for channel in Channel::ALL {
-        let state = api.dispatch_state.channel(channel);
-        for lane in Lane::of(channel) {
-            state.mark_waiting(lane);
-        }
+        api.dispatch_state.channel(channel).mark_all_waiting();
     }
     Ok(finished(&change, "dead.retry", &selection.filter, count))
 }

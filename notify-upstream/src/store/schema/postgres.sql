@@ -63,12 +63,6 @@ CREATE TABLE notify_queue (
 );
 CREATE INDEX notify_queue_lane ON notify_queue (lane, ord);
 
--- Where each lane of the queue begins: a process that starts does not step over what was claimed before it.
-CREATE TABLE notify_mark (
-    lane SMALLINT PRIMARY KEY,
-    low  BIGINT   NOT NULL
-) WITH (fillfactor = 50);
-
 CREATE TABLE notify_delayed (
     id      UUID     PRIMARY KEY,
     due     BIGINT   NOT NULL,

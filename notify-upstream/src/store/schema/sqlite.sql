@@ -45,11 +45,6 @@ CREATE TABLE notify_queue (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_queue_lane ON notify_queue (lane, ord);
 
-CREATE TABLE notify_mark (
-    lane INTEGER PRIMARY KEY,
-    low  INTEGER NOT NULL
-) STRICT;
-
 CREATE TABLE notify_delayed (
     id      TEXT    PRIMARY KEY,
     due     INTEGER NOT NULL,

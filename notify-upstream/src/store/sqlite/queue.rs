@@ -9,8 +9,8 @@ use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
 use crate::store::StoreResult;
 use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
-    CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, LaneScan,
-    LowWatermark, MovedRows, NewNotification, Next, ResultKind,
+    CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, MovedRows,
+    NewNotification, Next, ResultKind,
 };
 
 const KEYS: &str = "
@@ -26,8 +26,8 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
     value ->> 13, value ->> 14 FROM json_each(?1)";
 
 const QUEUED: &str = "
-INSERT INTO notify_queue (id, lane, ord, fence, attempt, worker, since)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?1)";
+INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+SELECT value ->> 0, value ->> 1, value ->> 2, 0, 0 FROM json_each(?1)";
 
 const DELAYED: &str = "
 INSERT INTO notify_delayed (id, due, lane, fence, attempt)
@@ -35,8 +35,8 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json
 
 const PICK: &str = "
 SELECT id, ord, fence + 1, attempt + 1, worker IS NOT NULL FROM notify_queue
-WHERE lane = ?1 AND ord > ?2 AND (worker IS NULL OR worker IN (SELECT value FROM json_each(?3)))
-ORDER BY lane, ord LIMIT ?4";
+WHERE lane = ?1 AND (worker IS NULL OR worker IN (SELECT value FROM json_each(?2)))
+ORDER BY lane, ord LIMIT ?3";
 
 /// A row of a dead worker is taken over, and its attempt is recorded as lost in the same
 /// transaction.
@@ -65,18 +65,12 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
 
 const RELEASE: &str = "
 UPDATE notify_queue SET worker = NULL, since = NULL, attempt = attempt - 1
-WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND worker IS NOT NULL
-RETURNING lane, ord";
+WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND worker IS NOT NULL";
 
-const SCAN_LANES: &str = "
-SELECT m.value ->> 0,
-    (SELECT ord FROM notify_queue q WHERE q.lane = m.value ->> 0 AND q.ord > m.value ->> 2
-        AND (q.worker IS NULL OR q.worker IN (SELECT value FROM json_each(?2))) ORDER BY q.lane, q.ord LIMIT 1),
-    (SELECT ord FROM notify_queue q WHERE q.lane = m.value ->> 0 AND q.ord BETWEEN m.value ->> 1 AND m.value ->> 2
-        AND (q.worker IS NULL OR q.worker IN (SELECT value FROM json_each(?2))) ORDER BY q.lane, q.ord LIMIT 1),
-    (SELECT ord FROM notify_queue q WHERE q.lane = m.value ->> 0 AND q.ord BETWEEN m.value ->> 1 AND m.value ->> 2
-        ORDER BY q.lane, q.ord LIMIT 1)
-FROM json_each(?1) m";
+const LANE_HEADS: &str = "
+SELECT l.value, (SELECT ord FROM notify_queue q WHERE q.lane = l.value
+    AND (q.worker IS NULL OR q.worker IN (SELECT value FROM json_each(?2))) ORDER BY q.lane, q.ord LIMIT 1) AS head
+FROM json_each(?1) l WHERE head IS NOT NULL";
 
 /// The order of a moved row is its due time, as if it had been accepted then. A counter
 /// distinguishes rows of one millisecond and continues behind those moved before. If it overflows,
@@ -88,7 +82,7 @@ SELECT id, lane, min(row_number() OVER (PARTITION BY lane, due ORDER BY id) + co
         due << ?3
     ), ((due + 1) << ?3) - 1), fence, attempt FROM
     (SELECT * FROM notify_delayed WHERE due <= ?1 ORDER BY due, id LIMIT ?2) d
-RETURNING lane, ord";
+RETURNING lane";
 
 const MOVED: &str = "
 DELETE FROM notify_delayed WHERE id IN (SELECT id FROM notify_delayed WHERE due <= ?1 ORDER BY due, id LIMIT ?2)";
@@ -149,7 +143,6 @@ impl Sqlite {
         let mut transaction = self.pools.begin().await?;
         let picked: Vec<(NotificationId, i64, i32, i32, bool)> = sqlx::query_as(PICK)
             .bind(claim.lane.code())
-            .bind(claim.after)
             .bind(json(&claim.dead))
             .bind(claim.limit)
             .fetch_all(&mut *transaction)
@@ -262,66 +255,28 @@ impl Sqlite {
         Ok(ours.len())
     }
 
-    pub(in crate::store) async fn release(
-        &self,
-        rows: &[ClaimRef],
-    ) -> StoreResult<Vec<LanePosition>> {
+    pub(in crate::store) async fn release(&self, rows: &[ClaimRef]) -> StoreResult<()> {
         let rows: Vec<_> = rows
             .iter()
             .map(|row| (row.id.to_string(), row.fence))
             .collect();
-        let rows = sqlx::query(RELEASE)
-            .bind(json(&rows))
-            .fetch_all(&self.pools.writer)
-            .await?;
-        rows.iter().map(rows::place).collect()
+        let update = sqlx::query(RELEASE).bind(json(&rows));
+        update.execute(&self.pools.writer).await?;
+        Ok(())
     }
 
-    pub(in crate::store) async fn scan_lanes(
+    pub(in crate::store) async fn lane_heads(
         &self,
-        marks: &[LowWatermark],
+        lanes: &[Lane],
         dead: &[i64],
-    ) -> StoreResult<Vec<LaneScan>> {
-        let marks: Vec<_> = marks
-            .iter()
-            .map(|mark| (mark.lane.code(), mark.low, mark.cursor))
-            .collect();
-        let rows = sqlx::query(SCAN_LANES)
-            .bind(json(&marks))
+    ) -> StoreResult<Vec<LanePosition>> {
+        let lanes: Vec<_> = lanes.iter().map(|lane| lane.code()).collect();
+        let rows = sqlx::query(LANE_HEADS)
+            .bind(json(&lanes))
             .bind(json(&dead))
             .fetch_all(&self.pools.readers)
             .await?;
-        rows.iter().map(rows::lane_scan).collect()
-    }
-
-    pub(in crate::store) async fn low_watermarks(
-        &self,
-        channel: Channel,
-    ) -> StoreResult<Vec<LanePosition>> {
-        let lanes = Lane::of(channel).map(Lane::code);
-        let sql =
-            "SELECT lane, low FROM notify_mark WHERE lane IN (SELECT value FROM json_each(?1))";
-        let rows = sqlx::query(sql)
-            .bind(json(&lanes))
-            .fetch_all(&self.pools.readers)
-            .await?;
         rows.iter().map(rows::place).collect()
-    }
-
-    pub(in crate::store) async fn save_low_watermarks(
-        &self,
-        marks: &[LowWatermark],
-    ) -> StoreResult<()> {
-        let sql = "INSERT OR REPLACE INTO notify_mark (lane, low) SELECT value ->> 0, value ->> 1 FROM json_each(?1)";
-        let marks: Vec<_> = marks
-            .iter()
-            .map(|mark| (mark.lane.code(), mark.low))
-            .collect();
-        sqlx::query(sql)
-            .bind(json(&marks))
-            .execute(&self.pools.writer)
-            .await?;
-        Ok(())
     }
 
     pub(in crate::store) async fn move_due(
@@ -349,7 +304,10 @@ impl Sqlite {
             .await?;
         transaction.commit().await?;
         Ok(MovedRows {
-            positions: rows.iter().map(rows::place).collect::<StoreResult<_>>()?,
+            lanes: rows
+                .iter()
+                .map(|row| rows::lane(row, 0))
+                .collect::<StoreResult<_>>()?,
             next_due: self.next_due().await?,
         })
     }
@@ -446,18 +404,9 @@ fn record_row(row: &NewNotification) -> impl serde::Serialize + '_ {
 }
 
 fn queue_row(row: &NewNotification) -> Option<impl serde::Serialize + use<>> {
-    let begun = row.worker.is_some();
-    let since = begun.then_some(row.record.created_at.0);
-    row.send_at.is_none().then(|| {
-        (
-            row.id.to_string(),
-            row.record.lane.code(),
-            row.order,
-            i32::from(begun),
-            row.worker,
-            since,
-        )
-    })
+    row.send_at
+        .is_none()
+        .then(|| (row.id.to_string(), row.record.lane.code(), row.order))
 }
 
 fn result_columns(row: &Finished) -> impl serde::Serialize + '_ {

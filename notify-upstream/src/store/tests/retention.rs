@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 async fn two(store: &Store) -> [NotificationId; 2] {
     let batch = orders(0, 2);
     store.accept(&batch).await.expect("no error");
-    let claimed = claim(store, 0, 1, ME, &[]).await;
+    let claimed = claim(store, 1, ME, &[]).await;
     let done = ended(&claimed[0], ME, ResultKind::Sent, Next::Done);
     assert_eq!(store.finish(&[done]).await.expect("no error"), 1);
     [batch[0].id, batch[1].id]
@@ -33,7 +33,7 @@ async fn maintenance_keeps_waiting_rows() {
             .maintain(NOW.plus(DAY * 7), NOW.plus(Duration::ZERO))
             .await
             .expect("no error");
-        assert_eq!(claim(&store, 0, 9, ME, &[]).await.len(), 2);
+        assert_eq!(claim(&store, 9, ME, &[]).await.len(), 2);
         store
             .suppress(
                 &[SuppressionRow {
@@ -153,7 +153,7 @@ async fn worker_with_a_row_is_not_deleted_but_marked_dead() {
                 .expect("no error");
         }
         store.accept(&orders(0, 1)).await.expect("no error");
-        claim(&store, 0, 1, ME, &[]).await;
+        claim(&store, 1, ME, &[]).await;
         for worker in [ME, OTHER] {
             store.retire_worker(worker, true).await.expect("no error");
         }
