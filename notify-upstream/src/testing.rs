@@ -1,6 +1,8 @@
 //! Test support: a complete replica over one store, advanced step by step.
 
+pub(crate) mod injection;
 pub(crate) mod judge;
+pub(crate) mod script;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +29,6 @@ use crate::delivery::pool::{
     PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderStatus,
     ShareLimiter,
 };
-use crate::delivery::provider::script::ProviderScript;
 use crate::delivery::provider::{ErrorCodeTable, Provider};
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
@@ -44,6 +45,7 @@ use crate::principal::Principal;
 use crate::status::view::StatusView;
 use crate::store::{NewNotification, Record, Store};
 use crate::templates::{Locale, TemplateName, Templates};
+use crate::testing::script::ProviderScript;
 
 /// Initial time of every test.
 pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);

@@ -147,12 +147,12 @@ const HELD_CLAIMS: &str = "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpg
 
 /// Counts claims in progress.
 const CLAIMS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-    AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%picked%'";
+    AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE 'UPDATE notify_queue SET worker = $2%'";
 
 /// Counts claims that wait for the lock; others, of empty lanes, end at once.
 const WAITING_CLAIMS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-    AND pid <> pg_backend_pid() AND wait_event = 'advisory' AND query LIKE '%picked%'";
+    AND pid <> pg_backend_pid() AND wait_event = 'advisory' AND query LIKE 'UPDATE notify_queue SET worker = $2%'";
 
 /// Waits until the number of claims fits.
 async fn until_claims(asks: &mut PgConnection, query: &'static str, fits: impl Fn(i64) -> bool) {

@@ -8,10 +8,6 @@ mod codes;
 mod fcm;
 mod file;
 mod generic;
-#[cfg(test)]
-pub(crate) mod injection;
-#[cfg(test)]
-pub(crate) mod script;
 mod segments;
 mod smtp;
 mod twilio;
@@ -55,7 +51,7 @@ pub(crate) enum Provider {
     Null,
     /// A scripted provider, for tests.
     #[cfg(test)]
-    Script(script::ProviderScript),
+    Script(crate::testing::script::ProviderScript),
 }
 
 /// A message to be sent.

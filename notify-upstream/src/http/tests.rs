@@ -26,10 +26,10 @@ use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::delivery::provider::script::ProviderScript;
 use crate::intake::group_commit::GroupCommitter;
 use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
 use crate::store::Store;
+use crate::testing::script::ProviderScript;
 use crate::testing::{START, TestReplica, stores};
 
 /// Returns the keys of unsubscribe links.

@@ -1,10 +1,12 @@
-//! The encoding of identifiers: `uuid` in PostgreSQL, hyphenated text in SQLite.
+//! The encoding of identifiers: `uuid` in PostgreSQL, hyphenated text in SQLite and in the JSON of
+//! parameters.
 
+use serde::{Serialize, Serializer};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueFormat, PgValueRef};
-use sqlx::sqlite::{SqliteTypeInfo, SqliteValueRef};
+use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteTypeInfo, SqliteValueRef};
 use sqlx::{Decode, Encode, Postgres, Sqlite, Type};
 use uuid::Uuid;
 
@@ -52,10 +54,22 @@ impl Type<Sqlite> for NotificationId {
     }
 }
 
+impl Encode<'_, Sqlite> for NotificationId {
+    fn encode_by_ref(&self, buffer: &mut SqliteArgumentsBuffer) -> Result<IsNull, BoxDynError> {
+        <String as Encode<Sqlite>>::encode(self.to_string(), buffer)
+    }
+}
+
 impl<'r> Decode<'r, Sqlite> for NotificationId {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
         Ok(Self(Uuid::try_parse(<&str as Decode<Sqlite>>::decode(
             value,
         )?)?))
+    }
+}
+
+impl Serialize for NotificationId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }

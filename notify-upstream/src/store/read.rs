@@ -8,8 +8,7 @@ use sqlx::{Decode, Row, Type};
 
 use crate::notification::Lane;
 use crate::store::row::{
-    DeadLetter, IdempotencyRecord, LaneDepth, LanePosition, ListScope, ListedRow, ReceiptKind,
-    Record, ResultKind, ResultRow,
+    DeadLetter, IdempotencyRecord, ListScope, ListedRow, ReceiptKind, Record, ResultKind, ResultRow,
 };
 use crate::store::{HistoryEntry, NotificationSnapshot, ReceiptEntry, StoreResult, WaitingRow};
 
@@ -43,7 +42,7 @@ impl StoredRow for SqliteRow {
 }
 
 /// Returns the error for a code that only a newer version writes.
-pub(super) fn unknown(what: &str) -> super::StoreError {
+fn unknown(what: &str) -> super::StoreError {
     super::StoreError::Refused(sqlx::Error::Decode(
         format!("a {what} that this version does not know").into(),
     ))
@@ -60,24 +59,13 @@ fn instant(row: &impl StoredRow, column: usize) -> StoreResult<Option<Timestamp>
     Ok(row.column::<Option<i64>>(column)?.map(Timestamp))
 }
 
-pub(super) fn lane(row: &impl StoredRow, column: usize) -> StoreResult<Lane> {
-    Lane::from_code(row.column(column)?).ok_or_else(|| unknown("lane"))
+fn lane(row: &impl StoredRow, column: usize) -> StoreResult<Lane> {
+    lane_of(row.column(column)?)
 }
 
-/// Reads a lane and an order.
-pub(super) fn place(row: &impl StoredRow) -> StoreResult<LanePosition> {
-    Ok(LanePosition {
-        lane: lane(row, 0)?,
-        order: row.column(1)?,
-    })
-}
-
-/// Reads a lane and its number of rows.
-pub(super) fn depth(row: &impl StoredRow) -> StoreResult<LaneDepth> {
-    Ok(LaneDepth {
-        lane: lane(row, 0)?,
-        rows: row.column(1)?,
-    })
+/// Returns the lane with a code.
+pub(super) fn lane_of(code: i16) -> StoreResult<Lane> {
+    Lane::from_code(code).ok_or_else(|| unknown("lane"))
 }
 
 /// Reads the columns of `RECORD`, from position `first`.
@@ -164,7 +152,7 @@ pub(super) fn listed_row(row: &impl StoredRow) -> StoreResult<ListedRow> {
 }
 
 /// Returns the statement of a list, with `$1` as the upper bound of ids, `$2` as the lower one, `$3`
-/// as the maximum number and `$4` as the value of the scope. Both databases accept it. The indexes
+/// as the maximum number and `$4` as the value of the scope. The indexes
 /// return the rows in this order.
 pub(super) fn list_sql(scope: &ListScope) -> String {
     let condition = match scope {
@@ -178,17 +166,6 @@ pub(super) fn list_sql(scope: &ListScope) -> String {
          WHERE id < $1 AND id >= $2 {condition} ORDER BY id DESC LIMIT $3"
     )
 }
-
-/// Reads the paused providers.
-pub(super) const SELECT_PAUSES: &str =
-    "SELECT provider, operator, at, reason FROM notify_provider_pause";
-
-/// Stores the pause of a provider, unless it is paused.
-pub(super) const INSERT_PAUSE: &str = "INSERT INTO notify_provider_pause (provider, operator, at, reason) \
-     VALUES ($1, $2, $3, $4) ON CONFLICT (provider) DO NOTHING";
-
-/// Ends the pause of a provider.
-pub(super) const DELETE_PAUSE: &str = "DELETE FROM notify_provider_pause WHERE provider = $1";
 
 /// Reads identifier, lane, attempt, `at`, code.
 pub(super) fn dead_letter(row: &impl StoredRow) -> StoreResult<DeadLetter> {

@@ -89,9 +89,6 @@ pub(crate) struct Claimed {
     pub fence: i32,
     /// The number of the attempt that the claim starts.
     pub attempt: i32,
-    /// Whether the row was claimed by a dead worker, so that the result of the previous attempt is
-    /// unknown.
-    pub lost: bool,
     /// The start of the retry window: acceptance, or the scheduled time.
     pub wanted_at: Timestamp,
     /// The accepted request.

@@ -149,7 +149,7 @@ fn is_link_joint(before: Option<char>, c: char, next: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delivery::provider::injection::naughty;
+    use crate::testing::injection::naughty;
 
     #[test]
     fn links_in_user_text_are_broken() {

@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use super::{Span, Spans};
 
 /// Asserts names, parents and attributes of the statements of a sign-in, and of a notification that
-/// was accepted and delivered, one statement each.
+/// was accepted and delivered, one statement or transaction each.
 pub(super) fn assert_statements(spans: &Spans) {
     for (service, parent, name) in [
-        ("postern-notify", "POST /notifications", "INSERT notify_key"),
+        (
+            "postern-notify",
+            "POST /notifications",
+            "INSERT notify_record",
+        ),
         ("postern-notify", "process email", "DELETE notify_queue"),
         ("postern-auth", "POST /auth/login", "INSERT auth_audit"),
     ] {
@@ -18,7 +22,7 @@ pub(super) fn assert_statements(spans: &Spans) {
         assert_eq!(found, [name], "{parent:#?}");
         assert_attributes(statements[0]);
     }
-    // Background tasks, such as the scans of the queue, belong to no trace.
+    // Background tasks, such as the claims of the queue, belong to no trace.
     let no_parent =
         |span: &&Span| span.attributes.contains_key("db.system.name") && span.parent.is_empty();
     assert!(spans.0.iter().find(no_parent).is_none(), "{:#?}", spans.0);

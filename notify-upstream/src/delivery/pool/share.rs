@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
     use crate::address::{PushSubscription, SubscriptionKeys};
-    use crate::delivery::provider::script::ProviderScript;
+    use crate::testing::script::ProviderScript;
 
     fn endpoint(host: &str) -> Address {
         let keys = SubscriptionKeys {

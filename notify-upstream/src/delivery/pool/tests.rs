@@ -4,12 +4,12 @@ use postern_common::email::EmailAddress;
 
 use super::*;
 use crate::address::DeviceToken;
-use crate::delivery::provider::script::ProviderScript;
 use crate::delivery::provider::{FaultScope, HttpConfig, HttpProvider};
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
 use crate::store::ProviderPause;
 use crate::templates::MessageContent;
+use crate::testing::script::ProviderScript;
 
 fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
     let metrics = NotifyMetrics::new();

@@ -178,8 +178,8 @@ mod tests {
 
     use super::*;
     use crate::address::{DeviceToken, PhoneNumber};
-    use crate::delivery::provider::injection::naughty;
     use crate::notification::OrderSequence;
+    use crate::testing::injection::naughty;
 
     fn make(body: &str) -> Result<HttpProvider, String> {
         let url = "http://127.0.0.1:9/".parse().expect("URL");

@@ -175,8 +175,8 @@ impl std::fmt::Debug for VapidKey {
 mod tests {
     use super::*;
     use crate::address::SubscriptionKeys;
-    use crate::delivery::provider::injection::naughty;
     use crate::notification::OrderSequence;
+    use crate::testing::injection::naughty;
     use postern_common::clock::Timestamp;
 
     /// The browser of RFC 8291 section 5.

@@ -3,13 +3,13 @@
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::intake::group_commit::{MAX_COMMIT_ROWS, MAX_PENDING_SUBMISSIONS};
+use crate::intake::group_commit::MAX_PENDING_SUBMISSIONS;
 use crate::principal::Principal;
 
 #[tokio::test]
 async fn full_submission_queue_rejects_with_retry_after() {
     for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 1).await;
+        let rig = TestReplica::new(&store, &clock(), 1).await;
         let ask = |submissions: crate::intake::group_commit::SubmissionQueue| async move {
             let principal = Principal {
                 creator: "service:test".into(),
@@ -34,22 +34,11 @@ async fn full_submission_queue_rejects_with_retry_after() {
         }
         let refused = ask(rig.submissions.clone())
             .await
-            .expect_err("the disk is full");
+            .expect_err("the queue is full");
         let refused = refused.render("x");
         assert_eq!(
             (refused.status.as_u16(), &refused.headers["retry-after"]),
             (503, &"1".parse().expect("a value"))
-        );
-        for _ in 0..MAX_PENDING_SUBMISSIONS.div_ceil(MAX_COMMIT_ROWS) {
-            rig.committer.step().await;
-        }
-        for answer in asked.join_all().await {
-            answer.expect("pending submissions are committed");
-        }
-        let depths = store.queue_depths(i64::MAX).await.expect("no error");
-        assert_eq!(
-            depths.iter().map(|depth| depth.rows).sum::<i64>(),
-            i64::try_from(MAX_PENDING_SUBMISSIONS).expect("the number is small")
         );
     }
 }

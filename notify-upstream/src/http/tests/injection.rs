@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures_util::StreamExt;
 
 use super::*;
-use crate::delivery::provider::injection::naughty;
+use crate::testing::injection::naughty;
 
 /// A function that puts a string into a request.
 type FieldSetter = fn(&mut Value, &str);

@@ -61,7 +61,8 @@ CREATE TABLE notify_queue (
     autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.2
 );
-CREATE INDEX notify_queue_lane ON notify_queue (lane, ord);
+-- In the order in which rows are claimed: rows that were due at one instant have the same `ord`.
+CREATE INDEX notify_queue_lane ON notify_queue (lane, ord, id);
 
 CREATE TABLE notify_delayed (
     id      UUID     PRIMARY KEY,

@@ -43,7 +43,7 @@ CREATE TABLE notify_queue (
     worker  INTEGER,
     since   INTEGER
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX notify_queue_lane ON notify_queue (lane, ord);
+CREATE INDEX notify_queue_lane ON notify_queue (lane, ord, id);
 
 CREATE TABLE notify_delayed (
     id      TEXT    PRIMARY KEY,
@@ -52,7 +52,7 @@ CREATE TABLE notify_delayed (
     fence   INTEGER NOT NULL,
     attempt INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX notify_delayed_due ON notify_delayed (due);
+CREATE INDEX notify_delayed_order ON notify_delayed (due, id);
 
 CREATE TABLE notify_worker (
     id      INTEGER PRIMARY KEY,

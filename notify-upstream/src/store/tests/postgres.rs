@@ -1,5 +1,8 @@
 //! Tests of PostgreSQL only: physical row placement and locking.
 
+use postern_common::database::{Database, PostgresPool};
+use sqlx::{AssertSqlSafe, Executor};
+
 use super::*;
 
 #[tokio::test]
@@ -47,7 +50,7 @@ async fn release_after_takeover_changes_nothing() {
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let mut other = pool.begin().await.expect("a transaction begins");
     let takes = format!("UPDATE notify_queue SET worker = {OTHER}, fence = fence + 1");
-    sqlx::query(sqlx::AssertSqlSafe(takes))
+    sqlx::query(AssertSqlSafe(takes))
         .execute(&mut *other)
         .await
         .expect("the row is taken over");
@@ -85,4 +88,62 @@ async fn release_after_takeover_changes_nothing() {
         row.fetch_one(pool).await.expect("the row exists"),
         (OTHER, 2)
     );
+}
+
+/// Returns the plan of a statement on a connection of the queue.
+async fn plan(queue: &PostgresPool, name: &str, sql: &str) -> String {
+    let mut connection = queue.acquire().await.expect("a connection");
+    connection
+        .execute(AssertSqlSafe(format!("PREPARE {name} AS {sql}")))
+        .await
+        .expect("prepared");
+    let parameters = (1..10)
+        .take_while(|n| sql.contains(&format!("${n}")))
+        .count();
+    let nothing = vec!["NULL"; parameters].join(", ");
+    let explain = format!("EXPLAIN EXECUTE {name} ({nothing})");
+    let lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
+        .fetch_all(&mut *connection)
+        .await
+        .expect("the plan is returned");
+    lines.join("\n")
+}
+
+#[tokio::test]
+async fn stale_statistics_do_not_cause_table_scans() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4)
+        .await
+        .expect("the store opens");
+    let Database::Postgres(queue) = &store.connections.queue else {
+        panic!("PostgreSQL")
+    };
+    for sql in [
+        "INSERT INTO notify_queue SELECT gen_random_uuid(), 1, n, 0, 0 FROM generate_series(1, 1000) n",
+        "INSERT INTO notify_delayed SELECT gen_random_uuid(), n, 1, 0, 0 FROM generate_series(1, 1000) n",
+        "DELETE FROM notify_queue",
+        "DELETE FROM notify_delayed",
+        "ANALYZE notify_queue, notify_delayed",
+    ] {
+        queue.execute(sql).await.expect("the statement succeeds");
+    }
+    let sizes = "SELECT relpages > 0 AND reltuples = 0 FROM pg_class WHERE relname = ANY($1)";
+    let sizes = sqlx::query_scalar::<_, bool>(sizes).bind(vec!["notify_queue", "notify_delayed"]);
+    let sizes = sizes.fetch_all(queue).await.expect("two tables");
+    assert_eq!(sizes, [true, true]);
+    for (name, sql) in queue::hot_statements(store.syntax) {
+        let plan = plan(queue, name, &sql).await;
+        let count = |what: &str| plan.matches(what).count();
+        assert_eq!(
+            count("Join Filter") + count("Seq Scan"),
+            0,
+            "{name}: {plan}"
+        );
+        assert_eq!(
+            count("Scan using") + count("Scan Backward using"),
+            count("Index Cond"),
+            "{name}: {plan}"
+        );
+        assert_eq!(count("Sort Key: notify_"), 0, "{name}: {plan}");
+    }
 }

@@ -16,9 +16,9 @@ use postern_common::clock::Timestamp;
 
 use super::*;
 use crate::address::DeviceToken;
-use crate::delivery::provider::injection::naughty;
 use crate::delivery::retry::FailureClass;
 use crate::notification::OrderSequence;
+use crate::testing::injection::naughty;
 use crate::testing::judge;
 
 /// Received requests: path, authorization, body.

@@ -17,9 +17,9 @@ use crate::delivery::mail_token::MailTokens;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::call::CALL_TIMEOUT;
-use crate::delivery::provider::injection::naughty;
 use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
+use crate::testing::injection::naughty;
 
 /// The response of the server to a command; others are accepted.
 #[derive(Clone, Copy, Debug)]

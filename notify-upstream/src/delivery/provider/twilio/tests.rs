@@ -6,9 +6,9 @@ use postern_common::clock::Timestamp;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::delivery::provider::injection::naughty;
 use crate::delivery::retry::FailureClass;
 use crate::notification::OrderSequence;
+use crate::testing::injection::naughty;
 
 /// Requests received by the test server: path, authorization, form.
 type Heard = (String, String, Vec<(String, String)>);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{
+use crate::address::Address;
+use crate::delivery::provider::{
     ErrorCodeTable, FaultScope, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal,
 };
-use crate::address::Address;
 use crate::notification::NotificationId;
 use crate::templates::MessageContent;
 
@@ -96,14 +96,14 @@ impl ProviderScript {
         *self.refused_suffix.lock() = Some(end);
     }
 
-    pub(super) fn supports(&self, address: &Address) -> bool {
+    pub(crate) fn supports(&self, address: &Address) -> bool {
         let supported_suffix = *self.supported_suffix.lock();
         let ends =
             |end| matches!(address, Address::Email(address) if address.as_str().ends_with(end));
         supported_suffix.is_none_or(|(end, wanted)| ends(end) == wanted)
     }
 
-    pub(super) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
+    pub(crate) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
         *self.lookups.lock() += 1;
         let gate = self.hold.lock().clone();
         if let Some(gate) = gate {
@@ -119,7 +119,7 @@ impl ProviderScript {
         }
     }
 
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         message: &OutgoingMessage<'_>,
     ) -> Result<ProviderAck, ProviderRefusal> {

@@ -1,0 +1,192 @@
+//! The statements of the history: records, results, receipts, idempotency keys and webhook tokens.
+
+use std::collections::HashMap;
+
+use postern_common::clock::Timestamp;
+use postern_common::with_dialect;
+use serde::Serialize;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::dialect::{List, Syntax, rows_json};
+use super::read::{self as rows, RECORD, list_sql};
+use super::row::{
+    IdempotencyRecord, ListQuery, ListScope, ListedRow, MAX_RECEIPTS_PER_NOTIFICATION, Receipt,
+    WebhookToken,
+};
+use super::{NotificationSnapshot, Store, StoreResult};
+use crate::notification::NotificationId;
+
+fn select_records(syntax: Syntax) -> String {
+    format!(
+        "SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id {}",
+        syntax.in_list(1)
+    )
+}
+
+/// Results, receipts and the live row are read in one snapshot, so that a row that moves between
+/// tables is seen once.
+fn select_history(syntax: Syntax) -> String {
+    let ids = syntax.in_list(1);
+    format!(
+        "SELECT id, CAST(0 AS smallint) AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address,
+            template_version FROM notify_result WHERE id {ids}
+        UNION ALL
+        SELECT id, CAST(1 AS smallint), 0, kind, NULL, at, NULL, provider, code, detail, NULL, NULL FROM notify_receipt WHERE id {ids}
+        UNION ALL
+        SELECT id, CAST(2 AS smallint), attempt, CAST(0 AS smallint), since, 0, NULL, NULL, NULL, NULL, NULL, NULL
+        FROM notify_queue WHERE id {ids}
+        UNION ALL
+        SELECT id, CAST(2 AS smallint), attempt, CAST(0 AS smallint), NULL, 0, due, NULL, NULL, NULL, NULL, NULL
+        FROM notify_delayed WHERE id {ids}
+        ORDER BY 6, 3"
+    )
+}
+
+/// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
+fn insert_receipts(syntax: Syntax) -> String {
+    let columns = "provider text, event_id text, id uuid, kind int2, at int8, received_at int8, code text, detail text";
+    format!(
+        "WITH numbered AS MATERIALIZED (
+            SELECT input.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
+                row_number() OVER (PARTITION BY id, kind ORDER BY event_id) AS place_of_kind
+            FROM {} WHERE NOT EXISTS
+                (SELECT 1 FROM notify_receipt k WHERE k.provider = input.provider AND k.event_id = input.event_id)
+        ), known AS MATERIALIZED (
+            SELECT n.*, (SELECT count(*) FROM notify_receipt r WHERE r.id = n.id) AS stored,
+                (SELECT count(*) FROM notify_receipt r WHERE r.id = n.id AND r.kind = n.kind) AS stored_of_kind
+            FROM numbered n
+        )
+        INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
+        SELECT provider, event_id, id, kind, at, received_at, code, detail FROM known
+        WHERE place + stored <= $2 OR place_of_kind + stored_of_kind = 1
+        ORDER BY provider, event_id ON CONFLICT DO NOTHING",
+        syntax.rows(1, columns)
+    )
+}
+
+#[derive(Serialize)]
+struct ReceiptRow<'a> {
+    provider: &'a str,
+    event_id: &'a str,
+    id: NotificationId,
+    kind: i16,
+    at: i64,
+    received_at: i64,
+    code: Option<&'a str>,
+    detail: Option<&'a str>,
+}
+
+impl Store {
+    /// Returns the request that an idempotency key was used for.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn idempotency_record(
+        &self,
+        creator: &str,
+        key: &str,
+    ) -> StoreResult<Option<IdempotencyRecord>> {
+        const SELECT: &str =
+            "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
+        with_dialect!(self.connections.urgent.readers(), pool => {
+            let select = sqlx::query(SELECT).bind(creator).bind(key);
+            let row = select.fetch_optional(pool).await?;
+            row.as_ref().map(rows::idempotency_record).transpose()
+        })
+    }
+
+    /// Reads all that is stored about these notifications.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn read(
+        &self,
+        ids: &[NotificationId],
+    ) -> StoreResult<Vec<NotificationSnapshot>> {
+        let [records, history] =
+            [select_records, select_history].map(|sql| AssertSqlSafe(sql(self.syntax)));
+        let mut found = HashMap::with_capacity(ids.len());
+        with_dialect!(self.connections.urgent.readers(), pool => {
+            // Records first: they never change, so every row of the second statement belongs to a
+            // record that was found.
+            for row in sqlx::query(records).bind(List(ids)).fetch_all(pool).await? {
+                let snapshot = rows::snapshot(&row)?;
+                found.insert(snapshot.id, snapshot);
+            }
+            if found.is_empty() {
+                return Ok(Vec::new());
+            }
+            for row in sqlx::query(history).bind(List(ids)).fetch_all(pool).await? {
+                if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
+                    snapshot.history.push(rows::history_entry(&row)?);
+                }
+            }
+        });
+        Ok(found.into_values().collect())
+    }
+
+    /// Returns a part of a list of notifications, newest first.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn list(&self, query: &ListQuery) -> StoreResult<Vec<ListedRow>> {
+        let sql = AssertSqlSafe(list_sql(&query.scope));
+        with_dialect!(self.connections.urgent.readers(), pool => {
+            let select = sqlx::query(sql).bind(query.before).bind(query.from).bind(query.limit);
+            let select = match &query.scope {
+                ListScope::All => select,
+                ListScope::Creator(text) | ListScope::Request(text) => select.bind(text),
+                ListScope::Recipient(key) => select.bind(*key),
+            };
+            let rows = select.fetch_all(pool).await?;
+            rows.iter().map(rows::listed_row).collect()
+        })
+    }
+
+    /// Stores delivery reports, up to [`MAX_RECEIPTS_PER_NOTIFICATION`], and returns the number of
+    /// new ones.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn save_receipts(&self, receipts: &[Receipt]) -> StoreResult<u64> {
+        let rows = receipts.iter().map(|row| ReceiptRow {
+            provider: &row.provider,
+            event_id: &row.event_id,
+            id: row.id,
+            kind: row.kind.code(),
+            at: row.at.0,
+            received_at: row.received_at.0,
+            code: row.code.as_deref(),
+            detail: row.detail.as_deref(),
+        });
+        let rows = rows_json(&rows.collect::<Vec<_>>());
+        let sql = AssertSqlSafe(insert_receipts(self.syntax));
+        with_dialect!(self.connections.history.writer(), pool => {
+            let insert = sqlx::query(sql).bind(rows).bind(MAX_RECEIPTS_PER_NOTIFICATION);
+            Ok(insert.execute(pool).await?.rows_affected())
+        })
+    }
+
+    /// Stores a webhook token with the body of its first use. Returns whether the body is the same.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn bind_webhook_token(
+        &self,
+        token: &WebhookToken,
+        now: Timestamp,
+    ) -> StoreResult<bool> {
+        const INSERT: &str =
+            "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES ($1, $2, $3, $4)
+            ON CONFLICT DO NOTHING";
+        const SELECT: &str =
+            "SELECT body FROM notify_webhook_token WHERE provider = $1 AND token = $2";
+        with_dialect!(self.connections.history.writer(), pool => {
+            let insert = sqlx::query(INSERT).bind(token.provider).bind(&token.token);
+            insert.bind(token.body.as_slice()).bind(now.0).execute(pool).await?;
+            let select = sqlx::query_scalar(SELECT).bind(token.provider).bind(&token.token);
+            let first: Vec<u8> = select.fetch_one(pool).await?;
+            Ok(first == token.body)
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! The statements of what operators change: dead letters and pauses of providers.
+
+use postern_common::clock::Timestamp;
+use postern_common::with_dialect;
+use sqlx::AssertSqlSafe;
+
+use super::dialect::{List, Syntax, execute_rows, transaction};
+use super::queue::{StoredResult, insert_results};
+use super::read as rows;
+use super::row::{DeadFilter, DeadLetter, ProviderPause, ResultKind};
+use super::{ReplicaSignal, Store, StoreResult};
+use crate::notification::{NotificationId, Order};
+
+/// The condition, order and limit of a selection of dead letters.
+fn selection(syntax: Syntax) -> String {
+    format!(
+        "($1 IS NULL OR id = $1) AND ($2 IS NULL OR code = $2) AND ($3 IS NULL OR at >= $3) AND ($4 IS NULL OR at < $4)
+        AND ($6 IS NULL OR lane {})
+        AND ($7 IS NULL OR $7 = (SELECT r.template FROM notify_record r WHERE r.id = notify_dead.id))
+        AND ($8 IS NULL OR $8 = (SELECT r.provider FROM notify_result r WHERE r.id = notify_dead.id
+            AND r.provider IS NOT NULL ORDER BY r.at DESC, r.attempt DESC LIMIT 1))
+        ORDER BY at, id LIMIT $5",
+        syntax.in_list(6)
+    )
+}
+
+/// The locks of the selected rows prevent that two operators replay one.
+fn queue_dead(syntax: Syntax) -> String {
+    format!(
+        "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+        SELECT id, lane, $9 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt
+        FROM (SELECT * FROM notify_dead WHERE {} {}) AS selected RETURNING id, attempt",
+        selection(syntax),
+        syntax.for_update()
+    )
+}
+
+macro_rules! bind_selection {
+    ($query:expr, $filter:expr, $lanes:expr) => {
+        $query
+            .bind($filter.id)
+            .bind($filter.code.as_deref())
+            .bind($filter.since.map(|at| at.0))
+            .bind($filter.until.map(|at| at.0))
+            .bind($filter.limit)
+            .bind($lanes.as_deref().map(List))
+            .bind($filter.template.as_deref())
+            .bind($filter.provider.as_deref())
+    };
+}
+
+impl Store {
+    /// Returns failed notifications, oldest first.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn dead_letters(&self, filter: &DeadFilter) -> StoreResult<Vec<DeadLetter>> {
+        let sql = format!(
+            "SELECT id, lane, attempt, at, code FROM notify_dead WHERE {}",
+            selection(self.syntax)
+        );
+        let lanes = filter.lanes();
+        with_dialect!(self.connections.slow.readers(), pool => {
+            let select = bind_selection!(sqlx::query(AssertSqlSafe(sql)), filter, lanes);
+            let rows = select.fetch_all(pool).await?;
+            rows.iter().map(rows::dead_letter).collect()
+        })
+    }
+
+    /// Queues failed notifications again, and returns their number.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn replay(
+        &self,
+        filter: &DeadFilter,
+        first_order: Order,
+        now: Timestamp,
+    ) -> StoreResult<u64> {
+        let (syntax, lanes) = (self.syntax, filter.lanes());
+        let delete = format!("DELETE FROM notify_dead WHERE id {}", syntax.in_list(1));
+        let replayed = transaction!(self.connections.slow, transaction => {
+            let insert = sqlx::query_as(AssertSqlSafe(queue_dead(syntax)));
+            let insert = bind_selection!(insert, filter, lanes).bind(first_order);
+            let queued: Vec<(NotificationId, i32)> = insert.fetch_all(&mut *transaction).await?;
+            let ids: Vec<_> = queued.iter().map(|row| row.0).collect();
+            let results = queued.into_iter();
+            let results = results.map(|(id, attempt)| StoredResult::event(id, attempt, ResultKind::Replayed, now));
+            let results: Vec<_> = results.collect();
+            execute_rows!(transaction, insert_results(syntax), results);
+            let delete = sqlx::query(AssertSqlSafe(delete)).bind(List(&ids));
+            delete.execute(&mut *transaction).await?.rows_affected()
+        })?;
+        self.announce(ReplicaSignal::RowsQueued, replayed).await;
+        Ok(replayed)
+    }
+
+    /// Deletes dead letters and returns their number. The history is kept.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn discard_dead_letters(&self, filter: &DeadFilter) -> StoreResult<u64> {
+        let sql = format!(
+            "DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {})",
+            selection(self.syntax)
+        );
+        let lanes = filter.lanes();
+        with_dialect!(self.connections.slow.writer(), pool => {
+            let delete = bind_selection!(sqlx::query(AssertSqlSafe(sql)), filter, lanes);
+            Ok(delete.execute(pool).await?.rows_affected())
+        })
+    }
+
+    /// Returns the paused providers.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn paused_providers(&self) -> StoreResult<Vec<ProviderPause>> {
+        const SELECT: &str = "SELECT provider, operator, at, reason FROM notify_provider_pause";
+        let rows = with_dialect!(self.connections.history.readers(), pool => {
+            sqlx::query_as(SELECT).fetch_all(pool).await?
+        });
+        Ok(rows.into_iter().map(ProviderPause::of_row).collect())
+    }
+
+    /// Pauses a provider, and returns whether it was not paused before.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn pause_provider(&self, pause: &ProviderPause) -> StoreResult<bool> {
+        const INSERT: &str = "INSERT INTO notify_provider_pause (provider, operator, at, reason)
+            VALUES ($1, $2, $3, $4) ON CONFLICT (provider) DO NOTHING";
+        let paused = with_dialect!(self.connections.history.writer(), pool => {
+            let insert = sqlx::query(INSERT).bind(&pause.provider).bind(&pause.operator);
+            let insert = insert.bind(pause.at.0).bind(&pause.reason);
+            insert.execute(pool).await?.rows_affected()
+        });
+        self.announce(ReplicaSignal::PausesChanged, paused).await;
+        Ok(paused == 1)
+    }
+
+    /// Ends the pause of a provider, and returns whether it was paused.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn resume_provider(&self, provider: &str) -> StoreResult<bool> {
+        const DELETE: &str = "DELETE FROM notify_provider_pause WHERE provider = $1";
+        let resumed = with_dialect!(self.connections.history.writer(), pool => {
+            sqlx::query(DELETE).bind(provider).execute(pool).await?.rows_affected()
+        });
+        self.announce(ReplicaSignal::PausesChanged, resumed).await;
+        Ok(resumed == 1)
+    }
+}

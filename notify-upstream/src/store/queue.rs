@@ -1,0 +1,492 @@
+//! The statements of the queue, each prepared once per connection.
+//!
+//! In PostgreSQL a table whose statistics were collected while it was empty appears to have no rows,
+//! regardless of its current size: a join by key is then planned as a scan of the whole index for
+//! every batch, in spite of the settings of the connections. Rows are therefore selected by a list
+//! of keys, and further conditions for each row are a subquery that is not joined (`IS TRUE`).
+
+use std::collections::{HashMap, HashSet};
+
+use postern_common::clock::Timestamp;
+use postern_common::with_dialect;
+use serde::Serialize;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::dialect::{List, Syntax, bytes_json, execute_rows, rows_json, transaction};
+use super::read::{self as rows, RECORD, WANTED_AT};
+use super::row::{
+    CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, MovedRows, Next,
+    ResultKind,
+};
+use super::{Store, StoreResult};
+use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
+
+pub(super) fn insert_delayed(syntax: Syntax) -> String {
+    let input = syntax.rows(1, "id uuid, due int8, lane int2, fence int4, attempt int4");
+    format!(
+        "INSERT INTO notify_delayed (id, due, lane, fence, attempt)
+        SELECT id, due, lane, fence, attempt FROM {input}"
+    )
+}
+
+fn insert_dead(syntax: Syntax) -> String {
+    let input = syntax.rows(
+        1,
+        "id uuid, lane int2, fence int4, attempt int4, at int8, code text",
+    );
+    format!(
+        "INSERT INTO notify_dead (id, lane, fence, attempt, at, code)
+        SELECT id, lane, fence, attempt, at, code FROM {input}"
+    )
+}
+
+pub(super) fn insert_results(syntax: Syntax) -> String {
+    let input = syntax.rows(
+        1,
+        "id uuid, attempt int4, kind int2, began_at int8, at int8, next_at int8, provider text, code text, detail text, \
+         address bytea, template_version int4",
+    );
+    format!(
+        "INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version)
+        SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version FROM {input}"
+    )
+}
+
+/// Selects the first rows of a lane that wait, or whose worker is dead. A row that another replica
+/// claims at this moment is left out instead of waited for.
+fn pick(syntax: Syntax) -> String {
+    format!(
+        "SELECT id, ord, fence + 1, attempt + 1, since FROM notify_queue
+        WHERE lane = $1 AND (worker IS NULL OR worker {})
+        ORDER BY lane, ord, id LIMIT $3 {}",
+        syntax.in_list(2),
+        syntax.skip_locked()
+    )
+}
+
+fn lease(syntax: Syntax) -> String {
+    format!(
+        "UPDATE notify_queue SET worker = $2, fence = fence + 1, attempt = attempt + 1, since = $3 WHERE id {}",
+        syntax.in_list(1)
+    )
+}
+
+fn select_records(syntax: Syntax) -> String {
+    format!(
+        "SELECT r.id, {WANTED_AT}, {RECORD} FROM notify_record r WHERE r.id {}",
+        syntax.in_list(1)
+    )
+}
+
+/// Deletes the rows whose fence and worker still match, and returns them. All others were taken over
+/// by another worker.
+fn take(syntax: Syntax) -> String {
+    format!(
+        "DELETE FROM notify_queue WHERE id {}
+        AND ((id, fence, worker) IN (SELECT id, fence, worker FROM {})) IS TRUE RETURNING id",
+        syntax.in_list(1),
+        syntax.rows(2, "id uuid, fence int4, worker int8")
+    )
+}
+
+/// Idempotent: a repetition after a lost response matches no row.
+fn release(syntax: Syntax) -> String {
+    format!(
+        "UPDATE notify_queue SET worker = NULL, since = NULL, attempt = attempt - 1 WHERE id {}
+        AND ((id, fence) IN (SELECT id, fence FROM {})) IS TRUE AND worker IS NOT NULL",
+        syntax.in_list(1),
+        syntax.rows(2, "id uuid, fence int4")
+    )
+}
+
+fn lane_heads(syntax: Syntax) -> String {
+    format!(
+        "SELECT lane, (SELECT ord FROM notify_queue q WHERE q.lane = input.lane AND (worker IS NULL OR worker {})
+            ORDER BY q.lane, ord, q.id LIMIT 1) FROM {}",
+        syntax.in_list(2),
+        syntax.rows(1, "lane int2")
+    )
+}
+
+fn lane_depths(syntax: Syntax) -> String {
+    format!(
+        "SELECT lane, (SELECT count(*) FROM (SELECT 1 FROM notify_queue q WHERE q.lane = input.lane LIMIT $2) AS counted)
+        FROM {}",
+        syntax.rows(1, "lane int2")
+    )
+}
+
+fn lock_due(syntax: Syntax) -> String {
+    format!(
+        "SELECT id, lane FROM notify_delayed WHERE due <= $1 ORDER BY due, id LIMIT $2 {}",
+        syntax.skip_locked()
+    )
+}
+
+/// The order of a moved row is its due time, as if it had been accepted then. Rows that are due at
+/// one time are claimed in the order of their ids, which is that of their acceptance.
+fn queue_due(syntax: Syntax) -> String {
+    format!(
+        "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+        SELECT id, lane, due << {ORDER_COUNTER_BITS}, fence, attempt FROM notify_delayed WHERE id {}",
+        syntax.in_list(1)
+    )
+}
+
+fn delete_delayed(syntax: Syntax) -> String {
+    format!("DELETE FROM notify_delayed WHERE id {}", syntax.in_list(1))
+}
+
+/// Returns the statements that change or select some rows of a table of any size.
+#[cfg(test)]
+pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 8] {
+    [
+        ("pick", pick(syntax)),
+        ("lease", lease(syntax)),
+        ("take", take(syntax)),
+        ("release", release(syntax)),
+        ("lane_heads", lane_heads(syntax)),
+        ("lock_due", lock_due(syntax)),
+        ("queue_due", queue_due(syntax)),
+        ("delete_delayed", delete_delayed(syntax)),
+    ]
+}
+
+#[derive(Serialize)]
+pub(super) struct DelayedRow {
+    pub(super) id: NotificationId,
+    pub(super) due: i64,
+    pub(super) lane: i16,
+    pub(super) fence: i32,
+    pub(super) attempt: i32,
+}
+
+#[derive(Serialize)]
+struct DeadRow<'a> {
+    id: NotificationId,
+    lane: i16,
+    fence: i32,
+    attempt: i32,
+    at: i64,
+    code: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+pub(super) struct StoredResult<'a> {
+    id: NotificationId,
+    attempt: i32,
+    kind: i16,
+    began_at: Option<i64>,
+    at: i64,
+    next_at: Option<i64>,
+    provider: Option<&'a str>,
+    code: Option<&'a str>,
+    detail: Option<&'a str>,
+    address: Option<String>,
+    template_version: Option<i32>,
+}
+
+/// A claim, for conditions on its fence and worker.
+#[derive(Serialize)]
+struct ClaimKey {
+    id: NotificationId,
+    fence: i32,
+    worker: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct LaneKey {
+    lane: i16,
+}
+
+/// A selected row: identifier, order, fence and attempt of the claim, and the start of the attempt
+/// of the worker that has died.
+type PickedRow = (NotificationId, i64, i32, i32, Option<i64>);
+
+impl Store {
+    /// Claims the first rows of a lane that wait, or whose worker is dead, in order. A row of a dead
+    /// worker is taken over, and its attempt is recorded as lost.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn claim(&self, claim: &Claim<'_>) -> StoreResult<Vec<Claimed>> {
+        let picked = self.lease_rows(claim).await?;
+        let mut records = HashMap::with_capacity(picked.len());
+        if !picked.is_empty() {
+            let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
+            let sql = AssertSqlSafe(select_records(self.syntax));
+            with_dialect!(self.connections.queue.readers(), pool => {
+                for row in sqlx::query(sql).bind(List(&ids)).fetch_all(pool).await? {
+                    let record = (Timestamp(row.try_get(1)?), rows::record(&row, 2)?);
+                    records.insert(row.try_get::<NotificationId, _>(0)?, record);
+                }
+            });
+        }
+        let claimed = picked.into_iter().filter_map(|row| {
+            let (id, order, fence, attempt, ..) = row;
+            let (wanted_at, record) = records.remove(&id)?;
+            Some(Claimed {
+                id,
+                order,
+                fence,
+                attempt,
+                wanted_at,
+                record,
+            })
+        });
+        Ok(claimed.collect())
+    }
+
+    async fn lease_rows(&self, claim: &Claim<'_>) -> StoreResult<Vec<PickedRow>> {
+        let syntax = self.syntax;
+        transaction!(self.connections.queue, transaction => {
+            let select = sqlx::query_as(AssertSqlSafe(pick(syntax)))
+                .bind(claim.lane.code())
+                .bind(List(claim.dead))
+                .bind(claim.limit);
+            let picked: Vec<PickedRow> = select.fetch_all(&mut *transaction).await?;
+            let lost: Vec<_> = picked.iter().filter_map(|row| lost_result(row, claim.now)).collect();
+            execute_rows!(transaction, insert_results(syntax), lost);
+            let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
+            if !ids.is_empty() {
+                let update = sqlx::query(AssertSqlSafe(lease(syntax)))
+                    .bind(List(&ids))
+                    .bind(claim.worker)
+                    .bind(claim.now.0);
+                update.execute(&mut *transaction).await?;
+            }
+            picked
+        })
+    }
+
+    /// Removes rows from the queue and records the results of their attempts. Rows with a higher
+    /// fence are not changed. Returns the number of removed rows.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn finish(&self, batch: &[Finished]) -> StoreResult<usize> {
+        let syntax = self.syntax;
+        let ids: Vec<_> = batch.iter().map(|row| row.id).collect();
+        let keys = batch.iter().map(|row| ClaimKey {
+            id: row.id,
+            fence: row.fence,
+            worker: Some(row.worker),
+        });
+        let keys = rows_json(&keys.collect::<Vec<_>>());
+        transaction!(self.connections.queue, transaction => {
+            let delete = sqlx::query_scalar(AssertSqlSafe(take(syntax))).bind(List(&ids)).bind(&keys);
+            let taken: Vec<NotificationId> = delete.fetch_all(&mut *transaction).await?;
+            let taken: HashSet<_> = taken.into_iter().collect();
+            let ours = || batch.iter().filter(|row| taken.contains(&row.id));
+            let results = ours().filter(|row| row.next.is_recorded());
+            let results: Vec<_> = results.map(stored_result).collect();
+            let delayed: Vec<_> = ours().filter_map(retry_row).collect();
+            let dead = ours().filter(|row| row.next == Next::Dead);
+            let dead: Vec<_> = dead.map(dead_row).collect();
+            execute_rows!(transaction, insert_results(syntax), results);
+            execute_rows!(transaction, insert_delayed(syntax), delayed);
+            execute_rows!(transaction, insert_dead(syntax), dead);
+            taken.len()
+        })
+    }
+
+    /// Releases rows whose attempt was not started. Rows with a higher fence are not changed.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn release(&self, claims: &[ClaimRef]) -> StoreResult<()> {
+        let sql = AssertSqlSafe(release(self.syntax));
+        let ids: Vec<_> = claims.iter().map(|row| row.id).collect();
+        let keys = claims.iter().map(|row| ClaimKey {
+            id: row.id,
+            fence: row.fence,
+            worker: None,
+        });
+        let keys = rows_json(&keys.collect::<Vec<_>>());
+        with_dialect!(self.connections.queue.writer(), pool => {
+            sqlx::query(sql).bind(List(&ids)).bind(keys).execute(pool).await?;
+        });
+        Ok(())
+    }
+
+    /// Returns the position of the first row of each lane that waits, or whose worker is dead. Lanes
+    /// without such a row are left out.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn lane_heads(
+        &self,
+        lanes: &[Lane],
+        dead: &[i64],
+    ) -> StoreResult<Vec<LanePosition>> {
+        let sql = AssertSqlSafe(lane_heads(self.syntax));
+        let found: Vec<(i16, Option<i64>)> = with_dialect!(self.connections.queue_background.readers(), pool => {
+            let select = sqlx::query_as(sql).bind(lanes_json(lanes)).bind(List(dead));
+            select.fetch_all(pool).await?
+        });
+        let found = found.into_iter();
+        let found = found.filter_map(|(lane, order)| Some((lane, order?)));
+        found
+            .map(|(lane, order)| {
+                let lane = rows::lane_of(lane)?;
+                Ok(LanePosition { lane, order })
+            })
+            .collect()
+    }
+
+    /// Returns the number of rows in each lane, counted up to `cap`.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<LaneDepth>> {
+        let sql = AssertSqlSafe(lane_depths(self.syntax));
+        let lanes: Vec<_> = Channel::ALL.into_iter().flat_map(Lane::of).collect();
+        let found: Vec<(i16, i64)> = with_dialect!(self.connections.queue_background.readers(), pool => {
+            let select = sqlx::query_as(sql).bind(lanes_json(&lanes)).bind(cap);
+            select.fetch_all(pool).await?
+        });
+        let found = found.into_iter();
+        found
+            .map(|(lane, rows)| {
+                let lane = rows::lane_of(lane)?;
+                Ok(LaneDepth { lane, rows })
+            })
+            .collect()
+    }
+
+    /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their lanes,
+    /// and when the next one is due.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn move_due(&self, now: Timestamp, limit: i64) -> StoreResult<MovedRows> {
+        let next_due = self.next_due().await?;
+        if next_due.is_none_or(|due| due > now) {
+            let lanes = Vec::new();
+            return Ok(MovedRows { lanes, next_due });
+        }
+        let syntax = self.syntax;
+        let moved: Vec<(NotificationId, i16)> = transaction!(self.connections.queue_background, transaction => {
+            let select = sqlx::query_as(AssertSqlSafe(lock_due(syntax))).bind(now.0).bind(limit);
+            let due: Vec<(NotificationId, i16)> = select.fetch_all(&mut *transaction).await?;
+            let ids: Vec<_> = due.iter().map(|row| row.0).collect();
+            for sql in [queue_due(syntax), delete_delayed(syntax)] {
+                let change = sqlx::query(AssertSqlSafe(sql)).bind(List(&ids));
+                change.execute(&mut *transaction).await?;
+            }
+            due
+        })?;
+        let lanes = moved.into_iter().map(|(_, lane)| rows::lane_of(lane));
+        let (lanes, next_due) = (lanes.collect::<StoreResult<_>>()?, self.next_due().await?);
+        Ok(MovedRows { lanes, next_due })
+    }
+
+    /// Returns when the next delayed row is due.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
+        let due: Option<i64> = with_dialect!(self.connections.queue_background.readers(), pool => {
+            let select = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1");
+            select.fetch_optional(pool).await?
+        });
+        Ok(due.map(Timestamp))
+    }
+
+    /// Cancels a notification whose delivery has not started. A claimed row cannot be cancelled.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn cancel(
+        &self,
+        id: NotificationId,
+        now: Timestamp,
+    ) -> StoreResult<CancelResult> {
+        const DELETE: [&str; 2] = [
+            "DELETE FROM notify_queue WHERE id = $1 AND worker IS NULL RETURNING attempt",
+            "DELETE FROM notify_delayed WHERE id = $1 RETURNING attempt",
+        ];
+        let syntax = self.syntax;
+        transaction!(self.connections.urgent, transaction => {
+            let mut results = Vec::new();
+            for sql in DELETE {
+                let delete = sqlx::query_scalar(sql).bind(id);
+                let attempt: Option<i32> = delete.fetch_optional(&mut *transaction).await?;
+                results.extend(attempt.map(|attempt| StoredResult::event(id, attempt, ResultKind::Cancelled, now)));
+            }
+            execute_rows!(transaction, insert_results(syntax), results);
+            if results.is_empty() { CancelResult::TooLate } else { CancelResult::Now }
+        })
+    }
+}
+
+// === impl StoredResult ===
+
+impl StoredResult<'_> {
+    /// Creates the result of something other than a call to a provider.
+    pub(super) fn event(id: NotificationId, attempt: i32, kind: ResultKind, at: Timestamp) -> Self {
+        Self {
+            id,
+            attempt,
+            kind: kind.code(),
+            began_at: None,
+            at: at.0,
+            next_at: None,
+            provider: None,
+            code: None,
+            detail: None,
+            address: None,
+            template_version: None,
+        }
+    }
+}
+
+fn lost_result(row: &PickedRow, now: Timestamp) -> Option<StoredResult<'static>> {
+    // The claim has begun the next attempt.
+    let lost = StoredResult::event(row.0, row.3 - 1, ResultKind::Lost, now);
+    let began_at = Some(row.4?);
+    Some(StoredResult { began_at, ..lost })
+}
+
+fn stored_result(row: &Finished) -> StoredResult<'_> {
+    let result = &row.result;
+    StoredResult {
+        id: row.id,
+        attempt: result.attempt,
+        kind: result.kind.code(),
+        began_at: result.began_at.map(|at| at.0),
+        at: result.at.0,
+        next_at: row.next.due().map(|at| at.0),
+        provider: result.provider.as_deref(),
+        code: result.code.as_deref(),
+        detail: result.detail.as_deref(),
+        address: result.address.map(bytes_json),
+        template_version: result.template_version,
+    }
+}
+
+fn retry_row(row: &Finished) -> Option<DelayedRow> {
+    Some(DelayedRow {
+        id: row.id,
+        due: row.next.due()?.0,
+        lane: row.lane.code(),
+        fence: row.fence,
+        attempt: row.result.attempt,
+    })
+}
+
+fn dead_row(row: &Finished) -> DeadRow<'_> {
+    DeadRow {
+        id: row.id,
+        lane: row.lane.code(),
+        fence: row.fence,
+        attempt: row.result.attempt,
+        at: row.result.at.0,
+        code: row.result.code.as_deref(),
+    }
+}
+
+fn lanes_json(lanes: &[Lane]) -> String {
+    let keys = lanes.iter().map(|lane| LaneKey { lane: lane.code() });
+    rows_json(&keys.collect::<Vec<_>>())
+}
