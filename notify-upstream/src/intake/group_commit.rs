@@ -21,7 +21,7 @@ use crate::store::{NewNotification, Record, Store, StoreError};
 /// Time for which an idempotency key identifies a repeated request.
 pub(crate) const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of rows in one commit.
-pub(crate) const MAX_COMMIT_ROWS: usize = 512;
+const MAX_COMMIT_ROWS: usize = 512;
 /// Maximum number of submissions that wait for a commit. Further ones are rejected with 503.
 pub(crate) const MAX_PENDING_SUBMISSIONS: usize = 8192;
 /// Maximum time that a request waits for its commit. Afterwards the response is 503, and the client

@@ -24,43 +24,14 @@ const HAS_PARTITION: &str =
     "SELECT EXISTS (SELECT 1 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
     WHERE i.inhparent = to_regclass($1) AND c.relname = $2)";
 
-/// A table whose rows expire.
-struct Expiring {
-    table: &'static str,
-    /// The primary key.
-    key: &'static str,
-    /// The column by which rows expire.
-    column: &'static str,
-}
-
-const KEYS: Expiring = Expiring {
-    table: "notify_key",
-    key: "creator, key",
-    column: "created_at",
-};
-const WEBHOOK_TOKENS: Expiring = Expiring {
-    table: "notify_webhook_token",
-    key: "provider, token",
-    column: "at",
-};
-const RECEIPTS: Expiring = Expiring {
-    table: "notify_receipt",
-    key: "provider, event_id",
-    column: "received_at",
-};
-const REMOVALS: Expiring = Expiring {
-    table: "notify_suppression_lifted",
-    key: "channel, address",
-    column: "at",
-};
-
 impl Store {
     /// Deletes idempotency keys used before `before`, and returns their number.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn delete_idempotency_keys(&self, before: Timestamp) -> StoreResult<u64> {
-        self.delete_expired(&KEYS, before).await
+        self.delete_expired("notify_key", "creator, key", "created_at", before)
+            .await
     }
 
     /// Deletes webhook tokens received before `before`, and returns their number.
@@ -68,7 +39,8 @@ impl Store {
     /// # Errors
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn delete_webhook_tokens(&self, before: Timestamp) -> StoreResult<u64> {
-        self.delete_expired(&WEBHOOK_TOKENS, before).await
+        self.delete_expired("notify_webhook_token", "provider, token", "at", before)
+            .await
     }
 
     /// Creates the partitions of the near future, and deletes data older than `keep_from`.
@@ -85,15 +57,24 @@ impl Store {
             let delete = sqlx::query(DEAD).bind(NotificationId::floor(keep_from));
             delete.execute(pool).await?;
         });
-        self.delete_expired(&RECEIPTS, keep_from).await?;
-        self.delete_expired(&REMOVALS, keep_from).await?;
+        for (table, key, column) in [
+            ("notify_receipt", "provider, event_id", "received_at"),
+            ("notify_suppression_lifted", "channel, address", "at"),
+        ] {
+            self.delete_expired(table, key, column, keep_from).await?;
+        }
         Ok(())
     }
 
-    /// Deletes the rows below `before` in batches, and returns their number. Rows that another
-    /// replica is deleting are left out.
-    async fn delete_expired(&self, expiring: &Expiring, before: Timestamp) -> StoreResult<u64> {
-        let Expiring { table, key, column } = expiring;
+    /// Deletes the rows of a table with this primary key whose column is below `before`, in batches,
+    /// and returns their number. Rows that another replica is deleting are left out.
+    async fn delete_expired(
+        &self,
+        table: &str,
+        key: &str,
+        column: &str,
+        before: Timestamp,
+    ) -> StoreResult<u64> {
         let skip_locked = self.syntax.skip_locked();
         let sql = format!(
             "WITH expired AS MATERIALIZED (

@@ -2,8 +2,6 @@
 //! signatures of Amazon SNS messages").
 
 mod certificate;
-#[cfg(test)]
-pub(super) mod script;
 
 use std::time::Duration;
 

@@ -2,11 +2,12 @@
 
 mod certificates;
 mod judges;
+pub(super) mod script;
 
 use http::{HeaderName, HeaderValue};
 
+use self::script::ScriptedFetches;
 use super::sns::FetchError;
-use super::sns::script::ScriptedFetches;
 use super::*;
 use crate::delivery::report::ProviderReport;
 use crate::store::row::ReceiptKind;

@@ -56,7 +56,7 @@ enum CertificateSource {
     Client(reqwest::Client),
     /// Scripted responses of a test.
     #[cfg(test)]
-    Script(super::script::ScriptedFetches),
+    Script(crate::receipts::webhook::tests::script::ScriptedFetches),
 }
 
 /// The reason why a URL of Amazon could not be fetched.
@@ -95,7 +95,9 @@ impl CertificateCache {
 
     /// Creates a cache with scripted responses.
     #[cfg(test)]
-    pub(in crate::receipts::webhook) fn scripted(script: super::script::ScriptedFetches) -> Self {
+    pub(in crate::receipts::webhook) fn scripted(
+        script: crate::receipts::webhook::tests::script::ScriptedFetches,
+    ) -> Self {
         Self {
             client: CertificateSource::Script(script),
             entries: Mutex::default(),

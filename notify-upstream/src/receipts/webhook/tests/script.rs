@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use url::Url;
 
-use super::certificate::FetchError;
+use crate::receipts::webhook::sns::FetchError;
 
 /// Returns the same response to each fetch, as soon as a permit is available.
 #[derive(Clone, Debug)]
@@ -48,7 +48,10 @@ impl ScriptedFetches {
         self.0.fetches.lock().clone()
     }
 
-    pub(super) async fn fetch_text(&self, url: &Url) -> Result<String, FetchError> {
+    pub(in crate::receipts::webhook) async fn fetch_text(
+        &self,
+        url: &Url,
+    ) -> Result<String, FetchError> {
         self.0.fetches.lock().push(url.to_string());
         self.0
             .permits
