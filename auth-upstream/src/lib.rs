@@ -8,7 +8,6 @@
 //! - `app`, `assembly`: the process, and the construction of its parts from the configuration.
 //! - `config`: settings from `conf/auth.toml` and the environment.
 //! - `diagnostics`: the checks of `postern-auth check`.
-//! - `explain`: what would apply to a sign-in, for `postern-auth explain`.
 //! - `http`: routes, decoding and encoding.
 //! - `flows`: one struct for each operation.
 //! - `protection`: attempt limits and response-time padding.
@@ -24,7 +23,6 @@ mod app;
 mod assembly;
 mod config;
 mod diagnostics;
-mod explain;
 mod http;
 
 mod flows;
@@ -43,7 +41,6 @@ pub use app::App;
 pub use audit_trail::AuditReader;
 pub use config::{Config, ConfirmationMode, SocialConfig, TokenDelivery};
 pub use diagnostics::check_configuration;
-pub use explain::{ExplainedSignIn, explain};
 pub use postern_common::startup::Listeners;
 pub use protection::AttemptLimits;
 

@@ -1,14 +1,12 @@
 //! The program `postern-auth`.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use postern_auth::{App, AuditReader, Config, ExplainedSignIn, check_configuration, explain};
+use postern_auth::{App, AuditReader, Config, check_configuration};
 use postern_common::check::{CheckArguments, CheckResult};
 use postern_common::config::{Env, load};
-use postern_common::email::EmailAddress;
 use postern_common::exit::{Exit, run_command};
 use postern_common::identity::ASSUMED_IDENTITY;
 use postern_common::output::{Output, print_line};
@@ -48,19 +46,6 @@ enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Explain which pool, app client and limits apply to a sign-in. Nothing is called.
-    #[command(after_help = EXPLAIN_EXAMPLES)]
-    Explain {
-        /// E-mail address of the account.
-        #[arg(long, value_name = "ADDRESS")]
-        email: String,
-        /// Client address; without it the address is unknown.
-        #[arg(long, value_name = "ADDRESS")]
-        client_address: Option<IpAddr>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
     /// Read the stored audit events.
     #[command(subcommand, after_help = AUDIT_EXAMPLES)]
     Audit(AuditCommand),
@@ -92,11 +77,6 @@ Examples:
   postern-auth check conf/auth.toml --offline --strict
   postern-auth check --json";
 
-const EXPLAIN_EXAMPLES: &str = "\
-Examples:
-  postern-auth explain --email ada@example.com --client-address 192.0.2.7
-  postern-auth explain --email ada@example.com --json";
-
 const AUDIT_EXAMPLES: &str = "\
 Examples:
   postern-auth audit list --email ada@example.com --since 24h
@@ -127,19 +107,6 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
         }) => {
             let results = Box::pin(check(arguments.file(path), offline)).await;
             arguments.report(results, Output { json })
-        }
-        Some(Subcommand::Explain {
-            email,
-            client_address,
-            json,
-        }) => {
-            let usage = || Exit::usage("--email must be an e-mail address");
-            let sign_in = ExplainedSignIn {
-                email: EmailAddress::parse(email.trim()).ok_or_else(usage)?,
-                client_address,
-            };
-            let config = read(path, &Env::of_process().assuming(&ASSUMED_IDENTITY))?;
-            Output { json }.explanation(explain(&config, &sign_in).as_str())
         }
         Some(Subcommand::Audit(AuditCommand::List(arguments))) => {
             let config = read(path, &Env::of_process())?;

@@ -10,6 +10,6 @@ mod response_time;
 
 pub use self::attempts::AttemptLimits;
 pub(crate) use self::attempts::{
-    Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ReleaseTarget, network,
+    Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ReleaseTarget,
 };
 pub(crate) use self::response_time::ResponseTimePadding;

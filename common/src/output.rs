@@ -2,7 +2,6 @@
 //!
 //! Input: a record as text and as JSON. Output: lines on standard output. Depends on `exit`.
 
-use std::fmt;
 use std::io::{ErrorKind, Write};
 
 use serde_json::{Map, Value, json};
@@ -15,10 +14,6 @@ pub struct Output {
     /// Whether each record is printed as one line of JSON (`--json`).
     pub json: bool,
 }
-
-/// An explanation of a decision: labelled lines. A line without a label continues the one before.
-#[derive(Clone, Debug, Default)]
-pub struct Explanation(String);
 
 /// Characters of a label with the spaces behind it.
 const LABEL_WIDTH: usize = 11;
@@ -59,7 +54,8 @@ pub fn print_line(line: &str) -> Result<(), Exit> {
     }
 }
 
-/// Returns the lines of an explanation by their labels. A label with several lines has a list.
+/// Returns the lines of an explanation of a decision by their labels. A line without a label
+/// continues the one before; a label with several lines has a list.
 #[must_use]
 pub fn explanation_json(text: &str) -> Value {
     let mut steps = Map::new();
@@ -79,41 +75,14 @@ pub fn explanation_json(text: &str) -> Value {
     Value::Object(steps)
 }
 
-// === impl Explanation ===
-
-impl Explanation {
-    /// Adds a line. Labels have at most 10 characters; control characters of the detail are
-    /// replaced, because a terminal would execute them.
-    pub fn line(&mut self, label: &'static str, detail: impl fmt::Display) {
-        let detail = detail.to_string();
-        let detail = detail.replace(char::is_control, " ");
-        self.0 += &format!("{label:<LABEL_WIDTH$}{}", detail.trim());
-        self.0.push('\n');
-    }
-
-    /// Returns the lines.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn labels_are_members_and_repeated_ones_are_lists() {
-        let mut explanation = Explanation::default();
-        explanation.line("decision", "201");
-        explanation.line("provider", "a");
-        explanation.line("", "b\u{1b}[2J");
-        explanation.line("provider", "c\nd");
-        assert_eq!(
-            explanation.as_str(),
-            "decision   201\nprovider   a\n           b [2J\nprovider   c d\n"
-        );
-        let expected = json!({ "decision": "201", "provider": ["a", "b [2J", "c d"] });
-        assert_eq!(explanation_json(explanation.as_str()), expected);
+        let text = "decision   201\nprovider   a\n           b\nprovider   c d\n";
+        let expected = json!({ "decision": "201", "provider": ["a", "b", "c d"] });
+        assert_eq!(explanation_json(text), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Commands for operators: checks, explanations, notifications, templates, dead letters, the suppression list, delivery
+//! Commands for operators: checks, notifications, templates, dead letters, the suppression list, delivery
 //! reports.
 //!
 //! Input: command line arguments, and a message on standard input for `dsn`. Output: text and an
@@ -8,7 +8,6 @@
 mod check;
 mod dead;
 mod dsn;
-mod explain;
 mod lookup;
 mod serve;
 mod suppression;
@@ -32,7 +31,6 @@ use crate::store::Store;
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
 use self::dead::DeadLetterCommand;
-use self::explain::ExplainArguments;
 use self::lookup::ListArguments;
 use self::suppression::SuppressionCommand;
 
@@ -70,13 +68,6 @@ Examples:
         #[arg(long)]
         offline: bool,
     },
-    /// Explain what happens to a request: decision, quota, lane, template, providers and attempts.
-    /// Nothing is sent.
-    #[command(after_help = "\
-Examples:
-  postern-notify explain request.json --caller service:billing
-  postern-notify explain --caller user --database --json < request.json")]
-    Explain(ExplainArguments),
     /// Print what happened to a notification: attempts, replies of providers, delivery reports.
     #[command(after_help = "\
 Examples:
@@ -210,10 +201,6 @@ impl OperatorCommand {
             Self::Check { arguments, offline } => {
                 let results = Box::pin(check::run(arguments.file(config), offline)).await;
                 arguments.report(results, output)
-            }
-            Self::Explain(arguments) => {
-                let explanation = Box::pin(explain::run(config, &arguments)).await?;
-                output.explanation(explanation.as_str())
             }
             Self::Show { id } => Box::pin(lookup::show(&read(config)?, &id, output)).await,
             Self::List(arguments) => {

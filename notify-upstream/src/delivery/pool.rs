@@ -32,7 +32,7 @@ use description::RecentReply;
 pub(crate) use description::{ProviderDescription, ProviderState};
 pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
 pub(crate) use rate::ProviderRate;
-pub(crate) use share::{ShareGuard, ShareLimiter, caller_share};
+pub(crate) use share::{ShareGuard, ShareLimiter};
 pub(crate) use status::ProviderStatus;
 
 /// The providers of each channel, with the guards of each.

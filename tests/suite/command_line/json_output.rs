@@ -15,19 +15,17 @@ use super::{code_spans, run, table};
 use crate::notify_cluster::{NotifyCluster, Replica};
 
 /// The commands that these tests run.
-const TESTED: [&str; 24] = [
+const TESTED: [&str; 22] = [
     "postern token",
     "postern timeline",
     "postern-auth audit list",
     "postern-auth check",
-    "postern-auth explain",
     "postern-console check",
     "postern-notify check",
     "postern-notify dead drop",
     "postern-notify dead list",
     "postern-notify dead replay",
     "postern-notify dsn",
-    "postern-notify explain",
     "postern-notify list",
     "postern-notify providers",
     "postern-notify retry",
@@ -193,15 +191,6 @@ async fn authentication_prints_documented_json() {
     let results = printed("postern-auth check", &checked, 0);
     let database = results.iter().find(|result| result["check"] == "database");
     assert_eq!(database.expect("a check of the database")["status"], "ok");
-    let explain = ["explain", "--email", ADA, "--client-address", "192.0.2.7"];
-    let explained = auth(folder, &pools, &explain).run().await;
-    let explained = printed("postern-auth explain", &explained, 0);
-    let pool = format!("{} of users", pools.variables()["IDP_ACTOR_POOL_ID"]);
-    assert_eq!(explained[0]["pool"], pool);
-    let wrong = auth(folder, &pools, &["explain", "--email", "ada"])
-        .run()
-        .await;
-    assert!(wrong.expect(64, 1)[0].contains("--email"));
     let listed = auth(folder, &pools, &["audit", "list", "--since", "1h"])
         .run()
         .await;
@@ -261,7 +250,7 @@ async fn standalone_prints_documented_json() {
     postern.stop().await;
 }
 
-/// Prints configuration, templates and explanations, which need no notification.
+/// Prints configuration and templates, which need no notification.
 async fn settings_are_printed(cluster: &NotifyCluster) {
     let results = notify(cluster, "postern-notify check", &[]).await;
     assert!(
@@ -279,13 +268,6 @@ async fn settings_are_printed(cluster: &NotifyCluster) {
     let preview = [&welcome[..], &folder].concat();
     let preview = notify(cluster, "postern-notify templates preview", &preview).await;
     assert!(preview[0]["content"]["subject"].is_string(), "{preview:?}");
-    let request = r#"{"channel":"email","recipient":{"email":"ada@example.com"},"template":"welcome","variables":{"name":"Ada"}}"#;
-    for (body, decision) in [(request, "201 QUEUED"), ("{}", "400 invalid_request")] {
-        let ended = cluster.pipe(&["explain", "--json"], body).await;
-        let explained = printed("postern-notify explain", &ended, 0);
-        let found = explained[0]["decision"].as_str().unwrap_or_default();
-        assert!(found.starts_with(decision), "{explained:?}");
-    }
 }
 
 /// Stores a delivery report of a mail, and prints and removes the suppressed address.
