@@ -2,11 +2,15 @@
 //!
 //! Depends on no other module.
 
+use std::time::Duration;
+
+use similar::{ChangeTag, TextDiff};
+
 /// Lines around a difference.
 const CONTEXT: usize = 3;
-/// Maximum product of the numbers of lines that are compared exactly; larger parts count as
-/// replaced.
-const MAX_CELLS: usize = 4_000_000;
+/// Time after which what remains is compared coarsely: the texts are those of an operator, and others
+/// wait for the thread.
+const MAX_COMPARISON_TIME: Duration = Duration::from_millis(200);
 
 /// A line of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,92 +25,34 @@ pub(crate) enum DiffLine<'t> {
 /// Returns the lines that turn one text into another; empty if they are equal.
 pub(crate) fn differences<'t>(before: &'t str, after: &'t str) -> Vec<DiffLine<'t>> {
     let (before, after): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
-    let pairs = before.iter().zip(&after);
-    let start = pairs.take_while(|(one, other)| one == other).count();
-    let (rest, other_rest) = (&before[start..], &after[start..]);
-    let pairs = rest.iter().rev().zip(other_rest.iter().rev());
-    let end = pairs.take_while(|(one, other)| one == other).count();
-    let changed = &rest[..rest.len() - end];
-    let by = &other_rest[..other_rest.len() - end];
-    if changed.is_empty() && by.is_empty() {
-        return Vec::new();
-    }
-    let same = |lines: &[&'t str]| {
-        lines
-            .iter()
-            .map(|line| DiffLine::Same(line))
-            .collect::<Vec<_>>()
-    };
-    let mut lines = same(&before[..start]);
-    lines.extend(changed_lines(changed, by));
-    lines.extend(same(&rest[rest.len() - end..]));
-    shortened(&lines)
-}
-
-/// Compares by the longest common subsequence.
-fn changed_lines<'t>(before: &[&'t str], after: &[&'t str]) -> Vec<DiffLine<'t>> {
-    let removed = before.iter().map(|line| DiffLine::Removed(line));
-    let added = after.iter().map(|line| DiffLine::Added(line));
-    let (height, width) = (before.len() + 1, after.len() + 1);
-    if height.saturating_mul(width) > MAX_CELLS {
-        return removed.chain(added).collect();
-    }
-    // `lengths[x * width + y]` is that of `before[x..]` and `after[y..]`.
-    let mut lengths = vec![0_u32; height * width];
-    for x in (0..before.len()).rev() {
-        for y in (0..after.len()).rev() {
-            let [below, right] = [lengths[(x + 1) * width + y], lengths[x * width + y + 1]];
-            lengths[x * width + y] = match before[x] == after[y] {
-                true => lengths[(x + 1) * width + y + 1] + 1,
-                false => below.max(right),
-            };
+    let diff = TextDiff::configure()
+        .timeout(MAX_COMPARISON_TIME)
+        .diff_slices(&before, &after);
+    let (mut lines, mut compared) = (Vec::new(), 0);
+    for operations in diff.grouped_ops(CONTEXT) {
+        let start = operations.first().map_or(0, |it| it.old_range().start);
+        lines.extend((start > compared).then(|| DiffLine::Omitted(start - compared)));
+        compared = operations.last().map_or(start, |it| it.old_range().end);
+        for change in operations.iter().flat_map(|it| diff.iter_changes(it)) {
+            let old = change.old_index().and_then(|at| before.get(at));
+            let new = change.new_index().and_then(|at| after.get(at));
+            lines.extend(match change.tag() {
+                ChangeTag::Equal => old.map(|line| DiffLine::Same(line)),
+                ChangeTag::Delete => old.map(|line| DiffLine::Removed(line)),
+                ChangeTag::Insert => new.map(|line| DiffLine::Added(line)),
+            });
         }
     }
-    let (mut x, mut y, mut lines) = (0, 0, Vec::new());
-    while x < before.len() || y < after.len() {
-        match (before.get(x), after.get(y)) {
-            (Some(one), Some(other)) if one == other => {
-                lines.push(DiffLine::Same(one));
-                (x, y) = (x + 1, y + 1);
-            }
-            (Some(one), other)
-                if other.is_none()
-                    || lengths[(x + 1) * width + y] >= lengths[x * width + y + 1] =>
-            {
-                lines.push(DiffLine::Removed(one));
-                x += 1;
-            }
-            (_, Some(other)) => {
-                lines.push(DiffLine::Added(other));
-                y += 1;
-            }
-            (_, None) => break,
-        }
+    if !lines.is_empty() && before.len() > compared {
+        lines.push(DiffLine::Omitted(before.len() - compared));
     }
     lines
 }
 
-/// Leaves equal lines out that are far from every difference.
-fn shortened<'t>(lines: &[DiffLine<'t>]) -> Vec<DiffLine<'t>> {
-    let is_change = |line: &DiffLine<'_>| !matches!(line, DiffLine::Same(_));
-    let mut is_near = vec![false; lines.len()];
-    for at in (0..lines.len()).filter(|at| is_change(&lines[*at])) {
-        let around = at.saturating_sub(CONTEXT)..(at + CONTEXT + 1).min(lines.len());
-        is_near[around].fill(true);
-    }
-    let mut kept = Vec::new();
-    for (line, is_near) in lines.iter().zip(is_near) {
-        match (is_near, kept.last_mut()) {
-            (true, _) => kept.push(*line),
-            (false, Some(DiffLine::Omitted(count))) => *count += 1,
-            (false, _) => kept.push(DiffLine::Omitted(1)),
-        }
-    }
-    kept
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::DiffLine::{Added, Omitted, Removed, Same};
     use super::*;
 
@@ -163,12 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn large_texts_are_compared_in_bounded_memory() {
+    fn large_texts_are_compared_in_bounded_time() {
         let lines = |word: &str| {
             (0..20_000)
                 .map(|at| format!("{word}{at}\n"))
                 .collect::<String>()
         };
+        let started_at = Instant::now();
         assert_eq!(differences(&lines("a"), &lines("b")).len(), 40_000);
+        let took = started_at.elapsed();
+        assert!(took < 25 * MAX_COMPARISON_TIME, "{took:?}");
     }
 }

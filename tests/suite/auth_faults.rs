@@ -223,7 +223,7 @@ async fn rotations(cluster: &AuthCluster) -> i64 {
         .await
         .expect("the pool's database is readable");
     let count = sqlx::query_scalar(
-        "SELECT count(*) FROM pool_entity, json_each(value, '$.tokens') AS token
+        "SELECT count(*) FROM pool_entity, json_each(pool_entity.value, '$.tokens') AS token
             WHERE kind = 'session' AND json_extract(token.value, '$.rotated_at') IS NOT NULL",
     );
     count.fetch_one(&pool).await.expect("the rows are counted")

@@ -33,24 +33,11 @@ pub(super) fn check(headers: &HeaderMap, access_key_id: &str) -> Result<(), ApiE
 
 /// Returns the access key id of an `Authorization` header that has every part.
 fn parse(header: &str) -> Option<&str> {
-    let mut parts = [
-        ("Credential", None),
-        ("SignedHeaders", None),
-        ("Signature", None),
-    ];
-    for part in header.strip_prefix(ALGORITHM)?.split(',') {
-        let (name, value) = part.trim().split_once('=')?;
-        let (_, place) = parts.iter_mut().find(|(known, _)| *known == name)?;
-        if place.replace(value).is_some() {
-            return None;
-        }
-    }
-    let [(_, credential), (_, signed_headers), (_, signature)] = parts;
-    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if signed_headers?.is_empty() || signature?.len() != 64 || !is_hex(signature?) {
-        return None;
-    }
-    match *credential?.split('/').collect::<Vec<_>>() {
+    let parts = header.strip_prefix(ALGORITHM)?;
+    let part = |name: &str| parts.split(',').find_map(|it| it.trim().strip_prefix(name));
+    let credential = part("Credential=")?;
+    part("Signature=").filter(|it| !it.is_empty())?;
+    match *credential.split('/').collect::<Vec<_>>() {
         [id, _date, _region, "cognito-idp", "aws4_request"] => Some(id),
         _ => None,
     }
@@ -83,11 +70,8 @@ mod tests {
         for (part, replacement) in [
             ("AWS4-HMAC-SHA256 ", "Bearer "),
             (", Signature=", ", Sig="),
-            ("SignedHeaders=host;x-amz-date", "SignedHeaders="),
-            ("SignedHeaders=", "Signature="),
             ("/cognito-idp/", "/sts/"),
             ("/aws4_request", ""),
-            ("00", "0"),
         ] {
             assert_eq!(
                 error_of(&good.replacen(part, replacement, 1)),
