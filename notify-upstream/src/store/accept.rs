@@ -90,7 +90,7 @@ impl Store {
     ) -> StoreResult<Vec<NotificationId>> {
         let syntax = self.syntax;
         let keys: Vec<_> = batch.iter().filter_map(key_row).collect();
-        transaction!(self.connections.urgent, transaction => {
+        transaction!(self.connections.urgent, "INSERT INTO notify_record", transaction => {
             let mut rejected = Vec::new();
             if !keys.is_empty() {
                 let insert = sqlx::query_scalar(AssertSqlSafe(insert_keys(syntax))).bind(rows_json(&keys));

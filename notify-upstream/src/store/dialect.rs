@@ -42,12 +42,8 @@ pub(super) struct Connections {
     pub(super) queue: Database,
     /// The same, for statements that a caller waits for.
     pub(super) urgent: Database,
-    /// The same, for periodic statements.
-    pub(super) queue_background: Database,
     /// For all other statements.
     pub(super) history: Database,
-    /// The same, for periodic statements.
-    pub(super) background: Database,
     /// The same, for statements over many rows.
     pub(super) slow: Database,
 }
@@ -76,18 +72,20 @@ const QUEUE_SETTINGS: [(&str, &str); 9] = [
 const WAITING: &str = "postern_notify_waiting";
 
 /// Executes statements in one transaction, each with `&mut *$transaction`. The last expression is
-/// the result; the transaction is committed whatever it is.
+/// the result; the transaction is committed whatever it is. Its span is named by `$sql`, the
+/// statement that it is for.
 macro_rules! transaction {
-    ($database:expr, $transaction:ident => $statements:block) => {
+    ($database:expr, $sql:literal, $transaction:ident => $statements:block) => {
         match &$database {
             ::postern_common::database::Dialect::Postgres(pool) => {
                 let work = transaction!(@work pool, $transaction, $statements);
-                pool.within_deadline(work).await
+                pool.in_transaction($sql, work).await
             }
             ::postern_common::database::Dialect::Sqlite(sqlite) => {
                 transaction!(@work sqlite, $transaction, $statements).await
             }
         }
+        .map_err($crate::store::StoreError::from)
     };
     (@work $pool:ident, $transaction:ident, $statements:block) => {
         // On the heap, because the statements of a transaction are large futures.
@@ -95,7 +93,7 @@ macro_rules! transaction {
             let mut $transaction = $pool.begin().await?;
             let result = $statements;
             $transaction.commit().await?;
-            $crate::store::StoreResult::Ok(result)
+            Ok::<_, sqlx::Error>(result)
         })
     };
 }
@@ -227,9 +225,7 @@ impl Connections {
                 return Self {
                     queue: database.clone(),
                     urgent: database.clone(),
-                    queue_background: database.clone(),
                     history: database.clone(),
-                    background: database.clone(),
                     slow: database.clone(),
                 };
             }
@@ -237,10 +233,8 @@ impl Connections {
         let queue = pool.separate(queue_connections, &QUEUE_SETTINGS, QUEUE_DEADLINE);
         Self {
             urgent: Database::Postgres(queue.with_deadline(pool.deadline())),
-            queue_background: Database::Postgres(queue.for_background()),
             queue: Database::Postgres(queue),
             history: database.clone(),
-            background: Database::Postgres(pool.for_background()),
             slow: Database::Postgres(pool.with_deadline(SLOW_DEADLINE)),
         }
     }

@@ -79,7 +79,7 @@ impl Store {
     ) -> StoreResult<u64> {
         let (syntax, lanes) = (self.syntax, filter.lanes());
         let delete = format!("DELETE FROM notify_dead WHERE id {}", syntax.in_list(1));
-        let replayed = transaction!(self.connections.slow, transaction => {
+        let replayed = transaction!(self.connections.slow, "INSERT INTO notify_queue", transaction => {
             let insert = sqlx::query_as(AssertSqlSafe(queue_dead(syntax)));
             let insert = bind_selection!(insert, filter, lanes).bind(first_order);
             let queued: Vec<(NotificationId, i32)> = insert.fetch_all(&mut *transaction).await?;

@@ -239,7 +239,7 @@ impl Store {
 
     async fn lease_rows(&self, claim: &Claim<'_>) -> StoreResult<Vec<PickedRow>> {
         let syntax = self.syntax;
-        transaction!(self.connections.queue, transaction => {
+        transaction!(self.connections.queue, "UPDATE notify_queue", transaction => {
             let select = sqlx::query_as(AssertSqlSafe(pick(syntax)))
                 .bind(claim.lane.code())
                 .bind(List(claim.dead))
@@ -273,7 +273,7 @@ impl Store {
             worker: Some(row.worker),
         });
         let keys = rows_json(&keys.collect::<Vec<_>>());
-        transaction!(self.connections.queue, transaction => {
+        transaction!(self.connections.queue, "DELETE FROM notify_queue", transaction => {
             let delete = sqlx::query_scalar(AssertSqlSafe(take(syntax))).bind(List(&ids)).bind(&keys);
             let taken: Vec<NotificationId> = delete.fetch_all(&mut *transaction).await?;
             let taken: HashSet<_> = taken.into_iter().collect();
@@ -320,7 +320,7 @@ impl Store {
         dead: &[i64],
     ) -> StoreResult<Vec<LanePosition>> {
         let sql = AssertSqlSafe(lane_heads(self.syntax));
-        let found: Vec<(i16, Option<i64>)> = with_dialect!(self.connections.queue_background.readers(), pool => {
+        let found: Vec<(i16, Option<i64>)> = with_dialect!(self.connections.queue.readers(), pool => {
             let select = sqlx::query_as(sql).bind(lanes_json(lanes)).bind(List(dead));
             select.fetch_all(pool).await?
         });
@@ -341,7 +341,7 @@ impl Store {
     pub(crate) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<LaneDepth>> {
         let sql = AssertSqlSafe(lane_depths(self.syntax));
         let lanes: Vec<_> = Channel::ALL.into_iter().flat_map(Lane::of).collect();
-        let found: Vec<(i16, i64)> = with_dialect!(self.connections.queue_background.readers(), pool => {
+        let found: Vec<(i16, i64)> = with_dialect!(self.connections.queue.readers(), pool => {
             let select = sqlx::query_as(sql).bind(lanes_json(&lanes)).bind(cap);
             select.fetch_all(pool).await?
         });
@@ -366,7 +366,7 @@ impl Store {
             return Ok(MovedRows { lanes, next_due });
         }
         let syntax = self.syntax;
-        let moved: Vec<(NotificationId, i16)> = transaction!(self.connections.queue_background, transaction => {
+        let moved: Vec<(NotificationId, i16)> = transaction!(self.connections.queue, "INSERT INTO notify_queue", transaction => {
             let select = sqlx::query_as(AssertSqlSafe(lock_due(syntax))).bind(now.0).bind(limit);
             let due: Vec<(NotificationId, i16)> = select.fetch_all(&mut *transaction).await?;
             let ids: Vec<_> = due.iter().map(|row| row.0).collect();
@@ -386,7 +386,7 @@ impl Store {
     /// # Errors
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
-        let due: Option<i64> = with_dialect!(self.connections.queue_background.readers(), pool => {
+        let due: Option<i64> = with_dialect!(self.connections.queue.readers(), pool => {
             let select = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1");
             select.fetch_optional(pool).await?
         });
@@ -407,7 +407,7 @@ impl Store {
             "DELETE FROM notify_delayed WHERE id = $1 RETURNING attempt",
         ];
         let syntax = self.syntax;
-        transaction!(self.connections.urgent, transaction => {
+        transaction!(self.connections.urgent, "DELETE FROM notify_queue", transaction => {
             let mut results = Vec::new();
             for sql in DELETE {
                 let delete = sqlx::query_scalar(sql).bind(id);

@@ -147,7 +147,7 @@ impl Store {
         at: Timestamp,
         page: i64,
     ) -> StoreResult<Vec<SuppressionChange>> {
-        let rows = with_dialect!(self.connections.background.readers(), pool => {
+        let rows = with_dialect!(self.connections.history.readers(), pool => {
             sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(pool).await?
         });
         Ok(rows.into_iter().map(SuppressionChange::of_row).collect())
@@ -187,7 +187,7 @@ impl Store {
             RETURNING channel, address",
             entries(syntax)
         );
-        let removed = transaction!(self.connections.slow, transaction => {
+        let removed = transaction!(self.connections.slow, "DELETE FROM notify_suppression", transaction => {
             let delete = bind_entries!(sqlx::query_as(AssertSqlSafe(delete)), filter);
             let removed: Vec<(i16, Vec<u8>)> = delete.fetch_all(&mut *transaction).await?;
             let rows = removed.iter().map(|(channel, address)| RemovedRow {

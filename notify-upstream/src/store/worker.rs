@@ -50,7 +50,7 @@ impl Store {
             "SELECT id, seen_at >= coalesce($1, {clock}) - $2 FROM notify_worker ORDER BY id"
         );
         // One transaction, because idle replicas renew as well.
-        let (renewed, all): (Vec<i64>, Vec<(i64, bool)>) = transaction!(self.connections.background, transaction => {
+        let (renewed, all): (Vec<i64>, Vec<(i64, bool)>) = transaction!(self.connections.history, "UPDATE notify_worker", transaction => {
             let renew = sqlx::query_scalar(AssertSqlSafe(renew)).bind(now).bind(timeout_ms).bind(List(workers));
             let renewed = renew.fetch_all(&mut *transaction).await?;
             let select = sqlx::query_as(AssertSqlSafe(select)).bind(now).bind(timeout_ms);

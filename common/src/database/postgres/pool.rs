@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sqlx::postgres::PgListener;
-use sqlx::{Connection, Executor, PgConnection};
+use sqlx::{Connection, Executor, PgConnection, SqlStr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -26,7 +26,7 @@ use super::error::{breaks_connection, timeout_error};
 use super::listen;
 use crate::backoff::Backoff;
 use crate::database::PoolUsage;
-use crate::database::statement::SpanTarget;
+use crate::database::statement::{SpanTarget, in_span};
 
 /// A pool of connections to PostgreSQL. Clones share the connections.
 #[derive(Clone, Debug)]
@@ -258,6 +258,20 @@ impl PostgresPool {
         timeout(limit, work)
             .await
             .unwrap_or_else(|_| Err(timeout_error(limit).into()))
+    }
+
+    /// Executes a transaction within one deadline and one client span, which is named by `sql`: the
+    /// statement that the transaction is for.
+    ///
+    /// # Errors
+    /// As [`PostgresPool::within_deadline`].
+    pub async fn in_transaction<T>(
+        &self,
+        sql: &'static str,
+        work: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, sqlx::Error> {
+        let sql = Some(SqlStr::from_static(sql));
+        in_span(self.span_target(), sql, self.within_deadline(work)).await
     }
 
     /// Opens a listener on a dedicated connection to the first server that accepts writes.
