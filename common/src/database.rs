@@ -5,7 +5,7 @@
 //! | `postgres://user:password@host:5432/name?sslmode=verify-full` | PostgreSQL 15 or later, with every libpq TLS mode |
 //! | `sqlite://./var/auth.db`, `sqlite:///srv/postern/auth.db` | one file, created with its directory if it does not exist |
 //!
-//! SQL belongs to each service's own store module, once per dialect; this module opens and migrates
+//! SQL belongs to each service's own store module; this module opens and migrates
 //! the store and classifies errors. Instants are stored as Unix milliseconds
 //! ([`crate::clock::Timestamp`]).
 //!

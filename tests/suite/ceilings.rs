@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 83_903,
-    test_lines: 85_888,
-    rust_lines: 203_722,
+    product_lines: 78_998,
+    test_lines: 81_196,
+    rust_lines: 193_043,
     markdown_files: 60,
-    markdown_words: 83_554,
+    markdown_words: 83_328,
     configuration_keys: 524,
-    locked_packages: 570,
+    locked_packages: 563,
 };
 
 /// What there is to own.

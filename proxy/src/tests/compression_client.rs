@@ -123,7 +123,7 @@ pub(super) async fn ask(address: SocketAddr, request: &str) -> Received {
     let mut stream = TcpStream::connect(address).await.expect("connects");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
-    let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
+    let read = tokio::time::timeout(6 * STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
     let _closed_or_reset = read.expect("the end in time");
     Received::parse(&bytes)
 }

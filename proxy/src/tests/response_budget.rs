@@ -192,10 +192,12 @@ async fn without_window(gateway: &TestGateway) -> SendRequest<Bytes> {
     client.ready().await.expect("ready")
 }
 
+/// Clients stall for as long as a test takes on a busy machine.
 async fn before(address: SocketAddr, is_http2: bool, limits: &str) -> TestGateway {
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let limits = format!("stall_timeout = \"10m\"\n{limits}");
     let upstream = format!("addresses = [\"{address}\"]\nhttp2 = {is_http2}");
-    TestGateway::h2c(unused, &upstream, limits, ROUTES).await
+    TestGateway::h2c(unused, &upstream, &limits, ROUTES).await
 }
 
 #[tokio::test]
