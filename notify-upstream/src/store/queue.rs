@@ -278,8 +278,7 @@ impl Store {
             let taken: Vec<NotificationId> = delete.fetch_all(&mut *transaction).await?;
             let taken: HashSet<_> = taken.into_iter().collect();
             let ours = || batch.iter().filter(|row| taken.contains(&row.id));
-            let results = ours().filter(|row| row.next.is_recorded());
-            let results: Vec<_> = results.map(stored_result).collect();
+            let results: Vec<_> = ours().filter(|row| row.next.is_recorded()).map(stored_result).collect();
             let delayed: Vec<_> = ours().filter_map(retry_row).collect();
             let dead = ours().filter(|row| row.next == Next::Dead);
             let dead: Vec<_> = dead.map(dead_row).collect();

@@ -26,7 +26,7 @@ pub struct UpstreamConfig {
     pub read_timeout: Duration,
     /// Time for one write; default 30 s.
     pub write_timeout: Duration,
-    /// Time for which an idle connection is kept open; default 60 s.
+    /// Time for which an idle connection is kept open; default 4 s. Node.js closes after 5 s.
     pub idle_timeout: Duration,
     /// Maximum requests in flight to one address, including those that wait for a connection;
     /// default 1,024. Requests above the limit get 503 at once, without queueing. While half of the
@@ -151,7 +151,7 @@ impl UpstreamConfig {
                 connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
                 read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
                 write_timeout: upstream.or("write_timeout", seconds(30), nonzero_duration),
-                idle_timeout: upstream.or("idle_timeout", seconds(60), nonzero_duration),
+                idle_timeout: upstream.or("idle_timeout", seconds(4), nonzero_duration),
                 in_flight: upstream.or("in_flight", 1024, |field| field.integer(1..=1_000_000)),
                 retries: upstream.or("retries", 1, |field| field.integer(0..=5)),
                 retry_budget: upstream.or("retry_budget", 20, |field| field.integer(0..=100)),
