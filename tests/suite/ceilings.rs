@@ -17,7 +17,7 @@ const CEILINGS: Sizes = Sizes {
     locked_packages: 563,
 };
 
-/// What there is to own.
+/// What there is to own. Tables that `bench` writes are not counted.
 #[derive(Debug, Default)]
 struct Sizes {
     /// Rust without comments, blank lines and tests.
@@ -112,7 +112,7 @@ fn count() -> Sizes {
         };
         if name.ends_with(".rs") {
             count_rust(&file, &read(), &mut sizes);
-        } else if name.ends_with(".md") {
+        } else if name.ends_with(".md") && !name.starts_with("bench/results/") {
             sizes.markdown_files += 1;
             sizes.markdown_words += read().split_whitespace().count();
         } else if name.ends_with(".schema.json") {
