@@ -228,7 +228,9 @@ impl RequestPath {
         self.head();
         let route = self.route();
         let caller = self.authenticate();
-        self.policy.decide(&caller).expect("any user is allowed");
+        self.policy
+            .decide(&caller, "/")
+            .expect("any user is allowed");
         assert!(
             self.limit(turn) && self.limit(turn + 1),
             "the limits are not reached"

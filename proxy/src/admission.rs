@@ -55,12 +55,13 @@ pub(crate) async fn admit_or_answer(
     let config = Arc::clone(&ctx.config);
     let problem = match authorize::route(client.req_header(), &config.route_table) {
         Ok(routed) => {
-            let found = routed.found;
             if let Some(response) = cors::preflight_response(&routed, ctx)? {
                 cors::answer_preflight(state, client, response, ctx).await?;
                 return Ok(true);
             }
-            authorize::authorize(state, client, found, ctx).await.err()
+            authorize::authorize(state, client, &routed, ctx)
+                .await
+                .err()
         }
         Err(problem) => Some(problem),
     };

@@ -58,7 +58,7 @@ pub use listen::{
 pub use load_balancing::{ConsistentKey, LoadBalancing};
 pub use mirror::MirrorConfig;
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
-pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
+pub use policy::{CallerRules, OwnerRule, RoutePolicy, ServiceRule, UserRule};
 pub use redirect_target::RedirectTarget;
 pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_settings::RouteSettings;
@@ -199,7 +199,9 @@ impl Config {
         let upstreams = upstreams.unwrap_or_default();
         // The loader has read the files.
         let _patterns = root.list("include", |field| field.text(1..=4096));
-        let routes = route::read_all(root, &upstreams, &defaults, has_store);
+        let mut routes = route::read_all(root, &upstreams, &defaults, has_store);
+        let issuers = identity.as_ref().map(IdentityConfig::issuers);
+        policy::restrict_owners(&mut routes, issuers.unwrap_or_default());
         let tests = root.list("test", |field| {
             route_test::read(field, &listen, &routes, &upstreams)
         });

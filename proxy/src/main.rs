@@ -138,7 +138,7 @@ struct ExplainArguments {
     method: String,
     /// Path or absolute URL.
     url: String,
-    /// Caller: none, user, service:NAME, or a real token, which is verified.
+    /// Caller: none, user, user:SUBJECT, service:NAME, or a real token, which is verified.
     #[arg(long, default_value = "none")]
     token: String,
     /// Name in the client certificate, as in `client_certificates`; decides without a token.
@@ -343,11 +343,7 @@ fn live_routes(config: &Config) -> Result<Vec<RouteSummary>, Exit> {
 
 fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit> {
     let token = request.token.as_str();
-    let assumed = match (token, token.strip_prefix("service:")) {
-        ("none", _) => Some(TestToken::None),
-        ("user", _) => Some(TestToken::user()),
-        (_, name) => name.map(|name| TestToken::Service(name.to_owned())),
-    };
+    let assumed = TestToken::parse(token);
     // The pools are needed for verifying a real token only.
     let env = if assumed.is_some() {
         env.clone().assuming(&ASSUMED_POOLS)

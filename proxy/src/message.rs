@@ -10,6 +10,7 @@ pub mod framing;
 pub(crate) mod grpc;
 pub mod head;
 pub mod headers;
+pub(crate) mod host;
 pub mod proxy_protocol;
 pub mod target;
 pub(crate) mod weight;

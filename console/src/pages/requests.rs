@@ -277,11 +277,11 @@ mod tests {
     fn question_has_what_the_event_knows() {
         let event = json!({
             "method": "GET", "path": "/a", "host": "gate", "client": "192.0.2.0",
-            "kind": "user", "groups": ["admin"],
+            "kind": "user", "subject": "ada", "groups": ["admin"],
         });
         let expected = json!({
             "request": "GET /a", "host": "gate", "clientAddress": "192.0.2.0",
-            "principal": { "groups": ["admin"], "scopes": [] },
+            "principal": { "subject": "ada", "groups": ["admin"], "scopes": [] },
         });
         assert_eq!(question(&event), Some(expected));
         assert_eq!(question(&json!({ "method": "GET" })), None);

@@ -10,6 +10,7 @@ use crate::widgets::plain;
 pub(super) enum Principal {
     None,
     User {
+        subject: Option<String>,
         groups: Vec<String>,
         scopes: Vec<String>,
     },
@@ -27,6 +28,7 @@ impl Principal {
         };
         match (event["kind"].as_str(), event["caller_service"].as_str()) {
             (Some("user"), _) => Self::User {
+                subject: event["subject"].as_str().map(str::to_owned),
                 groups: list("groups"),
                 scopes: list("scopes"),
             },
@@ -39,7 +41,17 @@ impl Principal {
     pub(super) fn to_json(&self) -> Value {
         match self {
             Self::None => json!("none"),
-            Self::User { groups, scopes } => json!({ "groups": groups, "scopes": scopes }),
+            Self::User {
+                subject,
+                groups,
+                scopes,
+            } => {
+                let mut user = json!({ "groups": groups, "scopes": scopes });
+                if let Some(subject) = subject {
+                    user["subject"] = json!(subject);
+                }
+                user
+            }
             Self::Service(name) => json!(format!("service:{name}")),
         }
     }
@@ -48,17 +60,23 @@ impl Principal {
     fn to_toml(&self) -> Option<String> {
         match self {
             Self::None => None,
-            Self::User { groups, scopes } if groups.is_empty() && scopes.is_empty() => {
-                Some(quoted("user"))
-            }
-            Self::User { groups, scopes } => {
+            Self::User {
+                subject,
+                groups,
+                scopes,
+            } => {
                 let lists = [("groups", groups), ("scopes", scopes)];
                 let lists = lists.iter().filter(|(_, values)| !values.is_empty());
                 let lists = lists.map(|(name, values)| {
                     let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
                     format!("{name} = [{}]", values.join(", "))
                 });
-                Some(format!("{{ {} }}", lists.collect::<Vec<_>>().join(", ")))
+                let subject = subject.iter().map(|it| format!("subject = {}", quoted(it)));
+                let all: Vec<String> = subject.chain(lists).collect();
+                match all.as_slice() {
+                    [] => Some(quoted("user")),
+                    all => Some(format!("{{ {} }}", all.join(", "))),
+                }
             }
             Self::Service(name) => Some(quoted(&format!("service:{name}"))),
         }
@@ -174,12 +192,12 @@ mod tests {
         let event = json!({
             "timestamp": "2026-11-25T17:00:00.000Z", "method": "GET", "path": "/orders/42", "host": "gate.example",
             "route": "orders", "status": 403, "code": "insufficient_scope", "decision": "rejected",
-            "kind": "user", "groups": ["support"], "scopes": [], "client": "192.0.2.0",
+            "kind": "user", "subject": "ada", "groups": ["support"], "scopes": [], "client": "192.0.2.0",
         });
         let explained = json!({ "route": "orders: GET /orders/{id}", "decision": "403 insufficient_scope: The access" });
         let expected = "# As at 2026-11-25T17:00:00.000Z 403 insufficient_scope\n[[test]]\n\
              request = \"GET /orders/42\"\nhost = \"gate.example\"\nclient_address = \"192.0.2.0\"\n\
-             token = { groups = [\"support\"] }\nroute = \"orders\"\ndecision = \"insufficient_scope\"\n";
+             token = { subject = \"ada\", groups = [\"support\"] }\nroute = \"orders\"\ndecision = \"insufficient_scope\"\n";
         let test = route_test(&event, Some(&explained));
         assert_eq!(test.as_deref(), Some(expected));
         assert_eq!(route_test(&event, None).as_deref(), Some(expected));

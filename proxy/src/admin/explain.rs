@@ -7,7 +7,7 @@ use axum::Json as JsonBody;
 use axum::extract::State as Shared;
 use http::{HeaderMap, StatusCode};
 use postern_common::Problem;
-use postern_common::decode::{Field, Object};
+use postern_common::decode::Object;
 use postern_common::http::Json;
 use postern_common::output::explanation_json;
 use postern_common::secret::Secret;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::principal::verify_authorization;
 use crate::config::TestToken;
-use crate::config::route_test::{read_address, read_headers};
+use crate::config::route_test::{read_address, read_headers, read_host};
 use crate::routing::explain::{CallerSource, ExplainedRequest, explain_in};
 use crate::state::GatewayState;
 
@@ -117,14 +117,4 @@ impl Question {
 
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-/// Reads a host with an optional port.
-fn read_host(field: Field<'_>) -> Option<String> {
-    let host = field.text(1..=253)?;
-    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
-    match host.bytes().all(is_host) {
-        true => Some(host),
-        false => field.fail("invalid_format", "must be a host, with or without a port"),
-    }
 }

@@ -15,8 +15,8 @@ use crate::admission::response_headers::apply_common_headers;
 use crate::admission::{rate_limits, rejection};
 use crate::config::{FixedResponse, HttpsRedirect, RedirectAnswer, RedirectTarget, RouteAnswer};
 use crate::downstream::session_ext::SessionExt;
+use crate::message::host::host_name;
 use crate::message::target::RequestTarget;
-use crate::routing::variables::host_without_port;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
@@ -128,10 +128,10 @@ fn https_location(
     RequestTarget::parse(head.raw_path())
         .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
     ctx.has_canonical_target = true;
-    let requested = host_without_port(request_authority(head));
+    let requested = host_name(request_authority(head));
     let host = match &redirect.host {
         Some(host) => host.as_str(),
-        None if ctx.config.route_table.accepts_host(requested) => requested,
+        None if ctx.config.route_table.accepts_host(&requested) => &*requested,
         None => return Err(Code::NotFound.into()),
     };
     let mut location = format!("https://{}", host.to_ascii_lowercase()).into_bytes();

@@ -60,9 +60,10 @@ pub(crate) fn route<'r>(
 pub(crate) async fn authorize(
     state: &GatewayState,
     client: &Session,
-    found: RouteMatch,
+    routed: &RoutedRequest<'_>,
     ctx: &mut RequestContext,
 ) -> Result<(), Problem> {
+    let (found, path) = (routed.found, routed.request.path);
     let config = Arc::clone(&ctx.config);
     let table = &config.route_table;
     let head = client.req_header();
@@ -77,7 +78,7 @@ pub(crate) async fn authorize(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
         );
     }
-    check_connection(state, client)?;
+    check_connection(state, client, table, found)?;
     if !decision::is_public(table, found) {
         ctx.caller = Some(match certificate_caller(client, ctx.start_time) {
             Some(caller) => caller,
@@ -85,7 +86,7 @@ pub(crate) async fn authorize(
         });
     }
     let known_address = ctx.client_address.filter(|_| ctx.is_client_known);
-    let decision = decision::decide(table, found, ctx.caller.as_ref(), known_address);
+    let decision = decision::decide(table, (found, path), ctx.caller.as_ref(), known_address);
     if decision.is_address_reported {
         report_only::record(state, ctx, DryRun::AccessList);
     }
@@ -137,9 +138,15 @@ pub(crate) fn request_authority(head: &RequestHeader) -> &str {
 }
 
 /// Rejects a request for a host whose client authentication the connection has not passed.
-fn check_connection(state: &GatewayState, client: &Session) -> Result<(), Problem> {
+fn check_connection(
+    state: &GatewayState,
+    client: &Session,
+    table: &RouteTable,
+    found: RouteMatch,
+) -> Result<(), Problem> {
     let is_accepted = |guard: &HostGuard| {
-        guard.accepts(request_authority(client.req_header()), client.tls_client())
+        let authority = request_authority(client.req_header());
+        guard.accepts(authority, table.hosts(found), client.tls_client())
     };
     match state.host_guard.as_ref().is_none_or(is_accepted) {
         true => Ok(()),

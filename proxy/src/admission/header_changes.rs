@@ -6,6 +6,7 @@ use pingora_proxy::Session;
 
 use crate::admission::authorize::request_authority;
 use crate::config::{HeaderChanges, Template};
+use crate::message::headers::{is_same_folded, strip};
 use crate::routing::variables::RequestVariables;
 use crate::state::request_context::RequestContext;
 
@@ -36,20 +37,20 @@ pub(crate) fn variables<'a>(
     }
 }
 
-/// Applies the changes to the fields of a message.
+/// Applies the changes to the fields of a message. Those of other spellings are removed or replaced
+/// as well, because upstreams such as CGI read them as the same field.
 pub(crate) fn apply(
     changes: &HeaderChanges,
     headers: &mut HeaderMap,
     variables: &RequestVariables<'_>,
 ) {
-    for name in &changes.remove {
-        headers.remove(name);
+    let replaced = changes.set.iter().map(|(name, _)| name);
+    for name in changes.remove.iter().chain(replaced) {
+        strip(headers, |other| is_same_folded(other, name.as_str()));
     }
     for (name, template) in &changes.set {
-        match field_value(name, template, variables) {
-            Some(value) => drop(headers.insert(name, value)),
-            // A field of the client or the upstream must not take its place.
-            None => drop(headers.remove(name)),
+        if let Some(value) = field_value(name, template, variables) {
+            headers.insert(name, value);
         }
     }
     for (name, template) in &changes.add {

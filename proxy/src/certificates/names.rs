@@ -1,8 +1,8 @@
-//! Lookup by host name, with wildcards for one label (RFC 9525 section 6.3).
-
-use std::borrow::Cow;
+//! Lookup by host name, with wildcards.
 
 use ahash::AHashMap;
+
+use crate::message::host::domains;
 
 /// Values by host name. An exact name has precedence over a wildcard.
 #[derive(Debug)]
@@ -35,25 +35,28 @@ impl<T> NameIndex<T> {
         }
     }
 
-    /// Returns the value for a name in lower case without a trailing dot.
+    /// Returns the names.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        let exact = self.exact.keys().map(ToString::to_string);
+        let wildcards = self.wildcards.keys().map(|below| format!("*.{below}"));
+        exact.chain(wildcards)
+    }
+
+    /// Returns the value for the server name of a handshake, in lower case and without a trailing
+    /// dot. A wildcard matches one label (RFC 9525 section 6.3).
     pub(super) fn get(&self, name: &str) -> Option<&T> {
         self.exact.get(name).or_else(|| {
             let (label, below) = name.split_once('.')?;
             self.wildcards.get(below).filter(|_| !label.is_empty())
         })
     }
-}
 
-/// Returns the host of an authority in the form that [`NameIndex::get`] takes: without a port and a
-/// trailing dot, in lower case.
-pub(super) fn host_name(authority: &str) -> Cow<'_, str> {
-    let host = match authority.starts_with('[') {
-        true => authority,
-        false => authority.split(':').next().unwrap_or_default(),
-    };
-    let host = host.strip_suffix('.').unwrap_or(host);
-    match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        true => Cow::Owned(host.to_ascii_lowercase()),
-        false => Cow::Borrowed(host),
+    /// Returns the value for the host of a request, in the same form. A wildcard matches any number
+    /// of labels, as in a route, and the closest one decides.
+    pub(super) fn closest(&self, host: &str) -> Option<&T> {
+        let wildcard = |domain: &str| self.wildcards.get(domain);
+        self.exact
+            .get(host)
+            .or_else(|| domains(host).find_map(wildcard))
     }
 }

@@ -6,8 +6,9 @@ use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use crate::certificates::names::{NameIndex, host_name};
+use crate::certificates::names::NameIndex;
 use crate::certificates::slot::CertificateSlot;
+use crate::message::host::host_name;
 
 /// The certificates of a listener by name.
 #[derive(Debug)]
@@ -38,9 +39,9 @@ impl CertificateSelector {
         }
     }
 
-    /// Returns the positions of the certificates for a host name in lower case.
-    pub(super) fn named(&self, host: &str) -> Option<&[usize]> {
-        self.by_name.get(host).map(Vec::as_slice)
+    /// Returns the position of the first certificate for the host of a request, in lower case.
+    pub(super) fn first_of(&self, host: &str) -> Option<usize> {
+        self.by_name.closest(host)?.first().copied()
     }
 
     /// Returns the position of the certificate for a handshake: of those with the requested name,
@@ -51,7 +52,7 @@ impl CertificateSelector {
         server_name: Option<&str>,
         schemes: &[SignatureScheme],
     ) -> Option<usize> {
-        let named = server_name.and_then(|name| self.named(&host_name(name)));
+        let named = server_name.and_then(|name| self.by_name.get(&host_name(name)));
         let Some(named) = named else {
             return (!self.strict_sni).then_some(0);
         };

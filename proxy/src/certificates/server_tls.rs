@@ -138,12 +138,12 @@ impl ServerTls {
         certificates.any(|certificate| certificate.client_auth.is_some())
     }
 
-    /// Returns the client authentication of a host name in lower case; `None` if no certificate has
-    /// this name.
-    pub(super) fn client_auth_of(&self, host: &str) -> Option<Option<&Arc<ClientAuthConfig>>> {
+    /// Returns the client authentication of a host name in lower case, or of the closest domain that
+    /// a certificate has as a wildcard.
+    pub(super) fn client_auth_of(&self, host: &str) -> Option<&Arc<ClientAuthConfig>> {
         let current = self.current.load();
-        let at = *current.selector.named(host)?.first()?;
-        Some(self.source.certificates[at].client_auth.as_ref())
+        let at = current.selector.first_of(host)?;
+        self.source.certificates[at].client_auth.as_ref()
     }
 
     /// Identifies the client of a completed handshake.

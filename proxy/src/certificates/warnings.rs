@@ -10,7 +10,8 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::certificates::files::{certificates, revocation_lists};
 use crate::certificates::leaf::Leaf;
-use crate::config::{CertificateConfig, CertificateSource, Config};
+use crate::certificates::names::NameIndex;
+use crate::config::{CertificateConfig, CertificateSource, Config, HostPattern, Route};
 
 const DAY_S: i64 = 86_400;
 
@@ -18,18 +19,23 @@ const DAY_S: i64 = 86_400;
 const EXPIRES_SOON_S: i64 = 30 * DAY_S;
 
 /// Returns warnings: certificates, certificate authorities and revocation lists that have expired, are
-/// not valid yet or expire within 30 days, and configured names that a certificate does not contain.
-/// Files that cannot be read are left out, because they are errors.
+/// not valid yet or expire within 30 days, configured names that a certificate does not contain, and
+/// routes that need a client certificate for some of their hosts only. Files that cannot be read are
+/// left out, because they are errors.
 #[must_use]
 pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
     let (mut all, now) = (Vec::new(), now.unix_seconds());
+    let mut protected = NameIndex::<bool>::default();
     for (at, listen) in config.listen.iter().enumerate() {
         for certificate in listen.tls.iter().flat_map(|tls| &tls.certificates) {
             let key = format!("listen.{at}.tls{}", certificate.key_prefix);
-            server_certificate(&key, certificate, now, &mut all);
+            let names = server_certificate(&key, certificate, now, &mut all);
             let Some(client_auth) = certificate.client_auth.as_deref() else {
                 continue;
             };
+            for name in names {
+                *protected.entry(&name) = true;
+            }
             authorities(&format!("{key}.client_ca"), &client_auth.ca, now, &mut all);
             if let Some(path) = &client_auth.crl {
                 revocation_list(&format!("{key}.client_crl"), path, now, &mut all);
@@ -51,7 +57,26 @@ pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
         }
     }
     all.dedup();
+    let routes = config.routes.iter();
+    all.extend(routes.filter_map(|route| partly_protected(route, &protected)));
     all
+}
+
+/// Returns a warning if the route needs a client certificate for some of its hosts and not for
+/// others: `*.example.com` beside a certificate for `a.example.com`.
+fn partly_protected(route: &Route, protected: &NameIndex<bool>) -> Option<String> {
+    let hosts = &route.pattern.hosts;
+    let is_open = |host: &&HostPattern| protected.closest(&host.to_string()).is_none();
+    let open = hosts.iter().find(is_open)?;
+    let is_accepted = |name: &String| {
+        let host = name.replacen('*', "x", 1);
+        hosts.iter().any(|pattern| pattern.matches(&host))
+    };
+    let closed = protected.names().filter(is_accepted).min()?;
+    let name = &route.name;
+    Some(format!(
+        "route {name}: needs a client certificate for {closed}, but not for all hosts of {open}"
+    ))
 }
 
 /// Checks the certificate authorities of a file. One of several is named by its position, because
@@ -80,13 +105,19 @@ fn validity(key: &str, certificate: &Leaf, now: i64, all: &mut Vec<String>) {
     all.extend(expiry(certificate.not_after, now).map(|text| format!("{key}: {text}")));
 }
 
-fn server_certificate(key: &str, config: &CertificateConfig, now: i64, all: &mut Vec<String>) {
+/// Checks a certificate of a listener, and returns the names for which it is offered.
+fn server_certificate(
+    key: &str,
+    config: &CertificateConfig,
+    now: i64,
+    all: &mut Vec<String>,
+) -> Vec<String> {
     let CertificateSource::Files { certificate, .. } = &config.source else {
-        return;
+        return config.names.clone();
     };
     let chain = certificates(certificate).unwrap_or_default();
     let Some(Ok(leaf)) = chain.first().map(Leaf::read) else {
-        return;
+        return config.names.clone();
     };
     let key = format!("{key}.certificate: {}", certificate.display());
     validity(&key, &leaf, now, all);
@@ -94,6 +125,10 @@ fn server_certificate(key: &str, config: &CertificateConfig, now: i64, all: &mut
         if !is_covered(name, &leaf.names) {
             all.push(format!("{key}: does not contain the name {name}"));
         }
+    }
+    match config.names.is_empty() {
+        true => leaf.names,
+        false => config.names.clone(),
     }
 }
 

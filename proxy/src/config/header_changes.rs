@@ -53,7 +53,8 @@ pub(super) fn read_fields(
     let mut names: Vec<HeaderName> = Vec::new();
     section.entries(|name, field| {
         let name = changeable_name(name, field)?;
-        if names.contains(&name) {
+        let is_same = |known: &HeaderName| headers::is_same_folded(known.as_str(), name.as_str());
+        if names.iter().any(is_same) {
             return field.fail("duplicate_name", "has the name of another field");
         }
         names.push(name.clone());
@@ -67,8 +68,7 @@ fn changeable_name(name: &str, field: Field<'_>) -> Option<HeaderName> {
     let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
         return field.fail("invalid_format", "is not the name of a header");
     };
-    // Some servers fold these characters.
-    let folded = parsed.as_str().replace(['_', '.'], "-");
+    let folded = headers::folded(parsed.as_str());
     let is_own = headers::is_reserved(&folded)
         || headers::is_hop_by_hop(&folded)
         || matches!(folded.as_str(), "content-length" | "expect" | "host");

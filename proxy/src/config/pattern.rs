@@ -1,5 +1,9 @@
 //! Match conditions of a route.
 
+use std::fmt;
+
+use crate::message::host::{domains, host_name, is_host_name};
+
 /// The conditions under which a request matches a route.
 #[derive(Clone, Debug)]
 pub struct RoutePattern {
@@ -9,9 +13,9 @@ pub struct RoutePattern {
     pub path: PathPattern,
     /// The methods.
     pub methods: MethodSet,
-    /// Required header fields; names in lower case.
+    /// Required header fields; names folded as [`crate::message::headers`] describes.
     pub headers: Vec<MatchCondition>,
-    /// Required query parameters, compared in their encoded form.
+    /// Required query parameters, decoded.
     pub queries: Vec<MatchCondition>,
 }
 
@@ -31,8 +35,10 @@ pub struct PathPattern {
     pub template: String,
     /// The segments, without a trailing `*`.
     pub segments: Vec<PathSegment>,
-    /// Whether the template ends in `/*` and matches all paths below.
+    /// Whether the template ends in `/*`: it matches its path without `/*`, and all paths below.
     pub prefix: bool,
+    /// Whether literal segments match in any case.
+    pub ignore_case: bool,
 }
 
 /// A segment of a path template.
@@ -100,8 +106,8 @@ impl MethodSet {
     }
 }
 
-impl std::fmt::Display for MethodSet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for MethodSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = METHODS
             .iter()
             .enumerate()
@@ -119,19 +125,31 @@ impl HostPattern {
     /// Parses `example.com` or `*.example.com`; `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let text = text.to_ascii_lowercase();
-        let is_name = |name: &str| {
-            !name.is_empty()
-                && name.split('.').all(|label| {
-                    !label.is_empty()
-                        && label
-                            .bytes()
-                            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-                })
+        let (below, name) = match text.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, text),
         };
-        match text.strip_prefix("*.") {
-            Some(below) => is_name(below).then(|| Self::Subdomains(below.to_owned())),
-            None => is_name(&text).then_some(Self::Exact(text)),
+        let name = is_host_name(name.as_bytes()).then(|| host_name(name).into_owned())?;
+        Some(match below {
+            true => Self::Subdomains(name),
+            false => Self::Exact(name),
+        })
+    }
+
+    /// Returns whether the pattern matches a host, as [`crate::message::host::host_name`] returns it.
+    pub(crate) fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(name) => name == host,
+            Self::Subdomains(name) => domains(host).any(|domain| domain == name),
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name),
+            Self::Subdomains(name) => write!(f, "*.{name}"),
         }
     }
 }
@@ -156,6 +174,7 @@ impl PathPattern {
                     template: template.to_owned(),
                     segments: Vec::new(),
                     prefix: true,
+                    ignore_case: false,
                 });
             }
             Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
@@ -174,7 +193,35 @@ impl PathPattern {
             template: template.to_owned(),
             segments,
             prefix,
+            ignore_case: false,
         })
+    }
+
+    /// Returns the position of the segment of a parameter.
+    pub(crate) fn param(&self, name: &str) -> Option<usize> {
+        let is_param = |it: &PathSegment| matches!(it, PathSegment::Param(known) if known == name);
+        self.segments.iter().position(is_param)
+    }
+
+    /// Returns whether a path whose segment at this position is `text` can match.
+    pub(crate) fn accepts(&self, at: usize, text: &str) -> bool {
+        match self.segments.get(at) {
+            Some(PathSegment::Literal(literal)) if self.ignore_case => {
+                literal.eq_ignore_ascii_case(text)
+            }
+            Some(PathSegment::Literal(literal)) => literal == text,
+            Some(PathSegment::Param(_)) => !text.is_empty(),
+            None => self.prefix,
+        }
+    }
+
+    /// Returns whether the template matches a path.
+    pub(crate) fn matches(&self, path: &str) -> bool {
+        let segments = path.split('/').skip(1);
+        segments.clone().count() >= self.segments.len()
+            && segments
+                .enumerate()
+                .all(|(at, text)| self.accepts(at, text))
     }
 }
 
@@ -222,12 +269,18 @@ impl RoutePattern {
     #[must_use]
     pub fn shape(&self) -> String {
         let mut shape = String::new();
+        if self.path.ignore_case {
+            shape.push_str("(?i)");
+        }
         for segment in &self.path.segments {
             shape.push('/');
-            shape.push_str(match segment {
-                PathSegment::Literal(text) => text,
-                PathSegment::Param(_) => "{}",
-            });
+            match segment {
+                PathSegment::Literal(text) if self.path.ignore_case => {
+                    shape.push_str(&text.to_ascii_lowercase());
+                }
+                PathSegment::Literal(text) => shape.push_str(text),
+                PathSegment::Param(_) => shape.push_str("{}"),
+            }
         }
         shape.push_str(if self.path.prefix { "/*" } else { "" });
         if self.condition_count() == 0 {

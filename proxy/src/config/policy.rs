@@ -1,8 +1,11 @@
 //! Authorization policies of routes.
 
-use postern_common::decode::{Field, Object, Value};
+use std::sync::Arc;
 
-use crate::config::short_texts;
+use postern_common::decode::{Field, Object, Value};
+use postern_common::token::{Issuer, IssuerKind};
+
+use crate::config::{PathPattern, Route, short_texts};
 
 /// The authorization policy of a route.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,10 +32,25 @@ pub struct CallerRules {
 pub struct UserRule {
     /// Required scopes, all of which the token must contain.
     pub scopes: Vec<String>,
-    /// Groups, at least one of which the user must be a member of; empty for any user.
+    /// Groups, at least one of which the user must be a member of; empty for any user, or with
+    /// `owner` for no other user.
     pub groups: Vec<String>,
+    /// The path parameter that must be the subject of the user, unless a group admits the user.
+    pub owner: Option<OwnerRule>,
     /// Required claims with their values.
     pub claims: Vec<(String, serde_json::Value)>,
+}
+
+/// A path parameter with the subject of the user to whom an object belongs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnerRule {
+    /// The name of the parameter.
+    pub param: String,
+    /// The position of its segment in the path.
+    pub segment: usize,
+    /// The issuers whose users own nothing: all but the first one of users, because their subjects
+    /// may be equal.
+    pub foreign: Arc<[String]>,
 }
 
 /// The requirements for services.
@@ -44,6 +62,15 @@ pub struct ServiceRule {
     pub scopes: Vec<String>,
 }
 
+// === impl OwnerRule ===
+
+impl OwnerRule {
+    /// Returns the encoded subject of the owner in a path of the route.
+    pub(crate) fn of<'p>(&self, path: &'p str) -> &'p str {
+        path.split('/').nth(self.segment + 1).unwrap_or_default()
+    }
+}
+
 // === impl RoutePolicy ===
 
 impl RoutePolicy {
@@ -53,13 +80,21 @@ impl RoutePolicy {
         matches!(self, Self::Public)
     }
 
-    /// Returns the names of the claims that the policy evaluates.
-    pub(crate) fn claims(&self) -> impl Iterator<Item = &str> {
-        let users = match self {
+    fn users(&self) -> Option<&UserRule> {
+        match self {
             Self::Public => None,
             Self::Protected(protected) => protected.users.as_ref(),
-        };
-        users
+        }
+    }
+
+    /// Returns the encoded subject of the owner whom the policy finds in a path.
+    pub(crate) fn owner<'p>(&self, path: &'p str) -> Option<&'p str> {
+        Some(self.users()?.owner.as_ref()?.of(path))
+    }
+
+    /// Returns the names of the claims that the policy evaluates.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &str> {
+        self.users()
             .into_iter()
             .flat_map(|rule| &rule.claims)
             .map(|(name, _)| name.as_str())
@@ -80,8 +115,8 @@ impl RoutePolicy {
 }
 
 /// Reads `"public"`, or `{ users = …, services = …, report_only = … }` with at least one of the first
-/// two.
-pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
+/// two. `path` is that of the route, if it is valid.
+pub(super) fn read(field: Field<'_>, path: Option<&PathPattern>) -> Option<RoutePolicy> {
     if field.is("public") {
         return Some(RoutePolicy::Public);
     }
@@ -92,7 +127,7 @@ pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
         );
     }
     field.object(|policy| {
-        let users = policy.optional("users", read_users);
+        let users = policy.optional("users", |field| read_users(field, path));
         let services = policy.optional("services", read_services);
         let report_only = policy.or("report_only", false, |field| field.boolean());
         if !policy.has("users") && !policy.has("services") {
@@ -110,22 +145,49 @@ pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
 }
 
 /// Reads `"any"`, or a table of requirements.
-fn read_users(field: Field<'_>) -> Option<UserRule> {
+fn read_users(field: Field<'_>, path: Option<&PathPattern>) -> Option<UserRule> {
     if field.is("any") {
         return Some(UserRule::default());
     }
     if !matches!(field.value(), Value::Object(_)) {
         return field.fail(
             "invalid_choice",
-            "must be \"any\" or a table with scopes, groups or claims",
+            "must be \"any\" or a table with scopes, groups, owner or claims",
         );
     }
     field.object(|rule| {
         Some(UserRule {
             scopes: rule.or("scopes", Vec::new(), short_texts),
             groups: rule.or("groups", Vec::new(), short_texts),
+            owner: rule.optional("owner", |field| read_owner(field, path?)),
             claims: rule.section("claims", read_claims).unwrap_or_default(),
         })
+    })
+}
+
+/// Sets the issuers whose users own nothing.
+pub(super) fn restrict_owners(routes: &mut [Route], issuers: Vec<Issuer>) {
+    let of_users = issuers.into_iter().filter(|it| it.kind == IssuerKind::User);
+    let foreign: Arc<[String]> = of_users.skip(1).map(|it| it.issuer).collect();
+    for route in routes {
+        if let RoutePolicy::Protected(rules) = &mut route.policy
+            && let Some(owner) = rules.users.as_mut().and_then(|rule| rule.owner.as_mut())
+        {
+            owner.foreign = Arc::clone(&foreign);
+        }
+    }
+}
+
+/// Reads the name of a parameter of the path.
+fn read_owner(field: Field<'_>, path: &PathPattern) -> Option<OwnerRule> {
+    let param = field.text(1..=64)?;
+    let Some(segment) = path.param(&param) else {
+        return field.fail("unknown_parameter", format!("the path has no {{{param}}}"));
+    };
+    Some(OwnerRule {
+        param,
+        segment,
+        foreign: Arc::new([]),
     })
 }
 

@@ -11,6 +11,7 @@ use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePa
 use crate::config::{
     MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, policy,
 };
+use crate::message::headers;
 
 /// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]
@@ -102,7 +103,9 @@ impl Route {
             let targets = route.optional("upstream", |field| read_targets(field, upstreams));
             let answer = RouteAnswer::read(route, pattern.as_ref());
             check_destination(route);
-            let policy = route.required("policy", policy::read);
+            let policy = route.required("policy", |field| {
+                policy::read(field, pattern.as_ref().map(|pattern| &pattern.path))
+            });
             let mut settings = RouteSettings::read(
                 route,
                 defaults,
@@ -171,6 +174,7 @@ fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
             .or_else(|detail| field.fail("invalid_format", detail).ok_or(()))
             .ok()
     });
+    let ignore_case = route.or("ignore_case", false, |field| field.boolean());
     let methods = route.required("methods", |field| {
         let all = field.non_empty_array(|item| {
             let name = item.string_as(MethodSet::schema)?;
@@ -200,7 +204,10 @@ fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
     let queries = route.section("query", |section| Some(read_conditions(section, false)));
     Some(RoutePattern {
         hosts,
-        path: path?,
+        path: PathPattern {
+            ignore_case,
+            ..path?
+        },
         methods: methods?,
         headers: headers.unwrap_or_default(),
         queries: queries.unwrap_or_default(),
@@ -208,16 +215,15 @@ fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
 }
 
 /// Reads `{ name = "value" }`, or `{ name = true }` for any value.
-fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<MatchCondition> {
+fn read_conditions(section: &Object<'_>, of_headers: bool) -> Vec<MatchCondition> {
     section.entries(|name, field| {
-        let name = if lower_case {
-            name.to_ascii_lowercase()
-        } else {
-            name.to_owned()
-        };
-        if lower_case && HeaderName::from_bytes(name.as_bytes()).is_err() {
+        if of_headers && HeaderName::from_bytes(name.as_bytes()).is_err() {
             return field.fail("invalid_format", "is not the name of a header");
         }
+        let name = match of_headers {
+            true => headers::folded(name),
+            false => name.to_owned(),
+        };
         let value = if field.is_true() {
             None
         } else if matches!(field.value(), Value::String(_)) {
@@ -312,7 +318,8 @@ impl PathRewrite {
     /// strip = "/v1", add = "/api" }`, and `/` if nothing remains.
     #[must_use]
     pub fn apply(&self, target: &[u8]) -> Vec<u8> {
-        let rest = target.strip_prefix(self.strip.as_bytes()).unwrap_or(target);
+        // Equal to `strip`, apart from the case of a route with `ignore_case`.
+        let rest = target.get(self.strip.len()..).unwrap_or_default();
         let mut rewritten = self.add.clone().into_bytes();
         if rewritten.is_empty() && !rest.starts_with(b"/") {
             rewritten.push(b'/');

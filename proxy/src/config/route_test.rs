@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::config::{
     CertificatePrincipal, ListenerConfig, Route, UpstreamConfig, policy, short_texts,
 };
+use crate::message::head::is_authority;
 
 /// `[[test]]`: a request and its expected decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +51,8 @@ pub enum TestToken {
     None,
     /// A user.
     User {
+        /// The subject; default `test`.
+        subject: String,
         /// Group memberships.
         groups: Vec<String>,
         /// Granted scopes.
@@ -60,6 +63,9 @@ pub enum TestToken {
     /// A service, by name.
     Service(String),
 }
+
+/// The subject of a user whose subject is not given.
+const ASSUMED_SUBJECT: &str = "test";
 
 /// The decisions that are no rejections.
 const DECISIONS: [&str; 3] = ["allow", "redirect", "respond"];
@@ -85,7 +91,7 @@ pub(super) fn read(
                 )
             })
         });
-        let host = test.or("host", "localhost".to_owned(), |field| field.text(1..=253));
+        let host = test.or("host", "localhost".to_owned(), read_host);
         let headers = test
             .section("headers", |section| Some(read_headers(section)))
             .unwrap_or_default();
@@ -131,6 +137,15 @@ pub(super) fn read(
             location,
         })
     })
+}
+
+/// Reads a host with an optional port.
+pub(crate) fn read_host(field: Field<'_>) -> Option<String> {
+    let host = field.text(1..=260)?;
+    match is_authority(host.as_bytes()) {
+        true => Some(host),
+        false => field.fail("invalid_format", "must be a host, with or without a port"),
+    }
 }
 
 /// Reads the address of a client.
@@ -202,37 +217,41 @@ pub(crate) fn read_headers(section: &Object<'_>) -> HeaderMap {
 impl TestToken {
     /// Returns a user without groups, scopes and claims.
     #[must_use]
-    pub const fn user() -> Self {
+    pub fn user(subject: &str) -> Self {
         Self::User {
+            subject: subject.to_owned(),
             groups: Vec::new(),
             scopes: Vec::new(),
             claims: Vec::new(),
         }
     }
 
-    /// Reads `"none"`, `"user"`, `"service:NAME"` or, for a user, `{ groups = […], scopes = […],
-    /// claims = { … } }`.
+    /// Parses `none`, `user`, `user:SUBJECT` or `service:NAME`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.split_once(':') {
+            None if text == "none" => Some(Self::None),
+            None if text == "user" => Some(Self::user(ASSUMED_SUBJECT)),
+            Some(("user", subject)) if !subject.is_empty() => Some(Self::user(subject)),
+            Some(("service", name)) if !name.is_empty() => Some(Self::Service(name.to_owned())),
+            None | Some(_) => None,
+        }
+    }
+
+    /// Reads a text of [`TestToken::parse`] or, for a user, `{ subject = "…", groups = […],
+    /// scopes = […], claims = { … } }`.
     pub(crate) fn read(field: Field<'_>) -> Option<Self> {
-        let form = || json!({ "type": "string", "pattern": "^(none|user|service:.+)$" });
+        let form = || json!({ "type": "string", "pattern": "^(none|user(:.+)?|service:.+)$" });
+        let choices = "must be none, user, user:SUBJECT, service:NAME or a table";
         if let Some(text) = field.if_string(form) {
-            return match (text, text.strip_prefix("service:")) {
-                ("none", _) => Some(Self::None),
-                ("user", _) => Some(Self::user()),
-                (_, Some(name)) if !name.is_empty() => Some(Self::Service(name.to_owned())),
-                _ => field.fail(
-                    "invalid_choice",
-                    "must be none, user, service:NAME or a table",
-                ),
-            };
+            return Self::parse(text).or_else(|| field.fail("invalid_choice", choices));
         }
         if !matches!(field.value(), Value::Object(_)) {
-            return field.fail(
-                "invalid_choice",
-                "must be none, user, service:NAME or a table",
-            );
+            return field.fail("invalid_choice", choices);
         }
         field.object(|user| {
             Some(Self::User {
+                subject: user.or("subject", ASSUMED_SUBJECT.to_owned(), |it| it.text(1..=256)),
                 groups: user.or("groups", Vec::new(), short_texts),
                 scopes: user.or("scopes", Vec::new(), short_texts),
                 claims: user

@@ -5,7 +5,7 @@ use std::fmt;
 use http::HeaderValue;
 use postern_common::decode::Field;
 
-use crate::config::{PathPattern, PathSegment};
+use crate::config::PathPattern;
 
 /// A text with variables in braces. `{{` and `}}` stand for braces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,12 +163,7 @@ impl Variable {
             let rest = path.prefix.then_some(Self::PathRest(path.segments.len()));
             return rest.ok_or_else(|| "has {path.*}, but the path has no *".to_owned());
         }
-        let is_param = |segment: &PathSegment| match segment {
-            PathSegment::Param(known) => known == parameter,
-            PathSegment::Literal(_) => false,
-        };
-        let position = path.segments.iter().position(is_param);
-        position
+        path.param(parameter)
             .map(Self::PathParam)
             .ok_or_else(|| format!("has {{{name}}}, but the path has no {{{parameter}}}"))
     }

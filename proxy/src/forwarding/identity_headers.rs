@@ -80,12 +80,12 @@ impl IdentityHeaders<'_> {
     /// An identity that cannot be represented in a header field.
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
-        strip(headers, headers::is_reserved);
+        headers::strip(headers, headers::is_reserved);
         if self.trace.parent.is_none() {
             headers.remove(TRACESTATE);
         }
         if !self.replaced.is_empty() {
-            strip(headers, |name| self.replaces(name));
+            headers::strip(headers, |name| self.replaces(name));
         }
         if self.hides_authorization(headers) {
             headers.remove(AUTHORIZATION);
@@ -208,18 +208,6 @@ impl IdentityHeaders<'_> {
             .into_iter()
             .chain(of_caller.into_iter().filter(move |_| is_known))
             .chain(of_service.into_iter().filter(move |_| is_service))
-    }
-}
-
-/// Removes the fields with these names.
-fn strip(headers: &mut HeaderMap, is_removed: impl Fn(&str) -> bool) {
-    let removed: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| is_removed(name.as_str()))
-        .cloned()
-        .collect();
-    for name in removed {
-        headers.remove(name);
     }
 }
 

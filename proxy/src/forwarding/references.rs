@@ -66,6 +66,8 @@ impl UpstreamAuthorities<'_> {
     /// Returns the public form of a reference: a path on the requested host. Returns `None` if the
     /// reference must not be changed.
     fn rewrite(&self, reference: &str, rewrite: &PathRewrite) -> Option<String> {
+        // As browsers do before they read a reference (WHATWG URL section 4.4).
+        let reference = &*reference.replace('\t', "");
         let (owner, path) = match split_authority(reference) {
             Some((default_port, authority, path)) => (self.owner(authority, default_port)?, path),
             None if reference.starts_with('/') => (AuthorityOwner::Gateway, reference),
@@ -219,6 +221,11 @@ mod tests {
         for (reference, public) in [
             ("/api//evil.com", "/evil.com"),
             ("/api/\\evil.com", "/evil.com"),
+            ("/api/\t/evil.com", "/evil.com"),
+            ("/api\t/\\\t/evil.com", "/evil.com"),
+            ("ht\ttp://10.0.0.5:8080/\t/evil.com", "/evil.com"),
+            ("http://gate:8500/api/\t\\evil.com", "/evil.com"),
+            ("/\t/10.0.0.5:8080/api/\t/evil.com", "/evil.com"),
             ("http://10.0.0.5:8080//evil.com", "/evil.com"),
         ] {
             assert_eq!(

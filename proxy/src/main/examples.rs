@@ -17,7 +17,7 @@ Examples:
   postern-proxy routes --live";
 pub(super) const EXPLAIN: &str = "\
 Examples:
-  postern-proxy explain GET https://api.example.com/actors/42 --token user
+  postern-proxy explain GET https://api.example.com/actors/42 --token user:42
   postern-proxy explain POST /notifications --token service:billing --json";
 pub(super) const DIFF: &str = "\
 Example:

@@ -14,6 +14,7 @@ use pingora::http::RequestHeader;
 use postern_common::Code;
 
 use crate::message::headers;
+use crate::message::host::is_host_name;
 use crate::message::target::{RequestTarget, TargetFault};
 
 /// Limits of a request head.
@@ -431,7 +432,6 @@ impl<'a> CheckedFields<'a> {
 /// Returns whether the value is a host with an optional port, without user information.
 #[must_use]
 pub fn is_authority(value: &[u8]) -> bool {
-    let host_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let is_port = |port: &[u8]| {
         let number = port.iter().try_fold(0_u16, |sum, byte| match byte {
             b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u16::from(byte - b'0')),
@@ -452,7 +452,7 @@ pub fn is_authority(value: &[u8]) -> bool {
     }
     let mut parts = value.splitn(2, |byte| *byte == b':');
     let host = parts.next().unwrap_or_default();
-    !host.is_empty() && host.iter().all(host_byte) && parts.next().is_none_or(is_port)
+    is_host_name(host) && parts.next().is_none_or(is_port)
 }
 
 #[cfg(test)]

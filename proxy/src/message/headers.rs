@@ -86,6 +86,9 @@ pub(crate) fn is_server_header(name: &str) -> bool {
     )
 }
 
+/// Names of fields that frame a message. Some upstreams, such as uWSGI, read them in any spelling.
+const FRAMING_NAMES: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
+
 /// Prefixes of reserved names, folded.
 const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
 
@@ -127,10 +130,16 @@ pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| IS_TOKEN_BYTE[usize::from(*byte)])
 }
 
-/// Returns whether only the gateway may set a field of this name.
+/// Returns whether only the gateway may set a field of this name, or the name is another spelling of
+/// one that frames the message.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     let name = name.as_bytes();
+    let is_respelled =
+        |framing: &&[u8]| folds_to(name, framing) && !name.eq_ignore_ascii_case(framing);
+    if FRAMING_NAMES.iter().any(is_respelled) {
+        return true;
+    }
     if !matches!(
         name.first(),
         Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')
@@ -145,6 +154,11 @@ pub fn is_reserved(name: &str) -> bool {
         .any(|reserved| folds_to(name, reserved))
 }
 
+/// Returns a name in lower case with `_` and `.` read as `-`.
+pub(crate) fn folded(name: &str) -> String {
+    name.to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
 /// Returns whether two names are equal to upstreams that fold case, `_` and `.`.
 #[must_use]
 pub fn is_same_folded(name: &str, other: &str) -> bool {
@@ -157,6 +171,18 @@ pub fn is_same_folded(name: &str, other: &str) -> bool {
             .bytes()
             .zip(other.bytes())
             .all(|(byte, other)| fold(byte) == fold(other))
+}
+
+/// Removes the fields with these names.
+pub(crate) fn strip(headers: &mut HeaderMap, is_removed: impl Fn(&str) -> bool) {
+    let removed: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_removed(name.as_str()))
+        .cloned()
+        .collect();
+    for name in removed {
+        headers.remove(name);
+    }
 }
 
 /// Returns whether the folded name equals `wanted`.
@@ -229,6 +255,8 @@ mod tests {
             "Proxy",
             "traceparent",
             "X-Request-Id",
+            "Content_Length",
+            "transfer.encoding",
         ] {
             assert!(is_reserved(name), "{name}");
         }
@@ -238,6 +266,8 @@ mod tests {
     fn other_fields_are_not_reserved() {
         for name in [
             "authorization",
+            "Content-Length",
+            "transfer-encoding",
             "x-postern",
             "x-forwarded",
             "content-type",

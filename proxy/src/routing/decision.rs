@@ -43,20 +43,16 @@ pub(crate) fn is_public(table: &RouteTable, found: RouteMatch) -> bool {
 /// Returns the access list that applies to a request: that of its route or, if no route has its
 /// method, of the most specific route with its path.
 pub(crate) fn access_list(table: &RouteTable, found: RouteMatch) -> Option<&AccessList> {
-    match found {
-        RouteMatch::Route(route) | RouteMatch::MethodNotAllowed { route, .. } => {
-            table.routes[route].settings.access.as_deref()
-        }
-        RouteMatch::NotFound => None,
-    }
+    let route = found.route_of_path()?;
+    table.routes[route].settings.access.as_deref()
 }
 
-/// Decides on the request of a route lookup. `caller` is the caller of a verified token, `address`
-/// that of the client. The access list is evaluated after authentication, so that an address that
+/// Decides on the request of a route lookup with its path. `caller` is the caller of a verified token,
+/// `address` that of the client. The access list is evaluated after authentication, so that an address that
 /// it refuses does not learn which paths exist.
 pub(crate) fn decide(
     table: &RouteTable,
-    found: RouteMatch,
+    (found, path): (RouteMatch, &str),
     caller: Option<&Caller>,
     address: Option<IpAddr>,
 ) -> Decision {
@@ -65,14 +61,14 @@ pub(crate) fn decide(
         is_address_reported: false,
         reported_policy: None,
     };
-    decision.result = check(table, found, caller, address, &mut decision);
+    decision.result = check(table, (found, path), caller, address, &mut decision);
     decision
 }
 
 /// Applies the checks in their order, and records what those in report-only mode refuse.
 fn check(
     table: &RouteTable,
-    found: RouteMatch,
+    (found, path): (RouteMatch, &str),
     caller: Option<&Caller>,
     address: Option<IpAddr>,
     decision: &mut Decision,
@@ -98,7 +94,7 @@ fn check(
     };
     match caller
         .filter(|_| !is_public)
-        .map(|caller| policy.decide(caller))
+        .map(|caller| policy.decide(caller, path))
     {
         None | Some(Ok(())) => Ok(()),
         Some(Err(code)) if policy.is_report_only() => {

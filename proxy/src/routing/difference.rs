@@ -4,8 +4,8 @@
 //! every kind is decided by both configurations with the code that decides on requests, and each
 //! change is reported once, with the simplest request that shows it.
 
-mod callers;
-mod request_space;
+pub(super) mod callers;
+pub(super) mod request_space;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -125,12 +125,14 @@ pub(crate) fn differences_within(
             };
             let matches = sides.each_ref().map(|side| side.table.find(&lookup));
             // The first request of a pair of routes represents the others, unless the location of
-            // a redirect depends on it.
+            // a redirect depends on it, or whether both find the same owner in it.
             let has_redirect = sides
                 .iter()
                 .zip(matches)
                 .any(|(side, found)| side.has_redirect(found));
-            if compared.insert(matches) || has_redirect {
+            let policies = [0, 1].map(|side| sides[side].policy(matches[side]));
+            let owners = policies.map(|policy| policy?.owner(&request.path));
+            if compared.insert((matches, owners[0] == owners[1])) || has_redirect {
                 compare(&sides, matches, &lookup, request, &mut comparison)?;
             }
         }
@@ -152,7 +154,7 @@ fn compare(
         access_list(&old.table, matches[0]),
         access_list(&new.table, matches[1]),
     ];
-    let callers = callers(policies, comparison.remaining);
+    let callers = callers(policies, lookup.path, comparison.remaining);
     let callers = callers.ok_or(TooManyRequests::Callers(comparison.max))?;
     let addresses = addresses(lists);
     comparison.count(callers.len().saturating_mul(addresses.len()))?;
@@ -192,7 +194,7 @@ fn compare(
     Ok(())
 }
 
-fn header_map(fields: &[(String, String)]) -> HeaderMap {
+pub(super) fn header_map(fields: &[(String, String)]) -> HeaderMap {
     fields
         .iter()
         .filter_map(|(name, value)| {
@@ -260,7 +262,7 @@ impl<'c> Side<'c> {
     ) -> DecisionSummary {
         let caller = kind.caller();
         let variables = request.explained(true, address);
-        let decided = decide(&self.table, found, caller.as_ref(), address);
+        let decided = decide(&self.table, (found, request.path), caller.as_ref(), address);
         let outcome = Outcome::of(&self.table, found, &variables, &decided);
         let route = found.route().map(|index| &self.table.routes[index]);
         let mut decision = DecisionSummary {

@@ -10,8 +10,9 @@ use postern_common::token::{Caller, User};
 
 use crate::certificates::principal_caller;
 use crate::config::{CallerRules, RoutePolicy};
-use crate::config::{CertificatePrincipal, PathSegment};
+use crate::config::{CertificatePrincipal, PathPattern, PathSegment};
 use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken, UpstreamConfig};
+use crate::message::head::{HeadFault, is_authority};
 use crate::message::target::RequestTarget;
 use crate::routing::decision::{access_list, decide, is_public};
 use crate::routing::outcome::Outcome;
@@ -86,14 +87,12 @@ pub(crate) fn explain_in(
     let mut out = String::new();
     let (host, target) = split_url(url);
     let _memory_only = writeln!(out, "request    {method} {target} (Host: {host})");
-    let target = match RequestTarget::parse(target.as_bytes()) {
+    let target = RequestTarget::parse(target.as_bytes()).map_err(HeadFault::Target);
+    let target = match target.and_then(|target| is_host(host).map(|()| target)) {
         Ok(target) => target,
         Err(fault) => {
-            let _memory_only = writeln!(
-                out,
-                "decision   400 invalid_target\nwhy        {}",
-                fault.detail()
-            );
+            let (code, why) = (fault.code().as_str(), fault.detail());
+            let _memory_only = writeln!(out, "decision   400 {code}\nwhy        {why}");
             return out;
         }
     };
@@ -127,24 +126,8 @@ fn write_route(out: &mut String, upstreams: &[&UpstreamConfig], route: &Route, p
         "route      {}: {} {}",
         route.name, route.pattern.methods, route.pattern.path.template
     );
-    let parts: Vec<String> = route
-        .pattern
-        .path
-        .segments
-        .iter()
-        .zip(path[1..].split('/'))
-        .map(|(segment, text)| describe_segment(segment, text))
-        .collect();
-    let rest = if route.pattern.path.prefix {
-        " and everything below"
-    } else {
-        ""
-    };
-    let _memory_only = writeln!(
-        out,
-        "why        the most specific match: {}{rest}",
-        parts.join(", ")
-    );
+    let matched = describe_match(&route.pattern.path, path);
+    let _memory_only = writeln!(out, "why        the most specific match: {matched}");
     for condition in route.pattern.headers.iter().chain(&route.pattern.queries) {
         let _memory_only = writeln!(out, "           with {}", condition.name);
     }
@@ -185,6 +168,19 @@ fn write_route(out: &mut String, upstreams: &[&UpstreamConfig], route: &Route, p
     );
 }
 
+fn describe_match(pattern: &PathPattern, path: &str) -> String {
+    let parts = pattern.segments.iter().zip(path[1..].split('/'));
+    let parts = parts.map(|(segment, text)| describe_segment(segment, text));
+    let mut all = parts.collect::<Vec<_>>().join(", ");
+    if pattern.prefix {
+        all.push_str(" and everything below");
+    }
+    if pattern.ignore_case {
+        all.push_str(", in any case");
+    }
+    all
+}
+
 fn describe_segment(segment: &PathSegment, text: &str) -> String {
     match segment {
         PathSegment::Literal(literal) => format!("\"{literal}\""),
@@ -206,9 +202,14 @@ pub(super) fn describe_policy(policy: &RoutePolicy) -> String {
     if let Some(rule) = users {
         all.push("users".to_owned());
         all.extend(
-            (!rule.groups.is_empty())
-                .then(|| format!("in one of the groups {}", rule.groups.join(", "))),
+            rule.owner
+                .as_ref()
+                .map(|owner| format!("whose subject is {{{}}}", owner.param)),
         );
+        all.extend((!rule.groups.is_empty()).then(|| {
+            let or = if rule.owner.is_some() { "or " } else { "" };
+            format!("{or}in one of the groups {}", rule.groups.join(", "))
+        }));
         all.extend(
             (!rule.scopes.is_empty())
                 .then(|| format!("with the scopes {}", rule.scopes.join(", "))),
@@ -286,7 +287,8 @@ fn write_decision(
             writeln!(out, "caller     service {}", service.service_id)
         }
     };
-    let decision = decide(table, found, caller.as_ref(), variables.client_address);
+    let address = variables.client_address;
+    let decision = decide(table, (found, variables.path), caller.as_ref(), address);
     if let Some(code) = decision.report_only_code() {
         let _memory_only = writeln!(
             out,
@@ -354,6 +356,13 @@ fn added_headers(caller: Option<&Caller>) -> String {
     }
 }
 
+fn is_host(host: &str) -> Result<(), HeadFault> {
+    match is_authority(host.as_bytes()) {
+        true => Ok(()),
+        false => Err(HeadFault::Host),
+    }
+}
+
 /// Splits an absolute URL into host and target; for a path, the host is `localhost`.
 fn split_url(url: &str) -> (&str, &str) {
     let rest = url
@@ -382,17 +391,17 @@ mod tests {
         ]);
         let text = include_str!("../../../conf/proxy.toml");
         let config = parse("proxy.toml", text, |root| Config::read(root, &env)).expect("reads");
-        let user = CallerSource::Assumed(TestToken::user());
+        let user = CallerSource::Assumed(TestToken::user("42"));
         let explain =
             |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender, None);
         let output = explain("GET", "http://gate/actors/42?a=b", &user);
         for line in [
             "route      actor: GET /actors/{id}",
             "why        the most specific match: \"actors\", {id} is 42",
-            "policy     users or services: any",
-            "caller     user test",
+            "policy     users whose subject is {id} or services: any",
+            "caller     user 42",
             "decision   allow",
-            "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Issuer: test, X-Postern-Scopes, \
+            "adds       X-Postern-Kind: user, X-Postern-Subject: 42, X-Postern-Issuer: test, X-Postern-Scopes, \
              X-Request-Id",
         ] {
             assert!(output.contains(line), "{line} is missing:\n{output}");
@@ -403,6 +412,8 @@ mod tests {
             "{output}"
         );
         assert!(explain("GET", "/a/../b", &user).contains("400 invalid_target"));
+        assert!(explain("GET", "http://a..b/actors/42", &user).contains("400 invalid_header"));
+        assert!(explain("GET", "/actors/43", &user).contains("decision   404 not_found"));
         let refused = CallerSource::Rejected("token_expired");
         assert!(explain("GET", "/auth/me", &refused).contains("401 token_expired"));
         assert!(explain("POST", "/auth/login", &refused).contains("decision   allow"));

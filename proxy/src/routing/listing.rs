@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, HostPattern, MatchCondition, Route};
+use crate::config::{Config, MatchCondition, Route};
 use crate::routing::explain::describe_policy;
 
 /// A route, as operators see it.
@@ -46,14 +46,15 @@ pub(crate) fn summaries(routes: &[Route], upstreams: &[&str]) -> Vec<RouteSummar
 
 fn summary(route: &Route, upstreams: &[&str]) -> RouteSummary {
     let pattern = &route.pattern;
-    let hosts = pattern.hosts.iter().map(|host| match host {
-        HostPattern::Exact(name) => name.clone(),
-        HostPattern::Subdomains(name) => format!("*.{name}"),
-    });
+    let hosts = pattern.hosts.iter().map(ToString::to_string);
     let condition = |kind: &str, it: &MatchCondition| match &it.value {
         Some(value) => format!("{kind} {} = {value}", it.name),
         None => format!("{kind} {}", it.name),
     };
+    let ignore_case = pattern
+        .path
+        .ignore_case
+        .then(|| "path in any case".to_owned());
     let headers = pattern.headers.iter().map(|it| condition("header", it));
     let queries = pattern.queries.iter().map(|it| condition("query", it));
     RouteSummary {
@@ -61,7 +62,11 @@ fn summary(route: &Route, upstreams: &[&str]) -> RouteSummary {
         methods: pattern.methods.to_string(),
         path: pattern.path.template.clone(),
         hosts: hosts.collect(),
-        conditions: headers.chain(queries).collect(),
+        conditions: ignore_case
+            .into_iter()
+            .chain(headers)
+            .chain(queries)
+            .collect(),
         policy: describe_policy(&route.policy),
         target: target(route, upstreams),
         limits: limits(route),

@@ -7,22 +7,24 @@
 use postern_common::Code;
 use postern_common::token::{Caller, Service, User};
 
-use crate::config::{RoutePolicy, ServiceRule, UserRule};
+use percent_encoding::percent_decode_str;
+
+use crate::config::{OwnerRule, RoutePolicy, ServiceRule, UserRule};
 
 // === impl RoutePolicy ===
 
 impl RoutePolicy {
-    /// Decides whether the caller may use the route.
+    /// Decides whether the caller may use the route with this path.
     ///
     /// # Errors
     /// The problem code of the rejection. A caller of the wrong kind, or a service that is not on
     /// the list, fails authentication (401); a caller of the right kind without a required grant is
-    /// forbidden (403).
-    pub fn decide(&self, caller: &Caller) -> Result<(), Code> {
+    /// forbidden (403), and to a user who does not own an object it does not exist (404).
+    pub fn decide(&self, caller: &Caller, path: &str) -> Result<(), Code> {
         match (self, caller) {
             (Self::Public, _) => Ok(()),
             (Self::Protected(protected), Caller::User(user)) => match &protected.users {
-                Some(rule) => rule.decide(user),
+                Some(rule) => rule.decide(user, path),
                 None => Err(Code::ServiceNotAllowed),
             },
             (Self::Protected(protected), Caller::Service(service)) => match &protected.services {
@@ -36,19 +38,34 @@ impl RoutePolicy {
 // === impl UserRule ===
 
 impl UserRule {
-    fn decide(&self, user: &User) -> Result<(), Code> {
-        let is_in_group =
-            self.groups.is_empty() || self.groups.iter().any(|group| user.groups.contains(group));
+    fn decide(&self, user: &User, path: &str) -> Result<(), Code> {
+        let is_in_group = self.groups.iter().any(|group| user.groups.contains(group));
+        let (is_admitted, code) = match &self.owner {
+            Some(owner) => (is_in_group || owner.is(user, path), Code::NotFound),
+            None => (
+                is_in_group || self.groups.is_empty(),
+                Code::InsufficientScope,
+            ),
+        };
         let has_scopes = self.scopes.iter().all(|scope| user.scopes.contains(scope));
         let has_claims = self
             .claims
             .iter()
             .all(|(name, value)| user.claims.get(name) == Some(value));
-        if is_in_group && has_scopes && has_claims {
-            Ok(())
-        } else {
-            Err(Code::InsufficientScope)
+        match (has_scopes && has_claims, is_admitted) {
+            (true, true) => Ok(()),
+            (true, false) => Err(code),
+            (false, _) => Err(Code::InsufficientScope),
         }
+    }
+}
+
+// === impl OwnerRule ===
+
+impl OwnerRule {
+    fn is(&self, user: &User, path: &str) -> bool {
+        let is_foreign = self.foreign.iter().any(|issuer| **issuer == *user.issuer);
+        !is_foreign && percent_decode_str(self.of(path)).eq(user.subject.bytes())
     }
 }
 
@@ -115,15 +132,18 @@ pub(crate) mod tests {
     fn caller_of_the_wrong_kind_fails_authentication() {
         let users = protected(Some(UserRule::default()), None);
         let services = protected(None, Some(ServiceRule::default()));
-        assert_eq!(users.decide(&user(&[], &[])), Ok(()));
-        assert_eq!(users.decide(&service("auth")), Err(Code::UserRequired));
-        assert_eq!(services.decide(&service("auth")), Ok(()));
+        assert_eq!(users.decide(&user(&[], &[]), "/a"), Ok(()));
         assert_eq!(
-            services.decide(&user(&[], &[])),
+            users.decide(&service("auth"), "/a"),
+            Err(Code::UserRequired)
+        );
+        assert_eq!(services.decide(&service("auth"), "/a"), Ok(()));
+        assert_eq!(
+            services.decide(&user(&[], &[]), "/a"),
             Err(Code::ServiceNotAllowed)
         );
         assert_eq!(
-            protected(None, None).decide(&user(&[], &[])),
+            protected(None, None).decide(&user(&[], &[]), "/a"),
             Err(Code::ServiceNotAllowed)
         );
     }
@@ -135,13 +155,13 @@ pub(crate) mod tests {
             scopes: Vec::new(),
         };
         let policy = protected(None, Some(rule));
-        assert_eq!(policy.decide(&service("auth")), Ok(()));
+        assert_eq!(policy.decide(&service("auth"), "/a"), Ok(()));
         assert_eq!(
-            policy.decide(&service("Auth")),
+            policy.decide(&service("Auth"), "/a"),
             Err(Code::ServiceNotAllowed)
         );
         assert_eq!(
-            policy.decide(&service("auth2")),
+            policy.decide(&service("auth2"), "/a"),
             Err(Code::ServiceNotAllowed)
         );
     }
@@ -157,16 +177,16 @@ pub(crate) mod tests {
         let rule = UserRule {
             scopes: strings(&["a", "b"]),
             groups: strings(&["admin", "ops"]),
-            claims: Vec::new(),
+            ..UserRule::default()
         };
         let policy = protected(Some(rule), None);
-        assert_eq!(policy.decide(&user(&["ops"], &["b", "a"])), Ok(()));
+        assert_eq!(policy.decide(&user(&["ops"], &["b", "a"]), "/a"), Ok(()));
         assert_eq!(
-            policy.decide(&user(&["ops"], &["b"])),
+            policy.decide(&user(&["ops"], &["b"]), "/a"),
             Err(Code::InsufficientScope)
         );
         assert_eq!(
-            policy.decide(&user(&["dev"], &["a", "b"])),
+            policy.decide(&user(&["dev"], &["a", "b"]), "/a"),
             Err(Code::InsufficientScope)
         );
         let tier = |tier: i64| UserRule {
@@ -174,12 +194,75 @@ pub(crate) mod tests {
             ..UserRule::default()
         };
         assert_eq!(
-            protected(Some(tier(2)), None).decide(&user(&[], &[])),
+            protected(Some(tier(2)), None).decide(&user(&[], &[]), "/a"),
             Ok(())
         );
         assert_eq!(
-            protected(Some(tier(3)), None).decide(&user(&[], &[])),
+            protected(Some(tier(3)), None).decide(&user(&[], &[]), "/a"),
             Err(Code::InsufficientScope)
         );
+    }
+
+    #[test]
+    fn owner_and_group_members_may_use_an_object() {
+        let rule = |groups: &[&str], segment| UserRule {
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            owner: Some(OwnerRule {
+                param: "id".to_owned(),
+                segment,
+                foreign: ["https://partner".to_owned()].into(),
+            }),
+            ..UserRule::default()
+        };
+        let of = |issuer: &str, subject: &str| {
+            let Caller::User(ada) = user(&["staff"], &[]) else {
+                unreachable!("a user");
+            };
+            Caller::User(std::sync::Arc::new(User {
+                issuer: issuer.into(),
+                subject: subject.into(),
+                ..(*ada).clone()
+            }))
+        };
+        let (ada, pool) = (user(&["staff"], &[]), "https://pool");
+        for (policy, caller, path, expected) in [
+            (rule(&[], 1), &ada, "/a/ada", Ok(())),
+            (rule(&[], 1), &ada, "/a/ada/x", Ok(())),
+            (rule(&[], 2), &ada, "/a/x/ada", Ok(())),
+            (rule(&[], 1), &ada, "/a/Ada", Err(Code::NotFound)),
+            (rule(&[], 1), &ada, "/a/x/ada", Err(Code::NotFound)),
+            (rule(&[], 1), &ada, "/a", Err(Code::NotFound)),
+            (rule(&["staff"], 1), &ada, "/a/eve", Ok(())),
+            (rule(&["boss"], 1), &ada, "/a/eve", Err(Code::NotFound)),
+            (rule(&["boss"], 1), &ada, "/a/ada", Ok(())),
+            (rule(&[], 1), &of(pool, "a|b+c"), "/a/a%7Cb+c", Ok(())),
+            (
+                rule(&[], 1),
+                &of(pool, "a b"),
+                "/a/a+b",
+                Err(Code::NotFound),
+            ),
+            (
+                rule(&[], 1),
+                &of("https://partner", "ada"),
+                "/a/ada",
+                Err(Code::NotFound),
+            ),
+            (
+                rule(&["staff"], 1),
+                &of("https://partner", "ada"),
+                "/a/ada",
+                Ok(()),
+            ),
+        ] {
+            let found = protected(Some(policy), None).decide(caller, path);
+            assert_eq!(found, expected, "{caller:?} {path}");
+        }
+        let scoped = UserRule {
+            scopes: vec!["read".to_owned()],
+            ..rule(&[], 1)
+        };
+        let found = protected(Some(scoped), None).decide(&ada, "/a/ada");
+        assert_eq!(found, Err(Code::InsufficientScope));
     }
 }

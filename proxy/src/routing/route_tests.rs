@@ -79,7 +79,12 @@ fn test_failure(
             let caller = caller_for(&test.token)
                 .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
             let variables = request.explained(true, test.client_address);
-            let decision = decide(table, found, caller.as_ref(), test.client_address);
+            let decision = decide(
+                table,
+                (found, target.path),
+                caller.as_ref(),
+                test.client_address,
+            );
             let outcome = Outcome::of(table, found, &variables, &decision);
             (found.route(), outcome, decision.report_only_code())
         }
@@ -127,13 +132,14 @@ pub(crate) fn caller_for(token: &TestToken) -> Option<Caller> {
     match token {
         TestToken::None => None,
         TestToken::User {
+            subject,
             groups,
             scopes,
             claims,
         } => Some(Caller::User(Arc::new(User {
             issuer,
-            subject: "test".into(),
-            username: "test".into(),
+            subject: subject.as_str().into(),
+            username: subject.as_str().into(),
             client_id: "test".into(),
             scopes: scopes.as_slice().into(),
             groups: groups.as_slice().into(),

@@ -4,16 +4,23 @@
 //! the most specific one is used. Routes are compared by:
 //!
 //! 1. host: exact name, then subdomain patterns (longer suffix first), then no host;
-//! 2. path, segment by segment from the left: literal, then `{param}`, then `*`;
+//! 2. path, segment by segment from the left: literal, then `{param}`, then the end of the path,
+//!    then `*`; of equal ones, that which does not ignore case;
 //! 3. the number of header and query conditions, more first;
 //! 4. the order in the file.
 //!
 //! Matching walks a trie, so that its cost depends on the length of the path and not on the number
 //! of routes.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use ahash::AHashSet;
 use http::HeaderMap;
+use url::form_urlencoded;
 
 use crate::config::{MatchCondition, MethodSet, RoutePattern};
+use crate::message::headers::is_same_folded;
 use crate::routing::trie::HostTries;
 
 /// The position of a route in the configuration.
@@ -41,6 +48,13 @@ pub struct RouteMatcher {
     hosts: HostTries,
 }
 
+/// The parameters of a query as upstreams decode it, each also with `None` for any value. Decoded
+/// at the first look-up: many routes can have conditions, and a query many parameters.
+#[derive(Debug, Default)]
+pub(crate) struct QueryParameters<'q>(OnceCell<Parameters<'q>>);
+
+type Parameters<'q> = AHashSet<(Cow<'q, str>, Option<Cow<'q, str>>)>;
+
 // === impl RouteRequest ===
 
 impl<'a> RouteRequest<'a> {
@@ -57,7 +71,7 @@ impl RouteMatcher {
     /// Builds the index. The order of the patterns is the order of the file.
     #[must_use]
     pub fn new(patterns: Vec<RoutePattern>) -> Self {
-        let mut hosts = HostTries::default();
+        let mut hosts = HostTries::new(patterns.iter().any(|it| it.path.ignore_case));
         for (index, pattern) in patterns.iter().enumerate() {
             hosts.insert(index, pattern);
         }
@@ -75,9 +89,10 @@ impl RouteMatcher {
     #[must_use]
     pub fn find(&self, request: &RouteRequest<'_>) -> Option<RouteIndex> {
         let method = MethodSet::of(request.method)?;
+        let query = QueryParameters::default();
         let accepts = |index: RouteIndex| {
             let pattern = &self.patterns[index];
-            pattern.methods.contains(method) && pattern.matches_conditions(request)
+            pattern.methods.contains(method) && self.accepts(pattern, request, &query)
         };
         self.hosts.walk(request, &mut |leaf| {
             leaf.iter().copied().find(|index| accepts(*index))
@@ -88,15 +103,25 @@ impl RouteMatcher {
     #[must_use]
     pub fn find_ignoring_method(&self, request: &RouteRequest<'_>) -> Vec<RouteIndex> {
         let mut found = Vec::new();
+        let query = QueryParameters::default();
         let _exhausted: Option<RouteIndex> = self.hosts.walk(request, &mut |leaf| {
-            found.extend(
-                leaf.iter()
-                    .copied()
-                    .filter(|index| self.patterns[*index].matches_conditions(request)),
-            );
+            let accepts =
+                |index: &RouteIndex| self.accepts(&self.patterns[*index], request, &query);
+            found.extend(leaf.iter().copied().filter(accepts));
             None
         });
         found
+    }
+
+    /// Returns whether a pattern of a visited leaf matches, apart from the method.
+    fn accepts<'r>(
+        &self,
+        pattern: &RoutePattern,
+        request: &RouteRequest<'r>,
+        query: &QueryParameters<'r>,
+    ) -> bool {
+        (!self.hosts.ignore_case || pattern.path.matches(request.path))
+            && pattern.matches_conditions(request, query)
     }
 
     /// Returns the methods of these routes, for `Allow`.
@@ -111,27 +136,51 @@ impl RouteMatcher {
 // === impl RoutePattern ===
 
 impl RoutePattern {
-    pub(crate) fn matches_conditions(&self, request: &RouteRequest<'_>) -> bool {
+    /// Returns whether the header and query conditions hold.
+    pub(crate) fn matches_conditions<'r>(
+        &self,
+        request: &RouteRequest<'r>,
+        query: &QueryParameters<'r>,
+    ) -> bool {
         let header_holds = |condition: &MatchCondition| {
-            let mut values = request.headers.get_all(condition.name.as_str()).iter();
-            values.any(|value| {
-                condition
-                    .value
-                    .as_ref()
-                    .is_none_or(|wanted| value.as_bytes() == wanted.as_bytes())
+            request.headers.iter().any(|(name, value)| {
+                let wanted = condition.value.as_deref().map(str::as_bytes);
+                is_same_folded(name.as_str(), &condition.name)
+                    && wanted.is_none_or(|wanted| wanted == value.as_bytes())
             })
         };
-        let query_holds = |condition: &MatchCondition| {
-            request.query.unwrap_or_default().split('&').any(|pair| {
-                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                name == condition.name
-                    && condition
-                        .value
-                        .as_ref()
-                        .is_none_or(|wanted| value == wanted)
-            })
+        self.headers.iter().all(header_holds)
+            && self.queries.iter().all(|it| query.contains(request, it))
+    }
+}
+
+// === impl QueryParameters ===
+
+impl<'q> QueryParameters<'q> {
+    /// Returns whether the query of the request has a parameter.
+    fn contains(&self, request: &RouteRequest<'q>, wanted: &MatchCondition) -> bool {
+        let query = request.query.unwrap_or_default();
+        let value = wanted.value.as_deref().map(Cow::Borrowed);
+        let parameters = self.0.get_or_init(|| Self::decode(query));
+        parameters.contains(&(Cow::Borrowed(&*wanted.name), value))
+    }
+
+    /// Decodes a query. Upstreams read `+` as a space (WHATWG URL, section 5.1) or as itself
+    /// (RFC 3986): both are there.
+    fn decode(query: &'q str) -> Parameters<'q> {
+        let mut all = Parameters::default();
+        let mut add = |(name, value): (Cow<'q, str>, Cow<'q, str>)| {
+            all.insert((name.clone(), None));
+            all.insert((name, Some(value)));
         };
-        self.headers.iter().all(header_holds) && self.queries.iter().all(query_holds)
+        form_urlencoded::parse(query.as_bytes()).for_each(&mut add);
+        if query.contains('+') {
+            let literal = query.replace('+', "%2B");
+            let owned = |text: Cow<'_, str>| -> Cow<'q, str> { Cow::Owned(text.into_owned()) };
+            let literal = form_urlencoded::parse(literal.as_bytes());
+            literal.for_each(|(name, value)| add((owned(name), owned(value))));
+        }
+        all
     }
 }
 

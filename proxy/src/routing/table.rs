@@ -1,6 +1,6 @@
 //! The route table.
 
-use crate::config::{MethodSet, Route};
+use crate::config::{HostPattern, MethodSet, Route};
 use crate::routing::router::{RouteIndex, RouteMatcher, RouteRequest};
 
 /// The routes of a configuration and their index; plain data, for requests and route tests.
@@ -39,6 +39,14 @@ impl RouteMatch {
             Self::MethodNotAllowed { .. } | Self::NotFound => None,
         }
     }
+
+    /// Returns the matching route or, if none has the method, the most specific one with the path.
+    pub(crate) fn route_of_path(self) -> Option<RouteIndex> {
+        match self {
+            Self::Route(route) | Self::MethodNotAllowed { route, .. } => Some(route),
+            Self::NotFound => None,
+        }
+    }
 }
 
 // === impl RouteTable ===
@@ -47,6 +55,14 @@ impl RouteTable {
     pub(crate) fn new(routes: Vec<Route>) -> Self {
         let router = RouteMatcher::new(routes.iter().map(|route| route.pattern.clone()).collect());
         Self { routes, router }
+    }
+
+    /// Returns the host patterns of the route with the path of a request.
+    pub(crate) fn hosts(&self, found: RouteMatch) -> &[HostPattern] {
+        match found.route_of_path() {
+            Some(index) => &self.routes[index].pattern.hosts,
+            None => &[],
+        }
     }
 
     /// Returns whether a route accepts requests for this host.

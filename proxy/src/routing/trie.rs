@@ -1,16 +1,19 @@
 //! Route lookup by host and path.
 
+use std::borrow::Cow;
+
 use ahash::AHashMap;
 
 use crate::config::{HostPattern, PathSegment, RoutePattern};
+use crate::message::host::{domains, host_name};
 use crate::routing::router::{RouteIndex, RouteRequest};
-
-/// Maximum length of a host name in bytes (RFC 1035 section 2.3.4).
-const MAX_HOST_BYTES: usize = 255;
 
 /// A path trie for each host.
 #[derive(Debug, Default)]
 pub(super) struct HostTries {
+    /// Whether a route ignores case: the literals are then in lower case, and a leaf has routes
+    /// whose path differs in case.
+    pub(super) ignore_case: bool,
     exact: AHashMap<Box<str>, PathTrie>,
     subdomains: AHashMap<Box<str>, PathTrie>,
     any: PathTrie,
@@ -27,7 +30,7 @@ struct TrieNode {
     param: Option<usize>,
     /// Routes whose template ends at this node.
     exact: Vec<RouteIndex>,
-    /// Routes whose template ends at this node with `/*`.
+    /// Routes whose template ends at this node with `/*`, which take the path of the node as well.
     prefix: Vec<RouteIndex>,
 }
 
@@ -43,10 +46,18 @@ type LeafVisitor<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
 // === impl HostTries ===
 
 impl HostTries {
+    pub(super) fn new(ignore_case: bool) -> Self {
+        Self {
+            ignore_case,
+            ..Self::default()
+        }
+    }
+
     /// Adds a route under each of its hosts.
     pub(super) fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
+        let ignore_case = self.ignore_case;
         if pattern.hosts.is_empty() {
-            self.any.insert(index, pattern);
+            self.any.insert(index, pattern, ignore_case);
         }
         for host in &pattern.hosts {
             let trie = match host {
@@ -55,7 +66,7 @@ impl HostTries {
                     self.subdomains.entry(name.as_str().into()).or_default()
                 }
             };
-            trie.insert(index, pattern);
+            trie.insert(index, pattern, ignore_case);
         }
     }
 
@@ -64,10 +75,9 @@ impl HostTries {
         if !self.any.is_empty() {
             return true;
         }
-        let mut buffer = [0; MAX_HOST_BYTES];
-        let host = lower_case_name(host, &mut buffer);
-        let mut domains = host.match_indices('.').map(|(dot, _)| &host[dot + 1..]);
-        self.exact.contains_key(host) || domains.any(|domain| self.subdomains.contains_key(domain))
+        let host = host_name(host);
+        let is_below = |domain: &str| self.subdomains.contains_key(domain);
+        self.exact.contains_key(&*host) || domains(&host).any(is_below)
     }
 
     /// Sorts the routes of each leaf by precedence.
@@ -79,7 +89,11 @@ impl HostTries {
             .chain([&mut self.any]);
         for node in tries.flat_map(|trie| &mut trie.0) {
             for leaf in [&mut node.exact, &mut node.prefix] {
-                leaf.sort_by_key(|index| (usize::MAX - patterns[*index].condition_count(), *index));
+                leaf.sort_by_key(|index| {
+                    let pattern = &patterns[*index];
+                    let conditions = usize::MAX - pattern.condition_count();
+                    (pattern.path.ignore_case, conditions, *index)
+                });
             }
         }
     }
@@ -90,47 +104,22 @@ impl HostTries {
         request: &RouteRequest<'_>,
         visit: &mut LeafVisitor<'_>,
     ) -> Option<RouteIndex> {
-        let path = request.path.strip_prefix('/');
+        let path = match self.ignore_case {
+            true => Cow::Owned(request.path.to_ascii_lowercase()),
+            false => Cow::Borrowed(request.path),
+        };
+        let path = path.strip_prefix('/');
         if !(self.exact.is_empty() && self.subdomains.is_empty()) {
-            let mut buffer = [0; MAX_HOST_BYTES];
-            let host = lower_case_name(request.host, &mut buffer);
-            let named = self
-                .exact
-                .get(host)
-                .and_then(|trie| trie.walk(0, path, visit));
-            if named.is_some() {
-                return named;
-            }
-            let mut rest = host;
-            while let Some((_, below)) = rest.split_once('.') {
-                if let Some(found) = self
-                    .subdomains
-                    .get(below)
-                    .and_then(|trie| trie.walk(0, path, visit))
-                {
-                    return Some(found);
-                }
-                rest = below;
+            let host = host_name(request.host);
+            let below = domains(&host).map(|domain| self.subdomains.get(domain));
+            let named = std::iter::once(self.exact.get(&*host)).chain(below);
+            let found = named.flatten().find_map(|trie| trie.walk(0, path, visit));
+            if found.is_some() {
+                return found;
             }
         }
         self.any.walk(0, path, visit)
     }
-}
-
-/// Returns the host without its port in lower case; empty if it is longer than [`MAX_HOST_BYTES`].
-fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST_BYTES]) -> &'b str {
-    let name = if host.starts_with('[') {
-        host
-    } else {
-        host.split(':').next().unwrap_or_default()
-    };
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let Some(space) = buffer.get_mut(..name.len()) else {
-        return "";
-    };
-    space.copy_from_slice(name.as_bytes());
-    space.make_ascii_lowercase();
-    std::str::from_utf8(space).unwrap_or_default()
 }
 
 // === impl PathTrie ===
@@ -148,10 +137,13 @@ impl PathTrie {
         !self.0.iter().any(is_leaf)
     }
 
-    fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
+    fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern, ignore_case: bool) {
         let mut at = 0;
         for segment in &pattern.path.segments {
             at = match segment {
+                PathSegment::Literal(text) if ignore_case => {
+                    self.literal_child(at, &text.to_ascii_lowercase())
+                }
                 PathSegment::Literal(text) => self.literal_child(at, text),
                 PathSegment::Param(_) => self.param_child(at),
             };
@@ -184,7 +176,7 @@ impl PathTrie {
     }
 
     /// Visits the matching leaves in the subtree of node `at`: literal segments before parameters,
-    /// parameters before `/*`. `rest` is the path below the node without its leading slash, or
+    /// parameters before `/*`, which matches nothing as well. `rest` is the path below the node without its leading slash, or
     /// `None` at the end of the path. The recursion depth is bounded by the templates.
     fn walk(
         &self,
@@ -194,7 +186,7 @@ impl PathTrie {
     ) -> Option<RouteIndex> {
         let node = &self.0[at];
         let Some(rest) = rest else {
-            return visit(&node.exact);
+            return visit(&node.exact).or_else(|| visit(&node.prefix));
         };
         let (segment, next) = match rest.bytes().position(|byte| byte == b'/') {
             Some(slash) => (&rest[..slash], Some(&rest[slash + 1..])),

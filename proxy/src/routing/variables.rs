@@ -7,6 +7,7 @@ use postern_common::token::Caller;
 use uuid::Uuid;
 
 use crate::config::{Template, TemplatePart, Variable};
+use crate::message::host::host_name;
 
 /// A request, as far as variables refer to it.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +62,7 @@ impl RequestVariables<'_> {
                 return;
             }
             Variable::Host => {
-                let host = host_without_port(self.authority);
-                text.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
+                text.extend_from_slice(host_name(self.authority).as_bytes());
                 return;
             }
             Variable::Path => self.path,
@@ -88,15 +88,6 @@ impl RequestVariables<'_> {
         };
         text.extend_from_slice(value.as_bytes());
     }
-}
-
-/// Returns the host of an authority, without the dot of the root: `example.com` or `[::1]`.
-pub(crate) fn host_without_port(authority: &str) -> &str {
-    let host = match authority.rfind(':') {
-        Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
-        Some(_) | None => authority,
-    };
-    host.strip_suffix('.').unwrap_or(host)
 }
 
 #[cfg(test)]
@@ -155,20 +146,6 @@ mod tests {
             ("{path.*}", "/*", "/x", "x"),
         ] {
             assert_eq!(expand(text, pattern, path), expanded, "{text}");
-        }
-    }
-
-    #[test]
-    fn port_is_no_part_of_the_host() {
-        for (authority, host) in [
-            ("a:1", "a"),
-            ("a", "a"),
-            ("a:", "a"),
-            ("a.b.:1", "a.b"),
-            ("[::1]:8500", "[::1]"),
-            ("[::1]", "[::1]"),
-        ] {
-            assert_eq!(host_without_port(authority), host);
         }
     }
 }

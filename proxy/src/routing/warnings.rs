@@ -2,18 +2,29 @@
 
 use std::collections::HashSet;
 
-use crate::config::{Config, PathPattern, PathSegment, Route, RouteTest};
+use postern_common::token::Caller;
+
+use crate::config::{Config, MethodSet, PathPattern, PathSegment};
+use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest};
 use crate::message::target::RequestTarget;
+use crate::routing::difference::callers::{CallerKind, callers};
+use crate::routing::difference::header_map;
+use crate::routing::difference::request_space::{self, METHODS};
 use crate::routing::router::RouteRequest;
 use crate::routing::table::RouteTable;
 
-/// Returns warnings: upstreams that no route uses, routes that no `[[test]]` selects, and public routes
-/// that take requests which a protected route would take without them.
+/// Maximum number of kinds of users of two routes that are compared.
+const MAX_CALLERS: usize = 1000;
+
+/// Returns warnings: upstreams that no route uses, routes that no `[[test]]` selects, public routes
+/// that take requests which a protected route would take without them, and routes that take other
+/// spellings of protected paths.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let mut all = unused_upstreams(config);
     all.extend(untested_routes(config));
     all.extend(public_exceptions(&config.routes));
+    all.extend(unprotected_spellings(config));
     all
 }
 
@@ -77,16 +88,98 @@ fn public_exceptions(routes: &[Route]) -> Vec<String> {
 
 /// Returns whether every path of `narrow` is one of `wide`.
 fn covers(wide: &PathPattern, narrow: &PathPattern) -> bool {
-    let lengths = match (wide.prefix, narrow.prefix) {
+    let is_long_enough = match (wide.prefix, narrow.prefix) {
         (true, _) => wide.segments.len() <= narrow.segments.len(),
         (false, false) => wide.segments.len() == narrow.segments.len(),
         (false, true) => false,
     };
-    let covers_segment = |(wide, narrow): (&PathSegment, &PathSegment)| match (wide, narrow) {
-        (PathSegment::Param(_), _) => true,
-        (PathSegment::Literal(wide), PathSegment::Literal(narrow)) => wide == narrow,
-        (PathSegment::Literal(_), PathSegment::Param(_)) => false,
+    let covers_segment = |(at, narrow): (usize, &PathSegment)| match narrow {
+        PathSegment::Literal(text) => wide.accepts(at, text),
+        PathSegment::Param(_) => !matches!(wide.segments.get(at), Some(PathSegment::Literal(_))),
     };
-    let mut pairs = wide.segments.iter().zip(&narrow.segments);
-    lengths && pairs.all(covers_segment)
+    is_long_enough
+        && (wide.ignore_case || !narrow.ignore_case)
+        && narrow.segments.iter().enumerate().all(covers_segment)
+}
+
+/// Returns for each protected route the first route that takes, with less protection, a path which
+/// their upstream may read as one of the protected route: in another case, or with or without a
+/// final slash.
+fn unprotected_spellings(config: &Config) -> Vec<String> {
+    let table = RouteTable::new(config.routes.clone());
+    let routes = config.routes.iter();
+    let protected = routes.filter(|route| !route.policy.is_report_only());
+    protected
+        .filter_map(|it| unprotected_spelling(&table, it))
+        .collect()
+}
+
+fn unprotected_spelling(table: &RouteTable, protected: &Route) -> Option<String> {
+    let path = example(&protected.pattern.path);
+    let respelled = [
+        path.to_ascii_uppercase(),
+        match path.strip_suffix('/') {
+            Some("") => path.clone(),
+            Some(path) => path.to_owned(),
+            None => format!("{path}/"),
+        },
+    ];
+    let (host, headers, query) = request_space::fields_of(&protected.pattern);
+    let headers = header_map(&headers);
+    for (other, method) in respelled
+        .iter()
+        .flat_map(|path| METHODS.map(|method| (path, method)))
+    {
+        let request = RouteRequest {
+            host: &host,
+            path: other,
+            query: Some(&query),
+            method,
+            headers: &headers,
+        };
+        let methods = protected.pattern.methods;
+        let has_method = MethodSet::of(method).is_some_and(|it| methods.contains(it));
+        let found = table.find(&request).route().map(|at| &table.routes[at]);
+        if let Some(found) = found.filter(|it| has_method && is_weaker(it, protected, other)) {
+            return Some(format!(
+                "route {}: takes {method} {other}, which an upstream may read as {path} of the route {}, \
+                 with less protection",
+                found.name, protected.name
+            ));
+        }
+    }
+    None
+}
+
+/// Returns a path that the template matches.
+fn example(pattern: &PathPattern) -> String {
+    let segments = pattern.segments.iter().map(|segment| match segment {
+        PathSegment::Literal(text) => format!("/{text}"),
+        PathSegment::Param(_) => "/x".to_owned(),
+    });
+    let below = if pattern.prefix { "/x" } else { "" };
+    segments.collect::<String>() + below
+}
+
+/// Returns whether the same upstream gets requests from `route` that `protected` would refuse.
+fn is_weaker(route: &Route, protected: &Route, path: &str) -> bool {
+    let is_shared = |target: &RouteTarget| {
+        let mut others = protected.targets.iter();
+        others.any(|other| other.upstream == target.upstream)
+    };
+    if !route.targets.iter().any(is_shared) {
+        return false;
+    }
+    let accepts = |policy: &RoutePolicy, caller: Option<&Caller>| {
+        policy.is_public() || caller.is_some_and(|it| policy.decide(it, path).is_ok())
+    };
+    let policies = [Some(&protected.policy), Some(&route.policy)];
+    let callers = callers(policies, path, MAX_CALLERS).unwrap_or_default();
+    let mut callers = callers.iter().map(CallerKind::caller);
+    let (own, other) = (&protected.settings, &route.settings);
+    own.access.is_some() && other.access.is_none()
+        || own.authorize.is_some() && other.authorize.is_none()
+        || callers.any(|it| {
+            accepts(&route.policy, it.as_ref()) && !accepts(&protected.policy, it.as_ref())
+        })
 }

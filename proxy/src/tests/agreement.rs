@@ -23,7 +23,7 @@ const ROUTE_PATHS: [&str; 8] = [
     "/a", "/a/{x}", "/a/b", "/a/b/*", "/*", "/b/{x}/c", "/b/*", "/a/{x}/c",
 ];
 
-const POLICIES: [&str; 7] = [
+const POLICIES: [&str; 8] = [
     "\"public\"",
     "{ users = \"any\" }",
     "{ services = \"any\" }",
@@ -31,6 +31,7 @@ const POLICIES: [&str; 7] = [
     "{ users = { scopes = [\"admin\"] } }",
     "{ users = { scopes = [\"read\"] }, services = [\"auth\"] }",
     "{ services = [\"auth\"], report_only = true }",
+    "{ users = { owner = \"x\" }, services = [\"auth\"] }",
 ];
 
 const ACCESS_LISTS: [&str; 4] = [
@@ -52,9 +53,9 @@ const ANSWERS: [&str; 4] = [
 /// The service of the API key.
 const KEY_SERVICE: &str = "partner";
 
-const TARGETS: [&str; 14] = [
+const TARGETS: [&str; 17] = [
     "/a", "/a/", "/a/b", "/a/x", "/a/b/c", "/b/x/c", "/b/x", "/", "/c", "//a", "/a/../b", "/a%2Fb",
-    "/a/x/c", "/a;v=1",
+    "/a/x/c", "/a;v=1", "/a/ada", "/b/ada/c", "/A/b",
 ];
 
 /// The test is a proxy that reports the client address.
@@ -112,6 +113,9 @@ impl Choices {
             route.push_str("hosts = [\"a.test\"]\n");
         }
         if self.one_in(4) {
+            route.push_str("ignore_case = true\n");
+        }
+        if self.one_in(4) {
             route.push_str("headers = { x-kind = \"one\" }\n");
         }
         if self.one_in(3) {
@@ -153,6 +157,7 @@ fn callers(gateway: &TestGateway, key: &str, key_file: &Path) -> Vec<TestCaller>
     let keys = ApiKeys::load(key_file).expect("loads");
     let key_caller = keys.verify(key, Clock::system().now()).expect("a good key");
     let user = TestToken::User {
+        subject: "ada".to_owned(),
         groups: Vec::new(),
         scopes: vec!["read".to_owned(), "write".to_owned()],
         claims: Vec::new(),
@@ -171,7 +176,7 @@ fn callers(gateway: &TestGateway, key: &str, key_file: &Path) -> Vec<TestCaller>
         known(
             gateway.user(),
             user,
-            "token = { scopes = [\"read\", \"write\"] }\n",
+            "token = { subject = \"ada\", scopes = [\"read\", \"write\"] }\n",
         ),
         known(
             gateway.service("auth"),

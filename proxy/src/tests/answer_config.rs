@@ -122,7 +122,7 @@ fn unusable_response_file_is_rejected() {
 
 #[test]
 fn explain_and_route_tests_show_answers() {
-    let user = CallerSource::Assumed(TestToken::user());
+    let user = CallerSource::Assumed(TestToken::user("test"));
     let none = CallerSource::Assumed(TestToken::None);
     let config = read(ROUTES).expect("reads");
     for (method, url, caller, decision) in [

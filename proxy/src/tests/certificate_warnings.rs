@@ -124,3 +124,40 @@ async fn expired_revocation_list_is_reported() {
         "{only}"
     );
 }
+
+#[test]
+fn route_that_is_wider_than_a_protected_name_is_reported() {
+    let files = CertificateFolder::new();
+    files.issue("closed", &["closed.test", "*.closed.test"]);
+    let found = |hosts: &str| {
+        let keys = files.keys("closed");
+        let tls = format!(
+            "{keys}client_ca = \"$/ca.pem\"\n[[route]]\nname = \"r\"\npath = \"/\"\nmethods = [\"GET\"]\n\
+             hosts = [{hosts}]\nrespond = {{ status = 204 }}\npolicy = \"public\"\n"
+        );
+        let mut all = warnings(&files, &tls);
+        all.retain(|text| text.starts_with("route"));
+        all
+    };
+    for narrow in [
+        "\"closed.test\", \"*.closed.test\"",
+        "\"a.b.closed.test\", \"*.b.closed.test\"",
+        "\"open.test\", \"*.open.test\"",
+    ] {
+        assert_eq!(found(narrow), [""; 0], "{narrow}");
+    }
+    for (wide, open, closed) in [
+        ("\"*.test\"", "*.test", "*.closed.test"),
+        ("\"closed.test\", \"open.test\"", "open.test", "closed.test"),
+        (
+            "\"*.closed.test\", \"*.open.test\"",
+            "*.open.test",
+            "*.closed.test",
+        ),
+    ] {
+        let text = format!(
+            "route r: needs a client certificate for {closed}, but not for all hosts of {open}"
+        );
+        assert_eq!(found(wide), [text], "{wide}");
+    }
+}

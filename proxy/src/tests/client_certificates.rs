@@ -50,6 +50,11 @@ async fn host_with_other_client_auth_is_misdirected() {
             ("open.test", "closed.test.", false, "421"),
             ("open.test", "closed.test:8443", false, "421"),
             ("open.test", "sub.closed.test", false, "421"),
+            ("open.test", "a.b.closed.test", false, "421"),
+            ("open.test", ".closed.test", false, "400"),
+            ("open.test", "..closed.test", false, "400"),
+            ("open.test", "closed.test..", false, "400"),
+            ("open.test", "sub..closed.test", false, "400"),
             ("open.test", "elsewhere.test", false, "200"),
             // A client certificate that was not asked for proves nothing.
             ("open.test", "closed.test", true, "421"),
@@ -92,6 +97,8 @@ async fn listener_without_tls_does_not_serve_a_protected_host() {
         (response.status, response.code().as_str()),
         (421, "misdirected_request")
     );
+    assert_eq!(get("a.b.closed.test").await.status, 421);
+    assert_eq!(get(".closed.test").await.status, 400);
     assert_eq!(get("open.test").await.status, 200);
     assert_eq!(gateway.origin.seen().len(), 1);
 }

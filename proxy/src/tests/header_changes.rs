@@ -79,7 +79,8 @@ fn values<'a>(message: &'a str, name: &str) -> Vec<&'a str> {
 async fn fields_of_requests_are_changed_on_all_paths() {
     let gateway = gateway().await;
     let fields = "X-Client: forged\r\nX-User: admin\r\nx-list: client\r\nAccept-Language: de\r\nX-Removed: a\r\n\
-                  x-removed: b\r\nX-Debug: stays\r\nX-Request-Id: forged\r\n";
+                  x-removed: b\r\nX-Debug: stays\r\nX-Request-Id: forged\r\nX_User: admin\r\nx.client: forged\r\n\
+                  X_Removed: c\r\nX_List: kept\r\nContent_Length: 5\r\nTransfer_Encoding: chunked\r\n";
     for selector in PATH_SELECTORS {
         let target = "/open/7%20a/b/c?d=%0d%0aX-Evil:1";
         let answer = gateway.get(target, &format!("{fields}{selector}")).await;
@@ -112,6 +113,16 @@ async fn fields_of_requests_are_changed_on_all_paths() {
         assert_eq!(values(request, "accept-language"), [""; 0]);
         assert_eq!(values(request, "x-removed"), [""; 0]);
         assert_eq!(values(request, "x-evil"), [""; 0]);
+        for name in [
+            "x_user",
+            "x.client",
+            "x_removed",
+            "content_length",
+            "transfer_encoding",
+        ] {
+            assert_eq!(values(request, name), [""; 0], "{request}");
+        }
+        assert_eq!(values(request, "x_list"), ["kept"]);
         // The route replaces the table of [defaults] as a whole.
         assert!(has_field(request, "X-Debug: stays"), "{request}");
     }

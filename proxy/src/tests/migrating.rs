@@ -1,5 +1,5 @@
 //! The examples of `docs/migrating.md`: the gateway's own are loaded with their route tests, and
-//! nginx checks its own. Traefik does so in `traefik_peer.rs`.
+//! nginx and Caddy check theirs. Traefik does so in `traefik_peer.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,10 +14,14 @@ const NGINX: &str = "/usr/sbin/nginx";
 /// Number of sections with examples.
 pub(super) const TOPICS: usize = 10;
 
+fn document() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/migrating.md");
+    std::fs::read_to_string(path).expect("the document")
+}
+
 /// Returns the examples in a language, each with the heading above it.
 pub(super) fn examples(language: &str) -> Vec<(String, String)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/migrating.md");
-    let document = std::fs::read_to_string(path).expect("the document");
+    let document = document();
     let (mut heading, mut found, mut block) = (String::new(), Vec::new(), None::<String>);
     for line in document.lines() {
         match &mut block {
@@ -38,9 +42,16 @@ pub(super) fn examples(language: &str) -> Vec<(String, String)> {
 }
 
 #[test]
+fn every_example_is_checked() {
+    let checked = ["toml", "nginx", "yaml", "caddyfile"].map(|it| examples(it).len());
+    let fences = document().matches("```").count();
+    assert_eq!(fences, 2 * checked.iter().sum::<usize>());
+}
+
+#[test]
 fn examples_load_and_pass_their_route_tests() {
     let examples = examples("toml");
-    assert_eq!(examples.len(), TOPICS);
+    assert_eq!(examples.len(), TOPICS + 1, "and one of the defaults");
     let env = Env::default().assuming(&ASSUMED_POOLS);
     for (heading, example) in examples {
         assert!(example.contains("[[test]]"), "{heading} has no route test");
@@ -82,6 +93,30 @@ fn nginx_accepts_its_examples() {
             .arg(&file)
             .output()
             .expect("nginx runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{heading}: {said}");
+    }
+}
+
+#[test]
+fn caddy_accepts_its_examples() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = root.join("../tests/.peers/traefik/python/bin/caddy");
+    if !program.is_file() {
+        return skipped("caddy_accepts_its_examples", "Caddy is not installed");
+    }
+    let examples = examples("caddyfile");
+    assert_eq!(examples.len(), TOPICS - 1, "it has no rate limits");
+    for (heading, example) in examples {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("Caddyfile");
+        std::fs::write(&file, example).expect("writes");
+        let output = Command::new(&program)
+            .args(["validate", "--adapter", "caddyfile", "--config"])
+            .arg(&file)
+            .env("HOME", folder.path())
+            .output()
+            .expect("Caddy runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{heading}: {said}");
     }

@@ -237,13 +237,15 @@ async fn explain_names_the_path_that_is_forwarded() {
             "/api/a?b",
         ),
         ("/v1/*", "strip = \"/v1\"", "/v1/a", "/a"),
+        ("/v1/*", "strip = \"/v1\"", "/v1?a", "/?a"),
+        ("/V1/*", "strip = \"/V1\"", "/v1/A", "/A"),
         ("/v1", "add = \"/api\"", "/v1", "/api/v1"),
     ] {
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{}\"]", origin.address);
         let route = format!(
             "[[route]]\npath = \"{path}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
-             rewrite = {{ {rewrite} }}\n"
+             rewrite = {{ {rewrite} }}\nignore_case = true\n"
         );
         let gateway = TestGateway::before(origin, &upstream, "", &route).await;
         for selector in PATH_SELECTORS {

@@ -111,3 +111,61 @@ fn unused_and_untested_parts_are_warned_about() {
     let beside = with(&route("open", "/c/*", "\"public\""));
     assert_eq!(beside, ["route open: no [[test]] selects it"]);
 }
+
+#[test]
+fn unprotected_spelling_of_a_protected_path_is_warned_about() {
+    let with = |admin: &str, lines: &str, site: &str| {
+        let text = format!(
+            "[upstream.other]\naddresses = [\"127.0.0.1:2\"]\n\
+             [[route]]\nname = \"admin\"\npath = \"{admin}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n{lines}\n\
+             [[route]]\nname = \"site\"\npath = \"/*\"\nmethods = [\"*\"]\n{site}\n"
+        );
+        let mut all = warnings(&config(&text));
+        all.retain(|text| text.contains("less protection"));
+        all
+    };
+    let (admins, public) = (
+        "policy = { users = { groups = [\"admin\"] } }",
+        "upstream = \"origin\"\npolicy = \"public\"",
+    );
+    let warned = |taken: &str, path: &str| {
+        vec![format!(
+            "route site: takes GET {taken}, which an upstream may read as {path} of the route admin, with less protection"
+        )]
+    };
+    let ignoring = format!("{admins}\nignore_case = true");
+    let listed = "policy = \"public\"\naccess = { allow = [\"10.0.0.0/8\"] }";
+    let users = public.replace("\"public\"", "{ users = \"any\" }");
+    let dry = admins.replace("] } }", "] }, report_only = true }");
+    for (admin, lines, site, expected) in [
+        ("/admin/*", admins, public, warned("/ADMIN/X", "/admin/x")),
+        ("/admin/*", &*ignoring, public, Vec::new()),
+        ("/admin", &ignoring, public, warned("/admin/", "/admin")),
+        ("/admin/", &ignoring, public, warned("/admin", "/admin/")),
+        (
+            "/{id}/admin",
+            admins,
+            public,
+            warned("/X/ADMIN", "/x/admin"),
+        ),
+        ("/admin/*", admins, &users, warned("/ADMIN/X", "/admin/x")),
+        ("/admin/*", listed, public, warned("/ADMIN/X", "/admin/x")),
+        ("/admin/*", &dry, public, Vec::new()),
+        ("/admin/*", "policy = \"public\"", public, Vec::new()),
+        (
+            "/admin/*",
+            admins,
+            &public.replace("origin", "other"),
+            Vec::new(),
+        ),
+        (
+            "/admin/*",
+            admins,
+            "respond = { status = 404 }\npolicy = \"public\"",
+            Vec::new(),
+        ),
+        ("/1/*", admins, public, Vec::new()),
+    ] {
+        assert_eq!(with(admin, lines, site), expected, "{admin} {lines} {site}");
+    }
+}

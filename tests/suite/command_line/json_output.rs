@@ -126,7 +126,7 @@ async fn gateway_prints_documented_json() {
         "GET",
         "/actors/42",
         "--token",
-        "user",
+        "user:42",
         "--json",
         "--config",
         &file,

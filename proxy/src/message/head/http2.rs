@@ -155,7 +155,9 @@ mod tests {
         );
         assert_eq!(verdict("GET", "/x", &[("host", "a")]), Ok(()));
         assert_eq!(verdict("GET", "/x", &[]), Err(HeadFault::Host));
-        assert_eq!(verdict("GET", "https://u@a/x", &[]), Err(HeadFault::Host));
+        for uri in ["https://u@a/x", "https://a..b/x", "https://.a/x"] {
+            assert_eq!(verdict("GET", uri, &[]), Err(HeadFault::Host), "{uri}");
+        }
         assert_eq!(
             verdict("GET", "https://a/x", &[("host", "a"), ("host", "a")]),
             Err(HeadFault::Host)

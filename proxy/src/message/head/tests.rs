@@ -76,6 +76,7 @@ fn host_is_a_name_or_address_with_optional_port() {
         "[::1]",
         "[2001:db8::1]:8500",
         "a:",
+        "a_b.example.:80",
     ] {
         assert!(
             check(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).is_ok(),
@@ -84,7 +85,7 @@ fn host_is_a_name_or_address_with_optional_port() {
     }
     for host in [
         "", ":80", "a:65536", "a:99999", "a:080000", "a:x", "a:1:2", "a@b", "a/b", "a,b", "[::1",
-        "[:::]", "[a]", "[]", "[::1]x",
+        "[:::]", "[a]", "[]", "[::1]x", ".", ".a", "a..", "a..:80", "a..b",
     ] {
         refused(
             &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use percent_encoding::percent_decode_str;
 use postern_common::token::{Caller, Service};
 use serde_json::Value;
 
@@ -13,11 +14,12 @@ use crate::routing::route_tests::caller_for;
 
 /// A caller with the properties that decide about it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum CallerKind {
+pub(in crate::routing) enum CallerKind {
     /// No token.
     Anonymous,
-    /// A user with these groups, scopes and claims.
+    /// A user with these groups, scopes and claims, and whether it is the owner of an object.
     User {
+        subject: Option<String>,
         groups: Vec<String>,
         scopes: Vec<String>,
         claims: Vec<(String, Value)>,
@@ -34,9 +36,14 @@ pub(super) enum CallerKind {
 ///
 /// Users: a rule accepts one of its groups together with all of its scopes and claims, so a user
 /// that two rules treat differently exists if and only if one with at most one group of each, and
-/// the scopes and claims of none, either or both, does. Services: each name, and a name that no
-/// rule has. Returns `None` if there may be more than `max` kinds of users.
-pub(super) fn callers(policies: [Option<&RoutePolicy>; 2], max: usize) -> Option<Vec<CallerKind>> {
+/// the scopes and claims of none, either or both, does; and each of them as the owner that a rule
+/// finds in the path. Services: each name, and a name that no rule has. Returns `None` if there may
+/// be more than `max` kinds of users.
+pub(in crate::routing) fn callers(
+    policies: [Option<&RoutePolicy>; 2],
+    path: &str,
+    max: usize,
+) -> Option<Vec<CallerKind>> {
     let [old, new] = policies.map(rules);
     let mut callers = vec![CallerKind::Anonymous];
     let users = [old, new].map(|rules| rules.and_then(|rules| rules.users.as_ref()));
@@ -52,12 +59,22 @@ pub(super) fn callers(policies: [Option<&RoutePolicy>; 2], max: usize) -> Option
     for groups in group_combinations(&old_groups, &new_groups) {
         for scopes in &user_scopes {
             callers.extend(claim_sets.iter().map(|claims| CallerKind::User {
+                subject: None,
                 groups: groups.clone(),
                 scopes: scopes.clone(),
                 claims: claims.clone(),
             }));
         }
     }
+    let owners = policies.into_iter().flatten();
+    let owners: BTreeSet<&str> = owners.filter_map(|policy| policy.owner(path)).collect();
+    let owning = |owner| {
+        callers
+            .iter()
+            .filter_map(move |kind| kind.with_subject(owner))
+    };
+    let owning: Vec<CallerKind> = owners.into_iter().flat_map(owning).collect();
+    callers.extend(owning);
     let services = [old, new].map(|rules| rules.and_then(|rules| rules.services.as_ref()));
     let names: BTreeSet<String> = services
         .into_iter()
@@ -157,15 +174,28 @@ pub(super) fn addresses(lists: [Option<&AccessList>; 2]) -> Vec<Option<IpAddr>> 
 // === impl CallerKind ===
 
 impl CallerKind {
+    /// Returns the same user with an encoded subject; `None` if this is no user.
+    fn with_subject(&self, encoded: &str) -> Option<Self> {
+        let mut owner = self.clone();
+        let Self::User { subject, .. } = &mut owner else {
+            return None;
+        };
+        *subject = Some(percent_decode_str(encoded).decode_utf8_lossy().into_owned());
+        Some(owner)
+    }
+
     /// Returns the caller; `None` without a token.
-    pub(super) fn caller(&self) -> Option<Caller> {
+    pub(in crate::routing) fn caller(&self) -> Option<Caller> {
         match self {
             Self::Anonymous => None,
             Self::User {
+                subject,
                 groups,
                 scopes,
                 claims,
             } => caller_for(&TestToken::User {
+                // No segment of a path that is compared.
+                subject: subject.clone().unwrap_or_else(|| "/".to_owned()),
                 groups: groups.clone(),
                 scopes: scopes.clone(),
                 claims: claims.clone(),
@@ -186,11 +216,15 @@ impl fmt::Display for CallerKind {
         let (scopes, mut properties) = match self {
             Self::Anonymous => return f.write_str("no token"),
             Self::User {
+                subject,
                 groups,
                 scopes,
                 claims,
             } => {
-                f.write_str("a user")?;
+                match subject {
+                    None => f.write_str("a user")?,
+                    Some(subject) => write!(f, "the user {subject}")?,
+                }
                 let groups = groups.iter().map(|name| format!("the group {name}"));
                 let claims = claims
                     .iter()

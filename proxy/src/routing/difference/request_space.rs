@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use url::form_urlencoded;
+
 use crate::config::{HostPattern, MatchCondition, PathPattern, PathSegment, Route, RoutePattern};
 use crate::message::target::RequestTarget;
 
@@ -10,7 +12,7 @@ use crate::message::target::RequestTarget;
 pub(super) const MAX_REQUESTS: usize = 1_000_000;
 
 /// Methods of representatives: those that routes can use, and one that they cannot.
-pub(super) const METHODS: [&str; 8] = [
+pub(in crate::routing) const METHODS: [&str; 8] = [
     "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND",
 ];
 
@@ -94,7 +96,7 @@ pub(super) fn representatives(
     Ok(found)
 }
 
-/// Returns a word that is neither a literal segment, a label of a host, nor a value of a condition.
+/// Returns a word with which no literal segment, label of a host or value of a condition begins.
 fn fresh_word(patterns: &[&RoutePattern]) -> String {
     let mut taken = BTreeSet::new();
     for pattern in patterns {
@@ -109,7 +111,8 @@ fn fresh_word(patterns: &[&RoutePattern]) -> String {
         taken.extend(conditions.filter_map(|condition| condition.value.as_deref()));
     }
     let mut word = "x".to_owned();
-    while taken.contains(word.as_str()) {
+    let begins = |it: &str, word: &str| it.to_ascii_lowercase().starts_with(word);
+    while taken.iter().any(|it| begins(it, &word)) {
         word.push('x');
     }
     word
@@ -128,13 +131,7 @@ fn hosts(patterns: &[&RoutePattern], fresh: &str) -> BTreeSet<(String, bool)> {
 }
 
 fn matches_host(pattern: &RoutePattern, host: &str) -> bool {
-    pattern.hosts.is_empty()
-        || pattern.hosts.iter().any(|accepted| match accepted {
-            HostPattern::Exact(name) => name == host,
-            HostPattern::Subdomains(name) => host
-                .strip_suffix(name.as_str())
-                .is_some_and(|labels| labels.len() > 1 && labels.ends_with('.')),
-        })
+    pattern.hosts.is_empty() || pattern.hosts.iter().any(|it| it.matches(host))
 }
 
 /// The paths that templates can tell apart.
@@ -170,31 +167,59 @@ impl PathSpace<'_> {
         {
             return Ok(());
         }
-        let mut choices = BTreeSet::from(["", self.fresh]);
-        choices.extend(templates.iter().filter_map(
-            |template| match template.segments.get(depth) {
-                Some(PathSegment::Literal(text)) => Some(text.as_str()),
-                Some(PathSegment::Param(_)) | None => None,
-            },
-        ));
-        for choice in choices {
+        for choice in self.choices(templates, depth, path) {
             let next: Vec<&PathPattern> = templates
                 .iter()
                 .copied()
-                .filter(|template| match template.segments.get(depth) {
-                    Some(PathSegment::Literal(text)) => text == choice,
-                    Some(PathSegment::Param(_)) => !choice.is_empty(),
-                    None => template.prefix,
-                })
+                .filter(|template| template.accepts(depth, &choice))
                 .collect();
             let length = path.len();
             path.push('/');
-            path.push_str(choice);
+            path.push_str(&choice);
             self.extend(&next, depth + 1, path)?;
             path.truncate(length);
         }
         Ok(())
     }
+
+    /// Returns the segments at a depth that templates can tell apart. Segments that no template names
+    /// differ from each other, as the owners of objects do.
+    fn choices(&self, templates: &[&PathPattern], depth: usize, path: &str) -> BTreeSet<String> {
+        let literals = templates
+            .iter()
+            .filter_map(|it| match it.segments.get(depth) {
+                Some(PathSegment::Literal(text)) => Some((text, it.ignore_case)),
+                Some(PathSegment::Param(_)) | None => None,
+            });
+        let names: BTreeSet<String> = literals.clone().map(|(text, _)| text.clone()).collect();
+        let in_any_case = literals.filter(|(_, ignore_case)| *ignore_case);
+        let respelled = in_any_case.filter_map(|(text, _)| respelled(text, &names));
+        let count = path
+            .split('/')
+            .filter(|it| it.starts_with(self.fresh))
+            .count();
+        let fresh = match count {
+            0 => self.fresh.to_owned(),
+            count => format!("{}{}", self.fresh, count + 1),
+        };
+        let mut choices: BTreeSet<String> = respelled.chain([String::new(), fresh]).collect();
+        choices.extend(names);
+        choices
+    }
+}
+
+/// Returns the text with letters in another case, such that it is none of `names`.
+fn respelled(text: &str, names: &BTreeSet<String>) -> Option<String> {
+    let flipped = (0..text.len()).map(|at| {
+        let flip = |(index, byte): (usize, u8)| match index == at {
+            true if byte.is_ascii_lowercase() => byte.to_ascii_uppercase(),
+            true => byte.to_ascii_lowercase(),
+            false => byte,
+        };
+        text.bytes().enumerate().map(flip).map(char::from).collect()
+    });
+    let mut all = std::iter::once(text.to_ascii_uppercase()).chain(flipped);
+    all.find(|it| !names.contains(it))
 }
 
 /// Returns whether a request can have this path after it was parsed.
@@ -211,12 +236,10 @@ fn condition_sets(
 ) -> Result<BTreeSet<BTreeSet<Atom>>, TooManyRequests> {
     let mut sets = BTreeSet::from([BTreeSet::new()]);
     for pattern in patterns {
-        if pattern.condition_count() == 0 || !matches_path(&pattern.path, path) {
+        if pattern.condition_count() == 0 || !pattern.path.matches(path) {
             continue;
         }
-        let headers = pattern.headers.iter().map(|it| (false, it.clone()));
-        let queries = pattern.queries.iter().map(|it| (true, it.clone()));
-        let atoms: BTreeSet<Atom> = headers.chain(queries).collect();
+        let atoms = atoms(pattern);
         let with: Vec<BTreeSet<Atom>> = sets.iter().map(|set| set | &atoms).collect();
         sets.extend(with);
         if sets.len() > max {
@@ -226,19 +249,27 @@ fn condition_sets(
     Ok(sets)
 }
 
-fn matches_path(pattern: &PathPattern, path: &str) -> bool {
-    let mut segments = path[1..].split('/');
-    pattern.segments.iter().all(|segment| {
-        segments.next().is_some_and(|text| match segment {
-            PathSegment::Literal(literal) => literal == text,
-            PathSegment::Param(_) => !text.is_empty(),
-        })
-    }) && segments.next().is_some() == pattern.prefix
+/// Returns the host, the header fields and the query of a request that a pattern matches.
+pub(in crate::routing) fn fields_of(
+    pattern: &RoutePattern,
+) -> (String, Vec<(String, String)>, String) {
+    let fresh = fresh_word(&[pattern]);
+    let (headers, query) = fields(&atoms(pattern), &fresh);
+    let host = hosts(&[pattern], &fresh).into_iter();
+    let host = host.max_by_key(|(_, names_host)| *names_host);
+    (host.unwrap_or_default().0, headers, query)
+}
+
+fn atoms(pattern: &RoutePattern) -> BTreeSet<Atom> {
+    let headers = pattern.headers.iter().map(|it| (false, it.clone()));
+    let queries = pattern.queries.iter().map(|it| (true, it.clone()));
+    headers.chain(queries).collect()
 }
 
 /// Returns the header fields and the query of a request that satisfies exactly these conditions.
 fn fields(atoms: &BTreeSet<Atom>, fresh: &str) -> (Vec<(String, String)>, String) {
-    let (mut headers, mut query) = (Vec::new(), Vec::new());
+    let mut headers = Vec::new();
+    let mut query = form_urlencoded::Serializer::new(String::new());
     for (is_query, MatchCondition { name, value }) in atoms {
         let value = match value {
             Some(value) => value,
@@ -252,10 +283,10 @@ fn fields(atoms: &BTreeSet<Atom>, fresh: &str) -> (Vec<(String, String)>, String
             None => fresh,
         };
         if *is_query {
-            query.push(format!("{name}={value}"));
+            query.append_pair(name, value);
         } else {
             headers.push((name.clone(), value.to_owned()));
         }
     }
-    (headers, query.join("&"))
+    (headers, query.finish())
 }

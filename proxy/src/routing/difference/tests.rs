@@ -28,7 +28,7 @@ const METHOD_LISTS: [&str; 4] = [
     "[\"*\"]",
 ];
 
-const POLICIES: [&str; 11] = [
+const POLICIES: [&str; 13] = [
     "\"public\"",
     "{ users = \"any\" }",
     "{ services = \"any\" }",
@@ -40,6 +40,8 @@ const POLICIES: [&str; 11] = [
     "{ users = { groups = [\"admin\", \"support\"] }, services = [\"auth\"] }",
     "{ users = { claims = { tier = 2 } } }",
     "{ users = { groups = [\"admin\"] }, report_only = true }",
+    "{ users = { owner = \"x\", groups = [\"admin\"] } }",
+    "{ users = { owner = \"y\" }, services = \"any\" }",
 ];
 
 const CONDITIONS: [&str; 6] = [
@@ -51,8 +53,9 @@ const CONDITIONS: [&str; 6] = [
     "query = { v = true }\n",
 ];
 
-const EXTRAS: [&str; 5] = [
+const EXTRAS: [&str; 6] = [
     "",
+    "ignore_case = true\n",
     "access = { allow = [\"10.0.0.0/8\"], deny = [\"10.1.0.0/16\"] }\n",
     "access = { deny = [\"10.1.0.0/16\", \"2001:db8::/32\"] }\n",
     "rewrite = { add = \"/v1\" }\n",
@@ -180,6 +183,10 @@ fn equal_decisions_are_no_difference() {
 fn every_lost_restriction_is_found_and_is_widened() {
     let rule = |rule: &str| route(&format!("policy = {rule}"));
     let with = |lines: &str| route(&format!("{USERS}\n{lines}"));
+    let owner = |name: &str| {
+        let users = format!("{{ users = {{ owner = \"{name}\" }} }}");
+        rule(&users).replace("{id}", "{id}/{part}")
+    };
     let second = |lines: &str| {
         format!(
             "{}[[route]]\npath = \"/a/*\"\nmethods = [\"GET\"]\nupstream = \"one\"\n{lines}\n",
@@ -212,6 +219,12 @@ fn every_lost_restriction_is_found_and_is_widened() {
             rule("{ users = { claims = { tier = 2 } } }"),
             rule("{ users = { claims = { tier = 1 } } }"),
             "a user with tier = 1",
+        ),
+        (owner("id"), owner("part"), "the user x2"),
+        (
+            rule("{ users = { groups = [\"admin\"] } }"),
+            rule("{ users = { groups = [\"admin\"], owner = \"id\" } }"),
+            "the user x",
         ),
         (
             rule("{ services = [\"auth\"] }"),
@@ -261,6 +274,7 @@ fn every_lost_restriction_is_found_and_is_widened() {
             "a user",
         ),
         (with(""), with("").replace("/a/{id}", "/a/*"), "a user"),
+        (with(""), with("ignore_case = true"), "a user"),
         (second(USERS), second("policy = \"public\""), "no token"),
         (
             second(USERS),
@@ -278,8 +292,9 @@ fn every_lost_restriction_is_found_and_is_widened() {
         let back = compare_texts(&new, &old);
         assert!(!back.is_empty(), "{old}\n{new}");
         let narrower = back.iter().filter(|it| it.widened).count();
-        // A claim with another value and a moved route widen in both directions.
-        assert!(narrower == 0 || new.contains("tier"), "{back:#?}");
+        // Another value of a claim, another owner and a moved route widen in both directions.
+        let is_other = new.contains("tier") || new.contains("{part}");
+        assert!(narrower == 0 || is_other, "{back:#?}");
     }
 }
 
@@ -347,7 +362,7 @@ fn scheme_and_query_of_a_redirect_are_compared() {
 
 /// Returns the decisions of both configurations on a random request.
 fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [DecisionSummary; 2] {
-    let words = ["a", "b", "c", "", "q", "a%2Fb"];
+    let words = ["a", "b", "c", "", "q", "a%2Fb", "B", "%C3%A9"];
     let path: String = (0..=random.below(4))
         .map(|_| format!("/{}", random.of(&words)))
         .collect();
@@ -364,7 +379,7 @@ fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [DecisionSummary; 2] {
     let lookup = RouteRequest {
         host: random.of(&hosts),
         path: &path,
-        query: [None, Some("v=2"), Some("v=3&v=2"), Some("w=2"), Some("v")][random.below(5)],
+        query: [None, Some("v=2"), Some("v=3&%76=2"), Some("w=2"), Some("v")][random.below(5)],
         method: random.of(&METHODS),
         headers: &headers,
     };
@@ -381,6 +396,8 @@ fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [DecisionSummary; 2] {
             scopes,
         },
         _ => CallerKind::User {
+            subject: [None, Some("a"), Some("q"), Some("\u{e9}")][random.below(4)]
+                .map(str::to_owned),
             groups,
             scopes,
             claims: match random.below(2) {

@@ -12,7 +12,7 @@ fn pattern(text: &str) -> RoutePattern {
         .map(|name| MethodSet::of(name).expect("a method"));
     let methods = methods.fold(MethodSet::default(), MethodSet::union);
     let (mut hosts, mut headers, mut queries) = (Vec::new(), Vec::new(), Vec::new());
-    let path = PathPattern::parse(words.next().expect("a path")).expect("a template");
+    let mut path = PathPattern::parse(words.next().expect("a path")).expect("a template");
     for word in words {
         let condition = |text: &str| {
             let (name, value) = text
@@ -27,6 +27,7 @@ fn pattern(text: &str) -> RoutePattern {
             ("@", host) => hosts.push(HostPattern::parse(host).expect("a host")),
             ("+", header) => headers.push(condition(header)),
             ("?", query) => queries.push(condition(query)),
+            ("!", "") => path.ignore_case = true,
             _ => panic!("{word}"),
         }
     }
@@ -45,7 +46,7 @@ fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize
         .split_once('?')
         .map_or((target, None), |(path, query)| (path, Some(query)));
     let headers = HeaderMap::from_iter([(
-        http::HeaderName::from_static("x-beta"),
+        http::HeaderName::from_static("x_beta"),
         http::HeaderValue::from_static("1"),
     )]);
     router.find(&RouteRequest {
@@ -75,12 +76,53 @@ fn literal_precedes_param_and_param_precedes_wildcard() {
         ("/a/b/d", Some(4)),
         ("/a/b/e", Some(0)),
         ("/a/", Some(0)),
-        ("/a", None),
+        ("/a", Some(0)),
+        ("/A", None),
+        ("/ab", None),
         ("/", Some(5)),
         ("/b", None),
         ("/a/b/", Some(0)),
     ] {
         assert_eq!(find(&routes, "GET", "h", path), route, "{path}");
+    }
+}
+
+#[test]
+fn prefix_takes_its_own_path_after_an_exact_route() {
+    for (routes, path, route) in [
+        (&["GET /*", "GET /a/*"][..], "/a", 1),
+        (&["GET /{x}", "GET /a/*"], "/a", 1),
+        (&["GET /a/*", "GET /a"], "/a", 1),
+        (&["GET /a/*", "GET /a/{x}/*"], "/a/b", 1),
+        (&["GET /a/{x}/*", "GET /a/{x}"], "/a/b", 1),
+        (&["GET /*", "POST /a", "GET /a/*"], "/a", 2),
+        (&["GET /*", "GET /a/b/*"], "/a", 0),
+        (&["GET /*", "GET /a/*"], "/", 0),
+    ] {
+        assert_eq!(
+            find(routes, "GET", "h", path),
+            Some(route),
+            "{routes:?} {path}"
+        );
+    }
+}
+
+#[test]
+fn route_that_ignores_case_precedes_wider_routes() {
+    for (routes, path, route) in [
+        (&["GET /*", "GET /Admin/{x}/* !"][..], "/ADMIN/u", Some(1)),
+        (&["GET /*", "GET /Admin/{x}/* !"], "/admin/u/V", Some(1)),
+        (&["GET /*", "GET /Admin/{x}/* !"], "/admins/u", Some(0)),
+        (
+            &["GET /admin/*", "GET /Admin/Users !"],
+            "/admin/users",
+            Some(1),
+        ),
+        (&["GET /a !", "GET /A", "GET /a"], "/A", Some(1)),
+        (&["GET /a !", "GET /A", "GET /a"], "/a", Some(2)),
+        (&["GET /x !", "GET /A"], "/a", None),
+    ] {
+        assert_eq!(find(routes, "GET", "h", path), route, "{routes:?} {path}");
     }
 }
 
@@ -150,6 +192,60 @@ fn conditions_narrow_a_route() {
     assert_eq!(find(&routes[..1], "GET", "h", "/a?v=3"), Some(0));
 }
 
+/// A query condition is about what upstreams decode.
+#[test]
+fn escaped_parameter_satisfies_a_query_condition() {
+    let find = |condition: &str, query: &str| {
+        let narrow = format!("GET /a ?{condition}");
+        find(&["GET /a", &narrow], "GET", "h", &format!("/a?{query}")) == Some(1)
+    };
+    for (condition, query) in [
+        ("action=export", "action=export"),
+        ("action=export", "%61ction=export"),
+        ("action=export", "action=%65xpor%74"),
+        ("action=export", "x=1&action=other&%61ction=export"),
+        ("action", "%61ction"),
+        ("action", "action=%ff"),
+        ("a=b+c", "a=b+c"),
+        ("a=b+c", "a=b%2Bc"),
+        ("a=100%", "a=100%"),
+        ("a=100%", "a=100%25"),
+        ("a=\u{e9}", "a=%C3%A9"),
+        ("a=", "a"),
+    ] {
+        assert!(find(condition, query), "{condition} {query}");
+    }
+    for (condition, query) in [
+        ("action=export", "Action=export"),
+        ("action=export", "%2561ction=export"),
+        ("action=export", "action=export2"),
+        ("action", "xaction"),
+        ("a=b", "a"),
+    ] {
+        assert!(!find(condition, query), "{condition} {query}");
+    }
+    let spaced = RoutePattern {
+        queries: vec![MatchCondition {
+            name: "a".to_owned(),
+            value: Some("b c".to_owned()),
+        }],
+        ..pattern("GET /a")
+    };
+    for query in ["a=b+c", "a=b%20c"] {
+        let request = RouteRequest {
+            host: "h",
+            path: "/a",
+            query: Some(query),
+            method: "GET",
+            headers: &HeaderMap::new(),
+        };
+        assert!(
+            spaced.matches_conditions(&request, &QueryParameters::default()),
+            "{query}"
+        );
+    }
+}
+
 #[test]
 fn malformed_template_is_rejected() {
     for template in [
@@ -203,7 +299,7 @@ fn naive(patterns: &[RoutePattern], request: &RouteRequest<'_>) -> Option<usize>
     let path_rank = |pattern: &RoutePattern| {
         let own = &pattern.path.segments;
         let fits = if pattern.path.prefix {
-            segments.len() > own.len()
+            segments.len() >= own.len()
         } else {
             segments.len() == own.len()
         };
@@ -211,16 +307,22 @@ fn naive(patterns: &[RoutePattern], request: &RouteRequest<'_>) -> Option<usize>
         for (own, segment) in own.iter().zip(&segments) {
             match own {
                 PathSegment::Literal(text) if text == segment => rank.push(0),
+                PathSegment::Literal(text)
+                    if pattern.path.ignore_case && text.eq_ignore_ascii_case(segment) =>
+                {
+                    rank.push(0);
+                }
                 PathSegment::Param(_) if !segment.is_empty() => rank.push(1),
                 PathSegment::Literal(_) | PathSegment::Param(_) => return None,
             }
         }
-        rank.push(2);
-        fits.then_some(rank)
+        rank.push(if pattern.path.prefix { 3 } else { 2 });
+        fits.then_some((rank, pattern.path.ignore_case))
     };
     let method = MethodSet::of(request.method)?;
     let key = |(index, pattern): (usize, &RoutePattern)| {
-        let holds = pattern.methods.contains(method) && pattern.matches_conditions(request);
+        let holds = pattern.methods.contains(method)
+            && pattern.matches_conditions(request, &QueryParameters::default());
         let (host, path) = host_rank(pattern).zip(path_rank(pattern))?;
         holds.then(|| (host, path, usize::MAX - pattern.condition_count(), index))
     };
@@ -236,7 +338,7 @@ prop_compose! {
     fn a_route()(
         methods in proptest::sample::select(vec!["GET", "POST", "GET,POST"]),
         segments in proptest::collection::vec(proptest::sample::select(vec!["a", "b", "c", "{x}"]), 0..4),
-        end in proptest::sample::select(vec!["", "/", "/*"]),
+        end in proptest::sample::select(vec!["", "/", "/*", "/* !", "/B !"]),
         extra in proptest::sample::select(
             vec!["", "", " @a.b", " @*.b", " @*.a.b", " @a.b @*.c", " +x-beta", " ?v=1", " +x-beta=1 ?v"]),
     ) -> String {
@@ -251,7 +353,7 @@ proptest! {
     #[test]
     fn trie_agrees_with_a_naive_matcher(
         routes in proptest::collection::vec(a_route(), 0..12),
-        path in "(/[abc]){0,4}/?",
+        path in "(/[abcB]){0,4}/?",
         host in proptest::sample::select(vec!["a.b", "x.a.b", "A.B", "x.b", "q", "z.c"]),
         method in proptest::sample::select(vec!["GET", "POST", "PUT", "X"]),
         query in proptest::sample::select(vec![None, Some("v=1"), Some("w&v=2")]),
