@@ -94,6 +94,9 @@ install_packages() {
     [ -x /bin/kill ] || missing+=("procps")
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")
+    command -v javac >/dev/null 2>&1 || missing+=("default-jdk-headless")
+    command -v go >/dev/null 2>&1 || missing+=("golang-go")
+    perl -MLWP -e1 2>/dev/null || missing+=("libwww-perl")
     # Machines and containers for the tests of conf/deploy.
     if [ -n "${POSTERN_TEST_DEPLOY:-}" ]; then
         command -v mmdebstrap >/dev/null 2>&1 || missing+=("mmdebstrap")

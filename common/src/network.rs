@@ -148,8 +148,9 @@ impl IpNetworks {
     /// A peer that is not a trusted proxy is the client itself. Each trusted proxy appends the
     /// address of its own peer to `X-Forwarded-For`, so the client's address is the rightmost entry
     /// that is not a trusted proxy, or the leftmost entry if all are. Entries to its left may be
-    /// written by the client and are ignored. A malformed entry ends the search at the address to
-    /// its right, or at the peer.
+    /// written by the client and are ignored. An entry may have a port, as some balancers write it,
+    /// and all forms of a node of RFC 7239 section 6. A malformed or unknown one ends the search at
+    /// the address to its right, or at the peer.
     #[must_use]
     pub fn client_address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         self.client_of_x_forwarded_for(peer, headers).address
@@ -160,7 +161,13 @@ impl IpNetworks {
     pub fn client_of_x_forwarded_for(&self, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
         let values = headers.get_all(FORWARDED_FOR).iter().rev();
         let entries = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
-        let parse = |entry: &[u8]| std::str::from_utf8(entry).ok()?.trim().parse().ok();
+        let parse = |entry: &[u8]| {
+            let entry = std::str::from_utf8(entry).ok()?.trim();
+            let unquoted = entry.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
+            let node = unquoted.unwrap_or(entry);
+            // An IPv6 address without brackets is no node, and the usual form here.
+            node.parse().ok().or_else(|| forwarded::parse_node(node)?)
+        };
         self.rightmost_untrusted(peer, entries.map(|entry| (parse(entry), false)))
     }
 
@@ -319,6 +326,21 @@ mod tests {
             ),
             ("127.0.0.1", &["10.1.0.1, 10.1.2.3"], "10.1.0.1"),
             ("127.0.0.1", &["nonsense"], "127.0.0.1"),
+            ("127.0.0.1", &["192.0.2.1:4711"], "192.0.2.1"),
+            ("127.0.0.1", &["192.0.2.1:_x"], "192.0.2.1"),
+            ("127.0.0.1", &["[2001:db8::1]:4711"], "2001:db8::1"),
+            ("127.0.0.1", &["\"[2001:db8::1]:4711\""], "2001:db8::1"),
+            ("127.0.0.1", &["[2001:db8::1]"], "2001:db8::1"),
+            ("127.0.0.1", &["2001:db8::1"], "2001:db8::1"),
+            (
+                "127.0.0.1",
+                &["6.6.6.6, 192.0.2.1:80,10.1.2.3:443"],
+                "192.0.2.1",
+            ),
+            ("127.0.0.1", &["192.0.2.1:99999"], "127.0.0.1"),
+            ("127.0.0.1", &["192.0.2.1:"], "127.0.0.1"),
+            ("127.0.0.1", &["192.0.2.1, unknown"], "127.0.0.1"),
+            ("127.0.0.1", &["192.0.2.1, _hidden:80"], "127.0.0.1"),
             ("127.0.0.1", &["192.0.2.1, x, 10.1.2.3"], "10.1.2.3"),
             // Not the forged first line, if the second one cannot be read.
             ("127.0.0.1", &["6.6.6.6", "\u{e9}, 192.0.2.1"], "192.0.2.1"),

@@ -17,6 +17,7 @@ mod auth_secrets;
 mod backup;
 mod browser;
 mod ceilings;
+mod clients;
 mod cluster;
 mod command_line;
 mod config_files;

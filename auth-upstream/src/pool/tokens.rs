@@ -19,7 +19,8 @@ pub(crate) struct PoolTokens {
 /// service's connection, so the signature is not verified here.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct AccessTokenClaims {
-    pub(crate) exp: i64,
+    /// A NumericDate, which may have a fraction (RFC 7519 section 2).
+    pub(crate) exp: f64,
     pub(crate) sub: String,
     /// The pool's user name, which differs from the e-mail address. Secret hashes after sign-in are
     /// computed over it.
@@ -36,7 +37,7 @@ impl AccessTokenClaims {
     }
 
     pub(crate) fn expires_at(&self) -> Timestamp {
-        Timestamp::from_unix_seconds(self.exp)
+        Timestamp::from_unix_seconds(self.exp.floor() as i64)
     }
 }
 
@@ -52,10 +53,12 @@ mod tests {
 
     #[test]
     fn expiry_is_the_exp_claim_of_the_access_token() {
-        let payload =
-            URL_SAFE_NO_PAD.encode(r#"{"exp":1795159800,"sub":"s","username":"u","scope":"x"}"#);
-        let claims = AccessTokenClaims::decode(&format!("h.{payload}.s")).expect("claims");
-        assert_eq!(claims.expires_at().to_string(), "2026-11-20T07:30:00.000Z");
+        for exp in ["1795159800", "1795159800.25", "1.7951598e9"] {
+            let payload = format!(r#"{{"exp":{exp},"sub":"s","username":"u","scope":"x"}}"#);
+            let token = format!("h.{}.s", URL_SAFE_NO_PAD.encode(payload));
+            let claims = AccessTokenClaims::decode(&token).expect("claims");
+            assert_eq!(claims.expires_at().to_string(), "2026-11-20T07:30:00.000Z");
+        }
         assert!(AccessTokenClaims::decode("no token").is_none());
     }
 }

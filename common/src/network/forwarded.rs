@@ -83,7 +83,7 @@ fn parse_value(text: &str) -> Option<(String, &str)> {
 
 /// Parses a node (section 6): an address with an optional port, `unknown`, or an obfuscated
 /// identifier. Returns `None` if it is none of them.
-fn parse_node(text: &str) -> Option<Option<IpAddr>> {
+pub(super) fn parse_node(text: &str) -> Option<Option<IpAddr>> {
     if text.eq_ignore_ascii_case("unknown") || is_obfuscated(text) {
         return Some(None);
     }

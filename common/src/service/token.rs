@@ -34,11 +34,10 @@ impl ServiceToken {
     /// `None` if the token is not a JWT with `exp`.
     pub(super) fn read(token: &str, now: Timestamp, random: u32) -> Option<Self> {
         let claims = claims(token)?;
-        let expires = Timestamp::from_unix_seconds(claims.get("exp")?.as_i64()?);
-        let issued = claims
-            .get("iat")
-            .and_then(Value::as_i64)
-            .map_or(now, Timestamp::from_unix_seconds);
+        // A NumericDate may have a fraction (RFC 7519 section 2).
+        let instant = |name| Some(claims.get(name)?.as_f64()?.floor() as i64);
+        let expires = Timestamp::from_unix_seconds(instant("exp")?);
+        let issued = instant("iat").map_or(now, Timestamp::from_unix_seconds);
         let lifetime = expires.since(issued);
         let percent = REFRESH_AHEAD_PERCENT + u64::from(random) % REFRESH_AHEAD_PERCENT;
         let ahead = i64::try_from(lifetime.as_millis() * u128::from(percent) / 100).ok()?;

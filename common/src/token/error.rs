@@ -39,7 +39,7 @@ pub enum TokenError {
     /// `alg` differs from the key's algorithm.
     #[error("the alg of the token is not the one of its key")]
     AlgorithmOfKey,
-    /// A registered claim has the wrong type, such as a fraction in `exp`.
+    /// A registered claim has the wrong type, such as text in `exp`.
     #[error("a claim of the token has the wrong type")]
     ClaimType,
     /// `exp`, `iss`, `sub`, `token_use` or the client is missing.

@@ -103,10 +103,15 @@ impl JsonValue<'_> {
         self.as_text().is_some()
     }
 
-    /// Returns a number that is written as an integer.
-    pub(super) fn as_integer(&self) -> Option<i64> {
+    /// Returns the whole seconds of a NumericDate, which may have a fraction or an exponent (RFC 7519
+    /// section 2). `None` for numbers beyond the years that a clock can show.
+    pub(super) fn as_seconds(&self) -> Option<i64> {
+        const MAX_SECONDS: f64 = (1_u64 << 53) as f64;
         match self {
-            Self::Number(number) => number.as_i64(),
+            Self::Number(number) => number.as_i64().or_else(|| {
+                let seconds = number.as_f64()?.floor();
+                (seconds.abs() <= MAX_SECONDS).then_some(seconds as i64)
+            }),
             Self::Null | Self::Bool(_) | Self::Text(_) | Self::List(_) | Self::Object(_) => None,
         }
     }

@@ -97,8 +97,7 @@ const CLIENT_ID_CLAIM: &str = "client_id";
 // === impl TokenTimes ===
 
 impl TokenTimes {
-    /// Reads `exp`, `nbf` and `iat`, which must be integers (stricter than NumericDate of RFC 7519
-    /// section 2).
+    /// Reads `exp`, `nbf` and `iat`. Fractions of a second do not count: the clock has none either.
     pub(super) fn read(claims: &StrictObject<'_>) -> Result<Self, TokenError> {
         let expires_at = instant(claims, "exp")?.ok_or(TokenError::ClaimMissing)?;
         let not_before = instant(claims, "nbf")?.unwrap_or(i64::MIN);
@@ -125,7 +124,7 @@ impl TokenTimes {
 fn instant(claims: &StrictObject<'_>, name: &str) -> Result<Option<i64>, TokenError> {
     claims
         .get(name)
-        .map(|value| value.as_integer().ok_or(TokenError::ClaimType))
+        .map(|value| value.as_seconds().ok_or(TokenError::ClaimType))
         .transpose()
 }
 

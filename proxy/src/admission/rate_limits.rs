@@ -64,9 +64,10 @@ pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
     let headers = &client.req_header().headers;
     let forwarded = match ctx.config.limits.forwarded_header {
         ForwardedHeader::XForwardedFor => {
-            ctx.is_tls |= headers
-                .get("x-forwarded-proto")
-                .is_some_and(|scheme| scheme == "https");
+            // Of several, the first is that of the client.
+            let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+            let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
+            ctx.is_tls |= first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
             trusted.client_of_x_forwarded_for(peer, headers)
         }
         ForwardedHeader::Forwarded => trusted.client_of_forwarded(peer, headers),

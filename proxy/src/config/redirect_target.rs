@@ -44,9 +44,10 @@ impl RedirectTarget {
         expanded.drain(..slashes.saturating_sub(1));
         let starts_with = |prefix: &str| expanded.starts_with(prefix.as_bytes());
         let is_reference = starts_with("/") || starts_with("https://") || starts_with("http://");
-        let is_uri = expanded
-            .iter()
-            .all(|byte| (0x21..0x7f).contains(byte) && *byte != b'\\');
+        // Browsers read a backslash as a slash, except in the query.
+        let mut parts = expanded.splitn(2, |byte| *byte == b'?');
+        let has_backslash = parts.next().unwrap_or_default().contains(&b'\\');
+        let is_uri = expanded.iter().all(|byte| (0x21..0x7f).contains(byte)) && !has_backslash;
         (is_reference && is_uri)
             .then(|| HeaderValue::from_maybe_shared(bytes::Bytes::from(expanded)).ok())
             .flatten()
@@ -278,6 +279,8 @@ mod tests {
             ("///evil//b", Some("/evil//b")),
             ("a", None),
             ("/\\evil", None),
+            ("/a\\b?c", None),
+            ("/a?b\\c^`", Some("/a?b\\c^`")),
             ("/a\r\nX: y", None),
             ("/\u{e9}", None),
             ("/a b", None),

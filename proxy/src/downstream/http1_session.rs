@@ -31,7 +31,7 @@ const BODY_READ_BYTES: u64 = 32 << 10;
 
 /// Maximum unread bytes of a request body that are read after the response, so that the connection
 /// can be reused. With more, the response announces that the connection closes.
-const MAX_DRAIN_BYTES: u64 = 16 << 10;
+pub(crate) const MAX_DRAIN_BYTES: u64 = 16 << 10;
 
 /// Maximum bytes of a request body that are kept for a second attempt on Pingora's path.
 const MAX_RETRY_BYTES: usize = 64 << 10;
@@ -69,7 +69,7 @@ enum ResponseFraming {
 
 /// The beginning of a request body, for a second attempt.
 #[derive(Debug, Default)]
-struct RetryBuffer {
+pub(crate) struct RetryBuffer {
     data: BytesMut,
     is_truncated: bool,
 }
@@ -289,24 +289,29 @@ impl Http1Session {
             .map_err(Error::into_down)
     }
 
-    /// Ends the exchange, once: Pingora's path ends the body and then the session. Leaves the
-    /// connection in the slot if it can carry another request.
+    /// Ends the exchange, once: Pingora's path ends the body and then the session.
     async fn end(&mut self) -> Result<()> {
         if self.connection.is_none() {
             return Ok(());
         }
         self.write_end().await?;
-        if !self.keep_alive {
-            if let Some(mut connection) = self.connection.take() {
-                let _gone = connection.shutdown().await;
-            }
-            return Ok(());
+        if !self.keep_alive
+            && let Some(mut connection) = self.connection.take()
+        {
+            let _gone = connection.shutdown().await;
         }
-        // An unread request body precedes the next request on the connection.
-        self.retry_buffer = None;
-        while self.read().await?.is_some() {}
-        *self.slot.lock() = self.connection.take();
         Ok(())
+    }
+}
+
+/// Leaves the connection in the slot if the response announced that it stays open. Pingora does not
+/// end the session if an HTTP/2 upstream has answered and resets its stream before the end of the
+/// request.
+impl Drop for Http1Session {
+    fn drop(&mut self) {
+        if self.keep_alive && self.is_response_complete {
+            *self.slot.lock() = self.connection.take();
+        }
     }
 }
 
@@ -357,7 +362,7 @@ fn poll_abort(connection: &mut ClientConnection, cx: &mut Context<'_>) -> Poll<B
 }
 
 impl RetryBuffer {
-    fn append(&mut self, part: &[u8]) {
+    pub(crate) fn append(&mut self, part: &[u8]) {
         if self.data.len() + part.len() > MAX_RETRY_BYTES {
             self.is_truncated = true;
             self.data = BytesMut::new();
@@ -367,9 +372,14 @@ impl RetryBuffer {
         }
     }
 
+    pub(crate) fn is_truncated(buffer: Option<&Self>) -> bool {
+        buffer.is_some_and(|buffer| buffer.is_truncated)
+    }
+
     /// Returns the data, unless there is none or it is incomplete.
-    fn contents(&self) -> Option<Bytes> {
-        let is_usable = !self.is_truncated && !self.data.is_empty();
-        is_usable.then(|| Bytes::copy_from_slice(&self.data))
+    pub(crate) fn contents(buffer: Option<&Self>) -> Option<Bytes> {
+        buffer
+            .filter(|buffer| !buffer.is_truncated && !buffer.data.is_empty())
+            .map(|buffer| Bytes::copy_from_slice(&buffer.data))
     }
 }

@@ -4,6 +4,7 @@
 //! therefore gets a [`ClientStream`] instead of its own session: a wrapper whose reads and writes
 //! are subject to the limits of [`crate::downstream::deadline`], as they are for HTTP/1.
 
+mod exchange;
 mod session;
 
 use std::future::{Future, poll_fn};
@@ -13,18 +14,19 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{COOKIE, HOST};
+use http::header::{CONTENT_LENGTH, COOKIE, HOST};
 use http::{HeaderMap, HeaderValue};
 use pingora::http::RequestHeader;
 use pingora_core::protocols::http::HttpTask;
-use pingora_core::protocols::http::v2::server::HttpSession;
 use pingora_core::{Error, ErrorType, Result};
 
 use crate::certificates::TlsClient;
 use crate::config::{ClientLimits, HttpsRedirect};
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
+use crate::downstream::http1_session::{MAX_DRAIN_BYTES, RetryBuffer};
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 use crate::downstream::session_ext::ClientHandle;
+pub(crate) use exchange::Http2Exchange;
 
 /// Chunk size in which the messages of a gRPC call are forwarded. Pingora does not read the
 /// response while the upstream does not accept a chunk of the request, and a server that answers
@@ -53,7 +55,7 @@ pub(crate) struct Http2ConnectionInfo {
 
 /// A stream with its deadlines.
 pub(crate) struct ClientStream {
-    session: HttpSession,
+    exchange: Http2Exchange,
     limits: Arc<ClientLimits>,
     slow_client: SlowClientGuard,
     deadline: Arc<RequestDeadline>,
@@ -62,8 +64,11 @@ pub(crate) struct ClientStream {
     buffer_reservation: Option<BufferReservation>,
     /// Whether the client accepted the last chunk of the response quickly.
     reads_fast: bool,
-    /// Received data of a gRPC call that has not been forwarded.
-    pending_grpc_data: Bytes,
+    /// Received data that has not been forwarded.
+    pending_data: Bytes,
+    retry_buffer: Option<RetryBuffer>,
+    /// `Content-Length`. The HTTP/2 library resets a stream with more or less.
+    content_length: Option<u64>,
     /// Whether the end of the body was read. Before trailers (RFC 9113 section 8.1), the body ends
     /// and the stream does not.
     is_body_read: bool,
@@ -73,14 +78,14 @@ impl ClientStream {
     /// Creates a stream whose deadline starts now. Hooks find its [`RequestDeadline`] in the
     /// request extensions.
     pub(crate) fn new(
-        mut session: HttpSession,
+        mut exchange: Http2Exchange,
         limits: Arc<ClientLimits>,
         connection: &Http2ConnectionInfo,
     ) -> Self {
         let deadline = Arc::new(RequestDeadline::new());
-        deadline.start_request(limits.deadline, session.is_body_done());
+        deadline.start_request(limits.deadline, exchange.is_body_done());
         let empty = http::Request::new(()).into_parts().0;
-        let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
+        let header = std::mem::replace(&mut exchange.request, RequestHeader::from(empty));
         let mut parts = http::request::Parts::from(header);
         parts.extensions.insert(ClientHandle {
             deadline: Arc::clone(&deadline),
@@ -90,17 +95,21 @@ impl ClientStream {
         });
         join_cookies(&mut parts.headers);
         set_host(&mut parts);
-        *session.req_header_mut() = RequestHeader::from(parts);
+        let length = parts.headers.get(CONTENT_LENGTH);
+        let content_length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        exchange.request = RequestHeader::from(parts);
         let buffers = Arc::clone(&connection.buffers);
         Self {
-            session,
+            exchange,
             limits,
             slow_client: SlowClientGuard::default(),
             deadline,
             buffers,
             buffer_reservation: None,
             reads_fast: false,
-            pending_grpc_data: Bytes::new(),
+            pending_data: Bytes::new(),
+            retry_buffer: None,
+            content_length,
             is_body_read: false,
         }
     }
@@ -125,24 +134,43 @@ impl ClientStream {
             .into_down());
         }
         loop {
-            if !self.pending_grpc_data.is_empty() {
-                return Ok(Some(
-                    self.pending_grpc_data
-                        .split_to(self.pending_grpc_data.len().min(GRPC_CHUNK_BYTES)),
-                ));
+            if !self.pending_data.is_empty() && !self.awaits_end() {
+                let length = match self.deadline.is_grpc() {
+                    true => self.pending_data.len().min(GRPC_CHUNK_BYTES),
+                    false => self.pending_data.len(),
+                };
+                let part = self.pending_data.split_to(length);
+                if let Some(buffer) = &mut self.retry_buffer {
+                    buffer.append(&part);
+                }
+                return Ok(Some(part));
             }
             let frame = self.read_frame().await?;
-            let is_over = frame.is_none() || self.session.is_body_done();
-            if is_over {
+            if frame.is_none() || self.exchange.is_body_done() {
                 self.is_body_read = true;
                 self.slow_client.reading = None;
                 self.deadline.note_request_complete();
             }
             match frame.filter(|data| !data.is_empty()) {
-                None if !is_over => {}
-                Some(data) if self.deadline.is_grpc() => self.pending_grpc_data = data,
-                part => return Ok(part),
+                Some(data) => self.pending_data = data,
+                None if self.is_body_read && self.pending_data.is_empty() => return Ok(None),
+                None => {}
             }
+        }
+    }
+
+    /// Returns whether the body is complete by its length and the stream has not ended: more data
+    /// would be a stream error (RFC 9113 section 8.1.1).
+    fn awaits_end(&self) -> bool {
+        let is_complete = |length: u64| length <= self.exchange.received as u64;
+        !self.is_body_read && self.content_length.is_some_and(is_complete)
+    }
+
+    /// Reads the rest of a short body after the response. Otherwise the stream would be reset, and
+    /// some clients would discard the response (RFC 9113 section 8.1 does not allow that).
+    async fn drain(&mut self) {
+        if self.content_length.is_some_and(|it| it <= MAX_DRAIN_BYTES) {
+            while !self.is_body_read && matches!(self.read().await, Ok(Some(_))) {}
         }
     }
 
@@ -150,13 +178,13 @@ impl ClientStream {
     /// too slow.
     async fn read_frame(&mut self) -> Result<Option<Bytes>> {
         let Self {
-            session,
+            exchange,
             limits,
             slow_client,
             deadline,
             ..
         } = self;
-        let mut reading = pin!(session.read_body_bytes());
+        let mut reading = pin!(exchange.read_data());
         let read = poll_fn(|cx| match reading.as_mut().poll(cx) {
             Poll::Ready(read) => {
                 deadline.note_client_aborted(read.is_err());
@@ -182,14 +210,13 @@ impl ClientStream {
         // The client is not waited for, although its request may not have ended.
         self.slow_client.reading = None;
         let Self {
-            session,
+            exchange,
             limits,
             slow_client,
             deadline,
             ..
         } = self;
-        let mut idle = pin!(session.idle());
-        poll_fn(|cx: &mut Context<'_>| match idle.as_mut().poll(cx) {
+        poll_fn(|cx: &mut Context<'_>| match exchange.poll_reset(cx) {
             Poll::Ready(end) => {
                 deadline.note_client_aborted(true);
                 Poll::Ready(end.map_or_else(
@@ -235,7 +262,7 @@ impl ClientStream {
 
     async fn write_chunk(&mut self, data: Bytes, end: bool) -> Result<()> {
         let Self {
-            session,
+            exchange,
             limits,
             slow_client,
             deadline,
@@ -244,7 +271,7 @@ impl ClientStream {
             reads_fast,
             ..
         } = self;
-        let address = session
+        let address = exchange
             .client_addr()
             .and_then(|address| address.as_inet())
             .map(std::net::SocketAddr::ip);
@@ -258,7 +285,7 @@ impl ClientStream {
             false => 1,
         };
         let mut waiting_since = None;
-        let mut writing = pin!(session.write_body(data, end));
+        let mut writing = pin!(exchange.write_data(data, end));
         poll_fn(|cx| match writing.as_mut().poll(cx) {
             Poll::Ready(written) => {
                 deadline.note_client_aborted(written.is_err());
@@ -296,13 +323,12 @@ impl ClientStream {
     fn write_control(
         &mut self,
         last: bool,
-        write: impl FnOnce(&mut HttpSession) -> Result<()>,
+        write: impl FnOnce(&mut Http2Exchange) -> Result<()>,
     ) -> Result<()> {
-        let written = write(&mut self.session);
+        let written = write(&mut self.exchange);
         self.deadline.note_client_aborted(written.is_err());
-        self.deadline.note_response_complete(
-            last && written.is_ok() && self.session.response_written().is_some(),
-        );
+        self.deadline
+            .note_response_complete(last && written.is_ok() && self.exchange.response.is_some());
         written
     }
 
@@ -311,7 +337,7 @@ impl ClientStream {
         match task {
             HttpTask::Header(header, end) => {
                 self.deadline.note_progress();
-                self.write_control(end, |session| session.write_response_header(header, end))?;
+                self.write_control(end, |exchange| exchange.write_head(header, end))?;
                 Ok(end)
             }
             HttpTask::Body(Some(data), end) if !data.is_empty() => {
@@ -323,7 +349,7 @@ impl ClientStream {
                 Error::e_explain(ErrorType::InternalError, "upgrade over an HTTP/2 stream")
             }
             HttpTask::Trailer(Some(trailers)) => {
-                self.write_control(true, |session| session.write_trailers(*trailers))?;
+                self.write_control(true, |exchange| exchange.write_trailers(*trailers))?;
                 Ok(true)
             }
             HttpTask::Trailer(None) | HttpTask::Done => Ok(true),

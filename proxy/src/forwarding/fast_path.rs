@@ -85,7 +85,7 @@ pub(super) async fn forward(
 
 /// Reads a whole body.
 async fn read_body(session: &mut Session, length: u64, ctx: &mut RequestContext) -> Result<Bytes> {
-    if length == 0 {
+    if session.as_mut().is_body_done() {
         return Ok(Bytes::new());
     }
     let began = Instant::now();

@@ -3,6 +3,7 @@
 //! Ambiguous heads are rejected before any part is forwarded. The check also determines the framing
 //! of the body, so that later stages do not interpret it differently.
 
+mod canonical;
 pub mod http2;
 
 use std::net::Ipv6Addr;
@@ -13,9 +14,10 @@ use memchr::{memchr, memchr2};
 use pingora::http::RequestHeader;
 use postern_common::Code;
 
+use crate::message::head::canonical::CheckedTarget;
 use crate::message::headers;
 use crate::message::host::is_host_name;
-use crate::message::target::{RequestTarget, TargetFault};
+use crate::message::target::TargetFault;
 
 /// Limits of a request head.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +41,8 @@ pub enum HeadFault {
     /// A line that does not end in CRLF, a bare CR, or a NUL.
     LineEnding,
     /// A request line that is not exactly `method SP target SP HTTP/1.x`, the method CONNECT, or a
-    /// target that is neither a path nor an absolute http or https URL with a path. In HTTP/2:
-    /// an invalid method or CONNECT.
+    /// target that is neither a path nor an absolute http or https URL. In HTTP/2: an invalid method
+    /// or CONNECT.
     RequestLine,
     /// A field line that violates RFC 9112 section 5: an invalid name, white space before the
     /// colon, line folding, or a control character.
@@ -52,7 +54,8 @@ pub enum HeadFault {
     /// A `Content-Length` that is not a single number, a `Transfer-Encoding` other than `chunked`,
     /// or both.
     Framing,
-    /// A `Connection` option other than keep-alive, close and upgrade.
+    /// A `Connection` option that is no token or names a field that the gateway needs, or more than
+    /// [`headers::MAX_OPTIONS`].
     Connection,
     /// More bytes or fields than the limits allow.
     TooLarge,
@@ -77,11 +80,12 @@ pub enum BodyKind {
 pub struct RequestHead {
     /// Length of the head in bytes, including the empty line.
     pub len: usize,
-    /// Byte range of the `http://authority` or `https://authority` prefix of an absolute target,
-    /// which is removed before forwarding; empty for origin form.
-    pub target_prefix: Range<usize>,
     /// The framing of the body.
     pub body: BodyKind,
+    target: CheckedTarget,
+    has_host: bool,
+    /// Whether `Connection` names fields, which are not forwarded.
+    names_fields: bool,
 }
 
 /// A resumable search for the end of a head.
@@ -97,6 +101,9 @@ struct CheckedFields<'a> {
     length: Option<u64>,
     chunked: bool,
     count: usize,
+    /// Number of options in `Connection`.
+    options: usize,
+    names_fields: bool,
 }
 
 // === impl HeadFault ===
@@ -127,7 +134,7 @@ impl HeadFault {
             }
             Self::RequestLine => {
                 "The request line must be a method other than CONNECT, a path or an absolute http or \
-                 https URL with a path, and HTTP/1.0 or HTTP/1.1."
+                 https URL, and HTTP/1.0 or HTTP/1.1."
             }
             Self::Version => "The supported versions of HTTP/1 are 1.0 and 1.1.",
             Self::Scheme => "The scheme of the target must be http or https.",
@@ -139,7 +146,10 @@ impl HeadFault {
             Self::Framing => {
                 "Send one Content-Length, or Transfer-Encoding: chunked, and never both."
             }
-            Self::Connection => "Connection may name keep-alive, close and upgrade only.",
+            Self::Connection => {
+                "Connection must name few fields, and none that identifies the client or frames the \
+                 message."
+            }
             Self::TooLarge => "The head has too many bytes or too many fields.",
             Self::TargetTooLong => "The request target is too long.",
             Self::Target(fault) => fault.detail(),
@@ -208,21 +218,22 @@ impl RequestHead {
             }
             fields.check(strip_crlf(line)?)?;
         }
-        let host = fields.host.ok_or(HeadFault::Host)?;
-        let target_prefix = absolute_target_prefix(request_line, target.clone(), host)?;
-        if !is_server_options_line(request_line, &target) {
-            RequestTarget::parse(&request_line[target_prefix.end..target.end])
-                .map_err(HeadFault::Target)?;
+        let is_http10 = request_line.ends_with(b"HTTP/1.0");
+        if fields.host.is_none() && !is_http10 {
+            return Err(HeadFault::Host);
         }
+        let target = CheckedTarget::check(request_line, target, fields.host)?;
         let body = fields.body()?;
         // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1).
-        if body == BodyKind::Chunked && request_line.ends_with(b"HTTP/1.0") {
+        if body == BodyKind::Chunked && is_http10 {
             return Err(HeadFault::Framing);
         }
         Ok(Self {
             len: bytes.len(),
-            target_prefix,
             body,
+            target,
+            has_host: fields.host.is_some(),
+            names_fields: fields.names_fields,
         })
     }
 }
@@ -260,10 +271,6 @@ pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
 #[must_use]
 pub fn is_server_options(method: &[u8], target: &[u8]) -> bool {
     method == b"OPTIONS" && target == b"*"
-}
-
-fn is_server_options_line(line: &[u8], target: &Range<usize>) -> bool {
-    is_server_options(&line[..target.start - 1], &line[target.clone()])
 }
 
 /// Returns a line without its CRLF, after checking that it contains no other CR and no NUL.
@@ -335,34 +342,6 @@ fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFau
     }
 }
 
-/// Returns the range of the scheme and authority of an absolute target, or an empty range at its
-/// start for any other target. The authority must be the same as `Host`.
-fn absolute_target_prefix(
-    line: &[u8],
-    target: Range<usize>,
-    host: &[u8],
-) -> Result<Range<usize>, HeadFault> {
-    let bytes = &line[target.clone()];
-    if bytes.starts_with(b"/") || is_server_options_line(line, &target) {
-        return Ok(target.start..target.start);
-    }
-    let scheme = [&b"http://"[..], b"https://"]
-        .into_iter()
-        .find(|scheme| {
-            bytes.len() > scheme.len() && bytes[..scheme.len()].eq_ignore_ascii_case(scheme)
-        })
-        .ok_or(HeadFault::RequestLine)?;
-    let rest = &bytes[scheme.len()..];
-    let length = rest
-        .iter()
-        .position(|byte| *byte == b'/')
-        .ok_or(HeadFault::RequestLine)?;
-    if !rest[..length].eq_ignore_ascii_case(host) {
-        return Err(HeadFault::Authority);
-    }
-    Ok(target.start..target.start + scheme.len() + length)
-}
-
 // === impl CheckedFields ===
 
 impl<'a> CheckedFields<'a> {
@@ -383,11 +362,7 @@ impl<'a> CheckedFields<'a> {
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 self.set_transfer_encoding(value)
             }
-            10 if name.eq_ignore_ascii_case(b"connection")
-                && !headers::has_only_known_options(value) =>
-            {
-                Err(HeadFault::Connection)
-            }
+            10 if name.eq_ignore_ascii_case(b"connection") => self.add_options(value),
             _ => Ok(()),
         }
     }
@@ -395,6 +370,22 @@ impl<'a> CheckedFields<'a> {
     fn set_host(&mut self, value: &'a [u8]) -> Result<(), HeadFault> {
         if self.host.replace(value).is_some() || !is_authority(value) {
             return Err(HeadFault::Host);
+        }
+        Ok(())
+    }
+
+    fn add_options(&mut self, value: &[u8]) -> Result<(), HeadFault> {
+        for option in headers::options(value) {
+            self.options += 1;
+            if self.options > headers::MAX_OPTIONS {
+                return Err(HeadFault::Connection);
+            }
+            if !headers::is_known_option(option) {
+                if !headers::may_be_named(option) {
+                    return Err(HeadFault::Connection);
+                }
+                self.names_fields = true;
+            }
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ const RESERVED_NAMES: [&[u8]; 9] = [
 ];
 
 /// Returns whether a field applies to one connection only and is not forwarded (RFC 9110 section
-/// 7.6.1). Other fields named by `Connection` have been rejected by the head check.
+/// 7.6.1). Other fields that the `Connection` of a request names are not in its canonical head.
 #[must_use]
 pub fn is_hop_by_hop(name: &str) -> bool {
     matches!(
@@ -44,9 +44,9 @@ pub fn is_hop_by_hop(name: &str) -> bool {
 /// Returns the field names that `Connection` lists, which are hop-by-hop as well.
 pub(crate) fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(CONNECTION).iter();
-    let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let options = values.flat_map(|value| options(value.as_bytes()));
     options
-        .filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok())
+        .filter_map(|option| HeaderName::from_bytes(option).ok())
         .collect()
 }
 
@@ -201,17 +201,37 @@ pub(crate) fn append_field(head: &mut BytesMut, name: &str, value: &[u8]) {
     }
 }
 
-/// Returns whether a `Connection` value lists nothing but keep-alive, close and upgrade. Other
-/// listed fields would be removed on the way, after they have been checked.
-#[must_use]
-pub fn has_only_known_options(value: &[u8]) -> bool {
-    value.split(|byte| *byte == b',').all(|option| {
-        let option = option.trim_ascii();
-        ["keep-alive", "close", "upgrade"]
-            .iter()
-            .any(|known| option.eq_ignore_ascii_case(known.as_bytes()))
-            || option.is_empty()
-    })
+/// Maximum number of options in `Connection`: Pingora refuses more, without an answer.
+pub(crate) const MAX_OPTIONS: usize = 9;
+
+/// Returns the options in a value of `Connection`.
+pub(crate) fn options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    options.filter(|option| !option.is_empty())
+}
+
+/// Returns whether a `Connection` option concerns the connection, and does not name a field.
+pub(crate) fn is_known_option(option: &[u8]) -> bool {
+    [&b"keep-alive"[..], b"close", b"upgrade"]
+        .iter()
+        .any(|known| option.eq_ignore_ascii_case(known))
+}
+
+/// Returns whether `Connection` may name this field, which is then not forwarded (RFC 9110 section
+/// 7.6.1). The gateway needs the others: a message without them would be another one.
+pub(crate) fn may_be_named(option: &[u8]) -> bool {
+    const NEEDED: [&str; 5] = [
+        "authorization",
+        "content-length",
+        "cookie",
+        "host",
+        "transfer-encoding",
+    ];
+    let Ok(name) = std::str::from_utf8(option) else {
+        return false;
+    };
+    let is_needed = |needed: &&str| is_same_folded(name, needed);
+    is_token(option) && !is_reserved(name) && !NEEDED.iter().any(is_needed)
 }
 
 /// Returns whether the value is a `traceparent` of version 00 with non-zero trace and parent IDs

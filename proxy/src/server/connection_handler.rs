@@ -140,6 +140,10 @@ impl ConnectionHandler {
                 Some(back) => connection = back,
                 None => return,
             }
+            // An unread request body precedes the next request.
+            if connection.skip_body().await.is_err() {
+                return;
+            }
         }
     }
 

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use h2::server::Builder;
 use pingora::http::ResponseHeader;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
-use pingora_core::protocols::{Digest, Stream};
 use pingora_proxy::HttpProxy;
 use postern_common::Problem;
 use tokio::sync::watch;
@@ -22,7 +21,7 @@ use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
 use crate::downstream::deadline::DeadlineTimer;
 use crate::downstream::http2_stream;
-use crate::downstream::http2_stream::ClientStream;
+use crate::downstream::http2_stream::{ClientStream, Http2Exchange};
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::message::grpc;
 use crate::message::grpc::GrpcStatus;
@@ -66,16 +65,9 @@ impl ConnectionHandler {
     ) {
         let limits = self.limits();
         let connection_info = self.connection_info(&client);
-        let socket_digest = Some(Arc::clone(client.socket_digest()));
-        let digest = Digest {
-            ssl_digest: None,
-            timing_digest: Vec::new(),
-            proxy_digest: None,
-            socket_digest,
-        };
-        let digest = Arc::new(digest);
+        let socket = Arc::clone(client.socket_digest());
         let backlog = client.switch_to_http2();
-        let handshaking = handshake(client as Stream, Some(options(&limits)));
+        let handshaking = options(&limits).handshake(client);
         let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, handshaking).await
         else {
             return;
@@ -100,16 +92,13 @@ impl ConnectionHandler {
                     tracker.note_goaway(Instant::now());
                 }
                 Some(end) = streams.join_next() => tracker.note_stream_ended(end.unwrap_or(StreamEnd::Completed), Instant::now()),
-                accepted = HttpSession::from_h2_conn(&mut connection, Arc::clone(&digest)) => match accepted {
-                    Ok(Some(H2Accept::Session(session))) => {
+                accepted = connection.accept() => match accepted {
+                    Some(Ok((request, respond))) => {
+                        let exchange = Http2Exchange::new(request, respond, Arc::clone(&socket));
                         tracker.note_stream_opened(&limits, Instant::now());
-                        streams.spawn(stream_handler.clone().handle(session));
+                        streams.spawn(stream_handler.clone().handle(exchange));
                     }
-                    Ok(Some(H2Accept::Rejected)) => {
-                        self.state.metrics.protocol_errors.inc();
-                        tracker.note_stream_ended(StreamEnd::Malformed, Instant::now());
-                    }
-                    Ok(None) | Err(_) => break,
+                    None | Some(Err(_)) => break,
                 },
                 () = poll_fn(|cx| idle_timer.poll(idle_until, cx)), if streams.is_empty() => {
                     if tracker.is_done(&limits, backlog.is_waiting(), Instant::now()) {
@@ -174,12 +163,12 @@ async fn wait_for_idle_close(close_idle: &CancellationToken, connected_at: Insta
 }
 
 impl StreamHandler {
-    async fn handle(self, session: HttpSession) -> StreamEnd {
-        if let Err(fault) = http2::check(session.req_header(), &self.limits.head) {
-            self.reject(session, fault).await;
+    async fn handle(self, exchange: Http2Exchange) -> StreamEnd {
+        if let Err(fault) = http2::check(exchange.request(), &self.limits.head) {
+            self.reject(exchange, fault).await;
             return StreamEnd::Malformed;
         }
-        let stream = ClientStream::new(session, self.limits, &self.connection);
+        let stream = ClientStream::new(exchange, self.limits, &self.connection);
         let deadline = stream.deadline();
         let session = ServerSession::new_custom(Box::new(stream));
         self.proxy.process_new_http(session, &self.stopping).await;
@@ -191,20 +180,20 @@ impl StreamHandler {
     }
 
     /// Answers a malformed request. The other streams of the connection are not affected.
-    async fn reject(&self, mut session: HttpSession, fault: HeadFault) {
+    async fn reject(&self, mut exchange: Http2Exchange, fault: HeadFault) {
         let id = self.state.ids.next_id(self.state.clock.now());
         let problem = Problem::new(fault.code()).detail(fault.detail());
         let (code, rendered) = reject_head(
             &self.state,
             &self.limits,
-            peer_address(&session),
+            peer_address(&exchange),
             &problem,
             &id.to_string(),
         );
         self.state
-            .record_rejected_head(id, code, "HTTP/2", peer_address(&session));
+            .record_rejected_head(id, code, "HTTP/2", peer_address(&exchange));
         let id = id.to_string();
-        if grpc::is_call(session.req_header()) {
+        if grpc::is_call(exchange.request()) {
             let message = if code == problem.code() {
                 problem.message()
             } else {
@@ -214,7 +203,7 @@ impl StreamHandler {
                 GrpcStatus::from_code(code).trailers_only_response(message, &rendered.headers)
             {
                 let _always_fits = head.insert_header("X-Request-Id", id);
-                let _gone = session.write_response_header(Box::new(head), true);
+                let _gone = exchange.write_head(Box::new(head), true);
             }
             return;
         }
@@ -225,23 +214,23 @@ impl StreamHandler {
             let _always_fits = head.insert_header(name, value);
         }
         let _always_fits = head.insert_header("X-Request-Id", id);
-        if session.write_response_header(Box::new(head), false).is_ok() {
-            let body = session.write_body(Bytes::from(rendered.body), true);
+        if exchange.write_head(Box::new(head), false).is_ok() {
+            let body = exchange.write_data(Bytes::from(rendered.body), true);
             let _gone_or_slow = tokio::time::timeout(self.limits.head_timeout, body).await;
         }
     }
 }
 
-fn peer_address(session: &HttpSession) -> Option<std::net::IpAddr> {
-    session
+fn peer_address(exchange: &Http2Exchange) -> Option<std::net::IpAddr> {
+    exchange
         .client_addr()?
         .as_inet()
         .map(std::net::SocketAddr::ip)
 }
 
 /// Returns limits on all memory that a client can occupy per connection.
-fn options(limits: &ClientLimits) -> H2Options {
-    let mut options = H2Options::new();
+fn options(limits: &ClientLimits) -> Builder {
+    let mut options = Builder::new();
     options
         .max_concurrent_streams(limits.streams)
         // The HTTP/2 layer answers a header list above this size with a bare 431. Lists between the

@@ -187,3 +187,29 @@ async fn early_response_frees_the_slot_of_its_upstream() {
         assert_eq!(gateway.get("/open", "").await.status, 200, "{length}");
     }
 }
+
+/// The upstream answers without the body and resets its stream. The response has announced that the
+/// client's connection stays open.
+#[tokio::test]
+async fn early_response_over_http2_keeps_the_client_connection() {
+    let origin = start(|connection| async move {
+        let Ok(mut streams) = h2::server::handshake(connection.stream).await else {
+            return;
+        };
+        while let Some(Ok((_request, mut answer))) = streams.accept().await {
+            let response = http::Response::builder().header("content-length", "0");
+            let _gone = answer.send_response(response.body(()).expect("a response"), true);
+        }
+    })
+    .await;
+    let gateway = gateway(&[origin], "http2 = true", "").await;
+    let mut client = gateway.connect().await;
+    for part in ["", "12345", "1234567890"] {
+        let head = "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: 10\r\n\r\n";
+        client.write(&format!("{head}{part}")).await;
+        let response = client.response().await.expect("a response");
+        assert_eq!(response.status, 200, "{part}");
+        assert_eq!(response.header("connection"), Some("keep-alive"), "{part}");
+        client.write(&"x".repeat(10 - part.len())).await;
+    }
+}

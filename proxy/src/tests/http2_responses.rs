@@ -1,5 +1,6 @@
 //! Responses over HTTP/2: complete for readers of every kind, and sent without delay.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,7 +15,7 @@ use tokio::net::TcpSocket;
 
 use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::{gateway, http2_client, start};
+use super::scripted_origin::{OK, gateway, http2_client, start};
 use super::tls_gateway::{TlsGateway, head, reply, send};
 
 /// Streams that are open at once.
@@ -194,6 +195,70 @@ async fn events_are_forwarded_over_http2_without_delay() {
     };
     let exchange = tokio::time::timeout(STEP_TIMEOUT, exchange).await;
     exchange.expect("the events in time");
+}
+
+/// Returns the statuses and `Link` fields of all responses to a request.
+async fn interim_and_final(
+    client: &mut SendRequest<Bytes>,
+    fields: &[(&str, &str)],
+) -> Vec<String> {
+    let (mut answer, _) = send(client, head("GET", "/open", fields), true);
+    let shown = |head: &http::HeaderMap, status: u16| format!("{status} {:?}", head.get("link"));
+    let mut seen = Vec::new();
+    while let Some(interim) = poll_fn(|cx| answer.poll_informational(cx)).await {
+        let interim = interim.expect("no reset");
+        seen.push(shown(interim.headers(), interim.status().as_u16()));
+    }
+    let last = answer.await.expect("a response");
+    seen.push(shown(last.headers(), last.status().as_u16()));
+    seen
+}
+
+#[tokio::test]
+async fn interim_responses_are_forwarded_over_http2() {
+    let origin = start(|mut connection| async move {
+        while connection.take_head().await.is_some() {
+            let hints =
+                "HTTP/1.1 103 Early Hints\r\nConnection: X-Hop\r\nX-Hop: a\r\nLink: </a>\r\n\r\n";
+            connection.send("HTTP/1.1 102 Processing\r\n\r\n").await;
+            connection.send(hints).await;
+            connection.send(hints.replace("/a", "/b")).await;
+            connection.send(OK).await;
+        }
+    })
+    .await;
+    let gateway = gateway(&[origin], "", "").await;
+    let mut client = http2_client(&gateway, 1 << 20).await;
+    // The second takes the streaming path.
+    for fields in [&[][..], &[("expect", "100-continue")]] {
+        let seen = interim_and_final(&mut client, fields).await;
+        let expected = [
+            "102 None",
+            "103 Some(\"</a>\")",
+            "103 Some(\"</b>\")",
+            "200 None",
+        ];
+        assert_eq!(seen, expected, "{fields:?}");
+    }
+}
+
+/// A client that gets DATA after the head resets the stream.
+#[tokio::test]
+async fn answer_of_the_gateway_to_head_has_no_body_over_http2() {
+    let gateway = gateway(&[([127, 0, 0, 1], 1).into()], "", "").await;
+    let mut client = http2_client(&gateway, 1 << 20).await;
+    for (method, target, status) in [
+        ("HEAD", "/any/1", 401),
+        ("HEAD", "/nowhere", 401),
+        ("HEAD", "/open//x", 400),
+        ("HEAD", "/open", 503),
+        ("GET", "/open", 503),
+    ] {
+        let (answer, _) = send(&mut client, head(method, target, &[]), true);
+        let response = reply(answer).await.expect("no reset");
+        assert_eq!(response.status, status, "{method} {target}");
+        assert_eq!(response.body.is_empty(), method == "HEAD", "{target}");
+    }
 }
 
 /// The limits of the slow readers below.

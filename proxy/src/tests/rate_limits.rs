@@ -272,7 +272,7 @@ async fn clients_behind_trusted_proxy_are_distinguished() {
     let limits = "trusted_proxies = [\"127.0.0.0/8\"]\naddress = { requests = 1, per = \"1h\" }";
     let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
     let from = |address: &str| {
-        format!("X-Forwarded-For: 6.6.6.6, {address}\r\nX-Forwarded-Proto: https\r\n")
+        format!("X-Forwarded-For: 6.6.6.6, {address}:4711\r\nX-Forwarded-Proto: https, http\r\n")
     };
     assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 200);
     assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 429);

@@ -78,6 +78,7 @@ async fn id_token_for_another_client_is_rejected() {
         ("exp", Value::Null, TokenError::ClaimMissing),
         ("iat", Value::Null, TokenError::ClaimMissing),
         ("exp", json!(NOW_S), TokenError::Expired),
+        ("exp", json!(NOW_S as f64 + 0.5), TokenError::Expired),
         ("iat", json!(NOW_S + 6), TokenError::NotYetValid),
     ] {
         assert_eq!(

@@ -4,10 +4,10 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::downstream::client_connection::{ClientConnection, MAX_IDLE_BUFFER_BYTES};
@@ -49,8 +49,14 @@ impl ClientConnection {
         };
         let mut head_since = first.then_some(waiting_since);
         let mut progress = HeadScanner::default();
+        let mut may_skip_line = true;
         poll_fn(|cx| {
             loop {
+                // Old clients send an empty line after a body (RFC 9112 section 2.2).
+                if may_skip_line && self.inbound.starts_with(b"\r\n") {
+                    self.inbound.advance(2);
+                    (may_skip_line, progress) = (false, HeadScanner::default());
+                }
                 match progress.find_end(&self.inbound, &self.limits.head) {
                     Ok(Some(end)) => return Poll::Ready(self.accept_head(end)),
                     Ok(None) => {}
@@ -100,7 +106,7 @@ impl ClientConnection {
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut space = [std::mem::MaybeUninit::uninit(); READ_BUFFER_BYTES];
         let mut buf = ReadBuf::uninit(&mut space);
-        std::task::ready!(self.transport_mut()?.poll_read(cx, &mut buf))?;
+        ready!(self.transport_mut()?.poll_read(cx, &mut buf))?;
         self.inbound.extend_from_slice(buf.filled());
         self.slow_client.bytes_received += buf.filled().len() as u64;
         Poll::Ready(Ok(buf.filled().len()))
@@ -109,7 +115,7 @@ impl ClientConnection {
     fn accept_head(&mut self, end: usize) -> HeadEvent {
         match RequestHead::check(&self.inbound[..end], &self.limits.head) {
             Ok(head) => {
-                self.strip_authority(&head);
+                self.make_canonical(&head);
                 self.framing = BodyFraming::begin(head.body);
                 self.deadline
                     .start_request(self.limits.deadline, self.framing == BodyFraming::Done);
@@ -120,16 +126,31 @@ impl ClientConnection {
         }
     }
 
-    /// Converts an absolute target into origin form, so that only one form is matched and
-    /// forwarded.
-    fn strip_authority(&mut self, head: &RequestHead) {
-        let prefix_len = head.target_prefix.len();
-        if prefix_len > 0 {
-            self.inbound
-                .copy_within(head.target_prefix.end.., head.target_prefix.start);
-            self.inbound.truncate(self.inbound.len() - prefix_len);
+    /// Replaces the head by its canonical form, so that only this is matched and forwarded.
+    fn make_canonical(&mut self, head: &RequestHead) {
+        self.head_left = head.len;
+        let local = || self.digest.local_addr()?.as_inet().copied();
+        if let Some(mut canonical) = head.canonical_form(&self.inbound[..head.len], local) {
+            self.head_left = canonical.len();
+            canonical.extend_from_slice(&self.inbound[head.len..]);
+            self.inbound = canonical;
         }
-        self.head_left = head.len - prefix_len;
+    }
+
+    /// Reads the rest of a request body.
+    pub(crate) async fn skip_body(&mut self) -> io::Result<()> {
+        poll_fn(|cx| {
+            while self.framing != BodyFraming::Done {
+                let mut space = [0; 4 << 10];
+                let mut part = ReadBuf::new(&mut space);
+                ready!(self.poll_body(cx, &mut part))?;
+                if part.filled().is_empty() {
+                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
     }
 
     /// Marks the remaining input as unread, so that the connection lingers when it is dropped.

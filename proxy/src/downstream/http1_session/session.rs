@@ -116,13 +116,11 @@ impl Session for Http1Session {
     }
 
     fn retry_buffer_truncated(&self) -> bool {
-        self.retry_buffer
-            .as_ref()
-            .is_some_and(|buffer| buffer.is_truncated)
+        RetryBuffer::is_truncated(self.retry_buffer.as_ref())
     }
 
     fn get_retry_buffer(&self) -> Option<Bytes> {
-        self.retry_buffer.as_ref().and_then(RetryBuffer::contents)
+        RetryBuffer::contents(self.retry_buffer.as_ref())
     }
 
     fn request_summary(&self) -> String {

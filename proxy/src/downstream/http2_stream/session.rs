@@ -7,21 +7,21 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::protocols::Digest;
 use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::custom::server::Session;
-use pingora_core::protocols::http::v2::server::HttpSession;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 
-use crate::downstream::http2_stream::ClientStream;
+use crate::downstream::http1_session::RetryBuffer;
+use crate::downstream::http2_stream::{ClientStream, Http2Exchange};
 use crate::downstream::session_ext::no_session_timeouts_or_messages;
 
 #[async_trait]
 impl Session for ClientStream {
     fn req_header(&self) -> &RequestHeader {
-        self.session.req_header()
+        &self.exchange.request
     }
 
     fn req_header_mut(&mut self) -> &mut RequestHeader {
-        self.session.req_header_mut()
+        &mut self.exchange.request
     }
 
     async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
@@ -45,7 +45,7 @@ impl Session for ClientStream {
         response: Box<ResponseHeader>,
         end: bool,
     ) -> Result<()> {
-        self.write_control(end, |session| session.write_response_header(response, end))
+        self.write_control(end, |exchange| exchange.write_head(response, end))
     }
 
     async fn write_response_header_ref(
@@ -53,9 +53,8 @@ impl Session for ClientStream {
         response: &ResponseHeader,
         end: bool,
     ) -> Result<()> {
-        self.write_control(end, |session| {
-            session.write_response_header_ref(response, end)
-        })
+        self.write_response_header(Box::new(response.clone()), end)
+            .await
     }
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
@@ -72,7 +71,7 @@ impl Session for ClientStream {
                 Error::explain(ErrorType::WriteTimedout, "trailers for a slow reader").into_down(),
             );
         }
-        self.write_control(true, |session| session.write_trailers(trailers))
+        self.write_control(true, |exchange| exchange.write_trailers(trailers))
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
@@ -85,14 +84,16 @@ impl Session for ClientStream {
             end |= self.apply_task(task).await.map_err(Error::into_down)?;
         }
         if end {
-            self.write_control(true, HttpSession::finish)
+            self.write_control(true, Http2Exchange::finish)
                 .map_err(Error::into_down)?;
         }
         Ok(end)
     }
 
     async fn finish(&mut self) -> Result<()> {
-        self.write_control(true, HttpSession::finish)
+        self.write_control(true, Http2Exchange::finish)?;
+        self.drain().await;
+        Ok(())
     }
 
     async fn finish_custom(&mut self) -> Result<()> {
@@ -100,63 +101,63 @@ impl Session for ClientStream {
     }
 
     async fn shutdown(&mut self, _code: u32, _context: &str) {
-        self.session.shutdown();
+        self.exchange.reset();
     }
 
     fn response_written(&self) -> Option<&ResponseHeader> {
-        self.session.response_written()
+        self.exchange.response.as_deref()
     }
 
     fn is_body_done(&mut self) -> bool {
-        self.pending_grpc_data.is_empty() && (self.is_body_read || self.session.is_body_done())
+        self.pending_data.is_empty() && (self.is_body_read || self.exchange.is_body_done())
     }
 
     fn is_body_empty(&mut self) -> bool {
-        self.session.is_body_empty()
+        self.exchange.received == 0 && self.exchange.is_body_done()
     }
 
     fn body_bytes_sent(&self) -> usize {
-        self.session.body_bytes_sent()
+        self.exchange.sent
     }
 
     fn body_bytes_read(&self) -> usize {
-        self.session.body_bytes_read()
+        self.exchange.received
     }
 
     fn enable_retry_buffering(&mut self) {
-        self.session.enable_retry_buffering();
+        self.retry_buffer.get_or_insert_default();
     }
 
     fn retry_buffer_truncated(&self) -> bool {
-        self.session.retry_buffer_truncated()
+        RetryBuffer::is_truncated(self.retry_buffer.as_ref())
     }
 
     fn get_retry_buffer(&self) -> Option<Bytes> {
-        self.session.get_retry_buffer()
+        RetryBuffer::contents(self.retry_buffer.as_ref())
     }
 
     fn request_summary(&self) -> String {
-        self.session.request_summary()
+        self.exchange.request.method.to_string()
     }
 
     fn pseudo_raw_h1_request_header(&self) -> Bytes {
-        self.session.pseudo_raw_h1_request_header()
+        Bytes::new()
     }
 
     fn digest(&self) -> Option<&Digest> {
-        self.session.digest()
+        None
     }
 
     fn digest_mut(&mut self) -> Option<&mut Digest> {
-        self.session.digest_mut()
+        None
     }
 
     fn client_addr(&self) -> Option<&SocketAddr> {
-        self.session.client_addr()
+        self.exchange.client_addr()
     }
 
     fn server_addr(&self) -> Option<&SocketAddr> {
-        self.session.server_addr()
+        self.exchange.server_addr()
     }
 
     no_session_timeouts_or_messages!();

@@ -3,6 +3,7 @@
 use http::header::{CONTENT_LENGTH, COOKIE, HOST};
 use http::request::Parts;
 
+use crate::message::head::canonical::is_same_authority;
 use crate::message::head::{HeadFault, HeadLimits, is_authority, is_server_options};
 use crate::message::headers;
 use crate::message::target::RequestTarget;
@@ -75,7 +76,7 @@ fn check_scheme(head: &Parts) -> Result<(), HeadFault> {
 }
 
 /// Checks that there is one authority, in `:authority` or in `Host`; if both are present, they must
-/// be equal (section 8.3.1).
+/// be the same (section 8.3.1).
 fn check_authority(head: &Parts) -> Result<(), HeadFault> {
     let authority = head
         .uri
@@ -91,8 +92,12 @@ fn check_authority(head: &Parts) -> Result<(), HeadFault> {
     if more.is_some() || !is_authority(only) {
         return Err(HeadFault::Host);
     }
+    let default_port = match head.uri.scheme_str() {
+        Some("http") => ":80",
+        Some(_) | None => ":443",
+    };
     match host {
-        Some(host) if !host.eq_ignore_ascii_case(only) => Err(HeadFault::Authority),
+        Some(host) if !is_same_authority(host, only, default_port) => Err(HeadFault::Authority),
         Some(_) | None => Ok(()),
     }
 }
@@ -154,6 +159,11 @@ mod tests {
             Ok(())
         );
         assert_eq!(verdict("GET", "/x", &[("host", "a")]), Ok(()));
+        assert_eq!(verdict("GET", "https://a:443/x", &[("host", "a")]), Ok(()));
+        assert_eq!(
+            verdict("GET", "https://a:80/x", &[("host", "a")]),
+            Err(HeadFault::Authority)
+        );
         assert_eq!(verdict("GET", "/x", &[]), Err(HeadFault::Host));
         for uri in ["https://u@a/x", "https://a..b/x", "https://.a/x"] {
             assert_eq!(verdict("GET", uri, &[]), Err(HeadFault::Host), "{uri}");

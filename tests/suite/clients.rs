@@ -1,0 +1,104 @@
+//! What clients of the world send by default is served (`tests/peers/clients`). gRPC is tested in
+//! `proxy/src/tests/grpc_peer.rs`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use postern_tests::recorder::Recorder;
+use postern_tests::systems::succeed;
+use postern_tests::{Browser, Gateway, Pools, skipped};
+
+const ROUTE: &str = "
+[[route]]
+path = \"/world\"
+methods = [\"GET\", \"POST\"]
+upstream = \"actor\"
+policy = \"public\"
+";
+
+const CLIENTS: [&str; 11] = [
+    "curl--http1.0",
+    "curl--http1.1",
+    "curl--http2",
+    "curl--http2-prior-knowledge",
+    "fetch",
+    "go",
+    "httpx/1.1",
+    "httpx/2",
+    "java",
+    "lwp",
+    "undici",
+];
+
+/// Starts a gateway with a public route for HTTP/1.1 and HTTP/2, and its upstream.
+async fn start() -> (Pools, Recorder, Gateway) {
+    let (pools, upstream) = (Pools::start().await, Recorder::start().await);
+    let file = Gateway::config(upstream.address())
+        .replace("# h2c = true\n", "h2c = true\n")
+        .append(ROUTE);
+    let gateway = Gateway::start(&file, &pools.env()).await;
+    (pools, upstream, gateway)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_client_of_the_world_is_served() {
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if !peers.join(".peers/clients/installed").exists() {
+        let test = "every_client_of_the_world_is_served";
+        return skipped(test, "run tests/peers/clients/install first");
+    }
+    let (_pools, upstream, gateway) = start().await;
+    let url = gateway
+        .client()
+        .base()
+        .join("/world?q=a%20b")
+        .expect("a URL");
+    let mut run = Command::new(peers.join("peers/clients/run"));
+    run.arg(url.as_str());
+    let printed = tokio::task::spawn_blocking(move || succeed(&mut run)).await;
+    let printed = printed.expect("the clients end");
+    let mut statuses: Vec<&str> = printed.lines().collect();
+    statuses.sort_unstable();
+    let mut expected: Vec<String> = CLIENTS
+        .iter()
+        .flat_map(|client| ["GET", "HEAD", "POST"].map(|it| format!("{client} {it} 200")))
+        .collect();
+    expected.sort_unstable();
+    assert_eq!(statuses, expected, "{printed}");
+    let mut bodies = BTreeMap::new();
+    for seen in upstream.seen() {
+        assert_eq!(seen.target, "/world?q=a%20b");
+        *bodies.entry((seen.method, seen.body)).or_insert(0) += 1;
+    }
+    let count =
+        |method: &str, body: &'static str| ((method.to_owned(), body.into()), CLIENTS.len());
+    let expected = [count("GET", ""), count("HEAD", ""), count("POST", "hello")];
+    assert_eq!(bodies, BTreeMap::from(expected));
+    gateway.stop().await;
+}
+
+/// Browsers leave many characters of a query as they are, and escape what is no text.
+#[tokio::test]
+async fn browser_is_served_with_any_query() {
+    let test = "browser_is_served_with_any_query";
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped(test, "no chromium and chromedriver on this machine");
+    };
+    let (_pools, upstream, gateway) = start().await;
+    let printable: String = (' '..='~').filter(|it| !"#%&".contains(*it)).collect();
+    let base = gateway.client().base();
+    browser
+        .open(&format!("{base}world?q={printable}%&r=%E9%00"))
+        .await;
+    let seen = upstream.seen();
+    let target = seen.iter().find(|it| it.target.starts_with("/world"));
+    let target = &target.expect("a request").target;
+    assert!(
+        target.contains("[\\]^_`a") && target.ends_with("{|}~%&r=%E9%00"),
+        "{target}"
+    );
+    browser.close().await;
+    gateway.stop().await;
+}
