@@ -94,6 +94,7 @@ impl AuthService {
         let options = VerifierOptions {
             clock: clock.clone(),
             cache_bytes: VERIFIER_CACHE_BYTES,
+            limits: config.identity.token_limits,
             ..VerifierOptions::default()
         };
         let verifier = Verifier::new(config.identity.issuers(), options);

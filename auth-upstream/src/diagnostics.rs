@@ -26,8 +26,6 @@ use crate::pool::PasswordAuthFlow;
 use crate::pool::admin::{AppClientSettings, PoolAdmin};
 use crate::pool::error::PoolError;
 
-/// The maximum difference between the clocks: the leeway of token verification.
-const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5);
 /// The attribute that identifies a service in its tokens.
 const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
 
@@ -123,7 +121,10 @@ impl Diagnostics {
                     .get(http::header::DATE)
                     .and_then(|value| value.to_str().ok());
                 match date.and_then(parse_date) {
-                    Some(theirs) => compare_clocks(self.clock.now(), theirs),
+                    Some(theirs) => {
+                        let leeway = self.identity.token_limits.leeway;
+                        compare_clocks(self.clock.now(), theirs, leeway)
+                    }
                     None => Ok("the pool sends no Date field".to_owned()),
                 }
             }
@@ -348,10 +349,11 @@ fn parse_date(text: &str) -> Option<Timestamp> {
     Some(Timestamp(i64::try_from(since.as_millis()).ok()?))
 }
 
-fn compare_clocks(ours: Timestamp, theirs: Timestamp) -> Result<String, String> {
+/// Compares the clocks. They may differ by the leeway of token verification.
+fn compare_clocks(ours: Timestamp, theirs: Timestamp, leeway: Duration) -> Result<String, String> {
     let skew = ours.since(theirs).max(theirs.since(ours));
     // `Date` has a resolution of one second.
-    if skew <= MAX_CLOCK_SKEW + Duration::from_secs(1) {
+    if skew <= leeway + Duration::from_secs(1) {
         return Ok(format!("within {} s of the pool's", skew.as_secs() + 1));
     }
     let direction = if ours > theirs { "ahead of" } else { "behind" };
@@ -369,8 +371,11 @@ mod tests {
     fn clock_skew_within_the_leeway_is_accepted() {
         let noon = parse_date("Fri, 20 Nov 2026 12:00:00 GMT").expect("a date");
         assert_eq!(noon.to_string(), "2026-11-20T12:00:00.000Z");
-        assert!(compare_clocks(noon.plus(Duration::from_secs(6)), noon).is_ok());
-        let error = compare_clocks(noon, noon.plus(Duration::from_secs(60))).expect_err("a minute");
+        let later = |seconds| noon.plus(Duration::from_secs(seconds));
+        let compare = |theirs, leeway| compare_clocks(noon, theirs, Duration::from_secs(leeway));
+        assert!(compare_clocks(later(6), noon, Duration::from_secs(5)).is_ok());
+        assert!(compare(later(60), 60).is_ok());
+        let error = compare(later(60), 5).expect_err("a minute");
         assert!(error.starts_with("60 s behind"), "{error}");
     }
 }

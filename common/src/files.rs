@@ -1,14 +1,29 @@
-//! Bounded reading of files that a configuration names.
+//! Files that a configuration names: bounded reading, and files that a program writes for itself.
 //!
 //! Whoever may check a configuration chooses the paths: a FIFO would block for ever, and a device
-//! has no end. Input: a path and a limit. Output: the contents, or the reason. Depends on nothing.
+//! has no end. A program trusts what it has stored, so that nobody else may write it. Input: a path
+//! and a limit. Output: the contents, or the reason. Depends on nothing.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::process::geteuid;
+use uuid::Uuid;
+
+/// Permissions of everyone but the owner.
+pub const ALL_BUT_OWNER: u32 = 0o077;
+
+/// Permissions of everyone but the owner and the group.
+pub const OTHERS: u32 = 0o007;
+
+/// Permissions to write of everyone but the owner.
+pub const WRITING: u32 = 0o022;
+
+/// Permission to write of everyone but the owner and the group.
+pub const WRITING_OF_OTHERS: u32 = 0o002;
 
 /// Reads a regular file, or one that a symbolic link names.
 ///
@@ -43,7 +58,7 @@ pub fn read_regular_text(path: &Path, max_bytes: usize) -> io::Result<String> {
 /// Opens a file without waiting for a writer of a FIFO.
 fn open_regular(path: &Path) -> io::Result<File> {
     // Opening a device may have an effect of its own, so that the type is looked at before as well.
-    require_regular(std::fs::metadata(path)?.is_file())?;
+    require_regular(fs::metadata(path)?.is_file())?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = OpenOptions::new()
@@ -64,6 +79,58 @@ fn require_regular(is_regular: bool) -> io::Result<()> {
     }
 }
 
+/// Checks that a file or folder belongs to the user of this process or to root, and that its mode
+/// grants none of the permissions `denied`.
+///
+/// # Errors
+/// It does not, or cannot be examined. The error does not name it.
+pub fn check_access(path: &Path, denied: u32) -> io::Result<()> {
+    let metadata = fs::metadata(path)?;
+    let (own, owner, mode) = (geteuid().as_raw(), metadata.uid(), metadata.mode() & 0o777);
+    let detail = if owner != own && owner != 0 {
+        format!("belongs to user {owner}, and must belong to user {own} or root")
+    } else if mode & denied != 0 {
+        let allowed = 0o777 & !denied;
+        format!("has mode {mode:04o}, and must have at most {allowed:04o}")
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(ErrorKind::PermissionDenied, detail))
+}
+
+/// Creates a folder with mode 0700 unless it exists, and checks it as [`check_access`] does.
+///
+/// # Errors
+/// It cannot be created, or others have these permissions.
+pub fn private_folder(folder: &Path, denied: u32) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    check_access(folder, denied)
+}
+
+/// Replaces a file by one with mode 0600. A reader, also after a crash, finds the old contents or the
+/// new ones. The temporary file is new, so that no link of this name is followed.
+///
+/// # Errors
+/// The folder cannot be written.
+pub fn replace_private(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let temporary = path.with_added_extension(format!("{}.new", Uuid::new_v4()));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    let written = file.write_all(contents).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| fs::rename(&temporary, path)) {
+        let _unremoved = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
 fn too_large(max_bytes: usize) -> io::Error {
     let limit = match max_bytes {
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
@@ -75,7 +142,63 @@ fn too_large(max_bytes: usize) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("it exists").mode() & 0o777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        let permissions = PermissionsExt::from_mode(mode);
+        fs::set_permissions(path, permissions).expect("sets");
+    }
+
+    #[test]
+    fn folder_that_others_may_use_is_refused() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let folder = parent.path().join("a/b");
+        private_folder(&folder, ALL_BUT_OWNER).expect("created");
+        assert_eq!(mode(&folder), 0o700);
+        for (granted, denied, is_good) in [
+            (0o755, WRITING, true),
+            (0o775, WRITING, false),
+            (0o757, WRITING, false),
+            (0o775, WRITING_OF_OTHERS, true),
+            (0o750, OTHERS, true),
+            (0o751, OTHERS, false),
+            (0o710, ALL_BUT_OWNER, false),
+        ] {
+            set_mode(&folder, granted);
+            let checked = private_folder(&folder, denied);
+            assert_eq!(checked.is_ok(), is_good, "{granted:o} {denied:o}");
+        }
+        let said = check_access(&folder, ALL_BUT_OWNER).expect_err("0710");
+        assert_eq!(
+            said.to_string(),
+            "has mode 0710, and must have at most 0700"
+        );
+    }
+
+    #[test]
+    fn replaced_file_is_private_and_follows_no_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("file"), folder.path().join("other"));
+        fs::write(&other, "unchanged").expect("written");
+        std::os::unix::fs::symlink(&other, &path).expect("linked");
+        for contents in ["one", "two"] {
+            replace_private(&path, contents.as_bytes()).expect("replaced");
+            assert_eq!(fs::read_to_string(&path).expect("read"), contents);
+        }
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(fs::read_to_string(&other).expect("read"), "unchanged");
+        // A folder cannot be replaced; nothing is left behind.
+        fs::remove_file(&path).expect("removed");
+        fs::create_dir(&path).expect("created");
+        assert!(replace_private(&path, b"three").is_err());
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 2);
+    }
 
     fn reason(result: io::Result<Vec<u8>>) -> String {
         result.expect_err("refused").to_string()
@@ -85,7 +208,7 @@ mod tests {
     fn regular_files_are_read_up_to_the_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("file");
-        std::fs::write(&file, vec![b'x'; 2 << 10]).expect("written");
+        fs::write(&file, vec![b'x'; 2 << 10]).expect("written");
         assert_eq!(
             read_regular(&file, 2 << 10).map(|it| it.len()).ok(),
             Some(2 << 10)
@@ -97,7 +220,7 @@ mod tests {
             reason(read_regular(&file, (2 << 10) - 1)),
             "is larger than 1 KiB"
         );
-        std::fs::write(&file, [0xff]).expect("written");
+        fs::write(&file, [0xff]).expect("written");
         let refused = read_regular_text(&file, 1).expect_err("not UTF-8");
         assert_eq!(refused.to_string(), "is not UTF-8");
         // It has no length, and content.

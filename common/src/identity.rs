@@ -21,6 +21,10 @@
 //! | `service.issuer`, `service.jwks_url` | | as for `actor` |
 //! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none; the authentication service requires it, because it calls other services |
 //! | `service_account.password_file` | `IDP_SERVICE_ACCOUNT_PASSWORD` (the password itself) | none |
+//! | `token_bytes` | | 16 KiB, the maximum length of a token |
+//! | `leeway` | | 5 s, by which `nbf` and `iat` may be ahead of the clock |
+//!
+//! A process that only verifies tokens reads a [`TrustConfig`], in which each pool is optional.
 //!
 //! Additional issuers are configured in `[[identity.issuer]]`, each with its own rules:
 //!
@@ -33,7 +37,9 @@
 //! | `audiences` | `aud` must contain one of these | none: `aud` is not checked |
 //! | `token_use` | accepted values; `[]` if the issuer writes none | `access`; for services also `id` |
 //! | `client_claim` | the claim that contains the client id | `client_id` |
-//! | `services` | service issuers only: the `custom:service_id` values that its tokens may contain, and no other issuer's | required |
+//! | `groups_claim` | the claim that contains the groups of a user | `cognito:groups` |
+//! | `service_claim` | the claim that contains the service name | `custom:service_id` |
+//! | `services` | service issuers only: the service names that its tokens may contain, and no other issuer's | required |
 //!
 //! Input: the table `[identity]` and the environment. Output: the trusted issuers, and clients for
 //! the pools. Depends on `config`, `decode`, `secret` and `token`.
@@ -46,11 +52,11 @@ mod secret_hash;
 
 use url::Url;
 
-pub use self::assumed::{ASSUMED_IDENTITY, ASSUMED_POOLS};
+pub use self::assumed::ASSUMED_IDENTITY;
 pub use self::client::AwsCredentials;
 pub use self::secret_hash::secret_hash;
 use crate::Secret;
-use crate::token;
+use crate::token::{self, TokenLimits};
 
 /// Settings of the identity pools and of additional issuers.
 #[derive(Clone, Debug)]
@@ -66,8 +72,23 @@ pub struct IdentityConfig {
     pub service: Pool,
     /// Additional issuers whose tokens are accepted. Default none.
     pub issuers: Vec<token::Issuer>,
+    /// The limits of tokens.
+    pub token_limits: TokenLimits,
     /// The account with which this process calls other services, if it calls any.
     pub service_account: Option<ServiceAccount>,
+}
+
+/// The trusted issuers of a process that calls no pool.
+#[derive(Clone, Debug, Default)]
+pub struct TrustConfig {
+    /// The pool of users, if there is one.
+    pub actor: Option<Pool>,
+    /// The pool of service accounts, if there is one.
+    pub service: Option<Pool>,
+    /// Additional issuers whose tokens are accepted. Default none.
+    pub issuers: Vec<token::Issuer>,
+    /// The limits of tokens.
+    pub token_limits: TokenLimits,
 }
 
 /// A user pool and this installation's client in it.
@@ -97,6 +118,22 @@ pub struct ServiceAccount {
 // === impl IdentityConfig ===
 
 impl IdentityConfig {
+    /// Returns the issuers that a token verifier trusts, as [`TrustConfig::issuers`] does.
+    #[must_use]
+    pub fn issuers(&self) -> Vec<token::Issuer> {
+        let trust = TrustConfig {
+            actor: Some(self.actor.clone()),
+            service: Some(self.service.clone()),
+            issuers: self.issuers.clone(),
+            token_limits: self.token_limits,
+        };
+        trust.issuers()
+    }
+}
+
+// === impl TrustConfig ===
+
+impl TrustConfig {
     /// Returns the issuers that a token verifier trusts: the actor pool for users, the service pool
     /// for services, and the additional issuers. Service names of additional issuers are excluded
     /// from both pools.
@@ -110,7 +147,7 @@ impl IdentityConfig {
                 token::ServiceNames::AllBut(_) => None,
             });
         let services = token::ServiceNames::AllBut(reserved.flatten().collect());
-        let issuer = |pool: &Pool, kind| token::Issuer {
+        let issuer = |(pool, kind): (&Pool, token::IssuerKind)| token::Issuer {
             issuer: pool.issuer.clone(),
             jwks_url: pool.jwks_url.clone(),
             kind,
@@ -121,14 +158,26 @@ impl IdentityConfig {
             },
             claims: Vec::new(),
         };
-        let pools = [
-            issuer(&self.actor, token::IssuerKind::User),
-            issuer(&self.service, token::IssuerKind::Service),
-        ];
-        pools
-            .into_iter()
-            .chain(self.issuers.iter().cloned())
-            .collect()
+        let actor = self
+            .actor
+            .iter()
+            .map(|pool| (pool, token::IssuerKind::User));
+        let service = self.service.iter();
+        let service = service.map(|pool| (pool, token::IssuerKind::Service));
+        let pools = actor.chain(service).map(issuer);
+        pools.chain(self.issuers.iter().cloned()).collect()
+    }
+
+    /// Returns whether tokens can be verified, which `has_keys` says for one issuer: those of all
+    /// pools, or without pools those of at least one issuer. An issuer besides the pools may be a
+    /// partner whose outage must not stop every gateway.
+    #[must_use]
+    pub fn is_usable(&self, has_keys: impl Fn(&str) -> bool) -> bool {
+        let mut pools = self.actor.iter().chain(&self.service).peekable();
+        if pools.peek().is_some() {
+            return pools.all(|pool| has_keys(&pool.issuer));
+        }
+        self.issuers.is_empty() || self.issuers.iter().any(|issuer| has_keys(&issuer.issuer))
     }
 }
 

@@ -50,6 +50,8 @@ pub const IDENTITY_TABLES: &str = r#"
 [identity]
 region = "us-west-2"
 endpoint = "http://127.0.0.1:8503"
+token_bytes = "16KiB"
+leeway = "5s"
 [identity.actor]
 pool_id = "us-west-2_actor"
 client_id = "a"
@@ -73,7 +75,13 @@ clients = ["partner"]
 audiences = ["postern"]
 token_use = ["access"]
 client_claim = "azp"
+service_claim = "azp"
 services = ["batch"]
+[[identity.issuer]]
+kind = "user"
+issuer = "https://people.example"
+clients = ["web"]
+groups_claim = "realm_access.roles"
 "#;
 
 /// A sample of a configuration file that sets every key in every form, and the document that

@@ -16,6 +16,7 @@ mod error;
 mod jwk;
 mod jwks;
 mod jws;
+mod limits;
 pub mod oidc;
 mod roca;
 mod strict_json;
@@ -25,11 +26,9 @@ mod verifier;
 pub use caller::{Caller, Claims, Service, User};
 pub use error::TokenError;
 pub use jwks::{IssuerKeys, JwksStatus, PublicKeyInfo, SkippedKey};
+pub use limits::TokenLimits;
 pub use trust::{Issuer, IssuerKind, IssuerRules, ServiceNames};
 pub use verifier::{PreparedIssuers, Verifier, VerifierOptions};
 
 #[cfg(test)]
 mod tests;
-
-/// Maximum length of a token in bytes.
-pub const MAX_TOKEN_BYTES: usize = 8 * 1024;

@@ -2,7 +2,7 @@
 //! writes.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_common::Secret;
 use postern_common::exit::Exit;
+use postern_common::files::replace_private;
 
 /// The data folder, locked by this process. The lock is released on drop, and by the operating
 /// system if the process is killed.
@@ -151,25 +152,8 @@ pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, Exit> {
 /// # Errors
 /// Exits with status 69 if it cannot be written.
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Exit> {
-    write_and_rename(path, bytes)
+    replace_private(path, bytes)
         .map_err(|error| Exit::unavailable(format!("{}: cannot write: {error}", path.display())))
-}
-
-fn write_and_rename(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let part = path.with_added_extension("part");
-    match std::fs::remove_file(&part) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&part)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&part, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use postern_common::email::EmailAddress;
 use postern_common::http::BudgetPermit;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceClient, ServiceTokens};
+use postern_common::token::TokenLimits;
 use postern_common::{Clock, Problem};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
@@ -162,6 +163,7 @@ fn identity() -> IdentityConfig {
         actor: pool("actor"),
         service: pool("service"),
         issuers: Vec::new(),
+        token_limits: TokenLimits::default(),
         service_account: None,
     }
 }

@@ -12,6 +12,7 @@ mod acme_challenge;
 mod answer;
 pub(crate) mod authorize;
 pub(crate) mod cors;
+pub(crate) mod credentials;
 mod external;
 pub(crate) mod header_changes;
 mod problem_page;
@@ -53,7 +54,21 @@ pub(crate) async fn admit_or_answer(
         return Ok(true);
     }
     let config = Arc::clone(&ctx.config);
-    let problem = match authorize::route(client.req_header(), &config.route_table) {
+    let taken = match &config.api_key_config {
+        Some(places) => credentials::take_api_key(client.req_header_mut(), places, ctx),
+        None => Ok(()),
+    };
+    let routed = taken.and_then(|()| authorize::route(client.req_header(), &config.route_table));
+    let route = routed.as_ref().ok().and_then(|routed| routed.found.route());
+    let route = route.map(|index| &config.route_table.routes[index]);
+    let routed = match route.filter(|route| route.settings.websocket_token) {
+        Some(route) => {
+            credentials::take_subprotocol_token(client.req_header_mut(), route, ctx);
+            authorize::route(client.req_header(), &config.route_table)
+        }
+        None => routed,
+    };
+    let problem = match routed {
         Ok(routed) => {
             if let Some(response) = cors::preflight_response(&routed, ctx)? {
                 cors::answer_preflight(state, client, response, ctx).await?;

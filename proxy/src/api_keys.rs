@@ -1,8 +1,9 @@
 //! API keys of services, from a file that contains their digests.
 //!
 //! - **Enters:** the file that `[api_keys]` names, and keys that clients present.
-//! - **Leaves:** the service that a key identifies. A key is `pk_`, an id, `_` and a secret of 256
-//!   random bits, so that a plain SHA-256 digest of it cannot be guessed.
+//! - **Leaves:** the service that a key identifies. A created key is `pk_`, an id, `_` and a secret of
+//!   256 random bits, so that a plain SHA-256 digest of it cannot be guessed. An imported one has any
+//!   form.
 //! - **May depend on:** no other module of this crate.
 
 mod create;
@@ -13,8 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use ahash::AHashMap;
-use aws_lc_rs::constant_time::verify_slices_are_equal;
+use ahash::{AHashMap, AHashSet};
 use postern_common::Code;
 use postern_common::Problem;
 use postern_common::clock::Timestamp;
@@ -31,23 +31,20 @@ pub(crate) use file::ApiKeyFile;
 /// The beginning of every key, by which it differs from a token and is found by secret scanners.
 const PREFIX: &str = "pk_";
 
-/// Characters of an id.
-const ID_LENGTH: usize = 12;
-
-/// Characters of a secret: 32 bytes in base64url.
-const SECRET_LENGTH: usize = 43;
-
 /// The issuer of the services that keys identify.
 const ISSUER: &str = "urn:postern:api-keys";
 
+/// The SHA-256 digest of a whole key.
+type KeyDigest = [u8; 32];
+
 /// The keys of a file.
 #[derive(Default)]
-pub struct ApiKeys(AHashMap<Box<str>, ApiKey>);
+pub struct ApiKeys(AHashMap<KeyDigest, ApiKey>);
 
 /// A key without its secret.
 struct ApiKey {
-    /// The SHA-256 digest of the whole key.
-    digest: [u8; 32],
+    /// The name of this key among those of the service.
+    id: Box<str>,
     service: Arc<Service>,
     /// Time of its last use in Unix seconds; 0 if it was not used.
     last_used: AtomicI64,
@@ -88,11 +85,13 @@ impl ApiKeys {
 
     fn parse(path: &Path, text: &str) -> Result<Self, Exit> {
         config::parse(&path.display().to_string(), text, |root| {
-            let mut keys = AHashMap::new();
+            let (mut keys, mut ids) = (AHashMap::new(), AHashSet::new());
             let _count = root.list("key", |field| {
-                let (id, key) = field.object(ApiKey::read)?;
-                if keys.insert(id, key).is_some() {
+                let (digest, key) = field.object(ApiKey::read)?;
+                if !ids.insert(key.id.clone()) {
                     field.fail("duplicate_name", "a key with this id is listed before")
+                } else if keys.insert(digest, key).is_some() {
+                    field.fail("duplicate_key", "a key with this digest is listed before")
                 } else {
                     Some(())
                 }
@@ -104,16 +103,12 @@ impl ApiKeys {
     /// Verifies a key.
     ///
     /// # Errors
-    /// `invalid_api_key` if it is malformed, unknown or expired. Whether its id is known makes no
-    /// difference in time.
+    /// `invalid_api_key` if it is unknown or expired. The time of the look-up depends on the digest,
+    /// which tells nothing about the digests of other keys that a client could use.
     pub fn verify(&self, key: &str, now: Timestamp) -> Result<Caller, Problem> {
         let refused = || Problem::from(Code::InvalidApiKey);
-        let id = id_of(key).ok_or_else(refused)?;
-        let digest = Sha256::digest(key.as_bytes());
-        let known = self.0.get(id);
-        let expected = known.map_or(&[0; 32], |known| &known.digest);
-        let is_equal = verify_slices_are_equal(digest.as_slice(), expected).is_ok();
-        let known = known.filter(|_| is_equal).ok_or_else(refused)?;
+        let digest: KeyDigest = Sha256::digest(key.as_bytes()).into();
+        let known = self.0.get(&digest).ok_or_else(refused)?;
         if known.service.expires_at <= now.unix_seconds() {
             return Err(refused().detail("The API key has expired."));
         }
@@ -128,8 +123,8 @@ impl ApiKeys {
 
     /// Returns the uses of all keys.
     pub(crate) fn uses(&self) -> impl Iterator<Item = ApiKeyUse> {
-        self.0.iter().map(|(id, key)| ApiKeyUse {
-            id: id.clone(),
+        self.0.values().map(|key| ApiKeyUse {
+            id: key.id.clone(),
             name: Arc::clone(&key.service.service_id),
             last_used: key.last_used.load(Ordering::Relaxed),
         })
@@ -137,8 +132,8 @@ impl ApiKeys {
 
     /// Takes over the times of last use of the same keys.
     fn inherit_uses(&self, before: &Self) {
-        for (id, key) in &self.0 {
-            if let Some(earlier) = before.0.get(id).filter(|it| it.digest == key.digest) {
+        for (digest, key) in &self.0 {
+            if let Some(earlier) = before.0.get(digest) {
                 let last_used = earlier.last_used.load(Ordering::Relaxed);
                 key.last_used.store(last_used, Ordering::Relaxed);
             }
@@ -152,34 +147,12 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-/// Returns the id of a well-formed key.
-fn id_of(key: &str) -> Option<&str> {
-    let rest = key.strip_prefix(PREFIX)?;
-    let (id, secret) = rest.split_at_checked(ID_LENGTH)?;
-    let secret = secret.strip_prefix('_')?;
-    let is_secret = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let is_good = is_id(id) && secret.len() == SECRET_LENGTH && secret.bytes().all(is_secret);
-    is_good.then_some(id)
-}
-
-fn is_id(text: &str) -> bool {
-    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    text.len() == ID_LENGTH && text.bytes().all(is_digit)
-}
-
 // === impl ApiKey ===
 
 impl ApiKey {
     /// Reads an entry of the file.
-    fn read(entry: &Object<'_>) -> Option<(Box<str>, Self)> {
-        let id = entry.required("id", |field| {
-            let id =
-                field.string_as(|| json!({ "type": "string", "pattern": "^[0-9a-f]{12}$" }))?;
-            match is_id(id) {
-                true => Some(Box::from(id)),
-                false => field.fail("invalid_format", "must be 12 hexadecimal digits"),
-            }
-        });
+    fn read(entry: &Object<'_>) -> Option<(KeyDigest, Self)> {
+        let id = entry.required("id", |field| read_word(field, "an id"));
         let name = entry.required("name", |field| read_word(field, "a name"));
         let scopes = entry.list("scopes", |field| read_word(field, "a scope"));
         let digest = entry.required("sha256", read_digest);
@@ -197,9 +170,9 @@ impl ApiKey {
             },
         };
         Some((
-            id?,
+            digest?,
             Self {
-                digest: digest?,
+                id: id?.into(),
                 service: Arc::new(service),
                 last_used: AtomicI64::new(0),
             },
@@ -225,9 +198,9 @@ fn is_word(text: &str) -> bool {
 }
 
 /// Reads a SHA-256 digest in hexadecimal digits. One whose bytes are all equal is a placeholder.
-fn read_digest(field: Field<'_>) -> Option<[u8; 32]> {
+fn read_digest(field: Field<'_>) -> Option<KeyDigest> {
     let form = || json!({ "type": "string", "pattern": "^[0-9a-fA-F]{64}$" });
-    let digest: Option<[u8; 32]> = hex::decode(field.string_as(form)?)
+    let digest: Option<KeyDigest> = hex::decode(field.string_as(form)?)
         .ok()
         .and_then(|bytes| bytes.try_into().ok());
     match digest {

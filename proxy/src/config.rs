@@ -8,6 +8,7 @@
 mod access;
 mod acme;
 mod answer;
+mod api_keys;
 mod compression;
 mod cors;
 mod dns;
@@ -35,8 +36,7 @@ use std::time::Duration;
 
 use postern_common::config::{AdminListener, Env, read_admin_with};
 use postern_common::decode::{Field, Object};
-pub use postern_common::identity::ASSUMED_POOLS;
-use postern_common::identity::IdentityConfig;
+use postern_common::identity::TrustConfig;
 use postern_common::log::Log;
 use postern_common::token::Issuer;
 use postern_common::trace::TracingConfig;
@@ -44,6 +44,7 @@ use postern_common::trace::TracingConfig;
 pub use access::AccessList;
 pub use acme::{AcmeChallenge, AcmeConfig};
 pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
+pub use api_keys::ApiKeyConfig;
 pub use compression::{CompressionConfig, ContentCoding, MediaPattern};
 pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
@@ -58,10 +59,12 @@ pub use listen::{
 pub use load_balancing::{ConsistentKey, LoadBalancing};
 pub use mirror::MirrorConfig;
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
+pub(crate) use policy::check_callers;
 pub use policy::{CallerRules, OwnerRule, RoutePolicy, ServiceRule, UserRule};
 pub use redirect_target::RedirectTarget;
 pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_settings::RouteSettings;
+use route_test::certificate_principals;
 pub use route_test::{RouteTest, TestToken, certificate_principal};
 pub use schema::SCHEMA;
 pub use template::{Template, TemplatePart, Variable};
@@ -91,12 +94,12 @@ pub struct Config {
     pub workers: Option<usize>,
     /// How requests are served.
     pub server: ServerConfig,
-    /// The user pools whose tokens are trusted.
-    pub identity: IdentityConfig,
+    /// The user pools and further issuers whose tokens are trusted.
+    pub identity: TrustConfig,
     /// The token cache.
     pub tokens: TokenConfig,
-    /// `[api_keys] file`: the file with the digests of API keys; default none.
-    pub api_keys: Option<PathBuf>,
+    /// The API keys of services; default none.
+    pub api_keys: Option<ApiKeyConfig>,
     /// Limits on clients.
     pub limits: ClientLimits,
     /// Graceful shutdown.
@@ -170,11 +173,9 @@ impl Config {
         let server = root
             .section("server", ServerConfig::read)
             .unwrap_or_default();
-        let identity = IdentityConfig::read(root, env);
+        let identity = TrustConfig::read(root, env);
         let tokens = section_or_default(root, "tokens", TokenConfig::read);
-        let api_keys = root.section("api_keys", |section| {
-            section.required("file", |field| field.text(1..=4096))
-        });
+        let api_keys = root.section("api_keys", ApiKeyConfig::read);
         let limits = root.section("limits", |section| ClientLimits::read(section, env));
         let mut limits = limits.unwrap_or_else(|| ClientLimits::from_env(env));
         let has_store = limits.store.is_some();
@@ -215,7 +216,7 @@ impl Config {
             server,
             identity: identity?,
             tokens,
-            api_keys: api_keys.map(PathBuf::from),
+            api_keys,
             limits,
             stop,
             handover: handover.map(PathBuf::from),

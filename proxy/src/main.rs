@@ -17,8 +17,8 @@ use postern_common::{Clock, log};
 use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
-    ASSUMED_POOLS, App, CallerSource, Config, ConfigWarning, FoundWarnings, InheritedListeners,
-    InheritedSockets, RouteSummary, config_files,
+    App, CallerSource, Config, ConfigWarning, FoundWarnings, InheritedListeners, InheritedSockets,
+    RouteSummary, config_files,
 };
 
 /// mimalloc, because Pingora allocates and frees 64 KiB per response body, for which the system
@@ -267,27 +267,20 @@ fn load_with_warnings(path: &Path, env: &Env) -> Result<(Config, Vec<ConfigWarni
 #[expect(clippy::print_stderr, reason = "the output of a command")]
 fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> Result<(), Exit> {
     let path = arguments.file(path);
-    let loaded = load_with_warnings(path, &env.clone().assuming(&ASSUMED_POOLS));
-    let (config, warnings) = match loaded {
+    let (config, warnings) = match load_with_warnings(path, env) {
         Ok(loaded) => loaded,
         Err(exit) => return arguments.report(Err(exit), output),
     };
-    let assumed = config.identity.assumed_settings();
     let (routes, tests) = (config.routes.len(), config.tests.len());
     let good = format!("{}: good: {routes} routes, {tests} tests", path.display());
     if output.json {
         let mut results = vec![CheckResult::passed("configuration", good)];
-        results.extend(CheckResult::of_assumed(&assumed));
         let warned = |warning: &ConfigWarning| {
             let detail = format!("{}: {warning}", warning.place());
             CheckResult::warning("configuration", detail)
         };
         results.extend(warnings.iter().map(warned));
         return arguments.report(Ok(results), output);
-    }
-    if !assumed.is_empty() {
-        let (path, names) = (path.display(), assumed.join(", "));
-        eprintln!("{path}: checked without {names}, which the gateway needs to start");
     }
     for warning in &warnings {
         eprintln!("{}: warning: {warning}", warning.place());
@@ -301,8 +294,7 @@ fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> 
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]
 fn routes(path: &Path, env: &Env, json: bool, live: bool) -> Result<(), Exit> {
-    let env = env.clone().assuming(&ASSUMED_POOLS);
-    let config = config_files(path)?.decode(|root| Config::read(root, &env))?;
+    let config = config_files(path)?.decode(|root| Config::read(root, env))?;
     let routes = match live {
         true => live_routes(&config)?,
         false => postern_proxy::routes(&config),
@@ -344,13 +336,7 @@ fn live_routes(config: &Config) -> Result<Vec<RouteSummary>, Exit> {
 fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit> {
     let token = request.token.as_str();
     let assumed = TestToken::parse(token);
-    // The pools are needed for verifying a real token only.
-    let env = if assumed.is_some() {
-        env.clone().assuming(&ASSUMED_POOLS)
-    } else {
-        env.clone()
-    };
-    let config = config_files(path)?.decode(|root| Config::read(root, &env))?;
+    let config = config_files(path)?.decode(|root| Config::read(root, env))?;
     let principal =
         match &request.certificate {
             None => None,
@@ -370,8 +356,7 @@ fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit
     Output { json }.explanation(&text)
 }
 
-/// Compares two configurations. Their files are read as by `explain`: without the identity
-/// variables, and without the files that they name.
+/// Compares two configurations, without the files that they name.
 #[expect(clippy::print_stdout, reason = "the output of a command")]
 fn diff(
     old: &Path,
@@ -380,8 +365,7 @@ fn diff(
     fail_on: Option<FailOn>,
     json: bool,
 ) -> Result<(), Exit> {
-    let env = env.clone().assuming(&ASSUMED_POOLS);
-    let read = |path| config_files(path)?.decode(|root| Config::read(root, &env));
+    let read = |path| config_files(path)?.decode(|root| Config::read(root, env));
     let found = postern_proxy::differences(&read(old)?, &read(new)?)
         .map_err(|error| Exit::usage(error.to_string()))?;
     for difference in &found {
@@ -420,19 +404,27 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 
 /// Verifies a real token with the keys of its issuer, or an API key with the file.
 fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
-    if let Some(path) = config.api_keys.as_deref().filter(|_| is_api_key(token)) {
-        let verdict = ApiKeys::load(path)?.verify(token, Clock::system().now());
-        return Ok(match verdict {
-            Ok(caller) => CallerSource::Verified(caller),
-            Err(problem) => CallerSource::Rejected(problem.code().as_str()),
-        });
+    if let Some(keys) = &config.api_keys {
+        let verdict = ApiKeys::load(&keys.file)?.verify(token, Clock::system().now());
+        match verdict {
+            Ok(caller) => return Ok(CallerSource::Verified(caller)),
+            Err(problem) if is_api_key(token) => {
+                return Ok(CallerSource::Rejected(problem.code().as_str()));
+            }
+            // Not a key.
+            Err(_) => {}
+        }
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let runtime =
         runtime.map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
-    let verifier = Verifier::new(config.issuers(&[]), VerifierOptions::default());
+    let options = VerifierOptions {
+        limits: config.identity.token_limits,
+        ..VerifierOptions::default()
+    };
+    let verifier = Verifier::new(config.issuers(&[]), options);
     Ok(match runtime.block_on(verifier.verify(token)) {
         Ok(caller) => CallerSource::Verified(caller),
         Err(refusal) => CallerSource::Rejected(refusal.code().as_str()),

@@ -215,6 +215,90 @@ fn no_authorities_are_needed_where_none_are_used() {
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
+/// Returns the status of a response, and the body.
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = connect(address);
+    stream
+        .set_read_timeout(Some(STEP_TIMEOUT))
+        .expect("a timeout");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("writes");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("a response");
+    let (head, body) = response.split_once("\r\n\r\n").expect("a head");
+    (head[9..12].parse().expect("a status"), body.to_owned())
+}
+
+/// Answers every request with an empty JWKS.
+fn serve_keys() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut head = [0; 4096];
+            let _read = stream.read(&mut head);
+            let answer =
+                "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\n{\"keys\":[]}";
+            let _sent = stream.write_all(answer.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn gateway_without_pools_is_ready_with_its_own_issuers() {
+    let issuer = |name: &str, keys: SocketAddr| {
+        format!(
+            "[[identity.issuer]]\nkind = \"user\"\nissuer = \"{name}\"\njwks_url = \"http://{keys}\"\nclients = [\"web\"]\n"
+        )
+    };
+    let (present, absent) = (issuer("a", serve_keys()), issuer("b", free_address()));
+    for (issuers, is_ready) in [
+        (String::new(), true),
+        (present.clone(), true),
+        (absent.clone(), false),
+        (format!("{absent}{present}"), true),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (address, admin) = (free_address(), free_address());
+        let text = format!(
+            "{}[admin]\naddress = \"{admin}\"\n{issuers}",
+            config(address, "")
+        );
+        let mut command = gateway(folder.path(), &text);
+        for name in [
+            "IDP_ACTOR_POOL_ID",
+            "IDP_ACTOR_CLIENT_ID",
+            "IDP_SERVICE_POOL_ID",
+            "IDP_SERVICE_CLIENT_ID",
+        ] {
+            command.env_remove(name);
+        }
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("starts");
+        let until = Instant::now() + STEP_TIMEOUT;
+        let (mut status, mut body) = get(admin, "/readyz");
+        while is_ready && status != 200 {
+            assert!(Instant::now() < until, "{issuers}{body}");
+            std::thread::sleep(Duration::from_millis(20));
+            (status, body) = get(admin, "/readyz");
+        }
+        assert!(
+            is_ready || status == 503 && body.contains("keys of an issuer"),
+            "{body}"
+        );
+        assert_eq!(
+            get(address, "/open").0,
+            503,
+            "a public route without its upstream"
+        );
+        terminate(&child);
+        let ended = wait(&mut child, END_WITHIN);
+        assert!(ended.is_some_and(|ended| ended.success()), "{ended:?}");
+    }
+}
+
 /// Waits until a line of the log satisfies the condition, and returns it.
 fn wait_for_line(log: &Path, is: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + STEP_TIMEOUT;

@@ -2,21 +2,13 @@
 
 use super::IdentityConfig;
 
-/// Placeholder values for the user pool settings that neither the file nor the environment has, so
+/// Placeholder values for the identity settings that neither the file nor the environment has, so
 /// that a configuration can be checked without them.
-pub const ASSUMED_POOLS: [(&str, &str); 4] = [
+pub const ASSUMED_IDENTITY: [(&str, &str); 6] = [
     ("IDP_ACTOR_POOL_ID", "us-west-2_assumed-actor"),
     ("IDP_ACTOR_CLIENT_ID", "assumed-actor"),
     ("IDP_SERVICE_POOL_ID", "us-west-2_assumed-service"),
     ("IDP_SERVICE_CLIENT_ID", "assumed-service"),
-];
-
-/// [`ASSUMED_POOLS`], and a service account for processes that call other services.
-pub const ASSUMED_IDENTITY: [(&str, &str); 6] = [
-    ASSUMED_POOLS[0],
-    ASSUMED_POOLS[1],
-    ASSUMED_POOLS[2],
-    ASSUMED_POOLS[3],
     ("IDP_SERVICE_ACCOUNT_USERNAME", "assumed-account"),
     ("IDP_SERVICE_ACCOUNT_PASSWORD", "assumed-password"),
 ];

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use url::Url;
 
-use super::{IdentityConfig, Pool, ServiceAccount, issuer};
+use super::{IdentityConfig, Pool, ServiceAccount, TrustConfig, issuer};
 use crate::Secret;
 use crate::config::Env;
 use crate::decode::{Field, Object};
 use crate::files::read_regular_text;
-use crate::token::Issuer;
+use crate::token::{Issuer, TokenLimits};
 
 /// A value from the file. `is_present` prevents a mistyped value from being reported as missing as
 /// well.
@@ -21,6 +21,7 @@ struct FileValue<T> {
 
 #[derive(Default)]
 struct FilePool {
+    is_present: bool,
     pool_id: FileValue<String>,
     client_id: FileValue<String>,
     client_secret: Option<Secret>,
@@ -35,8 +36,17 @@ struct FileIdentity {
     actor: FilePool,
     service: FilePool,
     issuers: Vec<Issuer>,
+    limits: TokenLimits,
     username: FileValue<String>,
     password: Option<Secret>,
+}
+
+/// The settings of a process.
+struct ResolvedIdentity {
+    region: String,
+    endpoint: Option<Url>,
+    trust: TrustConfig,
+    service_account: Option<ServiceAccount>,
 }
 
 /// Key and variable names of one pool's settings.
@@ -72,6 +82,33 @@ impl IdentityConfig {
     /// Reads the table `[identity]` of `root` and the environment. Returns `None` if a setting is
     /// missing or wrong; every mistake is recorded with its key and variable.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+        let read = ResolvedIdentity::read(root, env, true)?;
+        Some(Self {
+            region: read.region,
+            endpoint: read.endpoint,
+            actor: read.trust.actor?,
+            service: read.trust.service?,
+            issuers: read.trust.issuers,
+            token_limits: read.trust.token_limits,
+            service_account: read.service_account,
+        })
+    }
+}
+
+// === impl TrustConfig ===
+
+impl TrustConfig {
+    /// Reads the settings as [`IdentityConfig::read`] does. A pool exists if the file has its table
+    /// or the environment one of its ids; then it must be complete.
+    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+        Some(ResolvedIdentity::read(root, env, false)?.trust)
+    }
+}
+
+// === impl ResolvedIdentity ===
+
+impl ResolvedIdentity {
+    fn read(root: &Object<'_>, env: &Env, needs_pools: bool) -> Option<Self> {
         let from_file = root
             .section("identity", |table| Some(read_table(table, env)))
             .unwrap_or_default();
@@ -90,28 +127,34 @@ impl IdentityConfig {
             env,
             region: &region,
             endpoint: endpoint.as_ref(),
+            needs_pools,
         };
         let actor = resolver.pool(&ACTOR_KEYS, from_file.actor);
         let service = resolver.pool(&SERVICE_KEYS, from_file.service);
         let account = resolver.account(from_file.username, from_file.password);
         let (actor, service, service_account) = (actor?, service?, account?);
-        if actor.issuer == service.issuer {
+        let pools = [&actor, &service].map(|pool| pool.as_ref().map(|pool| &pool.issuer));
+        if pools[0].is_some() && pools[0] == pools[1] {
             root.fail(
                 "same_pool",
                 "identity.actor and identity.service are the same pool; the pool of a token decides its kind",
             );
             return None;
         }
-        let issuers = from_file.issuers;
-        let config = Self {
+        if !issuer::check(root, pools.into_iter().flatten(), &from_file.issuers) {
+            return None;
+        }
+        Some(Self {
             region,
             endpoint,
-            actor,
-            service,
-            issuers,
+            trust: TrustConfig {
+                actor,
+                service,
+                issuers: from_file.issuers,
+                token_limits: from_file.limits,
+            },
             service_account,
-        };
-        issuer::check(root, &config).then_some(config)
+        })
     }
 }
 
@@ -146,13 +189,33 @@ fn read_table(table: &Object<'_>, env: &Env) -> FileIdentity {
         actor,
         service,
         issuers: table.list("issuer", issuer::read),
+        limits: read_limits(table),
         username,
         password,
     }
 }
 
+fn read_limits(table: &Object<'_>) -> TokenLimits {
+    let default = TokenLimits::default();
+    TokenLimits {
+        bytes: table.or("token_bytes", default.bytes, |field| {
+            let bytes = usize::try_from(field.bytes()?).ok();
+            bytes
+                .filter(|bytes| TokenLimits::BYTES.contains(bytes))
+                .or_else(|| field.fail("out_of_range", "must be 1KiB to 64KiB"))
+        }),
+        leeway: table.or("leeway", default.leeway, |field| {
+            match field.duration()? {
+                leeway if leeway <= TokenLimits::MAX_LEEWAY => Some(leeway),
+                _ => field.fail("out_of_range", "must be at most 5m"),
+            }
+        }),
+    }
+}
+
 fn read_pool(table: &Object<'_>, names: &PoolKeyNames, env: &Env) -> FilePool {
     FilePool {
+        is_present: true,
         pool_id: from_file(table, "pool_id"),
         client_id: from_file(table, "client_id"),
         client_secret: secret_file(
@@ -229,12 +292,22 @@ struct SettingsResolver<'a> {
     env: &'a Env,
     region: &'a str,
     endpoint: Option<&'a Url>,
+    needs_pools: bool,
 }
 
 // === impl SettingsResolver ===
 
 impl SettingsResolver<'_> {
-    fn pool(&self, names: &PoolKeyNames, from_file: FilePool) -> Option<Pool> {
+    /// Returns `Some(None)` for a pool that is not configured and not needed, and `None` if its
+    /// settings are incomplete.
+    fn pool(&self, names: &PoolKeyNames, from_file: FilePool) -> Option<Option<Pool>> {
+        let mut ids = [names.pool_id, names.client_id].into_iter();
+        if !self.needs_pools
+            && !from_file.is_present
+            && !ids.any(|name| self.env.get(name).is_some())
+        {
+            return Some(None);
+        }
         let pool_id = self.required(names.table, "pool_id", names.pool_id, from_file.pool_id);
         let client_id = self.required(
             names.table,
@@ -252,13 +325,13 @@ impl SettingsResolver<'_> {
             .env
             .secret(names.client_secret)
             .or(from_file.client_secret);
-        Some(Pool {
+        Some(Some(Pool {
             pool_id,
             client_id,
             client_secret,
             issuer,
             jwks_url,
-        })
+        }))
     }
 
     /// Returns `Some(None)` if no account is configured, and `None` if its settings are incomplete.

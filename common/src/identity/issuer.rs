@@ -2,7 +2,6 @@
 
 use url::Url;
 
-use super::IdentityConfig;
 use crate::decode::{Field, Object};
 use crate::token::{Issuer, IssuerKind, IssuerRules, ServiceNames};
 
@@ -17,7 +16,9 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
         let rules = IssuerRules {
             token_uses: entry.optional("token_use", names),
             audiences: entry.or("audiences", Vec::new(), names),
-            client_claim: entry.optional("client_claim", |field| field.text(1..=256)),
+            client_claim: entry.optional("client_claim", name),
+            groups_claim: entry.optional("groups_claim", name),
+            service_claim: entry.optional("service_claim", name),
             services: read_services(entry, kind),
         };
         if client_ids.is_empty() && rules.audiences.is_empty() {
@@ -78,8 +79,12 @@ fn read_services(entry: &Object<'_>, kind: Option<IssuerKind>) -> ServiceNames {
                 "services is required: the service names that its tokens may contain",
             );
         }
-        Some(IssuerKind::User) if !services.is_empty() => {
-            entry.fail("conflicting_fields", "services requires kind = 'service'");
+        Some(IssuerKind::Service) if entry.has("groups_claim") => {
+            entry.fail("conflicting_fields", "groups_claim requires kind = 'user'");
+        }
+        Some(IssuerKind::User) if !services.is_empty() || entry.has("service_claim") => {
+            let detail = "services and service_claim require kind = 'service'";
+            entry.fail("conflicting_fields", detail);
         }
         Some(IssuerKind::Service | IssuerKind::User) | None => {}
     }
@@ -87,15 +92,23 @@ fn read_services(entry: &Object<'_>, kind: Option<IssuerKind>) -> ServiceNames {
 }
 
 fn names(field: Field<'_>) -> Option<Vec<String>> {
-    field.array(|item| item.text(1..=256))
+    field.array(name)
+}
+
+fn name(field: Field<'_>) -> Option<String> {
+    field.text(1..=256)
 }
 
 /// Checks that no issuer and no service name is configured twice: the issuer of a token decides
 /// what the token is.
-pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
-    let mut known = vec![config.actor.issuer.as_str(), config.service.issuer.as_str()];
-    for issuer in &config.issuers {
-        if known.contains(&issuer.issuer.as_str()) {
+pub(super) fn check<'a>(
+    root: &Object<'_>,
+    pools: impl Iterator<Item = &'a String>,
+    issuers: &'a [Issuer],
+) -> bool {
+    let mut known: Vec<&String> = pools.collect();
+    for issuer in issuers {
+        if known.contains(&&issuer.issuer) {
             root.fail(
                 "same_issuer",
                 format!("identity.issuer: {} is configured twice", issuer.issuer),
@@ -105,7 +118,7 @@ pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
         known.push(&issuer.issuer);
     }
     let mut services = Vec::new();
-    for issuer in &config.issuers {
+    for issuer in issuers {
         let ServiceNames::Only(names) = &issuer.rules.services else {
             continue;
         };

@@ -110,6 +110,103 @@ fn missing_settings_are_all_listed_with_key_and_variable() {
 }
 
 #[test]
+fn pool_is_optional_where_tokens_are_only_verified() {
+    let trust = |text: &str, variables: &[(&str, &str)]| {
+        let env: Env = variables.iter().copied().collect();
+        let read = parse("conf/x.toml", text, |root| TrustConfig::read(root, &env));
+        let issuers = |trust: TrustConfig| trust.issuers().into_iter().map(|it| it.issuer);
+        let read = read.map(|trust| issuers(trust).collect::<Vec<_>>().join(" "));
+        read.map_err(|exit| exit.message().to_owned())
+    };
+    let own = "[[identity.issuer]]\nkind = 'user'\nissuer = 'https://a.example'\nclients = ['a']\n";
+    let pool = |id: &str| format!("https://cognito-idp.us-west-2.amazonaws.com/us-west-2_{id}");
+    for (text, variables, expected) in [
+        ("", &[][..], String::new()),
+        (own, &[][..], "https://a.example".to_owned()),
+        ("[identity]\nregion = 'x'\n", &[][..], String::new()),
+        // A secret alone names no pool: the environment may be that of all processes.
+        ("", &[("IDP_ACTOR_CLIENT_SECRET", "s")][..], String::new()),
+        ("", &POOLS[..2], pool("actors")),
+        (
+            own,
+            &POOLS[2..],
+            format!("{} https://a.example", pool("services")),
+        ),
+        (
+            "",
+            &POOLS[..],
+            format!("{} {}", pool("actors"), pool("services")),
+        ),
+    ] {
+        assert_eq!(trust(text, variables), Ok(expected), "{text}{variables:?}");
+    }
+    for (text, variables, missing) in [
+        ("", &POOLS[..1], "IDP_ACTOR_CLIENT_ID"),
+        ("", &POOLS[3..], "IDP_SERVICE_POOL_ID"),
+        (
+            "[identity.actor]\nclient_id = 'a'\n",
+            &[][..],
+            "IDP_ACTOR_POOL_ID",
+        ),
+    ] {
+        let said = trust(text, variables).expect_err(missing);
+        assert!(
+            said.contains(missing) && said.lines().count() == 1,
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn keys_of_all_pools_or_of_one_issuer_are_required() {
+    let pool = |issuer: &str| Pool {
+        pool_id: issuer.to_owned(),
+        client_id: "c".to_owned(),
+        client_secret: None,
+        issuer: issuer.to_owned(),
+        jwks_url: "https://keys.example".parse().expect("a URL"),
+    };
+    let issuers = "[[identity.issuer]]\nkind = 'user'\nissuer = 'https://a.example'\nclients = ['a']\n\
+                   [[identity.issuer]]\nkind = 'user'\nissuer = 'https://b.example'\nclients = ['b']\n";
+    let env = Env::default();
+    let mut trust = parse("x", issuers, |root| TrustConfig::read(root, &env)).expect("valid");
+    let usable = |trust: &TrustConfig, with: &[&str]| trust.is_usable(|it| with.contains(&it));
+    assert!(!usable(&trust, &[]) && usable(&trust, &["https://b.example"]));
+    trust.actor = Some(pool("actor"));
+    assert!(!usable(&trust, &["https://b.example"]) && usable(&trust, &["actor"]));
+    trust.service = Some(pool("service"));
+    assert!(!usable(&trust, &["actor"]) && usable(&trust, &["actor", "service"]));
+    assert!(
+        usable(&TrustConfig::default(), &[]),
+        "no issuer is configured"
+    );
+}
+
+#[test]
+fn limits_of_tokens_are_bounded() {
+    for (line, wrong) in [
+        ("leeway = '60s'\ntoken_bytes = '8KiB'", ""),
+        ("leeway = '5m'\ntoken_bytes = '64KiB'", ""),
+        ("leeway = '301s'", "identity.leeway: must be at most 5m"),
+        (
+            "token_bytes = 1023",
+            "identity.token_bytes: must be 1KiB to 64KiB",
+        ),
+        (
+            "token_bytes = '65KiB'",
+            "identity.token_bytes: must be 1KiB to 64KiB",
+        ),
+    ] {
+        let read = read(&format!("[identity]\n{line}\n"), &POOLS);
+        let said = read.map_or_else(|exit| exit.message().to_owned(), |_| String::new());
+        assert!(
+            said.ends_with(wrong) && said.is_empty() == wrong.is_empty(),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn mistyped_value_is_reported_once() {
     let text = "[identity.actor]\npool_id = 7\n";
     let exit = read(text, &POOLS[1..]).expect_err("a number");

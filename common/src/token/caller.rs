@@ -26,9 +26,9 @@ pub struct User {
     pub username: Arc<str>,
     /// The client id that the token was issued to.
     pub client_id: Arc<str>,
-    /// The granted scopes (`scope`, split at spaces).
+    /// The granted scopes (`scope` and `scp`).
     pub scopes: Arc<[String]>,
-    /// The groups in the pool (`cognito:groups`).
+    /// The groups in the pool ([`super::IssuerRules::groups_claim`]).
     pub groups: Arc<[String]>,
     /// `exp`, in Unix seconds.
     pub expires_at: i64,
@@ -43,10 +43,10 @@ pub struct Service {
     pub issuer: Arc<str>,
     /// The subject (`sub`).
     pub subject: Arc<str>,
-    /// The service name that allow lists contain (`custom:service_id`). A name belongs to one
-    /// issuer.
+    /// The service name that allow lists contain ([`super::IssuerRules::service_claim`]). A name
+    /// belongs to one issuer.
     pub service_id: Arc<str>,
-    /// The granted scopes (`scope`, split at spaces).
+    /// The granted scopes (`scope` and `scp`).
     pub scopes: Arc<[String]>,
     /// `exp`, in Unix seconds.
     pub expires_at: i64,

@@ -6,7 +6,7 @@ use crate::problem::{Code, Problem};
 /// are more specific, for logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TokenError {
-    /// Longer than [`super::MAX_TOKEN_BYTES`].
+    /// Longer than [`super::TokenLimits::bytes`].
     #[error("the token is longer than 8 KiB")]
     TooLong,
     /// Not of the form header, payload, signature.

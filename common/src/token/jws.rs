@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
 
+use super::TokenError;
 use super::strict_json::{JsonValue, StrictObject};
-use super::{MAX_TOKEN_BYTES, TokenError};
 
 /// Header parameters that would let a token select its own key, change the signed content, or
 /// change its interpretation (RFC 7515 sections 4.1.2 to 4.1.6 and 4.1.11, RFC 7797, RFC 7516
@@ -31,9 +31,6 @@ impl<'a> CompactJws<'a> {
     /// Parses a token. The payload is not interpreted: before the signature is verified, only `iss`
     /// may be used, to select the keys.
     pub(super) fn read(token: &'a str) -> Result<Self, TokenError> {
-        if token.len() > MAX_TOKEN_BYTES {
-            return Err(TokenError::TooLong);
-        }
         let (header, payload, signature) = parts(token)?;
         let (algorithm, key_id) = read_header(&decode(header)?)?;
         let payload = decode(payload)?;

@@ -10,7 +10,7 @@ use super::jwks::{JwksStatus, KeySource};
 use super::jws::CompactJws;
 use super::strict_json::{JsonValue, StrictObject};
 use super::trust::{TokenTimes, check_types, text};
-use super::{TokenError, VerifierOptions};
+use super::{TokenError, TokenLimits, VerifierOptions};
 use crate::clock::Clock;
 
 /// A verifier of ID tokens that one provider issues to one client.
@@ -18,6 +18,7 @@ pub struct OidcVerifier {
     issuer: Arc<str>,
     client_id: String,
     clock: Clock,
+    limits: TokenLimits,
     source: KeySource,
 }
 
@@ -41,9 +42,6 @@ pub struct IdToken {
     pub claims: Map<String, Value>,
 }
 
-/// Maximum time by which `iat` and `nbf` may be ahead of the clock, in seconds.
-const LEEWAY_S: i64 = 5;
-
 // === impl OidcVerifier ===
 
 impl OidcVerifier {
@@ -66,6 +64,7 @@ impl OidcVerifier {
             issuer,
             client_id: client_id.into(),
             clock,
+            limits: TokenLimits::default(),
             source,
         })
     }
@@ -76,6 +75,7 @@ impl OidcVerifier {
     /// # Errors
     /// Returns the reason why the token is rejected.
     pub async fn verify(&self, id_token: &str, nonce: &str) -> Result<IdToken, TokenError> {
+        self.limits.check_length(id_token)?;
         let jws = CompactJws::read(id_token)?;
         let claims = jws.claims()?;
         if text(&claims, "iss")? != &*self.issuer {
@@ -84,7 +84,8 @@ impl OidcVerifier {
         self.source.refresh_if_due().await;
         self.check_signature(&jws).await?;
         check_types(&claims)?;
-        TokenTimes::read(&claims)?.check(self.clock.now().unix_seconds(), LEEWAY_S)?;
+        TokenTimes::read(&claims)?
+            .check(self.clock.now().unix_seconds(), self.limits.leeway_s())?;
         require_claim(&claims, "iat")?;
         self.check_audience(&claims)?;
         if text(&claims, "nonce")? != nonce {

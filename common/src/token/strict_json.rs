@@ -70,6 +70,18 @@ impl<'a> StrictObject<'a> {
         Some(&self.members[index].1)
     }
 
+    /// Returns the member of this name, or the one that a path of names separated by dots leads to,
+    /// such as `realm_access.roles`. Names may contain dots themselves.
+    pub(super) fn find(&self, path: &str) -> Option<&JsonValue<'a>> {
+        self.get(path).or_else(|| {
+            path.match_indices('.')
+                .find_map(|(at, _)| match self.get(&path[..at]) {
+                    Some(JsonValue::Object(object)) => object.find(&path[at + 1..]),
+                    _ => None,
+                })
+        })
+    }
+
     pub(super) fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }

@@ -22,7 +22,8 @@ pub struct Issuer {
     pub client_ids: Vec<String>,
     /// Further rules for its tokens.
     pub rules: IssuerRules,
-    /// Claims that policies use. Identities hold only these claims.
+    /// Claims that policies use, as names or paths such as `realm_access.roles`. Identities hold
+    /// only these claims.
     pub claims: Vec<String>,
 }
 
@@ -37,11 +38,15 @@ pub struct IssuerRules {
     pub audiences: Vec<String>,
     /// The claim that contains the client id, such as `azp`. Default `client_id`.
     pub client_claim: Option<String>,
+    /// The claim that contains the groups of a user, as a name or path. Default `cognito:groups`.
+    pub groups_claim: Option<String>,
+    /// The claim that contains the service name, as a name or path. Default `custom:service_id`.
+    pub service_claim: Option<String>,
     /// Service names that its tokens may contain. A name belongs to one issuer.
     pub services: ServiceNames,
 }
 
-/// A set of service names (`custom:service_id`).
+/// A set of service names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceNames {
     /// The listed names.
@@ -69,6 +74,8 @@ pub(super) struct IssuerTrust {
     token_uses: Option<Vec<String>>,
     audiences: Vec<String>,
     client_claim: String,
+    groups_claim: String,
+    service_claim: String,
     services: ServiceNames,
     claims: Vec<Arc<str>>,
     lists: InternedLists,
@@ -93,6 +100,11 @@ pub(super) struct TokenTimes {
 const SERVICE_ID_CLAIM: &str = "custom:service_id";
 
 const CLIENT_ID_CLAIM: &str = "client_id";
+
+const GROUPS_CLAIM: &str = "cognito:groups";
+
+/// The claims with scopes: that of RFC 8693 section 4.2, and that of Entra ID and Okta.
+const SCOPE_CLAIMS: [&str; 2] = ["scope", "scp"];
 
 // === impl TokenTimes ===
 
@@ -218,6 +230,10 @@ impl IssuerTrust {
             None => Some(of_pools.iter().map(|name| (*name).to_owned()).collect()),
             Some(uses) => Some(uses.clone()).filter(|uses| !uses.is_empty()),
         };
+        let claim = |name: &Option<String>, default: &str| {
+            let name = name.as_deref().unwrap_or(default);
+            name.to_owned()
+        };
         Self {
             issuer: issuer.as_str().into(),
             kind: *kind,
@@ -227,10 +243,9 @@ impl IssuerTrust {
                 .collect(),
             token_uses,
             audiences: rules.audiences.clone(),
-            client_claim: rules
-                .client_claim
-                .clone()
-                .unwrap_or_else(|| CLIENT_ID_CLAIM.to_owned()),
+            client_claim: claim(&rules.client_claim, CLIENT_ID_CLAIM),
+            groups_claim: claim(&rules.groups_claim, GROUPS_CLAIM),
+            service_claim: claim(&rules.service_claim, SERVICE_ID_CLAIM),
             services: rules.services.clone(),
             claims: claims.iter().map(|name| name.as_str().into()).collect(),
             lists: InternedLists::default(),
@@ -269,7 +284,7 @@ impl IssuerTrust {
                     username,
                     client_id,
                     scopes: self.lists.intern(scopes(claims)?),
-                    groups: self.lists.intern(groups(claims)?),
+                    groups: self.lists.intern(self.groups(claims)?),
                     expires_at: times.expires_at,
                     claims: self.policy_claims(claims),
                 })))
@@ -277,7 +292,7 @@ impl IssuerTrust {
             // A token without a service name is never a service's token, whatever its use.
             IssuerKind::Service => {
                 self.client(claims, token_use)?;
-                let service_id = service_id(claims)?;
+                let service_id = self.service_id(claims)?;
                 self.check_use(token_use)?;
                 if !self.services.contains(service_id) {
                     return Err(TokenError::ServiceName);
@@ -293,9 +308,23 @@ impl IssuerTrust {
         }
     }
 
+    fn groups(&self, claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
+        let groups = claims.find(&self.groups_claim);
+        let groups = groups.map_or(Ok(Vec::new()), texts)?;
+        Ok(groups.into_iter().map(str::to_owned).collect())
+    }
+
+    fn service_id<'a>(&self, claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
+        claims
+            .find(&self.service_claim)
+            .and_then(JsonValue::as_text)
+            .filter(|id| !id.trim().is_empty())
+            .ok_or(TokenError::Kind)
+    }
+
     fn policy_claims(&self, claims: &StrictObject<'_>) -> Claims {
         let policy_claims =
-            |name: &Arc<str>| Some((Arc::clone(name), claims.get(name)?.to_value()));
+            |name: &Arc<str>| Some((Arc::clone(name), claims.find(name)?.to_value()));
         self.claims.iter().filter_map(policy_claims).collect()
     }
 
@@ -369,14 +398,6 @@ fn audience<'a>(claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
     }
 }
 
-fn service_id<'a>(claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
-    claims
-        .get(SERVICE_ID_CLAIM)
-        .and_then(JsonValue::as_text)
-        .filter(|id| !id.trim().is_empty())
-        .ok_or(TokenError::Kind)
-}
-
 fn username(claims: &StrictObject<'_>, subject: &Arc<str>) -> Result<Arc<str>, TokenError> {
     match claims.get("username") {
         Some(JsonValue::Text(name)) if **name != **subject => Ok((**name).into()),
@@ -385,26 +406,22 @@ fn username(claims: &StrictObject<'_>, subject: &Arc<str>) -> Result<Arc<str>, T
     }
 }
 
+/// Returns the scopes of both claims: the words of text, or of the items of a list.
 fn scopes(claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
-    match claims.get("scope") {
-        Some(JsonValue::Text(all)) => Ok(all.split_ascii_whitespace().map(str::to_owned).collect()),
-        Some(_) => Err(TokenError::ClaimType),
-        None => Ok(Vec::new()),
-    }
+    let found = SCOPE_CLAIMS.iter().filter_map(|name| claims.get(name));
+    let found: Vec<Vec<&str>> = found.map(texts).collect::<Result<_, _>>()?;
+    let words = found
+        .into_iter()
+        .flatten()
+        .flat_map(str::split_ascii_whitespace);
+    Ok(words.map(str::to_owned).collect())
 }
 
-fn groups(claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
-    match claims.get("cognito:groups") {
-        Some(JsonValue::List(all)) => all
-            .iter()
-            .map(|group| {
-                group
-                    .as_text()
-                    .map(str::to_owned)
-                    .ok_or(TokenError::ClaimType)
-            })
-            .collect(),
-        Some(_) => Err(TokenError::ClaimType),
-        None => Ok(Vec::new()),
+/// Returns text, or the items of a list of texts. Some providers write a list of one as text.
+fn texts<'a>(value: &'a JsonValue<'_>) -> Result<Vec<&'a str>, TokenError> {
+    let item = |value: &'a JsonValue<'_>| value.as_text().ok_or(TokenError::ClaimType);
+    if let JsonValue::List(all) = value {
+        return all.iter().map(item).collect();
     }
+    Ok(vec![item(value)?])
 }

@@ -17,14 +17,14 @@ use super::jwks::{IssuerKeys, JwksSettings, JwksStatus, KeySource};
 use super::jws::CompactJws;
 use super::strict_json::StrictObject;
 use super::trust::{self, IssuerTrust, TokenTimes};
-use super::{Caller, Issuer, MAX_TOKEN_BYTES, TokenError};
+use super::{Caller, Issuer, TokenError, TokenLimits};
 use crate::clock::{Clock, Timestamp};
 use crate::log_limited;
 
 /// Verifies Bearer tokens of the trusted issuers. One instance per process.
 pub struct Verifier {
     settings: JwksSettings,
-    leeway_s: i64,
+    limits: TokenLimits,
     negative_ttl: Duration,
     trusted: ArcSwap<TrustedIssuers>,
     /// Incremented by each change of the trusted issuers; cached results of earlier generations are
@@ -45,9 +45,8 @@ pub struct VerifierOptions {
     pub cache_bytes: usize,
     /// Directory in which key sets are saved across restarts. Default none.
     pub jwks_dir: Option<PathBuf>,
-    /// Maximum time by which `nbf` and `iat` may be ahead of the clock, in seconds. Default and
-    /// maximum 5.
-    pub leeway_s: u32,
+    /// Limits of the tokens.
+    pub limits: TokenLimits,
     /// Refresh interval of keys without `Cache-Control: max-age`. Default 5 min.
     pub refresh: Duration,
     /// Maximum refresh interval, which bounds how long a removed key is accepted. Default 15 min.
@@ -85,9 +84,6 @@ struct TrustedPool {
     source: Arc<KeySource>,
 }
 
-/// Maximum leeway in seconds.
-const MAX_LEEWAY_S: u32 = 5;
-
 /// Maximum cache bytes for rejected tokens, or an eighth of the cache if that is less.
 const MAX_REFUSED_BYTES: usize = 4 * 1024 * 1024;
 
@@ -103,7 +99,7 @@ impl Default for VerifierOptions {
             clock: Clock::system(),
             cache_bytes: 40 * 1024 * 1024,
             jwks_dir: None,
-            leeway_s: MAX_LEEWAY_S,
+            limits: TokenLimits::default(),
             refresh: Duration::from_secs(5 * 60),
             refresh_max: Duration::from_secs(15 * 60),
             max_staleness: Duration::from_secs(24 * 60 * 60),
@@ -143,7 +139,7 @@ impl Verifier {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).expect("the system provides random bytes");
         let verifier = Self {
-            leeway_s: options.leeway_s.min(MAX_LEEWAY_S).into(),
+            limits: options.limits,
             negative_ttl: options.negative_ttl,
             trusted: ArcSwap::default(),
             generation: AtomicU32::new(0),
@@ -232,8 +228,8 @@ impl Verifier {
         token: &str,
         now: Timestamp,
     ) -> Option<Result<Caller, TokenError>> {
-        if token.len() > MAX_TOKEN_BYTES {
-            return Some(Err(TokenError::TooLong));
+        if let Err(error) = self.limits.check_length(token) {
+            return Some(Err(error));
         }
         let (digest, generation) = (
             self.hasher.digest(token),
@@ -262,6 +258,7 @@ impl Verifier {
     /// # Errors
     /// As [`Verifier::verify`].
     pub async fn verify_unseen(&self, token: &str) -> Result<Caller, TokenError> {
+        self.limits.check_length(token)?;
         let jws = CompactJws::read(token)?;
         let key_id = jws.key_id.as_deref().ok_or(TokenError::KeyIdMissing)?;
         let claims = jws.claims()?;
@@ -292,7 +289,10 @@ impl Verifier {
         key.check(jws)?;
         trust::check_types(claims)?;
         let times = TokenTimes::read(claims)?;
-        times.check(self.settings.clock.now().unix_seconds(), self.leeway_s)?;
+        times.check(
+            self.settings.clock.now().unix_seconds(),
+            self.limits.leeway_s(),
+        )?;
         trust.decide(claims, times)
     }
 

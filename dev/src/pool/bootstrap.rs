@@ -2,12 +2,12 @@
 //! access key. The first start creates them; later starts recreate what is missing.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use postern_common::Secret;
 use postern_common::exit::Exit;
+use postern_common::files::replace_private;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::config::{Config, SERVICE_ID_ATTRIBUTE};
@@ -231,7 +231,9 @@ fn load_credentials(folder: &Path, accounts: &[String]) -> Result<StoredCredenti
             .mode(0o700)
             .create(folder)
             .map_err(|error| failed("create", &error))?;
-        write_atomically(&path, &credentials).map_err(|error| failed("write", &error))?;
+        let text =
+            serde_json::to_vec_pretty(&credentials).map_err(|error| failed("write", &error))?;
+        replace_private(&path, &text).map_err(|error| failed("write", &error))?;
     }
     Ok(credentials)
 }
@@ -256,19 +258,4 @@ fn add_missing(credentials: &mut StoredCredentials, accounts: &[String]) -> Resu
         }
     }
     Ok(changed)
-}
-
-/// Replaces the file atomically: writes a temporary file beside it, then renames it.
-fn write_atomically(path: &Path, credentials: &StoredCredentials) -> std::io::Result<()> {
-    let text = serde_json::to_vec_pretty(credentials)?;
-    let temporary = path.with_extension("json.new");
-    let mut file = std::fs::OpenOptions::new()
-        .create(true)
-        .write(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(&text)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)
 }

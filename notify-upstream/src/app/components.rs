@@ -21,6 +21,7 @@ use crate::templates::{Templates, fingerprint};
 pub(super) fn verifier(config: &Config, clock: &Clock) -> Arc<Verifier> {
     let options = VerifierOptions {
         clock: clock.clone(),
+        limits: config.identity.token_limits,
         ..VerifierOptions::default()
     };
     Verifier::new(config.identity.issuers(), options)

@@ -34,7 +34,8 @@ pub(super) async fn verify(
     })?;
     let caller = verify_authorization(&state, &authorization).await?;
     let config = state.runtime_config.load();
-    let [actor_issuer, _] = &config.issuers;
+    let actor = config.identity.actor.as_ref();
+    let actor_issuer = actor.map_or("", |pool| &pool.issuer);
     Ok(JsonBody(principal(&caller, actor_issuer)))
 }
 

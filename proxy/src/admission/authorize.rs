@@ -24,7 +24,7 @@ use crate::routing::decision;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{Credential, RequestContext};
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::trace_context::TraceContext;
 
@@ -80,10 +80,7 @@ pub(crate) async fn authorize(
     }
     check_connection(state, client, table, found)?;
     if !decision::is_public(table, found) {
-        ctx.caller = Some(match certificate_caller(client, ctx.start_time) {
-            Some(caller) => caller,
-            None => authenticate(state, &config, &head.headers, ctx.start_time).await?,
-        });
+        ctx.caller = Some(identify(state, &config, client, ctx).await?);
     }
     let known_address = ctx.client_address.filter(|_| ctx.is_client_known);
     let decision = decision::decide(table, (found, path), ctx.caller.as_ref(), known_address);
@@ -154,22 +151,49 @@ fn check_connection(
     }
 }
 
-/// Returns the service that the client certificate identifies, if the request has no token. A token
-/// always decides, also one that is not accepted.
-fn certificate_caller(client: &Session, now: Timestamp) -> Option<Caller> {
-    let caller = client.tls_client()?.caller(now)?;
-    (!client.req_header().headers.contains_key(AUTHORIZATION)).then(|| caller.clone())
+/// Returns the caller of `Authorization`, or else of a credential in another place, or else the
+/// service that the client certificate identifies. The first that is present decides, also if it is
+/// not accepted.
+async fn identify(
+    state: &GatewayState,
+    config: &RuntimeConfig,
+    client: &Session,
+    ctx: &mut RequestContext,
+) -> Result<Caller, Problem> {
+    let (headers, now) = (&client.req_header().headers, ctx.start_time);
+    let credential = ctx.credential.take();
+    if headers.contains_key(AUTHORIZATION) {
+        return authenticate(state, config, headers, now).await;
+    }
+    match (credential, &config.api_keys) {
+        (Some(Credential::ApiKey(key)), Some(file)) => file.keys().verify(key.expose(), now),
+        (Some(Credential::Token(token)), _) => verify(state, config, token.expose(), now).await,
+        (Some(Credential::ApiKey(_)) | None, _) => {
+            let by_certificate = client.tls_client().and_then(|tls| tls.caller(now));
+            by_certificate
+                .cloned()
+                .ok_or(Code::AuthenticationRequired.into())
+        }
+    }
 }
 
-/// Verifies the single Bearer token: a token, whose signature is not verified if the result is
-/// cached, or an API key.
+/// Verifies the single Bearer token.
 pub(crate) async fn authenticate(
     state: &GatewayState,
     config: &RuntimeConfig,
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Caller, Problem> {
-    let token = bearer(headers)?;
+    verify(state, config, bearer(headers)?, now).await
+}
+
+/// Verifies a token, whose signature is not verified if the result is cached, or an API key.
+async fn verify(
+    state: &GatewayState,
+    config: &RuntimeConfig,
+    token: &str,
+    now: Timestamp,
+) -> Result<Caller, Problem> {
     if let Some(file) = &config.api_keys
         && is_api_key(token)
     {

@@ -1,19 +1,15 @@
 //! The file of the keys, which is read again when it changes.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use postern_common::exit::Exit;
-use postern_common::files::read_regular_text;
+use postern_common::files::{WRITING_OF_OTHERS, check_access, read_regular_text};
 
 use crate::api_keys::ApiKeys;
-
-/// Permission bit for writing by others.
-const OTHERS_MAY_WRITE: u32 = 0o002;
 
 /// Maximum bytes of the file: about 400,000 keys.
 const MAX_FILE_BYTES: usize = 64 << 20;
@@ -33,10 +29,7 @@ pub(super) fn read(path: &Path) -> Result<String, Exit> {
         Exit::usage(format!("{}: cannot read: {error}", path.display()))
     };
     let text = read_regular_text(path, MAX_FILE_BYTES).map_err(|error| unreadable(&error))?;
-    let file = std::fs::metadata(path).map_err(|error| unreadable(&error))?;
-    if file.permissions().mode() & OTHERS_MAY_WRITE != 0 {
-        return Err(unreadable(&"all users may write it"));
-    }
+    check_access(path, WRITING_OF_OTHERS).map_err(|error| unreadable(&error))?;
     Ok(text)
 }
 

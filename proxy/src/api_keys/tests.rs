@@ -36,6 +36,18 @@ fn created_key_identifies_its_service() {
 }
 
 #[test]
+fn imported_key_has_any_form() {
+    // printf %s 'key of another gateway' | sha256sum
+    let digest = "4c3e3f792f4fa3f545d5f93cc7642da95865928529dfde8da0c75c18639b1c2d";
+    let entry = format!("[[key]]\nid = \"old-1\"\nname = \"partner-y\"\nsha256 = \"{digest}\"\n");
+    let keys = keys(&entry).expect("valid");
+    let caller = keys.verify("key of another gateway", NOW).expect("known");
+    assert_eq!((caller.subject(), caller.scopes()), ("partner-y", &[][..]));
+    assert!(keys.verify("key of another gateway ", NOW).is_err());
+    assert_eq!(keys.uses().next().map(|it| it.id), Some("old-1".into()));
+}
+
+#[test]
 fn other_keys_are_rejected() {
     let (key, entry) = created(1, None);
     let keys = keys(&entry).expect("valid");
@@ -81,8 +93,8 @@ fn mistakes_of_the_file_are_reported() {
     for (from, to, wrong) in [
         (
             "id = \"01",
-            "id = \"0x",
-            "key.0.id: must be 12 hexadecimal digits",
+            "id = \"0 1",
+            "key.0.id: must be an id of visible",
         ),
         ("name = \"partner-x\"\n", "", "key.0.name: is required"),
         (
@@ -109,6 +121,12 @@ fn mistakes_of_the_file_are_reported() {
     let said = keys(&format!("{entry}{entry}")).expect_err("the same id");
     assert!(
         said.contains("a key with this id is listed before"),
+        "{said}"
+    );
+    let other_id = entry.replace("id = \"01", "id = \"02");
+    let said = keys(&format!("{entry}{other_id}")).expect_err("the same key");
+    assert!(
+        said.contains("a key with this digest is listed before"),
         "{said}"
     );
     let digest = entry.split("sha256 = \"").nth(1).expect("a digest");

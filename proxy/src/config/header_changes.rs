@@ -64,7 +64,7 @@ pub(super) fn read_fields(
 
 /// Parses the name of a field that the configuration may change: not one that the gateway sets
 /// itself, and none of the framing or of the connection.
-fn changeable_name(name: &str, field: Field<'_>) -> Option<HeaderName> {
+pub(super) fn changeable_name(name: &str, field: Field<'_>) -> Option<HeaderName> {
     let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
         return field.fail("invalid_format", "is not the name of a header");
     };

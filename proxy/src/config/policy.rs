@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use postern_common::decode::{Field, Object, Value};
 use postern_common::token::{Issuer, IssuerKind};
+use serde_json::Value as Json;
 
-use crate::config::{PathPattern, Route, short_texts};
+use crate::config::{Config, PathPattern, Route, certificate_principals, short_texts};
 
 /// The authorization policy of a route.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,8 +38,8 @@ pub struct UserRule {
     pub groups: Vec<String>,
     /// The path parameter that must be the subject of the user, unless a group admits the user.
     pub owner: Option<OwnerRule>,
-    /// Required claims with their values.
-    pub claims: Vec<(String, serde_json::Value)>,
+    /// Required claims, each with a value that it is or, as a list, contains.
+    pub claims: Vec<(String, Json)>,
 }
 
 /// A path parameter with the subject of the user to whom an object belongs.
@@ -160,7 +161,7 @@ fn read_users(field: Field<'_>, path: Option<&PathPattern>) -> Option<UserRule> 
             scopes: rule.or("scopes", Vec::new(), short_texts),
             groups: rule.or("groups", Vec::new(), short_texts),
             owner: rule.optional("owner", |field| read_owner(field, path?)),
-            claims: rule.section("claims", read_claims).unwrap_or_default(),
+            claims: rule.section("claims", read_required).unwrap_or_default(),
         })
     })
 }
@@ -191,8 +192,39 @@ fn read_owner(field: Field<'_>, path: &PathPattern) -> Option<OwnerRule> {
     })
 }
 
-pub(super) fn read_claims(section: &Object<'_>) -> Option<Vec<(String, serde_json::Value)>> {
-    Some(section.entries(|name, field| Some((name.to_owned(), field.node().to_json()))))
+/// Reads `{ tier = 2, roles = ["reader", "editor"] }`. Each value of a list is required.
+fn read_required(section: &Object<'_>) -> Option<Vec<(String, Json)>> {
+    let mut required = Vec::new();
+    for (name, value) in read_claims(section)? {
+        match value.as_array() {
+            Some(all) if !all.is_empty() => {
+                required.extend(all.iter().map(|value| (name.clone(), value.clone())));
+            }
+            Some(_) | None => required.push((name, value)),
+        }
+    }
+    Some(required)
+}
+
+/// Reads claims. The table `{ realm_access = { roles = … } }` is the path `realm_access.roles`.
+pub(super) fn read_claims(section: &Object<'_>) -> Option<Vec<(String, Json)>> {
+    let mut claims = Vec::new();
+    let named = section.entries(|name, field| Some((name.to_owned(), field.node().to_json())));
+    for (name, value) in named {
+        add_claims(name, value, &mut claims);
+    }
+    Some(claims)
+}
+
+fn add_claims(path: String, value: Json, claims: &mut Vec<(String, Json)>) {
+    match value.as_object() {
+        Some(members) if !members.is_empty() => {
+            for (name, value) in members {
+                add_claims(format!("{path}.{name}"), value.clone(), claims);
+            }
+        }
+        Some(_) | None => claims.push((path, value)),
+    }
 }
 
 /// Reads `"any"`, a list of names, or a table with `allow` and `scopes`.
@@ -218,4 +250,34 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
             scopes: rule.or("scopes", Vec::new(), short_texts),
         })
     })
+}
+
+/// Records the first route whose policy nobody can satisfy, because nothing that is configured
+/// identifies such a caller. The gateway would be ready and refuse everyone.
+pub(crate) fn check_callers(root: &Object<'_>, config: &Config) {
+    // With other mistakes, list positions differ from those of the file.
+    if !root.is_good() {
+        return;
+    }
+    let issuers = config.identity.issuers();
+    let has_issuer = |kind| issuers.iter().any(|issuer| issuer.kind == kind);
+    let users = has_issuer(IssuerKind::User);
+    let services = has_issuer(IssuerKind::Service)
+        || config.api_keys.is_some()
+        || certificate_principals(&config.listen).next().is_some();
+    let mut unsatisfiable = config.routes.iter().enumerate().filter(|(_, route)| {
+        matches!(&route.policy, RoutePolicy::Protected(rules)
+            if !(users && (rules.users.is_some() || rules.report_only)
+                || services && (rules.services.is_some() || rules.report_only)))
+    });
+    let Some((first, _)) = unsatisfiable.next() else {
+        return;
+    };
+    let detail = format!(
+        "nothing that is configured identifies such a caller ({} further routes are alike): set identity.actor \
+         and identity.service (IDP_ACTOR_POOL_ID, IDP_ACTOR_CLIENT_ID, IDP_SERVICE_POOL_ID, \
+         IDP_SERVICE_CLIENT_ID) or [[identity.issuer]]; for services also api_keys or client_certificates",
+        unsatisfiable.count()
+    );
+    root.fail_at(&format!("route.{first}.policy"), "missing_issuer", detail);
 }

@@ -26,6 +26,8 @@ pub struct RouteSettings {
     pub limits: Vec<RateLimit>,
     /// Whether WebSocket upgrades are forwarded; default false.
     pub websocket: bool,
+    /// Whether the token of a WebSocket may be among its subprotocols, after `bearer`; default false.
+    pub websocket_token: bool,
     /// Whether a WebSocket stays open after its token has expired; default false: it is closed on
     /// both sides.
     pub outlives_token: bool,
@@ -80,6 +82,7 @@ impl RouteSettings {
                 })
                 .unwrap_or_else(|| inherited.limits.clone()),
             websocket: or_flag("websocket", inherited.websocket),
+            websocket_token: or_flag("websocket_token", inherited.websocket_token),
             outlives_token: or_flag("outlives_token", inherited.outlives_token),
             cookies: or_flag("cookies", inherited.cookies),
             server_headers: or_flag("server_headers", inherited.server_headers),
@@ -134,6 +137,7 @@ impl Default for RouteSettings {
             retries: None,
             limits: Vec::new(),
             websocket: false,
+            websocket_token: false,
             outlives_token: false,
             cookies: false,
             server_headers: false,

@@ -192,6 +192,13 @@ pub fn certificate_principal<'c>(
     listen: &'c [ListenerConfig],
     name: &str,
 ) -> Option<&'c CertificatePrincipal> {
+    certificate_principals(listen).find(|principal| principal.name.as_str() == name)
+}
+
+/// Returns the services that client certificates identify.
+pub(super) fn certificate_principals(
+    listen: &[ListenerConfig],
+) -> impl Iterator<Item = &CertificatePrincipal> {
     let certificates = listen
         .iter()
         .filter_map(|listener| listener.tls.as_ref())
@@ -199,7 +206,6 @@ pub fn certificate_principal<'c>(
     certificates
         .filter_map(|certificate| certificate.client_auth.as_ref())
         .flat_map(|client_auth| &client_auth.principals)
-        .find(|principal| principal.name.as_str() == name)
 }
 
 /// Reads `{ X-Beta = "1" }`.

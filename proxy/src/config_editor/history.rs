@@ -1,12 +1,12 @@
 //! The configurations that were in force, in a folder or, if it cannot be written, in memory.
 
 use std::collections::VecDeque;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use postern_common::config::ConfigFiles;
+use postern_common::files::{WRITING, check_access, private_folder, read_regular, replace_private};
 use serde::{Deserialize, Serialize};
 
 use super::check::ChangeSummary;
@@ -16,7 +16,7 @@ pub(crate) const MAX_ENTRIES: usize = 50;
 /// Maximum bytes of the texts that are kept in memory if the folder cannot be written.
 const MAX_MEMORY_BYTES: usize = 32 << 20;
 /// Maximum bytes of a file of the folder that is read.
-const MAX_FILE_BYTES: u64 = 32 << 20;
+const MAX_FILE_BYTES: usize = 32 << 20;
 /// Digits of the number in the name of a file.
 const NUMBER_DIGITS: usize = 8;
 
@@ -187,23 +187,9 @@ impl FoundEntry {
 /// Writes an entry to the folder, which is created, and removes the oldest ones. A file is complete
 /// once it has its name.
 pub(super) fn write_entry(folder: &Path, stored: &StoredEntry) -> io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
-    let text = serde_json::to_vec(stored)?;
+    private_folder(folder, WRITING)?;
     let path = folder.join(file_name(stored.entry.number));
-    let temporary = path.with_extension("new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(&text)?;
-    file.sync_all()?;
-    fs::rename(&temporary, &path)?;
-    File::open(folder)?.sync_all()?;
+    replace_private(&path, &serde_json::to_vec(stored)?)?;
     let numbers = numbers_of(folder)?;
     for number in numbers.iter().rev().skip(MAX_ENTRIES) {
         fs::remove_file(folder.join(file_name(*number)))?;
@@ -213,10 +199,8 @@ pub(super) fn write_entry(folder: &Path, stored: &StoredEntry) -> io::Result<()>
 
 fn read_entry(folder: &Path, number: u64) -> io::Result<StoredEntry> {
     let path = folder.join(file_name(number));
-    if fs::metadata(&path)?.len() > MAX_FILE_BYTES {
-        return Err(io::Error::other("the file is too large"));
-    }
-    let stored: StoredEntry = serde_json::from_slice(&fs::read(&path)?)?;
+    check_access(folder, WRITING)?;
+    let stored: StoredEntry = serde_json::from_slice(&read_regular(&path, MAX_FILE_BYTES)?)?;
     match stored.entry.number == number {
         true => Ok(stored),
         false => Err(io::Error::other(

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, SET_COOKIE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_PROTOCOL, SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
@@ -14,6 +16,7 @@ use postern_common::http::PROBLEM_CODE;
 use uuid::Uuid;
 
 use crate::admission::authorize::request_authority;
+use crate::admission::credentials::TOKEN_SUBPROTOCOL;
 use crate::admission::response_headers::apply_common_headers;
 use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::session_ext::SessionExt;
@@ -150,6 +153,11 @@ pub(super) fn apply_response_headers(
         .is_some_and(|route| route.settings.server_headers);
     strip_headers(response, keeps_server_headers)?;
     if response.status.is_informational() {
+        let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
+        if is_upgrade && ctx.offers_token && !response.headers.contains_key(SEC_WEBSOCKET_PROTOCOL)
+        {
+            response.insert_header(SEC_WEBSOCKET_PROTOCOL, TOKEN_SUBPROTOCOL)?;
+        }
         return Ok(());
     }
     rewrite_references(client, response, ctx)?;

@@ -88,6 +88,7 @@ impl App {
             clock: clock.clone(),
             cache_bytes: config.tokens.cache_bytes,
             jwks_dir: config.tokens.jwks_dir.clone(),
+            limits: config.identity.token_limits,
             ..VerifierOptions::default()
         };
         let verifier = Verifier::new(config.issuers(&[]), options);

@@ -24,7 +24,7 @@ const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The components whose readiness is observed.
 struct ObservedChecks {
-    /// The keys of the user pools.
+    /// The keys of the issuers.
     keys: Check,
     /// The first look-ups of the names of upstreams; `None` without names, and once they have
     /// ended.
@@ -114,21 +114,19 @@ async fn run_observer(
 ) {
     let (mut has_keys, mut gauges) = (false, GaugeUpdater::default());
     loop {
-        // Keys of further issuers are not required: all gateways share them, so that an unavailable
-        // partner would make every gateway unready. `/jwks/status` reports them.
-        if state
-            .runtime_config
-            .load()
-            .issuers
-            .iter()
-            .all(|issuer| state.verifier.can_verify(issuer))
+        // `/jwks/status` reports each issuer.
+        let config = state.runtime_config.load();
+        if config
+            .identity
+            .is_usable(|it| state.verifier.can_verify(it))
         {
             checks.keys.set_ok();
             has_keys = true;
         } else {
-            let reason = "the keys of a pool have not been fetched";
+            let reason = "the keys of an issuer have not been fetched";
             checks.keys.set_failed(reason);
         }
+        drop(config);
         // A name that is not found does not make the gateway unready: other upstreams work.
         let is_late = state.started_at.elapsed() >= NAMES_TIMEOUT;
         if let Some(names) = checks

@@ -1,20 +1,24 @@
-//! Checks of the files that a configuration names.
+//! Checks of what a configuration needs to be used, above all of the files that it names.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use postern_common::decode::Object;
+use postern_common::files::{ALL_BUT_OWNER, WRITING, check_access};
 
 use crate::api_keys::ApiKeys;
 use crate::certificates;
-use crate::config::{AccessLogSink, BodyFile, Config};
+use crate::config::{AccessLogSink, BodyFile, Config, check_callers};
 use crate::lifecycle::hot_restart;
 
-/// Records each file that would prevent the gateway from starting, at the line that names it.
+/// Records each file that would prevent the gateway from starting, at the line that names it, and a
+/// policy that nobody can satisfy.
 pub fn check_files(root: &Object<'_>, config: &Config) {
     // With other mistakes, list positions differ from those of the file.
     if !root.is_good() {
         return;
     }
+    check_callers(root, config);
     for (at, listen) in config.listen.iter().enumerate() {
         for (key, wrong) in listen
             .tls
@@ -53,15 +57,22 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
             );
         }
     }
-    if let Some(Err(exit)) = config.api_keys.as_deref().map(ApiKeys::load) {
+    let keys = config.api_keys.as_ref();
+    if let Some(Err(exit)) = keys.map(|keys| ApiKeys::load(&keys.file)) {
         root.fail_at("api_keys.file", "unreadable_file", exit.message());
     }
-    if let Some(wrong) = config
-        .handover
-        .as_deref()
-        .and_then(hot_restart::folder_fault)
-    {
-        root.fail_at("handover.socket", "unsafe_folder", wrong);
+    let handover = config.handover.as_deref().map(hot_restart::parent_folder);
+    for (key, folder, denied) in [
+        ("handover.socket", handover, ALL_BUT_OWNER),
+        (
+            "tokens.jwks_dir",
+            config.tokens.jwks_dir.as_deref(),
+            WRITING,
+        ),
+    ] {
+        if let Some(wrong) = folder.and_then(|folder| folder_fault(folder, denied)) {
+            root.fail_at(key, "unsafe_folder", wrong);
+        }
     }
     if let AccessLogSink::File(path) = &config.access_log.to
         && let Some(wrong) = missing_folder(path)
@@ -76,4 +87,11 @@ fn missing_folder(path: &Path) -> Option<String> {
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())?;
     (!folder.is_dir()).then(|| format!("{}: there is no such folder", folder.display()))
+}
+
+/// Returns why a folder that the gateway uses is unsafe or unreadable. A missing one is created later.
+fn folder_fault(folder: &Path, denied: u32) -> Option<String> {
+    let error = check_access(folder, denied).err()?;
+    let is_missing = error.kind() == ErrorKind::NotFound;
+    (!is_missing).then(|| format!("{}: {error}", folder.display()))
 }

@@ -12,13 +12,14 @@ use std::fs::{DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use postern_common::exit::Exit;
+use postern_common::files::{ALL_BUT_OWNER, private_folder};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -247,7 +248,7 @@ fn with_context(context: &str, error: &io::Error) -> io::Error {
 }
 
 /// Returns the folder of the socket.
-fn parent_folder(path: &Path) -> &Path {
+pub(crate) fn parent_folder(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
@@ -256,31 +257,8 @@ fn parent_folder(path: &Path) -> &Path {
 /// Creates the folder of the socket if necessary, and rejects one that other users can access.
 fn create_folder(path: &Path) -> io::Result<()> {
     let folder = parent_folder(path);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
-    folder_fault(path).map_or(Ok(()), |fault| Err(io::Error::other(fault)))
-}
-
-/// Returns the reason why the folder of the socket is unsafe or unreadable. A missing folder has no
-/// fault.
-pub(crate) fn folder_fault(path: &Path) -> Option<String> {
-    let folder = parent_folder(path);
-    let metadata = match std::fs::metadata(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return Some(format!("{}: {error}", folder.display())),
-        Ok(metadata) => metadata,
-    };
-    let (own, owner, mode) = (
-        geteuid(),
-        Uid::from_raw(metadata.uid()),
-        metadata.mode() & 0o777,
-    );
-    (!is_trusted(owner, own) || mode & 0o077 != 0).then(|| {
-        let (folder, own) = (folder.display(), own.as_raw());
-        format!("{folder}: must be owned by user {own} or root and have mode 0700 (is {mode:04o})")
-    })
+    private_folder(folder, ALL_BUT_OWNER)
+        .map_err(|error| with_context(&folder.display().to_string(), &error))
 }
 
 /// Rejects a process of another user, which might pass other sockets or take these.
@@ -320,6 +298,7 @@ async fn expect_message(
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
 
@@ -337,7 +316,6 @@ mod tests {
         };
         let handoff = ListenerHandoff::listen(&path, &listeners).expect("listens");
         assert_eq!((mode(&path), mode(parent_folder(&path))), (0o600, 0o700));
-        assert_eq!(folder_fault(&path), None);
         let left = std::fs::read_dir(parent_folder(&path))
             .expect("a folder")
             .count();
@@ -347,13 +325,11 @@ mod tests {
             std::fs::set_permissions(parent_folder(&path), Permissions::from_mode(open))
                 .expect("own folder");
             let error = ListenerHandoff::listen(&path, &listeners).expect_err("unsafe folder");
-            assert!(error.to_string().contains("and have mode 0700"), "{error}");
+            assert!(
+                error.to_string().contains("must have at most 0700"),
+                "{error}"
+            );
         }
-        assert_eq!(
-            folder_fault(&parent.path().join("none/proxy.sock")),
-            None,
-            "a missing folder is created later"
-        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 
 use crate::certificates::ServerTls;
-use crate::config::{Config, config_files};
+use crate::config::{Config, check_callers, config_files};
 use crate::config_editor::{CheckPermit, CheckRules, ConfigEditor, ReloadRequests};
 use crate::lifecycle::background_tasks::PoolTasks;
 use crate::lifecycle::file_checks::check_files;
@@ -150,7 +150,11 @@ impl ConfigSource {
 
     fn prepare(&self, files: ConfigFiles, state: &GatewayState) -> Result<PreparedConfig, Exit> {
         let before = state.runtime_config.load_full();
-        let config = files.decode(|root| Config::read(root, &self.env))?;
+        let config = files.decode(|root| {
+            let config = Config::read(root, &self.env)?;
+            check_callers(root, &config);
+            Some(config)
+        })?;
         let startup_settings = StartupOnlySettings::of(&config);
         let issuers = config.issuers(&before.route_table.routes);
         let runtime_config =

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use postern_common::config::AdminListener;
 use postern_common::log::Log;
+use postern_common::token::TokenLimits;
 use postern_common::trace::TracingConfig;
 
 use crate::config::{AccessLogConfig, AcmeConfig, Config, ListenerConfig, TokenConfig};
@@ -20,6 +21,7 @@ pub(crate) struct StartupOnlySettings {
     access_log: AccessLogConfig,
     tracing: Option<TracingConfig>,
     tokens: TokenConfig,
+    token_limits: TokenLimits,
     handover: Option<PathBuf>,
     /// Whether an upstream certificate is verified against the system's certificate authorities.
     roots: bool,
@@ -36,7 +38,7 @@ impl StartupOnlySettings {
             config_history,
             log,
             workers,
-            identity: _,
+            identity,
             tokens,
             api_keys: _,
             limits: _,
@@ -63,6 +65,7 @@ impl StartupOnlySettings {
             access_log: access_log.clone(),
             tracing: tracing.clone(),
             tokens: tokens.clone(),
+            token_limits: identity.token_limits,
             handover: handover.clone(),
             roots: config.needs_system_roots(),
         }
@@ -84,6 +87,7 @@ impl StartupOnlySettings {
             access_log,
             tracing,
             tokens,
+            token_limits,
             handover,
             roots,
         } = self;
@@ -99,6 +103,7 @@ impl StartupOnlySettings {
             ("access_log", *access_log != other.access_log),
             ("tracing", *tracing != other.tracing),
             ("tokens", *tokens != other.tokens),
+            ("identity", *token_limits != other.token_limits),
             ("handover", *handover != other.handover),
             // Authorities that are no longer required need no restart.
             ("upstream.tls.ca", !*roots && other.roots),

@@ -6,6 +6,7 @@
 
 use postern_common::Code;
 use postern_common::token::{Caller, Service, User};
+use serde_json::Value;
 
 use percent_encoding::percent_decode_str;
 
@@ -48,10 +49,10 @@ impl UserRule {
             ),
         };
         let has_scopes = self.scopes.iter().all(|scope| user.scopes.contains(scope));
-        let has_claims = self
-            .claims
-            .iter()
-            .all(|(name, value)| user.claims.get(name) == Some(value));
+        let has_claims = self.claims.iter().all(|(name, value)| {
+            let claim = user.claims.get(name);
+            claim.is_some_and(|claim| claim == value || is_item(claim, value))
+        });
         match (has_scopes && has_claims, is_admitted) {
             (true, true) => Ok(()),
             (true, false) => Err(code),
@@ -67,6 +68,11 @@ impl OwnerRule {
         let is_foreign = self.foreign.iter().any(|issuer| **issuer == *user.issuer);
         !is_foreign && percent_decode_str(self.of(path)).eq(user.subject.bytes())
     }
+}
+
+/// Returns whether a claim is a list that contains the value.
+fn is_item(claim: &Value, value: &Value) -> bool {
+    claim.as_array().is_some_and(|items| items.contains(value))
 }
 
 // === impl ServiceRule ===
@@ -93,6 +99,7 @@ impl ServiceRule {
 #[cfg(test)]
 pub(crate) mod tests {
     use postern_common::token::Claims;
+    use serde_json::json;
 
     use super::*;
     use crate::config::CallerRules;
@@ -106,7 +113,10 @@ pub(crate) mod tests {
             scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
             expires_at: i64::MAX,
-            claims: Claims::from_iter([("tier".into(), 2.into())]),
+            claims: Claims::from_iter([
+                ("tier".into(), 2.into()),
+                ("realm.roles".into(), json!(["reader", ["editor"], 7])),
+            ]),
         }))
     }
 
@@ -189,18 +199,38 @@ pub(crate) mod tests {
             policy.decide(&user(&["dev"], &["a", "b"]), "/a"),
             Err(Code::InsufficientScope)
         );
-        let tier = |tier: i64| UserRule {
-            claims: vec![("tier".to_owned(), tier.into())],
-            ..UserRule::default()
-        };
-        assert_eq!(
-            protected(Some(tier(2)), None).decide(&user(&[], &[]), "/a"),
-            Ok(())
-        );
-        assert_eq!(
-            protected(Some(tier(3)), None).decide(&user(&[], &[]), "/a"),
-            Err(Code::InsufficientScope)
-        );
+    }
+
+    #[test]
+    fn claim_is_the_value_or_a_list_that_contains_it() {
+        for (claims, is_allowed) in [
+            (vec![("tier", json!(2))], true),
+            (vec![("tier", json!(3))], false),
+            (vec![("tier", json!("2"))], false),
+            (vec![("realm.roles", json!("reader"))], true),
+            (vec![("realm.roles", json!(7))], true),
+            (vec![("realm.roles", json!("read"))], false),
+            (vec![("realm.roles", json!("editor"))], false),
+            (vec![("realm", json!("reader"))], false),
+            (
+                vec![("realm.roles", json!("reader")), ("tier", json!(3))],
+                false,
+            ),
+            (
+                vec![("realm.roles", json!("reader")), ("realm.roles", json!(7))],
+                true,
+            ),
+        ] {
+            let required = claims
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()));
+            let rule = UserRule {
+                claims: required.collect(),
+                ..UserRule::default()
+            };
+            let decided = protected(Some(rule), None).decide(&user(&[], &[]), "/a");
+            assert_eq!(decided.is_ok(), is_allowed, "{claims:?}");
+        }
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use postern_common::Code;
 use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
+use postern_common::{Code, Secret};
 use prometheus::IntGauge;
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
@@ -37,6 +37,10 @@ pub(crate) struct RequestContext {
     pub(crate) has_canonical_target: bool,
     pub(crate) route: Option<RouteIndex>,
     pub(crate) caller: Option<Caller>,
+    /// The credential that was taken out of the request, until it is verified.
+    pub(crate) credential: Option<Credential>,
+    /// Whether the subprotocols that the client offers contained a token.
+    pub(crate) offers_token: bool,
     /// The problem code of a rejection or failure.
     pub(crate) error_code: Option<Code>,
     /// The problem code of an upstream's error response, if it is known.
@@ -75,6 +79,15 @@ pub(crate) struct RequestContext {
     /// The copy of a request that is mirrored, until its body is complete.
     pub(crate) mirror: Option<Box<MirrorCapture>>,
     _in_flight: InFlightRequest,
+}
+
+/// A credential that was not in `Authorization`.
+#[derive(Debug)]
+pub(crate) enum Credential {
+    /// An API key.
+    ApiKey(Secret),
+    /// What else would be a Bearer token.
+    Token(Secret),
 }
 
 /// A request in the gauge of requests in flight, until it is dropped.
@@ -158,6 +171,8 @@ impl RequestContext {
             has_canonical_target: false,
             route: None,
             caller: None,
+            credential: None,
+            offers_token: false,
             error_code: None,
             upstream_code: None,
             report_only_code: None,

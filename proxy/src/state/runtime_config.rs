@@ -8,13 +8,14 @@ use ahash::AHashMap;
 use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
+use postern_common::identity::TrustConfig;
 use postern_common::weighted::weighted_choice;
 use tokio::sync::Semaphore;
 
 use crate::api_keys::ApiKeyFile;
 use crate::config::{
-    BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, HeaderChanges, Route,
-    ShutdownConfig,
+    ApiKeyConfig, BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, HeaderChanges,
+    Route, ShutdownConfig,
 };
 use crate::external_authorization::ExternalAuthorizer;
 use crate::routing::router::RouteIndex;
@@ -47,9 +48,11 @@ pub(crate) struct RuntimeConfig {
     pub(crate) authorizers: AHashMap<RouteIndex, Arc<ExternalAuthorizer>>,
     /// The API keys, if any are accepted.
     pub(crate) api_keys: Option<Arc<ApiKeyFile>>,
+    /// The places in which requests may have a key.
+    pub(crate) api_key_config: Option<ApiKeyConfig>,
     pub(crate) listener_access: ListenerAccess,
-    /// The issuers whose keys are required for readiness: the actor pool and the service pool.
-    pub(crate) issuers: [String; 2],
+    /// The issuers whose keys are required for readiness.
+    pub(crate) identity: TrustConfig,
     /// The graceful shutdown settings.
     pub(crate) shutdown: ShutdownConfig,
     /// The store of rate limits across gateways.
@@ -69,10 +72,10 @@ impl RuntimeConfig {
         metrics: &GatewayMetrics,
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let api_keys = config
-            .api_keys
-            .take()
-            .map(|path| api_key_file(path, previous));
+        let api_key_config = config.api_keys.take();
+        let api_keys = api_key_config
+            .as_ref()
+            .map(|keys| api_key_file(keys.file.clone(), previous));
         let kept = previous.map(|previous| &previous.listener_access);
         let listener_access = ListenerAccess::new(&config.listen, kept);
         let mut routes = config.routes;
@@ -116,7 +119,6 @@ impl RuntimeConfig {
         };
         let authorizers = authorizers(&table.routes, previous, metrics)?;
         let (limits, stop) = (Arc::new(config.limits), config.stop);
-        let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
         let (cors, response_headers) = (config.cors, config.response_headers);
         Ok(Self {
             route_table: table,
@@ -130,8 +132,9 @@ impl RuntimeConfig {
             limits,
             authorizers,
             api_keys: api_keys.transpose()?,
+            api_key_config,
             listener_access,
-            issuers,
+            identity: config.identity,
             shutdown: stop,
             rate_limit_store: store,
         })

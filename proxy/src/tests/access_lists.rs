@@ -152,7 +152,7 @@ async fn listener_list_closes_connections_and_is_reloaded() {
 
 #[test]
 fn route_test_has_a_client_address() {
-    let env = Env::default().assuming(&crate::ASSUMED_POOLS);
+    let env = Env::default();
     let read = |test: &str| {
         let text = format!(
             "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.origin]\naddresses = [\"127.0.0.1:2\"]\n\

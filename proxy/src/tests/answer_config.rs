@@ -5,10 +5,10 @@ use postern_common::config::{Env, parse};
 
 use super::answers::ROUTES;
 use crate::config::TestToken;
-use crate::{ASSUMED_POOLS, CallerSource, Config, explain};
+use crate::{CallerSource, Config, explain};
 
 fn read(tables: &str) -> Result<Config, String> {
-    let env = Env::default().assuming(&ASSUMED_POOLS);
+    let env = Env::default();
     let text = format!(
         "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.a]\naddresses = [\"127.0.0.1:2\"]\n{tables}"
     );
@@ -106,7 +106,7 @@ fn unusable_response_file_is_rejected() {
             "[[listen]]\naddress = \"127.0.0.1:1\"\n[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"\n\
              respond = {{ file = \"{at}/{file}\" }}\n"
         );
-        let env = Env::default().assuming(&ASSUMED_POOLS);
+        let env = Env::default();
         let exit = parse("p.toml", &text, |root| {
             let config = Config::read(root, &env)?;
             crate::check_files(root, &config);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use postern_common::clock::Timestamp;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, TestGateway, has_field};
@@ -75,10 +76,15 @@ struct KeyGateway {
 
 impl KeyGateway {
     async fn start(behavior: OriginBehavior, limits: &str, keys: &str) -> Self {
+        Self::with_places(behavior, limits, keys, "").await
+    }
+
+    /// `places` are further lines of `[api_keys]`.
+    async fn with_places(behavior: OriginBehavior, limits: &str, keys: &str, places: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(Self::path(folder.path()), keys).expect("writes");
         let file = Self::path(folder.path()).display().to_string();
-        let routes = format!("[api_keys]\nfile = \"{file}\"\n{ROUTES}");
+        let routes = format!("[api_keys]\nfile = \"{file}\"\n{places}{ROUTES}");
         let origin = TestOrigin::start(behavior).await;
         let upstream = format!("addresses = [\"{}\"]", origin.address);
         let gateway = TestGateway::h2c(origin, &upstream, limits, &routes).await;
@@ -221,6 +227,96 @@ async fn key_that_is_not_accepted_is_never_logged() {
         (&last["caller_service"], &last["kind"]),
         (&"partner-x".into(), &"service".into())
     );
+}
+
+#[tokio::test]
+async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
+    let (key, entry) = new_key("partner-x", 1);
+    let (imported, digest) = ("old+key/1", hex::encode(Sha256::digest("old+key/1")));
+    let entries = format!(
+        "{entry}[[key]]\nid = \"old\"\nname = \"partner-x\"\nscopes = [\"read\"]\nsha256 = \"{digest}\"\n"
+    );
+    let places = "header = \"X-Key\"\nquery = \"key\"\n";
+    let keys = KeyGateway::with_places(OriginBehavior::Answer, "", &entries, places).await;
+    let gateway = &keys.gateway;
+    let field = |value: &str| format!("x-KEY: {value}\r\n");
+    let accepted = [
+        ("/partner".to_owned(), field(&key), "/partner"),
+        ("/partner".to_owned(), field(imported), "/partner"),
+        (
+            "/open".to_owned(),
+            format!("X_Key: {key}\r\nX.Key: {key}\r\n"),
+            "/open",
+        ),
+        (format!("/partner?key={key}"), String::new(), "/partner"),
+        (
+            "/partner?key=old%2Bkey%2F1".to_owned(),
+            String::new(),
+            "/partner",
+        ),
+        (
+            format!("/partner?a=%20&%6bey={key}&&b"),
+            String::new(),
+            "/partner?a=%20&&b",
+        ),
+        (
+            format!("/open?key={key}&key={key}&keys=1"),
+            String::new(),
+            "/open?keys=1",
+        ),
+        (format!("/partner?key={imported}"), field(&key), "/partner"),
+    ];
+    for selector in PATH_SELECTORS {
+        for (target, headers, forwarded) in &accepted {
+            let response = gateway.get(target, &format!("{headers}{selector}")).await;
+            assert_eq!(response.status, 200, "{target} {headers}");
+            let seen = gateway.origin.seen().pop().expect("a request");
+            let line = format!("GET {forwarded} HTTP/1.1\r\n");
+            assert!(seen.starts_with(&line), "{target}: {seen}");
+            let rest = seen.to_ascii_lowercase();
+            assert!(!rest.contains("pk_") && !rest.contains("x-key"), "{seen}");
+        }
+    }
+    let stream = gateway.connect().await.stream;
+    let mut client = http2_client_on(stream, 65_535).await;
+    let target = format!("/partner?key={key}&a=1");
+    assert_eq!(get(&mut client, &target, &[]).await.status, 200);
+    let seen = gateway.origin.seen().pop().expect("a request");
+    assert!(seen.starts_with("GET /partner?a=1 HTTP/1.1\r\n"), "{seen}");
+    let count = gateway.origin.seen().len();
+    let user = format!(
+        "Authorization: Bearer {}\r\n{}",
+        gateway.user(),
+        field(&key)
+    );
+    for (target, headers, code) in [
+        ("/partner".to_owned(), field("wrong"), "invalid_api_key"),
+        ("/partner?key=".to_owned(), String::new(), "invalid_api_key"),
+        (
+            format!("/partner?Key={key}"),
+            String::new(),
+            "authentication_required",
+        ),
+        (
+            "/partner".to_owned(),
+            format!("X_Key: {key}\r\n"),
+            "authentication_required",
+        ),
+        // A token decides, and an imported key is none.
+        ("/partner".to_owned(), user, "service_not_allowed"),
+        (
+            "/partner".to_owned(),
+            format!("Authorization: Bearer {imported}\r\n"),
+            "token_malformed",
+        ),
+    ] {
+        let response = gateway.get(&target, &headers).await;
+        assert_eq!(response.code(), code, "{target} {headers}");
+    }
+    assert_eq!(gateway.origin.seen().len(), count);
+    let events = keys.gateway.finish().await;
+    let text = serde_json::to_string(&events).expect("JSON");
+    assert!(!text.contains("pk_") && !text.contains("old+key"), "{text}");
 }
 
 #[tokio::test]

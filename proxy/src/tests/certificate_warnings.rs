@@ -5,7 +5,7 @@ use postern_common::config::{Env, parse};
 use rcgen::{CertificateParams, date_time_ymd};
 
 use super::certificate_folder::{CertificateFolder, run};
-use crate::{ASSUMED_POOLS, Config, certificate_warnings};
+use crate::{Config, certificate_warnings};
 
 /// Noon of 2030-06-01.
 const NOW: Timestamp = Timestamp(1_906_545_600_000);
@@ -22,7 +22,7 @@ fn warnings(files: &CertificateFolder, tls: &str) -> Vec<String> {
     let folder = files.folder().display().to_string();
     let tls = tls.replace('$', &folder);
     let text = format!("[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\n{tls}");
-    let env = Env::default().assuming(&ASSUMED_POOLS);
+    let env = Env::default();
     let config = parse("p.toml", &text, |root| Config::read(root, &env)).expect("valid");
     let all = certificate_warnings(&config, NOW);
     all.into_iter()

@@ -290,6 +290,92 @@ fn mistakes_in_names_and_servers_are_explained() {
 }
 
 #[test]
+fn policy_that_nobody_can_satisfy_is_a_mistake() {
+    let issuer = |kind: &str, more: &str| {
+        format!(
+            "[[identity.issuer]]\nkind = \"{kind}\"\nissuer = \"https://{kind}.example\"\nclients = [\"a\"]\n{more}"
+        )
+    };
+    let (people, machines) = (
+        issuer("user", ""),
+        issuer("service", "services = [\"a\"]\n"),
+    );
+    let keys = "[api_keys]\nfile = \"keys.toml\"\n".to_owned();
+    let (users, services, both) = (
+        "{ users = \"any\" }",
+        "{ services = \"any\" }",
+        "{ users = \"any\", services = \"any\" }",
+    );
+    let reported = "{ services = \"any\", report_only = true }";
+    let (env, none) = (Env::default(), String::new());
+    for (tables, policies, mistaken) in [
+        (&none, &["\"public\""][..], None),
+        (
+            &none,
+            &["\"public\"", users, services],
+            Some(("route.1.policy", 1)),
+        ),
+        (&none, &[reported], Some(("route.0.policy", 0))),
+        (&people, &[users, both, reported], None),
+        (&people, &[users, services], Some(("route.1.policy", 0))),
+        (&machines, &[services, both], None),
+        (&machines, &[users], Some(("route.0.policy", 0))),
+        (&keys, &[services, both], None),
+        (&keys, &[users], Some(("route.0.policy", 0))),
+    ] {
+        let route = |(at, policy)| {
+            format!(
+                "[[route]]\npath = \"/{at}\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = {policy}\n"
+            )
+        };
+        let routes: String = policies.iter().enumerate().map(route).collect();
+        let read = parse("p.toml", &format!("{UPSTREAM}{tables}{routes}"), |root| {
+            let config = Config::read(root, &env)?;
+            crate::config::check_callers(root, &config);
+            Some(())
+        });
+        let said = read.map_or_else(|exit| exit.message().to_owned(), |()| String::new());
+        match mistaken {
+            None => assert_eq!(said, "", "{tables}{policies:?}"),
+            Some((place, further)) => {
+                let count = format!("({further} further routes are alike)");
+                let is_named = said.contains(&format!("{place}: nothing")) && said.contains(&count);
+                assert!(
+                    is_named && said.lines().count() == 1,
+                    "{policies:?}: {said}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn key_folder_that_others_may_write_is_a_mistake() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let check = |path: &std::path::Path| {
+        let text = format!("{UPSTREAM}[tokens]\njwks_dir = \"{}\"\n", path.display());
+        let read = parse("p.toml", &text, |root| {
+            let config = Config::read(root, &Env::default())?;
+            crate::check_files(root, &config);
+            Some(())
+        });
+        read.map_err(|exit| exit.message().to_owned())
+    };
+    assert_eq!(check(&folder.path().join("created-later")), Ok(()));
+    for (mode, is_good) in [(0o700, true), (0o755, true), (0o775, false), (0o777, false)] {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(folder.path(), permissions).expect("own folder");
+        let said = check(folder.path()).err().unwrap_or_default();
+        assert_eq!(
+            said.contains("tokens.jwks_dir: "),
+            !is_good,
+            "{mode:o}: {said}"
+        );
+    }
+}
+
+#[test]
 fn missing_files_are_reported_at_their_lines() {
     let folder = tempfile::tempdir().expect("a folder");
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
@@ -306,7 +392,7 @@ fn missing_files_are_reported_at_their_lines() {
             "[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\n{tls}\n[access_log]\nto = \"{log}\"\n\
              [upstream.a]\naddresses = [\"127.0.0.1:2\"]\n[upstream.a.tls]\n{upstream}\n"
         );
-        let env = Env::default().assuming(&crate::ASSUMED_POOLS);
+        let env = Env::default();
         let read = parse("p.toml", &text, |root| {
             let config = Config::read(root, &env)?;
             crate::check_files(root, &config);
@@ -316,8 +402,7 @@ fn missing_files_are_reported_at_their_lines() {
     };
     let log = format!("{at}/access.log");
     let pair = |key: &str| format!("certificate = \"{at}/own.pem\"\nkey = \"{at}/{key}\"");
-    let config = check(&pair("own.key"), &pair("own.key"), &log).expect("valid");
-    assert_eq!(config.identity.assumed_settings().len(), 4);
+    check(&pair("own.key"), &pair("own.key"), &log).expect("valid");
     let none = "certificate = \"none.pem\"\nkey = \"none.key\"";
     let ca = format!("ca = \"{at}/empty.pem\"");
     let said = check(

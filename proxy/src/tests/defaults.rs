@@ -6,7 +6,7 @@ use postern_common::config::{Env, parse};
 
 use super::harness::{PATH_SELECTORS, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
-use crate::{ASSUMED_POOLS, Config, config_files};
+use crate::{Config, config_files};
 
 /// Returns a public route whose path is its name.
 fn route(name: &str, more: &str) -> String {
@@ -24,7 +24,7 @@ fn text(tables: &str) -> String {
 }
 
 fn read(tables: &str) -> Result<Config, String> {
-    let env = Env::default().assuming(&ASSUMED_POOLS);
+    let env = Env::default();
     parse("p.toml", &text(tables), |root| Config::read(root, &env))
         .map_err(|exit| exit.message().to_owned())
 }
@@ -183,7 +183,7 @@ fn failing_test_of_included_file_has_its_place() {
     std::fs::write(&main, format!("include = [\"a.toml\"]\n{}", text(&tables))).expect("writes");
     let load = |included: &str| {
         std::fs::write(folder.path().join("a.toml"), included).expect("writes");
-        let env = Env::default().assuming(&ASSUMED_POOLS);
+        let env = Env::default();
         let files = config_files(&main).expect("reads");
         files
             .decode(|root| Config::read(root, &env))

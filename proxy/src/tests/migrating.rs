@@ -7,7 +7,7 @@ use std::process::Command;
 use postern_common::config::{Env, parse};
 use postern_common::testing::skipped;
 
-use crate::{ASSUMED_POOLS, Config};
+use crate::Config;
 
 const NGINX: &str = "/usr/sbin/nginx";
 
@@ -52,7 +52,7 @@ fn every_example_is_checked() {
 fn examples_load_and_pass_their_route_tests() {
     let examples = examples("toml");
     assert_eq!(examples.len(), TOPICS + 1, "and one of the defaults");
-    let env = Env::default().assuming(&ASSUMED_POOLS);
+    let env = Env::default();
     for (heading, example) in examples {
         assert!(example.contains("[[test]]"), "{heading} has no route test");
         let listener = if example.contains("[[listen]]") {

@@ -10,7 +10,7 @@ use super::origin::{OriginBehavior, TestOrigin};
 use super::tls_gateway::{TlsGateway, get};
 use crate::config::TestToken;
 use crate::explain;
-use crate::{ASSUMED_POOLS, CallerSource, Config};
+use crate::{CallerSource, Config};
 
 async fn gateway(limits: &str, route: &str) -> TestGateway {
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
@@ -258,7 +258,7 @@ async fn explain_names_the_path_that_is_forwarded() {
             );
         }
         let nobody = CallerSource::Assumed(TestToken::None);
-        let env = Env::from([("ADMIN_TOKEN", ADMIN_TOKEN)]).assuming(&ASSUMED_POOLS);
+        let env = Env::from([("ADMIN_TOKEN", ADMIN_TOKEN)]);
         let file = gateway.log.path().join("proxy.toml");
         let config = load(&file, |root| Config::read(root, &env)).expect("a valid configuration");
         let said = explain(&config, "GET", target, &HeaderMap::new(), &nobody, None);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use postern_common::config::Env;
 
 use super::harness::{ROUTES, TestGateway, has_field};
-use super::origin::OriginBehavior;
+use super::origin::{OriginBehavior, TestOrigin};
 use super::tls::{CertificateAuthority, origin_behind_tls};
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
@@ -43,6 +43,125 @@ async fn upgrade_is_authenticated_and_forwarded() {
             "{seen}"
         );
     }
+}
+
+/// A gateway whose route `/socket` takes a token among the subprotocols.
+async fn accepting_subprotocol_token(behavior: OriginBehavior) -> TestGateway {
+    let origin = TestOrigin::start(behavior).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let routes = ROUTES.replace(
+        "websocket = true",
+        "websocket = true\nwebsocket_token = true",
+    );
+    TestGateway::before(origin, &upstream, "", &routes).await
+}
+
+#[tokio::test]
+async fn subprotocol_token_stays_at_the_gateway() {
+    const CHAT: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                        Sec-WebSocket-Protocol: chat\r\n\r\n";
+    const FIELD: &str = "Sec-WebSocket-Protocol: ";
+    for (offered, forwarded, behavior, selected) in [
+        ("bearer, TOKEN", None, OriginBehavior::Upgrade, "bearer"),
+        ("bearer,TOKEN", None, OriginBehavior::Upgrade, "bearer"),
+        (
+            "chat, bearer, TOKEN",
+            Some("chat"),
+            OriginBehavior::Upgrade,
+            "bearer",
+        ),
+        (
+            "bearer, TOKEN, chat, b",
+            Some("chat, b"),
+            OriginBehavior::Text(CHAT),
+            "chat",
+        ),
+        (
+            "chat\r\nSec-WebSocket-Protocol: bearer , TOKEN",
+            Some("chat"),
+            OriginBehavior::Text(CHAT),
+            "chat",
+        ),
+        (
+            "bearer, TOKEN, bearer, TOKEN",
+            None,
+            OriginBehavior::Upgrade,
+            "bearer",
+        ),
+    ] {
+        let gateway = accepting_subprotocol_token(behavior).await;
+        let token = gateway.user();
+        let field = format!("{FIELD}{}\r\n", offered.replace("TOKEN", &token));
+        let mut client = gateway.connect().await;
+        let request = format!("GET /socket HTTP/1.1\r\nHost: h\r\n{UPGRADE}{field}\r\n");
+        client.write(&request).await;
+        let response = client.response().await.expect("a response");
+        assert_eq!(response.status, 101, "{offered}");
+        let answered = response.header("sec-websocket-protocol");
+        assert_eq!(answered, Some(selected), "{offered}");
+        let seen = gateway.origin.only();
+        assert!(!seen.contains(&token) && !seen.contains("bearer"), "{seen}");
+        match forwarded {
+            Some(rest) => assert!(has_field(&seen, &format!("{FIELD}{rest}")), "{seen}"),
+            None => assert!(
+                !seen.to_ascii_lowercase().contains("sec-websocket-protocol"),
+                "{seen}"
+            ),
+        }
+        assert!(has_field(&seen, "X-Postern-Kind: user"), "{seen}");
+        drop(client);
+        let text = serde_json::to_string(&gateway.finish().await).expect("JSON");
+        assert!(!text.contains(&token), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn subprotocol_token_is_verified_where_it_is_accepted() {
+    let gateway = accepting_subprotocol_token(OriginBehavior::Upgrade).await;
+    let (token, other) = (gateway.user(), gateway.service("auth"));
+    let authorized = format!("Authorization: Bearer {other}\r\n");
+    for (target, fields, code) in [
+        (
+            "/socket",
+            format!("{UPGRADE}Sec-WebSocket-Protocol: bearer, x.y.z\r\n"),
+            "token_malformed",
+        ),
+        (
+            "/socket",
+            format!("{UPGRADE}Sec-WebSocket-Protocol: bearer\r\n"),
+            "token_malformed",
+        ),
+        (
+            "/socket",
+            format!("{UPGRADE}Sec-WebSocket-Protocol: {token}\r\n"),
+            "authentication_required",
+        ),
+        (
+            "/socket",
+            format!("{UPGRADE}Sec-WebSocket-Protocol: Bearer, {token}\r\n"),
+            "authentication_required",
+        ),
+        (
+            "/socket",
+            format!("Sec-WebSocket-Protocol: bearer, {token}\r\n"),
+            "authentication_required",
+        ),
+        (
+            "/any/1",
+            format!("{UPGRADE}Sec-WebSocket-Protocol: bearer, {token}\r\n"),
+            "authentication_required",
+        ),
+        // `Authorization` decides.
+        (
+            "/socket",
+            format!("{UPGRADE}{authorized}Sec-WebSocket-Protocol: bearer, {token}\r\n"),
+            "user_required",
+        ),
+    ] {
+        let response = gateway.get(target, &fields).await;
+        assert_eq!(response.code(), code, "{target} {fields}");
+    }
+    assert!(gateway.origin.seen().is_empty());
 }
 
 #[tokio::test]

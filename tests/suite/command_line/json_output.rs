@@ -118,7 +118,16 @@ async fn gateway_prints_documented_json() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     let file = conf().join("proxy.toml").display().to_string();
-    let checked = run("postern-proxy", folder, &["check", &file, "--json"]).await;
+    let mut program = Program::of_workspace("postern-proxy", folder).arg("check");
+    for name in [
+        "IDP_ACTOR_POOL_ID",
+        "IDP_ACTOR_CLIENT_ID",
+        "IDP_SERVICE_POOL_ID",
+        "IDP_SERVICE_CLIENT_ID",
+    ] {
+        program = program.env(name, name);
+    }
+    let checked = program.arg(&file).arg("--json").run().await;
     let results = printed("postern-proxy check", &checked, 0);
     assert_eq!(results[0]["status"], "ok");
     let explain = [

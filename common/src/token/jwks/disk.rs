@@ -1,13 +1,19 @@
 //! Persistence of the last fetched key set, so that a process that starts while the issuer is
 //! unavailable can verify tokens.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tokio::task::spawn_blocking;
 use url::Url;
 
 use crate::clock::Timestamp;
+use crate::files::{WRITING, check_access, private_folder, read_regular, replace_private};
+
+/// Maximum length of a file that is read.
+const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// A key set and the time when it was fetched.
 #[derive(Serialize, Deserialize)]
@@ -18,14 +24,29 @@ pub(super) struct SavedKeySet {
     pub(super) body: String,
 }
 
-/// Loads the saved set. Returns `None` if there is none or it is unreadable.
+/// Loads the saved set. Returns `None` if there is none, it is unreadable, or others could have
+/// written it.
 pub(super) async fn load(dir: &Path, issuer: &str, url: &Url) -> Option<SavedKeySet> {
-    let text = tokio::fs::read(path(dir, issuer, url)).await.ok()?;
+    let (dir, path) = (dir.to_owned(), path(dir, issuer, url));
+    let shown = path.display().to_string();
+    let read = spawn_blocking(move || {
+        check_access(&dir, WRITING)?;
+        check_access(&path, WRITING)?;
+        read_regular(&path, MAX_FILE_BYTES)
+    });
+    let text = match read.await.unwrap_or_else(|error| Err(error.into())) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(path = shown, %error, "saved JWKS not used");
+            return None;
+        }
+    };
     let saved: SavedKeySet = serde_json::from_slice(&text).ok()?;
     (saved.issuer == issuer && saved.url == url.as_str()).then_some(saved)
 }
 
-/// Saves the set with a temporary file and a rename, so that a crash leaves the old or the new set.
+/// Saves the set, so that a crash leaves the old or the new one.
 pub(super) async fn save(dir: &Path, issuer: &str, url: &Url, fetched_at: Timestamp, body: &[u8]) {
     let Ok(body) = std::str::from_utf8(body) else {
         return;
@@ -36,17 +57,15 @@ pub(super) async fn save(dir: &Path, issuer: &str, url: &Url, fetched_at: Timest
         fetched_at_ms: fetched_at.0,
         body: body.to_owned(),
     };
-    let path = path(dir, issuer, url);
-    if let Err(error) = write(dir, &path, &saved).await {
-        tracing::warn!(path = %path.display(), %error, "JWKS save failed");
+    let (dir, path) = (dir.to_owned(), path(dir, issuer, url));
+    let shown = path.display().to_string();
+    let write = spawn_blocking(move || {
+        private_folder(&dir, WRITING)?;
+        replace_private(&path, &serde_json::to_vec(&saved)?)
+    });
+    if let Err(error) = write.await.unwrap_or_else(|error| Err(error.into())) {
+        tracing::warn!(path = shown, %error, "JWKS save failed");
     }
-}
-
-async fn write(dir: &Path, path: &Path, saved: &SavedKeySet) -> std::io::Result<()> {
-    tokio::fs::create_dir_all(dir).await?;
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    tokio::fs::write(&temporary, serde_json::to_vec(saved)?).await?;
-    tokio::fs::rename(&temporary, path).await
 }
 
 fn path(dir: &Path, issuer: &str, url: &Url) -> PathBuf {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::fixtures::{Behaviour, NOW_S, RSA, Server, clock, jwks, options, with};
 use crate::problem::Code;
-use crate::token::{Issuer, IssuerKind, IssuerRules, ServiceNames, TokenError, Verifier};
+use crate::token::{Caller, Issuer, IssuerKind, IssuerRules, ServiceNames, TokenError, Verifier};
 
 const ISSUER: &str = "https://login.partner.test";
 
@@ -17,6 +17,14 @@ async fn verdict(
     rules: &IssuerRules,
     claims: &Value,
 ) -> Result<(), TokenError> {
+    caller(client_ids, rules, claims).await.map(|_| ())
+}
+
+async fn caller(
+    client_ids: &[&str],
+    rules: &IssuerRules,
+    claims: &Value,
+) -> Result<Caller, TokenError> {
     let server = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("k")]))).await;
     let issuer = Issuer {
         issuer: ISSUER.to_owned(),
@@ -27,12 +35,119 @@ async fn verdict(
             .map(|client| (*client).to_owned())
             .collect(),
         rules: rules.clone(),
-        claims: Vec::new(),
+        claims: strings(&["realm_access.roles", "a.b.c", "tier"]),
     };
     Verifier::new(vec![issuer], options(&clock()))
         .verify(&RSA.token("k", claims))
         .await
-        .map(|_| ())
+}
+
+fn other_provider() -> IssuerRules {
+    IssuerRules {
+        token_uses: Some(Vec::new()),
+        audiences: strings(&["api"]),
+        groups_claim: Some("realm_access.roles".to_owned()),
+        ..IssuerRules::default()
+    }
+}
+
+#[tokio::test]
+async fn scopes_have_two_names_and_two_forms() {
+    for (scope, scp, expected) in [
+        (json!("a b"), Value::Null, Ok(vec!["a", "b"])),
+        (json!(["a", "b"]), Value::Null, Ok(vec!["a", "b"])),
+        (Value::Null, json!("a  b"), Ok(vec!["a", "b"])),
+        (Value::Null, json!(["a", "b c"]), Ok(vec!["a", "b", "c"])),
+        (json!("a"), json!(["b"]), Ok(vec!["a", "b"])),
+        (json!([]), json!(""), Ok(vec![])),
+        (json!(["a", 1]), Value::Null, Err(TokenError::ClaimType)),
+        (Value::Null, json!({"a": 1}), Err(TokenError::ClaimType)),
+        (json!(7), Value::Null, Err(TokenError::ClaimType)),
+    ] {
+        let claims = with(with(claims(), "scope", scope.clone()), "scp", scp.clone());
+        let found = caller(&[], &other_provider(), &claims).await;
+        let found = found.map(|caller| caller.scopes().to_vec());
+        assert_eq!(found, expected.map(|all| strings(&all)), "{scope} {scp}");
+    }
+}
+
+#[tokio::test]
+async fn groups_are_in_the_claim_of_the_issuer() {
+    for (name, value, expected) in [
+        (
+            "realm_access",
+            json!({"roles": ["a", "b"]}),
+            Ok(vec!["a", "b"]),
+        ),
+        ("realm_access", json!({"roles": "a b"}), Ok(vec!["a b"])),
+        ("realm_access.roles", json!(["a"]), Ok(vec!["a"])),
+        ("realm_access", json!({"role": ["a"]}), Ok(vec![])),
+        ("realm_access", json!(["roles"]), Ok(vec![])),
+        ("cognito:groups", json!(["a"]), Ok(vec![])),
+        (
+            "realm_access",
+            json!({"roles": [1]}),
+            Err(TokenError::ClaimType),
+        ),
+        (
+            "realm_access",
+            json!({"roles": {}}),
+            Err(TokenError::ClaimType),
+        ),
+    ] {
+        let claims = with(claims(), name, value.clone());
+        let found = caller(&[], &other_provider(), &claims).await;
+        let found = found.map(|caller| caller.user().expect("a user").groups.to_vec());
+        assert_eq!(found, expected.map(|all| strings(&all)), "{name} {value}");
+    }
+}
+
+#[tokio::test]
+async fn policy_claims_may_be_nested() {
+    let claims = with(
+        claims(),
+        "realm_access",
+        json!({"roles": ["a"], "other": 1}),
+    );
+    let claims = with(claims, "a.b", json!({"c": 2}));
+    let claims = with(claims, "a", json!({"b": {"d": 3}}));
+    let caller = caller(&[], &other_provider(), &claims)
+        .await
+        .expect("accepted");
+    let held = &caller.user().expect("a user").claims;
+    assert_eq!(held.get("realm_access.roles"), Some(&json!(["a"])));
+    assert_eq!(held.get("a.b.c"), Some(&json!(2)), "names may have dots");
+    assert_eq!((held.get("tier"), held.get("realm_access")), (None, None));
+}
+
+#[tokio::test]
+async fn service_name_is_in_the_claim_of_the_issuer() {
+    let server = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("k")]))).await;
+    let issuer = Issuer {
+        issuer: ISSUER.to_owned(),
+        jwks_url: server.url,
+        kind: IssuerKind::Service,
+        client_ids: Vec::new(),
+        rules: IssuerRules {
+            service_claim: Some("azp".to_owned()),
+            services: ServiceNames::Only(strings(&["web"])),
+            ..other_provider()
+        },
+        claims: Vec::new(),
+    };
+    let verifier = Verifier::new(vec![issuer], options(&clock()));
+    for (azp, named, expected) in [
+        (json!("web"), Value::Null, Ok(strings(&["read"]))),
+        (json!("web"), json!("root"), Ok(strings(&["read"]))),
+        (json!("other"), json!("web"), Err(TokenError::ServiceName)),
+        (Value::Null, json!("web"), Err(TokenError::Kind)),
+    ] {
+        let claims = with(with(claims(), "azp", azp), "custom:service_id", named);
+        let token = RSA.token("k", &with(claims, "scp", json!(["read"])));
+        let found = verifier.verify(&token).await;
+        let found = found.map(|caller| caller.scopes().to_vec());
+        assert_eq!(found, expected);
+    }
 }
 
 #[tokio::test]

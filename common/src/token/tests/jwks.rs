@@ -341,6 +341,40 @@ async fn saved_keys_survive_a_restart_and_keep_their_age() {
 }
 
 #[tokio::test]
+async fn saved_keys_that_others_may_write_are_ignored() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("jwks");
+    let clock = clock();
+    let users = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("u1")]))).await;
+    let verdict = async || {
+        let mut options = options(&clock);
+        options.jwks_dir = Some(dir.clone());
+        let verifier = Verifier::new(issuers(&users.url, &users.url), options);
+        let token = RSA.token("u1", &user_claims());
+        verifier.verify(&token).await.map(|_| ())
+    };
+    assert_eq!(verdict().await, Ok(()));
+    let mut files = std::fs::read_dir(&dir).unwrap();
+    let file = files.next().unwrap().unwrap().path();
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&dir), mode(&file)), (0o700, 0o600));
+    users.becomes(Behaviour::Close);
+    for (of_dir, of_file, expected) in [
+        (0o700, 0o600, Ok(())),
+        (0o755, 0o644, Ok(())),
+        (0o777, 0o600, Err(UNAVAILABLE)),
+        (0o770, 0o600, Err(UNAVAILABLE)),
+        (0o700, 0o666, Err(UNAVAILABLE)),
+    ] {
+        for (path, mode) in [(&dir, of_dir), (&file, of_file)] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        }
+        assert_eq!(verdict().await, expected, "{of_dir:o} {of_file:o}");
+    }
+}
+
+#[tokio::test]
 async fn corrupt_saved_file_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let clock = clock();

@@ -1,23 +1,21 @@
 //! The directory with the account, the certificates and the challenges.
 //!
-//! Files are written to a temporary file, which is renamed, so that another gateway never reads a
-//! part of one. Private keys are in files with mode 0600, each with its certificate.
+//! Files are replaced atomically and have mode 0600. Each private key is in a file with its
+//! certificate.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use postern_common::exit::Exit;
+use postern_common::files::{OTHERS, private_folder, replace_private};
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-
-/// Permissions of other users, which a directory with private keys must not grant.
-const OTHERS: u32 = 0o007;
 
 /// A store directory.
 #[derive(Debug)]
@@ -66,15 +64,8 @@ impl AcmeStore {
         let failed = |error: &dyn std::fmt::Display| {
             Exit::unavailable(format!("acme.store {}: {error}", folder.display()))
         };
-        let create = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
         for part in ["", "certificates", "challenges"] {
-            create(&folder.join(part)).map_err(|error| failed(&error))?;
-        }
-        let mode = std::fs::metadata(folder).map_err(|error| failed(&error))?;
-        if mode.permissions().mode() & OTHERS != 0 {
-            return Err(failed(
-                &"contains private keys, and must not be accessible to other users (chmod o-rwx)",
-            ));
+            private_folder(&folder.join(part), OTHERS).map_err(|error| failed(&error))?;
         }
         Ok(Self {
             folder: folder.to_owned(),
@@ -110,22 +101,7 @@ impl AcmeStore {
 
     /// Replaces a file atomically.
     pub(super) fn write(&self, file: StoreFile<'_>, contents: &[u8]) -> io::Result<()> {
-        let path = self.path(file);
-        // Only the holder of the lock writes.
-        let next = path.with_added_extension("next");
-        let mut opened = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&next)?;
-        opened.write_all(contents)?;
-        opened.sync_all()?;
-        std::fs::rename(&next, &path)?;
-        match path.parent() {
-            Some(parent) => File::open(parent)?.sync_all(),
-            None => Ok(()),
-        }
+        replace_private(&self.path(file), contents)
     }
 
     /// Removes a file, if it exists.

@@ -122,5 +122,5 @@ fn store_is_private_and_locked_by_one() {
     assert_eq!(other.failures("a.test"), FailureRecord::default());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
     let exit = AcmeStore::open(&path).expect_err("refused");
-    assert!(exit.message().contains("chmod o-rwx"), "{exit}");
+    assert!(exit.message().contains("must have at most 0770"), "{exit}");
 }

@@ -1,6 +1,6 @@
 //! Representatives of the callers and client addresses that two routes can tell apart.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -130,24 +130,34 @@ fn group_combinations(old: &[String], new: &[String]) -> BTreeSet<Vec<String>> {
     found
 }
 
-/// Returns no claims, those of each rule, and those of both if no claim has two values.
-fn claim_combinations(claims: [Vec<(String, Value)>; 2]) -> Vec<Vec<(String, Value)>> {
-    let [old, new] = claims;
-    let is_consistent = old
-        .iter()
-        .all(|(name, value)| new.iter().all(|(other, it)| other != name || it == value));
-    let mut both = old.clone();
-    both.extend(new.iter().filter(|claim| !old.contains(claim)).cloned());
+/// Returns claims that satisfy no rule, each rule, and both.
+fn claim_combinations(rules: [Vec<(String, Value)>; 2]) -> Vec<Vec<(String, Value)>> {
+    let [old, new] = rules;
+    let both = [old.clone(), new.clone()].concat();
     let mut found: Vec<Vec<(String, Value)>> = Vec::new();
-    for set in [Vec::new(), old, new] {
-        if !found.contains(&set) {
-            found.push(set);
+    for required in [Vec::new(), old, new, both] {
+        let claims = claims_with(required);
+        if !found.contains(&claims) {
+            found.push(claims);
         }
     }
-    if is_consistent && !found.contains(&both) {
-        found.push(both);
-    }
     found
+}
+
+/// Returns claims that have all these values: a list if a claim has several.
+fn claims_with(required: Vec<(String, Value)>) -> Vec<(String, Value)> {
+    let mut claims: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for (name, value) in required {
+        let values = claims.entry(name).or_default();
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    let claim = |(name, mut values): (String, Vec<Value>)| match values.len() {
+        1 => (name, values.remove(0)),
+        _ => (name, Value::Array(values)),
+    };
+    claims.into_iter().map(claim).collect()
 }
 
 /// Returns an address of each range that the lists treat alike, and no address if there are no

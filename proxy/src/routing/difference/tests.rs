@@ -28,7 +28,7 @@ const METHOD_LISTS: [&str; 4] = [
     "[\"*\"]",
 ];
 
-const POLICIES: [&str; 13] = [
+const POLICIES: [&str; 16] = [
     "\"public\"",
     "{ users = \"any\" }",
     "{ services = \"any\" }",
@@ -39,6 +39,9 @@ const POLICIES: [&str; 13] = [
     "{ users = { scopes = [\"read\", \"write\"], groups = [\"admin\"] } }",
     "{ users = { groups = [\"admin\", \"support\"] }, services = [\"auth\"] }",
     "{ users = { claims = { tier = 2 } } }",
+    "{ users = { claims = { tier = 1 } } }",
+    "{ users = { claims = { tier = [1, 2] } } }",
+    "{ users = { claims = { realm = { roles = \"a\" }, tier = 2 } } }",
     "{ users = { groups = [\"admin\"] }, report_only = true }",
     "{ users = { owner = \"x\", groups = [\"admin\"] } }",
     "{ users = { owner = \"y\" }, services = \"any\" }",
@@ -227,6 +230,11 @@ fn every_lost_restriction_is_found_and_is_widened() {
             "the user x",
         ),
         (
+            rule("{ users = { claims = { roles = [\"a\", \"b\"] } } }"),
+            rule("{ users = { claims = { roles = \"b\" } } }"),
+            "a user with roles = \"b\"",
+        ),
+        (
             rule("{ services = [\"auth\"] }"),
             rule("{ services = [\"auth\", \"notify\"] }"),
             "the service notify",
@@ -400,9 +408,15 @@ fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [DecisionSummary; 2] {
                 .map(str::to_owned),
             groups,
             scopes,
-            claims: match random.below(2) {
+            claims: match random.below(5) {
                 0 => Vec::new(),
-                _ => vec![("tier".to_owned(), 2.into())],
+                1 => vec![("tier".to_owned(), 1.into())],
+                2 => vec![("tier".to_owned(), 2.into())],
+                3 => vec![("tier".to_owned(), serde_json::json!([2, 1]))],
+                _ => vec![
+                    ("tier".to_owned(), serde_json::json!([3, 2])),
+                    ("realm.roles".to_owned(), serde_json::json!(["b", "a"])),
+                ],
             },
         },
     };
