@@ -36,6 +36,7 @@ const LIMITS: HeadLimits = HeadLimits {
     bytes: 32 << 10,
     fields: 100,
     target: 8 << 10,
+    ambiguous_paths: false,
 };
 
 /// A route table and paths that match.
@@ -321,6 +322,8 @@ impl RequestPath {
             added: &[],
             hides_api_keys: false,
             forwarded: false,
+            host: None,
+            is_removed: postern_proxy::message::headers::is_reserved,
             caller: Some(caller),
         };
         said.append(&self.headers, &mut head)

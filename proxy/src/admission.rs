@@ -78,7 +78,10 @@ pub(crate) async fn admit_or_answer(
                 .await
                 .err()
         }
-        Err(problem) => Some(problem),
+        // Rejected paths count as rejected heads do.
+        Err(problem) => rate_limits::check_address(state, ctx)
+            .err()
+            .or(Some(problem)),
     };
     match problem {
         None => answer::answer_route(client, ctx).await,

@@ -29,6 +29,7 @@ mod schema;
 mod template;
 mod tls;
 mod upstream;
+mod upstream_address;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,9 +74,9 @@ pub use tls::{
     ListenerTlsConfig, TlsVersion,
 };
 pub use upstream::{
-    HealthCheckConfig, HealthProbe, OutlierDetection, UpstreamAddress, UpstreamConfig,
-    UpstreamTlsConfig,
+    HealthCheckConfig, HealthProbe, OutlierDetection, UpstreamConfig, UpstreamTlsConfig,
 };
+pub use upstream_address::{AddressKind, UpstreamAddress};
 
 /// The contents of `proxy.toml`.
 #[derive(Clone, Debug)]
@@ -161,7 +162,7 @@ pub struct ShutdownConfig {
 impl Config {
     /// Decodes the root of the document, without running the route tests. Returns `None`, with the
     /// mistakes recorded, if it is invalid.
-    pub(crate) fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
+    pub fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen =
             root.non_empty_list("listen", "at least one [[listen]] is required", |field| {
                 field.object(ListenerConfig::read)
@@ -203,6 +204,7 @@ impl Config {
         let mut routes = route::read_all(root, &upstreams, &defaults, has_store);
         let issuers = identity.as_ref().map(IdentityConfig::issuers);
         policy::restrict_owners(&mut routes, issuers.unwrap_or_default());
+        limits.head.ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
         let tests = root.list("test", |field| {
             route_test::read(field, &listen, &routes, &upstreams)
         });
@@ -254,7 +256,7 @@ impl Config {
         self.upstreams
             .iter()
             .filter_map(|upstream| upstream.tls.as_ref())
-            .any(|tls| tls.ca.is_none())
+            .any(UpstreamTlsConfig::uses_system_roots)
     }
 }
 

@@ -58,7 +58,9 @@ pub use config_editor::{ConfigWarning, FoundWarnings};
 pub use lifecycle::{
     App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,
 };
-pub use routing::difference::{DecisionSummary, Difference, TooManyRequests, differences};
+pub use routing::difference::{
+    DecisionSummary, Difference, TooManyRequests, differences, uncompared_changes,
+};
 pub use routing::explain::{CallerSource, explain};
 pub use routing::listing::{RouteSummary, format_routes, routes};
 pub use routing::warnings::warnings;

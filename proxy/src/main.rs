@@ -294,7 +294,7 @@ fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> 
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]
 fn routes(path: &Path, env: &Env, json: bool, live: bool) -> Result<(), Exit> {
-    let config = config_files(path)?.decode(|root| Config::read(root, env))?;
+    let config = config_files(path)?.decode(|root| Config::decode(root, env))?;
     let routes = match live {
         true => live_routes(&config)?,
         false => postern_proxy::routes(&config),
@@ -336,7 +336,8 @@ fn live_routes(config: &Config) -> Result<Vec<RouteSummary>, Exit> {
 fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit> {
     let token = request.token.as_str();
     let assumed = TestToken::parse(token);
-    let config = config_files(path)?.decode(|root| Config::read(root, env))?;
+    // Also if a route test fails: an explanation shows why.
+    let config = config_files(path)?.decode(|root| Config::decode(root, env))?;
     let principal =
         match &request.certificate {
             None => None,
@@ -357,7 +358,11 @@ fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit
 }
 
 /// Compares two configurations, without the files that they name.
-#[expect(clippy::print_stdout, reason = "the output of a command")]
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the output of a command"
+)]
 fn diff(
     old: &Path,
     new: &Path,
@@ -366,8 +371,13 @@ fn diff(
     json: bool,
 ) -> Result<(), Exit> {
     let read = |path| config_files(path)?.decode(|root| Config::read(root, env));
-    let found = postern_proxy::differences(&read(old)?, &read(new)?)
+    let (before, after) = (read(old)?, read(new)?);
+    let found = postern_proxy::differences(&before, &after)
         .map_err(|error| Exit::usage(error.to_string()))?;
+    let unknown = postern_proxy::uncompared_changes(&before, &after);
+    if let Some(unknown) = &unknown {
+        eprintln!("{}: {unknown}", new.display());
+    }
     for difference in &found {
         match json {
             true => println!("{}", serde_json::json!(difference)),
@@ -379,11 +389,11 @@ fn diff(
         println!("{} changes, {widened} widened", found.len());
     }
     match fail_on {
-        Some(FailOn::Widened) if widened > 0 => Err(Exit::failed(format!(
-            "{}: more callers reach something",
+        Some(FailOn::Widened) if widened > 0 || unknown.is_some() => Err(Exit::failed(format!(
+            "{}: more callers reach something, or may",
             new.display()
         ))),
-        Some(FailOn::Any) if !found.is_empty() => Err(Exit::failed(format!(
+        Some(FailOn::Any) if !found.is_empty() || unknown.is_some() => Err(Exit::failed(format!(
             "{}: requests change their decision",
             new.display()
         ))),

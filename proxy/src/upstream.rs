@@ -248,7 +248,7 @@ impl UpstreamPool {
     /// aborted after `drain_timeout`.
     fn drain(&self, endpoint: &Arc<Endpoint>) {
         endpoint.idle.close();
-        let (upstream, address) = (self.config.name.clone(), endpoint.address);
+        let (upstream, address) = (self.config.name.clone(), endpoint.address.clone());
         let (in_flight, timeout) = (endpoint.in_flight(), self.config.drain_timeout);
         tracing::info!(%upstream, %address, in_flight, "upstream address removed, draining");
         let endpoint = Arc::clone(endpoint);
@@ -375,7 +375,7 @@ impl UpstreamPool {
         if let Some(ejected_ms) = endpoint.note_failure(outlier, self.ms_at(now)) {
             self.ejections.inc();
             endpoint.operator.set_ejection_cause(cause.as_str());
-            let (upstream, address) = (&self.config.name, endpoint.address);
+            let (upstream, address) = (&self.config.name, &endpoint.address);
             let (cause, failures, ejected_s) =
                 (cause.as_str(), outlier.failures, ejected_ms / 1000);
             tracing::warn!(%upstream, %address, cause, failures, ejected_s, "upstream address ejected");

@@ -126,8 +126,8 @@ fn read_change(
     endpoints: &[Arc<Endpoint>],
 ) -> Option<(Arc<Endpoint>, u64)> {
     let endpoint = body.required("address", |field| {
-        let address = field.socket_addr()?;
-        let endpoint = endpoints.iter().find(|it| it.address == address);
+        let address = field.text(1..=128)?;
+        let endpoint = endpoints.iter().find(|it| *it.address_text == *address);
         let detail = "is no address of the upstream now";
         endpoint
             .cloned()

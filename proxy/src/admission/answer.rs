@@ -125,7 +125,7 @@ fn https_location(
 ) -> std::result::Result<HeaderValue, Problem> {
     rate_limits::check_address(state, ctx)?;
     let head = client.req_header();
-    RequestTarget::parse(head.raw_path())
+    RequestTarget::parse_ambiguous(head.raw_path())
         .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
     ctx.has_canonical_target = true;
     let requested = host_name(request_authority(head));

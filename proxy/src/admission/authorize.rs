@@ -19,7 +19,7 @@ use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
 use crate::message::grpc;
 use crate::message::headers;
-use crate::message::target::RequestTarget;
+use crate::message::target::{RequestTarget, TargetFault};
 use crate::routing::decision;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
@@ -37,13 +37,13 @@ pub(crate) struct RoutedRequest<'r> {
 /// Parses the target and looks up the route.
 ///
 /// # Errors
-/// The target is not canonical.
+/// The target is not canonical, and no route accepts it.
 pub(crate) fn route<'r>(
     head: &'r RequestHeader,
     table: &RouteTable,
 ) -> Result<RoutedRequest<'r>, Problem> {
-    let target = RequestTarget::parse(head.raw_path())
-        .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
+    let rejected = |fault: TargetFault| Problem::new(Code::InvalidTarget).detail(fault.detail());
+    let target = RequestTarget::parse_ambiguous(head.raw_path()).map_err(rejected)?;
     let request = RouteRequest {
         host: request_authority(head),
         path: target.path,
@@ -51,7 +51,7 @@ pub(crate) fn route<'r>(
         method: head.method.as_str(),
         headers: &head.headers,
     };
-    let found = table.find(&request);
+    let found = table.find_target(&request, &target).map_err(rejected)?;
     Ok(RoutedRequest { request, found })
 }
 
@@ -97,6 +97,10 @@ pub(crate) async fn authorize(
     rate_limits::check_principal(state, ctx)?;
     rate_limits::check_route(state, route, ctx).await?;
     check_content_length(&head.headers, route.settings.body_bytes)?;
+    if route.answer.is_none() && headers::is_looping(&head.headers) {
+        let detail = "The request has passed the gateway ten times: an upstream leads back to it.";
+        return Err(Problem::new(Code::UpstreamFailed).detail(detail));
+    }
     if route.settings.authorize.is_some() {
         // Boxed, because few routes have it and the state of every request would be larger.
         Box::pin(external::check(state, client, ctx)).await?;

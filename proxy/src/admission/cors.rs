@@ -14,8 +14,8 @@ use pingora_proxy::Session;
 use crate::admission::authorize::RoutedRequest;
 use crate::admission::{rate_limits, rejection};
 use crate::config::CorsPolicy;
-use crate::config::MethodSet;
 use crate::downstream::session_ext::SessionExt;
+use crate::message::headers::{add_vary, is_token};
 use crate::routing::table::RouteMatch;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
@@ -61,14 +61,17 @@ pub(crate) fn preflight_response(
     let (route, methods) = match config.route_table.find(&request.with_method(method)) {
         RouteMatch::Route(route) => (
             Some(route),
-            Some(config.route_table.routes[route].pattern.methods),
+            Some(config.route_table.routes[route].pattern.methods.to_string()),
         ),
         // An upstream whose route includes OPTIONS answers itself.
         RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound if found.route().is_some() => {
             return Ok(None);
         }
         // Allows pages to read the error response, without disclosing whether the path exists.
-        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => (None, MethodSet::of(method)),
+        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => {
+            let method = is_token(method.as_bytes()).then(|| method.to_owned());
+            (None, method)
+        }
     };
     let Some(cors) = policy_for(ctx, route) else {
         return Ok(None);
@@ -78,7 +81,7 @@ pub(crate) fn preflight_response(
         append_allow_headers(cors, request.headers, &mut response)?,
         methods,
     ) {
-        response.insert_header("Access-Control-Allow-Methods", methods.to_string())?;
+        response.insert_header("Access-Control-Allow-Methods", methods)?;
         response.insert_header("Access-Control-Allow-Headers", cors.headers.join(", "))?;
         response.insert_header("Access-Control-Max-Age", cors.max_age.as_secs())?;
     }
@@ -118,7 +121,7 @@ fn append_allow_headers(
     response: &mut ResponseHeader,
 ) -> Result<bool> {
     // Also without `Origin`, so that caches do not use the response for cross-origin requests.
-    response.append_header("Vary", "Origin")?;
+    add_vary(response, "Origin")?;
     let Some(origin) = request
         .get(ORIGIN)
         .filter(|origin| cors.allows(origin.as_bytes()))
@@ -130,6 +133,11 @@ fn append_allow_headers(
     } else {
         response.insert_header("Access-Control-Allow-Origin", origin)?;
     }
-    response.insert_header("Access-Control-Expose-Headers", EXPOSED_HEADERS)?;
+    // Beside what the upstream exposes.
+    response.append_header("Access-Control-Expose-Headers", EXPOSED_HEADERS)?;
+    if !cors.exposed_headers.is_empty() {
+        let own = cors.exposed_headers.join(", ");
+        response.append_header("Access-Control-Expose-Headers", own)?;
+    }
     Ok(true)
 }

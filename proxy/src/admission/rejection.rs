@@ -14,6 +14,7 @@ use crate::downstream::session_ext::SessionExt;
 use crate::message::accept;
 use crate::message::grpc;
 use crate::message::grpc::GrpcStatus;
+use crate::message::headers::add_vary;
 use crate::state::request_context::RequestContext;
 
 /// Writes the problem as the response: `application/problem+json`, or a page for a browser, which
@@ -47,7 +48,7 @@ pub(crate) async fn write_rejection(
     response.insert_header("Content-Length", body.len())?;
     response.insert_header("X-Request-Id", id)?;
     apply_common_headers(client, &mut response, ctx)?;
-    response.append_header("Vary", "Accept")?;
+    add_vary(&mut response, "Accept")?;
     client.write_head(Box::new(response), false).await?;
     client
         .write_response_body(Some(Bytes::from(body)), true)

@@ -23,9 +23,10 @@ pub(super) type FileMistake = (String, String);
 pub(crate) fn check_upstream_files(source: &UpstreamTlsConfig) -> Vec<FileMistake> {
     let certificate = source.certificate.as_deref().map(certificates);
     let key = source.key.as_deref().map(private_key);
-    let ca = source.ca.as_deref().map(authorities);
+    let (ca, pin) = (source.ca.as_deref(), source.pin.as_deref());
     let wrong = [
-        (".ca", ca.and_then(Result::err)),
+        (".ca", ca.and_then(|ca| authorities(ca).err())),
+        (".pin", pin.and_then(|pin| authorities(pin).err())),
         (".certificate", error_of(certificate.as_ref())),
         (".key", error_of(key.as_ref())),
     ];

@@ -10,6 +10,10 @@ use x509_parser::prelude::FromDer;
 pub(super) struct Leaf {
     /// The DNS names of the subject alternative names, in lower case.
     pub(super) names: Vec<String>,
+    /// The common name of the subject; empty if there is none.
+    pub(super) common_name: String,
+    /// Whether the certificate may sign others.
+    pub(super) is_authority: bool,
     /// The validity period in Unix seconds.
     pub(super) not_before: i64,
     pub(super) not_after: i64,
@@ -33,7 +37,11 @@ impl Leaf {
     /// As [`parse`].
     pub(super) fn read(der: &CertificateDer<'_>) -> Result<Self, &'static str> {
         let certificate = parse(der)?;
+        let common_name = certificate.subject().iter_common_name().next();
+        let common_name = common_name.and_then(|name| name.as_str().ok());
         let mut leaf = Self {
+            common_name: common_name.unwrap_or_default().to_owned(),
+            is_authority: certificate.is_ca(),
             not_before: certificate.validity().not_before.timestamp(),
             not_after: certificate.validity().not_after.timestamp(),
             ..Self::default()

@@ -115,6 +115,7 @@ mod tests {
                 names: vec!["a.test".to_owned()],
                 not_before: from * DAY_S,
                 not_after: until * DAY_S,
+                ..Leaf::default()
             },
         };
         let slot = CertificateSlot::new(None, "a.pem".to_owned());

@@ -11,7 +11,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use crate::certificates::files::{certificates, revocation_lists};
 use crate::certificates::leaf::Leaf;
 use crate::certificates::names::NameIndex;
-use crate::config::{CertificateConfig, CertificateSource, Config, HostPattern, Route};
+use crate::config::{CertificateConfig, CertificateSource, Config, HostPattern, Route, UpstreamConfig};
 
 const DAY_S: i64 = 86_400;
 
@@ -46,7 +46,9 @@ pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
         let Some(tls) = &upstream.tls else { continue };
         let key = format!("upstream.{}.tls", upstream.name);
         if let Some(path) = &tls.ca {
-            authorities(&format!("{key}.ca"), path, now, &mut all);
+            let key = format!("{key}.ca");
+            authorities(&key, path, now, &mut all);
+            server_as_authority(&key, path, upstream, &mut all);
         }
         if let Some(path) = &tls.certificate {
             let chain = certificates(path).unwrap_or_default();
@@ -93,6 +95,28 @@ fn authorities(key: &str, path: &Path, now: i64, all: &mut Vec<String>) {
         };
         let key = format!("{key}: {}{position}", path.display());
         validity(&key, &authority, now, all);
+    }
+}
+
+/// Checks that a file of certificate authorities contains no certificate of a server, which would not
+/// be accepted: it is not an authority, or an authority must not be a server (RFC 5280 section 4.2.1.9).
+fn server_as_authority(key: &str, path: &Path, upstream: &UpstreamConfig, all: &mut Vec<String>) {
+    let names: Vec<&str> = (0..upstream.addresses.len())
+        .map(|at| upstream.certificate_name(at))
+        .collect();
+    let is_server = |leaf: &Leaf| {
+        !leaf.is_authority || !leaf.names.is_empty() || names.contains(&leaf.common_name.as_str())
+    };
+    let found = certificates(path).unwrap_or_default();
+    if found
+        .iter()
+        .filter_map(|der| Leaf::read(der).ok())
+        .any(|leaf| is_server(&leaf))
+    {
+        all.push(format!(
+            "{key}: {}: contains the certificate of a server. If the upstream presents it, name the file in tls.pin instead",
+            path.display()
+        ));
     }
 }
 

@@ -16,6 +16,9 @@ pub struct CorsPolicy {
     /// Request header fields that scripts may send; default `authorization`, `content-type`,
     /// `idempotency-key` and `traceparent`.
     pub headers: Vec<String>,
+    /// Response header fields that scripts may read, in addition to those of the gateway and those
+    /// that the upstream exposes; default none.
+    pub exposed_headers: Vec<String>,
     /// Time for which a browser may cache a preflight response; default 10 min.
     pub max_age: Duration,
 }
@@ -30,6 +33,9 @@ pub enum OriginPattern {
     /// `http://localhost:*`: a scheme and host with any port. Stored without the colon and the
     /// star.
     AnyPort(String),
+    /// `https://*.example.com`: any subdomain. Stored as the scheme with `://`, and the rest with the
+    /// dot.
+    Subdomains(String, String),
 }
 
 /// Default of [`CorsPolicy::headers`].
@@ -50,12 +56,14 @@ impl CorsPolicy {
             DEFAULT_HEADERS.map(str::to_owned).to_vec(),
             short_texts,
         );
+        let exposed_headers = section.or("exposed_headers", Vec::new(), short_texts);
         let max_age = section.or("max_age", Duration::from_secs(600), |field| {
             field.duration()
         });
         Some(Self {
             origins: origins?,
             headers,
+            exposed_headers,
             max_age,
         })
     }
@@ -82,34 +90,42 @@ impl CorsPolicy {
             .filter_map(|route| route.settings.cors.as_deref());
         let mut merged = all.next()?.clone();
         for cors in all {
-            let origins = cors
-                .origins
-                .iter()
-                .filter(|origin| !merged.origins.contains(origin));
-            let origins: Vec<OriginPattern> = origins.cloned().collect();
-            merged.origins.extend(origins);
-            let headers = cors
-                .headers
-                .iter()
-                .filter(|header| !merged.headers.contains(header));
-            let headers: Vec<String> = headers.cloned().collect();
-            merged.headers.extend(headers);
+            add_missing(&mut merged.origins, &cors.origins);
+            add_missing(&mut merged.headers, &cors.headers);
+            add_missing(&mut merged.exposed_headers, &cors.exposed_headers);
             merged.max_age = merged.max_age.min(cors.max_age);
         }
         Some(Arc::new(merged))
     }
 }
 
+fn add_missing<T: Clone + PartialEq>(all: &mut Vec<T>, more: &[T]) {
+    for one in more {
+        if !all.contains(one) {
+            all.push(one.clone());
+        }
+    }
+}
+
 // === impl OriginPattern ===
 
 impl OriginPattern {
-    const FORMAT: &str = "must be *, an origin as browsers send it, such as https://app.example.com, or one with any \
-                          port, such as http://localhost:*";
+    const FORMAT: &str = "must be *, an origin as browsers send it, such as https://app.example.com, one with any \
+                          port, such as http://localhost:*, or any subdomain, such as https://*.example.com";
 
     fn read(field: Field<'_>) -> Option<Self> {
         let text = field.text(1..=300)?;
         if text == "*" {
             return Some(Self::Any);
+        }
+        if let Some((scheme, domain)) = text.split_once("://*.") {
+            return match is_origin(&format!("{scheme}://{domain}")) {
+                true => Some(Self::Subdomains(
+                    format!("{scheme}://"),
+                    format!(".{domain}"),
+                )),
+                false => field.fail("invalid_format", Self::FORMAT),
+            };
         }
         let whole = text.strip_suffix(":*").unwrap_or(&text);
         if !is_origin(whole) || (whole != text && port(whole).is_some()) {
@@ -126,6 +142,13 @@ impl OriginPattern {
         match self {
             Self::Any => true,
             Self::Exact(known) => known.as_bytes() == origin,
+            Self::Subdomains(scheme, domain) => {
+                let below = origin.strip_prefix(scheme.as_bytes());
+                let below = below.and_then(|host| host.strip_suffix(domain.as_bytes()));
+                let is_host_byte =
+                    |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+                below.is_some_and(|labels| !labels.is_empty() && labels.iter().all(is_host_byte))
+            }
             Self::AnyPort(known) => match origin.strip_prefix(known.as_bytes()) {
                 Some([]) => true,
                 Some([b':', port @ ..]) => !port.is_empty() && port.iter().all(u8::is_ascii_digit),
@@ -170,6 +193,7 @@ impl std::fmt::Display for OriginPattern {
             Self::Any => f.write_str("*"),
             Self::Exact(origin) => f.write_str(origin),
             Self::AnyPort(origin) => write!(f, "{origin}:*"),
+            Self::Subdomains(scheme, domain) => write!(f, "{scheme}*{domain}"),
         }
     }
 }
@@ -203,6 +227,15 @@ mod tests {
             ("http://localhost:*", "https://localhost", false),
             ("http://[::1]:*", "http://[::1]:5173", true),
             ("tauri://localhost", "tauri://localhost", true),
+            ("https://*.example.com", "https://a.example.com", true),
+            ("https://*.example.com", "https://a-1.b.example.com", true),
+            ("https://*.example.com", "https://example.com", false),
+            ("https://*.example.com", "https://.example.com", false),
+            ("https://*.example.com", "http://a.example.com", false),
+            ("https://*.example.com", "https://evil/.example.com", false),
+            ("https://*.example.com", "https://aexample.com", false),
+            ("https://*.example.com", "https://a.example.com:8443", false),
+            ("https://*.a.test:8443", "https://x.a.test:8443", true),
         ] {
             assert_eq!(
                 read(pattern).expect(pattern).matches(origin.as_bytes()),
@@ -222,7 +255,11 @@ mod tests {
             "https://app:443",
             "http://app:80",
             "null",
-            "https://*.app",
+            "https://*app",
+            "https://*.app/",
+            "https://a.*.app",
+            "https://*.app:443",
+            "https://*.",
             "http://localhost:5173:*",
             "https://u@app",
             "://app",

@@ -59,7 +59,7 @@ impl ExternalAuthorization {
 fn read_header(field: Field<'_>) -> Option<HeaderName> {
     let text = field.string()?;
     let is_own = |name: &HeaderName| {
-        headers::is_reserved(name.as_str())
+        headers::is_filled(name.as_str())
             || headers::is_hop_by_hop(name.as_str())
             || [AUTHORIZATION, COOKIE, CONTENT_LENGTH, HOST].contains(name)
     };
@@ -87,7 +87,9 @@ mod tests {
     #[test]
     fn service_cannot_set_credentials_identity_or_framing() {
         let names = |text: &str| read(&format!("forward_headers = [\"{text}\"]"));
-        assert!(names("X-Tenant").is_ok());
+        for name in ["X-Tenant", "Remote-User", "X-Forwarded-User"] {
+            assert!(names(name).is_ok(), "{name}");
+        }
         for name in [
             "Authorization",
             "Cookie",

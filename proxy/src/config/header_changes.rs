@@ -23,25 +23,46 @@ pub struct HeaderChanges {
 // === impl HeaderChanges ===
 
 impl HeaderChanges {
-    /// Reads `{ set = { NAME = "value" }, add = { NAME = "value" }, remove = ["NAME"] }`. Returns
-    /// `None` if there is nothing to change. `path` is the path of the route; `None` in
-    /// `[defaults]`.
+    /// Reads `{ set = { NAME = "value" }, add = { NAME = "value" }, remove = ["NAME"] }`, and with
+    /// `inherit = true` adds `inherited`. Returns `None` if there is nothing to change. `path` is the
+    /// path of the route; `None` in `[defaults]`.
     pub(super) fn read(
         section: &Object<'_>,
+        inherited: Option<&Arc<Self>>,
         path: Option<&PathPattern>,
     ) -> Option<Option<Arc<Self>>> {
         let fields = |name: &'static str| {
             let read = |section: &Object<'_>| Some(read_fields(section, path));
             section.section(name, read).unwrap_or_default()
         };
-        let changes = Self {
+        let mut changes = Self {
             set: fields("set"),
             add: fields("add"),
             remove: section.list("remove", |field| {
                 changeable_name(&field.text(1..=256)?, field)
             }),
         };
+        if path.is_some()
+            && section.or("inherit", false, |field| field.boolean())
+            && let Some(inherited) = inherited
+        {
+            changes.inherit(inherited);
+        }
         Some((changes != Self::default()).then(|| Arc::new(changes)))
+    }
+
+    /// Adds the changes of other fields.
+    fn inherit(&mut self, inherited: &Self) {
+        let own = self.set.iter().chain(&self.add).map(|(name, _)| name);
+        let own: Vec<HeaderName> = own.chain(&self.remove).cloned().collect();
+        let others = |fields: &[(HeaderName, Template)]| {
+            let others = fields.iter().filter(|(name, _)| !own.contains(name));
+            others.cloned().collect::<Vec<_>>()
+        };
+        self.set.extend(others(&inherited.set));
+        self.add.extend(others(&inherited.add));
+        let removed = inherited.remove.iter().filter(|name| !own.contains(name));
+        self.remove.extend(removed.cloned());
     }
 }
 
@@ -69,9 +90,13 @@ pub(super) fn changeable_name(name: &str, field: Field<'_>) -> Option<HeaderName
         return field.fail("invalid_format", "is not the name of a header");
     };
     let folded = headers::folded(parsed.as_str());
-    let is_own = headers::is_reserved(&folded)
+    if folded == "host" {
+        let detail = "is not changed here: upstream.NAME.host sets it";
+        return field.fail("invalid_choice", detail);
+    }
+    let is_own = headers::is_filled(&folded)
         || headers::is_hop_by_hop(&folded)
-        || matches!(folded.as_str(), "content-length" | "expect" | "host");
+        || matches!(folded.as_str(), "content-length" | "expect");
     if is_own {
         return field.fail(
             "invalid_choice",

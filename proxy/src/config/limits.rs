@@ -162,6 +162,7 @@ impl ClientLimits {
                 field.integer(8..=240)
             }),
             target: section.or("target_bytes", default.head.target, memory_size),
+            ambiguous_paths: false,
         };
         Some(Self {
             connections: section.or("connections", default.connections, |f| {
@@ -219,6 +220,7 @@ impl Default for ClientLimits {
                 bytes: 32 << 10,
                 fields: 100,
                 target: 8 << 10,
+                ambiguous_paths: false,
             },
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),

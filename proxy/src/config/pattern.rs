@@ -50,9 +50,9 @@ pub enum PathSegment {
     Param(String),
 }
 
-/// A set of HTTP methods.
+/// A set of HTTP methods: a bit for each of [`METHODS`], and one for all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct MethodSet(u8);
+pub struct MethodSet(u64);
 
 /// A required header field or query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,28 +63,65 @@ pub struct MatchCondition {
     pub value: Option<String>,
 }
 
-/// Methods that routes can use, in the order of the `Allow` field.
-const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+/// Methods that routes can name, in the order of the `Allow` field: the common ones, and those of the
+/// IANA registry and of caches.
+#[rustfmt::skip]
+const METHODS: [&str; 38] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
+    "ACL", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "COPY", "LABEL", "LINK", "LOCK",
+    "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MKREDIRECTREF", "MKWORKSPACE", "MOVE",
+    "ORDERPATCH", "PROPFIND", "PROPPATCH", "PURGE", "QUERY", "REBIND", "REPORT", "SEARCH", "UNBIND",
+    "UNCHECKOUT", "UNLINK", "UNLOCK", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
+];
+
+/// The bit of the methods that [`METHODS`] does not contain.
+const OTHER: u64 = 1 << 63;
 
 // === impl MethodSet ===
 
 impl MethodSet {
-    /// All methods that routes can use.
-    pub const ALL: Self = Self(0x7f);
+    /// All methods, written as `*`.
+    pub const ALL: Self = Self(u64::MAX);
 
-    /// Returns the set of one method; `None` if routes cannot use it.
+    /// The common methods.
+    pub(crate) const COMMON: Self = Self(0x7f);
+
+    /// Returns the set of a method that routes can name.
+    pub(super) fn named(method: &str) -> Option<Self> {
+        let bit = METHODS.iter().position(|known| *known == method);
+        bit.map(|bit| Self(1 << bit))
+    }
+
+    /// Returns the set to which a method belongs; `None` if no route accepts it: TRACE, whose answer
+    /// would contain the fields that the gateway adds, and another case of the letters of a known
+    /// method, because an upstream might take it for that.
     #[must_use]
     pub fn of(method: &str) -> Option<Self> {
-        METHODS
-            .iter()
-            .position(|known| *known == method)
-            .map(|bit| Self(1 << bit))
+        let is_like = |known: &&str| known.eq_ignore_ascii_case(method);
+        let is_refused = || METHODS.iter().chain(&["TRACE"]).any(is_like);
+        Self::named(method).or_else(|| (!is_refused()).then_some(Self(OTHER)))
     }
 
     /// Returns the JSON schema of one item of `methods`.
     pub(super) fn schema() -> serde_json::Value {
         let names: Vec<&str> = std::iter::once("*").chain(METHODS).collect();
         serde_json::json!({ "enum": names })
+    }
+
+    /// Returns the names of the methods that have one.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let named = METHODS.into_iter().enumerate();
+        named
+            .filter(move |(bit, _)| self.0 & (1 << bit) != 0)
+            .map(|(_, name)| name)
+    }
+
+    /// Returns the value of `Allow`; the common methods if all are allowed.
+    pub(crate) fn allow(self) -> String {
+        match self {
+            Self::ALL => Self::COMMON.to_string(),
+            some => some.to_string(),
+        }
     }
 
     /// Returns the union of both sets.
@@ -108,14 +145,10 @@ impl MethodSet {
 
 impl fmt::Display for MethodSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut names = METHODS
-            .iter()
-            .enumerate()
-            .filter(|(bit, _)| self.0 & (1 << bit) != 0);
-        if let Some((_, first)) = names.next() {
-            f.write_str(first)?;
+        if *self == Self::ALL {
+            return f.write_str("*");
         }
-        names.try_for_each(|(_, name)| write!(f, ", {name}"))
+        f.write_str(&self.names().collect::<Vec<_>>().join(", "))
     }
 }
 

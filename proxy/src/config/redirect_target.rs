@@ -81,6 +81,7 @@ fn check_variables(template: &Template) -> Result<(), String> {
         | Variable::Issuer
         | Variable::RequestId
         | Variable::ClientAddress
+        | Variable::Port
         | Variable::Method
         | Variable::Route
         | Variable::Upstream => false,

@@ -181,13 +181,14 @@ fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
             let known = if name == "*" {
                 Some(MethodSet::ALL)
             } else {
-                MethodSet::of(name)
+                MethodSet::named(name)
             };
             known.or_else(|| {
-                item.fail(
-                    "invalid_choice",
-                    format!("must be * or one of {}", MethodSet::ALL),
-                )
+                let detail = format!(
+                    "must be a registered method such as {}, or * for all",
+                    MethodSet::COMMON
+                );
+                item.fail("invalid_choice", detail)
             })
         })?;
         Some(all.into_iter().fold(MethodSet::default(), MethodSet::union))

@@ -34,10 +34,14 @@ pub struct RouteSettings {
     /// Whether the upstream may set cookies; default false, because sessions are not kept in
     /// cookies.
     pub cookies: bool,
+    /// Whether paths may have encoded slashes and semicolons, empty segments, parameters and double
+    /// encoding; default false, because upstreams read them in different ways.
+    pub ambiguous_paths: bool,
     /// Whether fields that disclose the software of the upstream are forwarded, such as `Server`;
     /// default false.
     pub server_headers: bool,
-    /// Changes of the header fields of forwarded requests.
+    /// Changes of the header fields of forwarded requests. With `inherit = true`, those of the
+    /// defaults for other fields are added.
     pub request_headers: Option<Arc<HeaderChanges>>,
     /// Changes of the header fields of every response, including rejections.
     pub response_headers: Option<Arc<HeaderChanges>>,
@@ -62,7 +66,9 @@ impl RouteSettings {
         has_store: bool,
     ) -> Self {
         let changes = |name: &'static str, inherited: &Option<Arc<HeaderChanges>>| {
-            let own = section.section(name, |section| HeaderChanges::read(section, path));
+            let own = section.section(name, |section| {
+                HeaderChanges::read(section, inherited.as_ref(), path)
+            });
             own.unwrap_or_else(|| inherited.clone())
         };
         let or_flag =
@@ -85,6 +91,7 @@ impl RouteSettings {
             websocket_token: or_flag("websocket_token", inherited.websocket_token),
             outlives_token: or_flag("outlives_token", inherited.outlives_token),
             cookies: or_flag("cookies", inherited.cookies),
+            ambiguous_paths: or_flag("ambiguous_paths", inherited.ambiguous_paths),
             server_headers: or_flag("server_headers", inherited.server_headers),
             request_headers: changes("request_headers", &inherited.request_headers),
             response_headers: changes("response_headers", &inherited.response_headers),
@@ -140,6 +147,7 @@ impl Default for RouteSettings {
             websocket_token: false,
             outlives_token: false,
             cookies: false,
+            ambiguous_paths: false,
             server_headers: false,
             request_headers: None,
             response_headers: None,

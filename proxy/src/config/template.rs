@@ -36,6 +36,8 @@ pub enum Variable {
     ClientAddress,
     /// `{host}`: the host that the client has requested, in lower case and without a port.
     Host,
+    /// `{port}`: the requested port, or that of the scheme.
+    Port,
     /// `{path}`: the path that the client has requested, before a rewrite.
     Path,
     /// `{query}`: a question mark and the query; empty without a query.
@@ -57,12 +59,13 @@ pub enum Variable {
 }
 
 /// The variables without a parameter.
-const NAMES: [(&str, Variable); 11] = [
+const NAMES: [(&str, Variable); 12] = [
     ("principal", Variable::Principal),
     ("issuer", Variable::Issuer),
     ("request_id", Variable::RequestId),
     ("client_address", Variable::ClientAddress),
     ("host", Variable::Host),
+    ("port", Variable::Port),
     ("path", Variable::Path),
     ("query", Variable::Query),
     ("method", Variable::Method),

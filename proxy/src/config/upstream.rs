@@ -1,13 +1,14 @@
 //! `[upstream.NAME]`: backend services.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postern_common::decode::{Field, Object, Value};
-use serde_json::json;
+use http::HeaderValue;
+use postern_common::decode::{Field, Object};
 
-use crate::config::{LoadBalancing, nonzero_duration};
+use crate::config::upstream_address::read_addresses;
+use crate::config::{LoadBalancing, UpstreamAddress, nonzero_duration};
+use crate::message::head::is_authority;
 use crate::message::proxy_protocol::ProxyProtocolVersion;
 
 /// `[upstream.NAME]`: a backend service.
@@ -17,6 +18,9 @@ pub struct UpstreamConfig {
     pub name: String,
     /// The addresses; at least one.
     pub addresses: Vec<UpstreamAddress>,
+    /// `Host` and `:authority` of requests, and by default the name of its certificate; default the
+    /// requested host.
+    pub host: Option<HeaderValue>,
     /// The load balancing algorithm; default least-loaded.
     pub load_balancing: LoadBalancing,
     /// Time to establish a connection, including the TLS handshake; default 2 s.
@@ -55,19 +59,6 @@ pub struct UpstreamConfig {
     pub slow_start: Option<Duration>,
     /// Time for requests in flight to a removed address, after which they are aborted; default 30 s.
     pub drain_timeout: Duration,
-}
-
-/// A host and port, or the name of SRV records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamAddress {
-    /// An IP address, or a DNS name that is resolved in the background.
-    pub host: String,
-    /// The port; 0 for SRV records, which have their own.
-    pub port: u16,
-    /// Weight relative to the other addresses; default 1.
-    pub weight: u32,
-    /// Whether `host` is the name of SRV records (RFC 2782), written as `srv://name`.
-    pub is_srv: bool,
 }
 
 /// `[upstream.NAME.health]`: active health checks.
@@ -115,6 +106,9 @@ pub struct UpstreamTlsConfig {
     pub name: Option<String>,
     /// PEM file of certificate authorities; default the system's.
     pub ca: Option<PathBuf>,
+    /// PEM file of the certificates of which the upstream must present one itself, whatever their
+    /// issuers, names and validity periods; default none.
+    pub pin: Option<PathBuf>,
     /// PEM file of the client certificate chain.
     pub certificate: Option<PathBuf>,
     /// PEM file of the client certificate's private key.
@@ -137,6 +131,11 @@ impl UpstreamConfig {
             let addresses = upstream.required("addresses", read_addresses);
             let load_balancing = LoadBalancing::read(upstream);
             let is_consistent = matches!(load_balancing, LoadBalancing::Consistent(_));
+            let has_sockets = addresses.iter().flatten().any(UpstreamAddress::is_unix);
+            if is_consistent && has_sockets {
+                let detail = "load_balancing = \"consistent\" is not possible with unix: addresses";
+                upstream.fail("conflicting_fields", detail);
+            }
             let slow_start = upstream.optional("slow_start", |field| match is_consistent {
                 true => field.fail(
                     "conflicting_fields",
@@ -147,6 +146,7 @@ impl UpstreamConfig {
             let http2 = upstream.or("http2", false, |field| field.boolean());
             Some(Self {
                 name: name.to_owned(),
+                host: upstream.optional("host", read_host),
                 load_balancing,
                 connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
                 read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
@@ -161,8 +161,9 @@ impl UpstreamConfig {
                     .unwrap_or_default(),
                 tls: upstream.section("tls", UpstreamTlsConfig::read),
                 http2,
-                proxy_protocol: upstream
-                    .optional("proxy_protocol", |field| read_proxy_protocol(field, http2)),
+                proxy_protocol: upstream.optional("proxy_protocol", |field| {
+                    read_proxy_protocol(field, http2, has_sockets)
+                }),
                 forwarded: upstream.or("forwarded", false, |field| field.boolean()),
                 slow_start,
                 drain_timeout: upstream.or("drain_timeout", seconds(30), |field| field.duration()),
@@ -170,10 +171,46 @@ impl UpstreamConfig {
             })
         })
     }
+
+    /// Returns the `Host` of a request that the gateway sends on its own behalf.
+    pub(crate) fn own_host(&self) -> &str {
+        let host = self.host.as_ref().and_then(|host| host.to_str().ok());
+        let address = self.addresses.first().map(UpstreamAddress::server_name);
+        host.or(address).unwrap_or_default()
+    }
+
+    /// Returns the name that the certificate of an address must have.
+    pub(crate) fn certificate_name(&self, at: usize) -> &str {
+        let tls = self.tls.as_ref().and_then(|tls| tls.name.as_deref());
+        let host = self.host.as_ref().and_then(|host| host.to_str().ok());
+        let without_port = |host: &'_ str| match host.rsplit_once(':') {
+            Some((name, port)) if !port.ends_with(']') => name.len(),
+            Some(_) | None => host.len(),
+        };
+        let host = host.map(|host| host[..without_port(host)].trim_matches(['[', ']']));
+        tls.or(host)
+            .unwrap_or_else(|| self.addresses[at].server_name())
+    }
+}
+
+/// Reads a host with an optional port.
+fn read_host(field: Field<'_>) -> Option<HeaderValue> {
+    let text = field.text(1..=255)?;
+    let host = HeaderValue::from_str(&text).ok();
+    host.filter(|_| is_authority(text.as_bytes())).or_else(|| {
+        field.fail(
+            "invalid_format",
+            "must be a host such as app.example.net or app.internal:8080",
+        )
+    })
 }
 
 /// Reads `"v1"` or `"v2"`.
-fn read_proxy_protocol(field: Field<'_>, http2: bool) -> Option<ProxyProtocolVersion> {
+fn read_proxy_protocol(
+    field: Field<'_>,
+    http2: bool,
+    has_sockets: bool,
+) -> Option<ProxyProtocolVersion> {
     let choices = [
         ("v1", ProxyProtocolVersion::V1),
         ("v2", ProxyProtocolVersion::V2),
@@ -185,126 +222,10 @@ fn read_proxy_protocol(field: Field<'_>, http2: bool) -> Option<ProxyProtocolVer
             "is for HTTP/1.1: an HTTP/2 connection carries requests of several clients",
         );
     }
+    if has_sockets {
+        return field.fail("conflicting_fields", "is not possible with unix: addresses");
+    }
     Some(version)
-}
-
-/// The prefix of an address that is the name of SRV records.
-const SRV_SCHEME: &str = "srv://";
-
-/// Reads `addresses`.
-fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
-    let addresses = field.non_empty_array(UpstreamAddress::read)?;
-    if addresses.len() > 1 && addresses.iter().any(|address| address.is_srv) {
-        // The upstream itself is known, so that routes to it are no further mistakes.
-        let _recorded: Option<()> = field.fail(
-            "conflicting_fields",
-            "an srv:// address must be the only one: the records have their own priorities and \
-             weights",
-        );
-    }
-    Some(addresses)
-}
-
-// === impl UpstreamAddress ===
-
-impl UpstreamAddress {
-    /// Reads `"host:port"`, `"srv://name"`, or `{ address = "host:port", weight = 2 }`.
-    fn read(field: Field<'_>) -> Option<Self> {
-        if let Some(text) = field.if_string(Self::schema) {
-            return Self::parse(text, 1).or_else(|| field.fail("invalid_format", Self::FORMAT));
-        }
-        if !matches!(field.value(), Value::Object(_)) {
-            let detail = format!("{}, or a table with address and weight", Self::FORMAT);
-            return field.fail("invalid_type", detail);
-        }
-        field.object(|table| {
-            let weight = table.optional("weight", |field| field.integer(0..=1000));
-            let address = table.required("address", |field| {
-                Self::parse(field.string_as(Self::schema)?, weight.unwrap_or(1))
-                    .or_else(|| field.fail("invalid_format", Self::FORMAT))
-            })?;
-            if address.is_srv && table.has("weight") {
-                table.fail_at(
-                    "weight",
-                    "conflicting_fields",
-                    "SRV records have their own weights",
-                );
-            }
-            Some(address)
-        })
-    }
-
-    fn schema() -> serde_json::Value {
-        let pattern = "^(srv://[A-Za-z0-9_.-]+|.+:[0-9]+)$";
-        json!({ "type": "string", "pattern": pattern })
-    }
-
-    const FORMAT: &str = "must be an address such as 127.0.0.1:8501, auth.internal:8501 or \
-                          srv://_http._tcp.auth.internal";
-
-    /// Parses `host:port` or `srv://name`.
-    #[must_use]
-    pub fn parse(text: &str, weight: u32) -> Option<Self> {
-        if let Some(name) = text.strip_prefix(SRV_SCHEME) {
-            return is_dns_name(name).then(|| Self {
-                host: name.to_owned(),
-                port: 0,
-                weight,
-                is_srv: true,
-            });
-        }
-        let (host, port) = text.rsplit_once(':')?;
-        if !crate::message::head::is_authority(text.as_bytes()) || host.is_empty() {
-            return None;
-        }
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        Some(Self {
-            host,
-            port: port.parse().ok().filter(|port| *port > 0)?,
-            weight,
-            is_srv: false,
-        })
-    }
-
-    /// Returns the name that a certificate of the address must have, unless another one is
-    /// configured. For SRV records it is the domain of the service: the names of its targets come
-    /// from DNS, which is not authenticated (RFC 6125 section 6.2.1).
-    #[must_use]
-    pub fn server_name(&self) -> &str {
-        let mut name = self.host.as_str();
-        while self.is_srv
-            && let Some((label, domain)) = name.split_once('.')
-            && label.starts_with('_')
-        {
-            name = domain;
-        }
-        name.strip_suffix('.')
-            .filter(|_| self.is_srv)
-            .unwrap_or(name)
-    }
-}
-
-impl fmt::Display for UpstreamAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.is_srv, self.host.contains(':')) {
-            (true, _) => write!(f, "{SRV_SCHEME}{}", self.host),
-            (false, true) => write!(f, "[{}]:{}", self.host, self.port),
-            (false, false) => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
-}
-
-/// Returns whether the text is a DNS name (RFC 1035 section 2.3.4), with underscores.
-fn is_dns_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        (1..=63).contains(&label.len()) && label.bytes().all(allowed)
-    };
-    let name = text.strip_suffix('.').unwrap_or(text);
-    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 impl HealthCheckConfig {
@@ -358,62 +279,21 @@ impl UpstreamTlsConfig {
         let tls = Self {
             name: section.optional("name", |field| field.text(1..=253)),
             ca: path("ca"),
+            pin: path("pin"),
             certificate: path("certificate"),
             key: path("key"),
         };
         if tls.certificate.is_some() != tls.key.is_some() {
             section.fail("missing_field", "certificate and key go together");
         }
+        if tls.ca.is_some() && tls.pin.is_some() {
+            section.fail("conflicting_fields", "has ca or pin, not both");
+        }
         Some(tls)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_parsed() {
-        let parse = |text| UpstreamAddress::parse(text, 1);
-        for (text, host, port, is_srv) in [
-            ("127.0.0.1:80", "127.0.0.1", 80, false),
-            ("[::1]:80", "::1", 80, false),
-            ("name.internal:80", "name.internal", 80, false),
-            (
-                "srv://_http._tcp.a.internal",
-                "_http._tcp.a.internal",
-                0,
-                true,
-            ),
-            ("srv://a.service.consul.", "a.service.consul.", 0, true),
-        ] {
-            let address = parse(text).expect(text);
-            assert_eq!((address.host.as_str(), address.port), (host, port));
-            assert_eq!(address.is_srv, is_srv);
-            assert_eq!(address.to_string(), text);
-        }
-        for text in [
-            "srv://",
-            "srv://a..b",
-            "srv://a:80",
-            "srv://a/b",
-            "a",
-            "a:0",
-        ] {
-            assert_eq!(parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn certificate_name_of_srv_records_is_their_domain() {
-        for (text, name) in [
-            ("srv://_http._tcp.a.internal", "a.internal"),
-            ("srv://_http._tcp.a.internal.", "a.internal"),
-            ("srv://a.service.consul", "a.service.consul"),
-            ("_a.internal:80", "_a.internal"),
-        ] {
-            let address = UpstreamAddress::parse(text, 1).expect(text);
-            assert_eq!(address.server_name(), name);
-        }
+    /// Returns whether the certificate is verified with the system's certificate authorities.
+    pub(crate) fn uses_system_roots(&self) -> bool {
+        self.ca.is_none() && self.pin.is_none()
     }
 }

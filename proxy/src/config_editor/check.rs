@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::warnings::{ConfigWarning, FoundWarnings};
 use crate::config::Config;
-use crate::routing::difference::{Difference, differences_within};
+use crate::routing::difference::{Difference, differences_within, uncompared_changes};
 use crate::routing::route_tests::test_failures;
 
 /// Maximum kinds of requests that are compared: a tenth of those of the command.
@@ -108,7 +108,8 @@ pub(super) fn check(
         ..CheckReport::default()
     };
     match compare(in_force, &config, &rules.env) {
-        Ok(mut differences) => {
+        Ok((mut differences, uncompared)) => {
+            report.differences_error = uncompared;
             report.widened = differences.iter().any(|it| it.widened);
             report.difference_count = differences.len();
             // Those that matter most are kept.
@@ -156,13 +157,19 @@ fn test_results(files: &ConfigFiles, config: &Config, offsets: &[usize]) -> Vec<
         .collect()
 }
 
-/// Returns the requests that two configurations decide differently.
-fn compare(old: &ConfigFiles, new: &Config, env: &Env) -> Result<Vec<Difference>, String> {
+/// Returns the requests that two configurations decide differently, and what is not compared.
+fn compare(
+    old: &ConfigFiles,
+    new: &Config,
+    env: &Env,
+) -> Result<(Vec<Difference>, Option<String>), String> {
     let old = old.check(|root| Config::decode(root, env)).map_err(|_| {
         // For example because a variable is no longer set in a new process.
         "the previous configuration cannot be read again".to_owned()
     })?;
-    differences_within(&old, new, MAX_COMPARED_REQUESTS).map_err(|error| error.to_string())
+    let found = differences_within(&old, new, MAX_COMPARED_REQUESTS);
+    let found = found.map_err(|error| error.to_string())?;
+    Ok((found, uncompared_changes(&old, new)))
 }
 
 /// Returns the summary of the differences of two configurations.
@@ -170,7 +177,7 @@ pub(super) fn summarize(old: &ConfigFiles, new: &ConfigFiles, env: &Env) -> Chan
     let new = new.check(|root| Config::decode(root, env));
     let new = new.map_err(|_| "the configuration cannot be read again".to_owned());
     match new.and_then(|new| compare(old, &new, env)) {
-        Ok(differences) => {
+        Ok((differences, _)) => {
             let changes = differences.len();
             let widened = differences.iter().filter(|it| it.widened).count();
             let text = match (changes, widened) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{
     ACCEPT_RANGES, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, COOKIE, ETAG, TRANSFER_ENCODING, VARY,
+    CONTENT_TYPE, COOKIE, ETAG, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -15,6 +15,7 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 
 use crate::compression::{BodyEncoder, negotiate};
 use crate::config::CompressionConfig;
+use crate::message::headers::add_vary;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
@@ -47,7 +48,7 @@ pub(super) fn prepare(
         return Ok(());
     }
     // Also if this response is not compressed, so that caches do not use it for other requests.
-    add_vary(response)?;
+    add_vary(response, "Accept-Encoding")?;
     let has_credentials = sets_cookie
         || ctx.caller.is_some()
         || [AUTHORIZATION, COOKIE]
@@ -131,19 +132,6 @@ fn is_no_transform(headers: &HeaderMap) -> bool {
             .split(|byte| *byte == b',')
             .any(|directive| directive.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
     })
-}
-
-fn add_vary(response: &mut ResponseHeader) -> Result<()> {
-    let is_listed = response.headers.get_all(VARY).iter().any(|value| {
-        value.as_bytes().split(|byte| *byte == b',').any(|name| {
-            let name = name.trim_ascii();
-            name == b"*" || name.eq_ignore_ascii_case(b"accept-encoding")
-        })
-    });
-    if !is_listed {
-        response.append_header(VARY, "Accept-Encoding")?;
-    }
-    Ok(())
 }
 
 /// Makes a strong validator weak: the bytes of the representation differ from those that it

@@ -87,7 +87,7 @@ pub(super) fn record_attempt_failure(
     let cause = cause.as_str();
     let (upstream, address, request_id, reason) = (
         &pool.config.name,
-        endpoint.address,
+        &endpoint.address,
         ctx.id,
         ErrorSummary(error),
     );

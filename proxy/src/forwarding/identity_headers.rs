@@ -42,6 +42,11 @@ pub struct IdentityHeaders<'a> {
     pub hides_api_keys: bool,
     /// Whether to add `Forwarded` (RFC 7239) to the `X-Forwarded-` fields.
     pub forwarded: bool,
+    /// The `Host` that the upstream expects; `None` for the requested one.
+    pub host: Option<&'a HeaderValue>,
+    /// Returns whether a field of this name is removed: all reserved ones of a client, or those that
+    /// the gateway fills if the route has set others.
+    pub is_removed: fn(&str) -> bool,
 }
 
 /// The field values of one request, in a single allocation.
@@ -80,7 +85,7 @@ impl IdentityHeaders<'_> {
     /// An identity that cannot be represented in a header field.
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
-        headers::strip(headers, headers::is_reserved);
+        headers::strip(headers, self.is_removed);
         if self.trace.parent.is_none() {
             headers.remove(TRACESTATE);
         }
@@ -90,8 +95,16 @@ impl IdentityHeaders<'_> {
         if self.hides_authorization(headers) {
             headers.remove(AUTHORIZATION);
         }
-        headers.reserve(11);
-        if let Some(host) = headers.get(HOST).cloned() {
+        headers.reserve(12);
+        headers.append(
+            &headers::CDN_LOOP,
+            HeaderValue::from_static(headers::CDN_ID),
+        );
+        let requested_host = match self.host {
+            Some(host) => headers.insert(HOST, host.clone()),
+            None => headers.get(HOST).cloned(),
+        };
+        if let Some(host) = requested_host.clone() {
             headers.insert(&FORWARDED_HOST, host);
         }
         for (name, at) in self.fields() {
@@ -105,14 +118,14 @@ impl IdentityHeaders<'_> {
             headers.append(name, value.clone());
         }
         if self.forwarded {
-            let value = self.forwarded_element(headers.get(HOST));
+            let value = self.forwarded_element(requested_host.as_ref());
             headers.insert(&FORWARDED, HeaderValue::try_from(value)?);
         }
         Ok(())
     }
 
-    /// Appends to a message head: `headers` without reserved and hop-by-hop fields, then the fields
-    /// of the gateway.
+    /// Appends to a message head: `headers` without removed and hop-by-hop fields, then the fields of
+    /// the gateway.
     ///
     /// # Errors
     /// An identity that cannot be represented in a header field.
@@ -127,21 +140,25 @@ impl IdentityHeaders<'_> {
         let hides_authorization = self.hides_authorization(headers);
         // The state belongs to the trace of a valid `traceparent` (W3C Trace Context section 4.3).
         let drops_tracestate = self.trace.parent.is_none();
+        if let Some(host) = self.host {
+            headers::append_field(head, HOST.as_str(), host.as_bytes());
+        }
         for (name, value) in headers {
             if hides_authorization && name == AUTHORIZATION
                 || drops_tracestate && name == TRACESTATE
+                || self.host.is_some() && name == HOST
             {
                 continue;
             }
             let name = name.as_str();
-            if !headers::is_hop_by_hop(name) && !headers::is_reserved(name) && !self.replaces(name)
-            {
+            if !headers::is_hop_by_hop(name) && !(self.is_removed)(name) && !self.replaces(name) {
                 headers::append_field(head, name, value.as_bytes());
             }
         }
         if let Some(host) = headers.get(HOST) {
             headers::append_field(head, FORWARDED_HOST.as_str(), host.as_bytes());
         }
+        headers::append_field(head, headers::CDN_LOOP.as_str(), headers::CDN_ID.as_bytes());
         for (name, at) in self.fields() {
             match at {
                 HeaderSource::Value(at) => {

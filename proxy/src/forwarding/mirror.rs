@@ -140,7 +140,7 @@ fn build_request(
     let mut copy = head.clone();
     let had_length = copy.remove_header(&CONTENT_LENGTH).is_some();
     copy.remove_header(&EXPECT);
-    let mut message = upstream_request::serialize_request(&copy, ctx)?;
+    let mut message = upstream_request::serialize_request(&copy, &pool.config, ctx)?;
     // Before the empty line at the end of the head.
     message.truncate(message.len() - 2);
     headers::append_field(&mut message, MIRROR_FIELD, b"1");
@@ -223,8 +223,8 @@ impl MirroredRequest {
         let connected = match idle {
             Some(connection) => Ok(connection),
             None => {
-                let (address, peer) = (endpoint.address, &endpoint.peer);
-                UpstreamConnection::connect(address, peer, config.connect_timeout, None).await
+                let (peer, pins) = (&endpoint.peer, &endpoint.pins);
+                UpstreamConnection::connect(peer, pins, config.connect_timeout, None).await
             }
         };
         let Ok(mut connection) = connected else {

@@ -40,15 +40,15 @@ impl OpenExchange {
         let upstream = match idle {
             Some(upstream) => upstream,
             None => UpstreamConnection::connect(
-                endpoint.address,
                 &endpoint.peer,
+                &endpoint.pins,
                 pool.config.connect_timeout,
                 header,
             )
             .await
             .map_err(|error| failure::on_connect_error(ctx, error))?,
         };
-        let head = upstream_request::serialize_request(session.req_header(), ctx)?;
+        let head = upstream_request::serialize_request(session.req_header(), &pool.config, ctx)?;
         let mut outbound = OutboundData::new(head);
         outbound.append(match body {
             Some(body) => body.clone(),

@@ -4,6 +4,7 @@
 //! [`ProxyHttp::proxy_upstream_filter`] forwards it on the [fast path](super::fast_path) if it can;
 //! otherwise the later hooks take part in Pingora's own forwarding, the streaming path.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::modules::http::HttpModules;
+use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
@@ -93,6 +95,26 @@ impl ProxyHttp for GatewayProxy {
             capture.body.clear();
         }
         upstream_request::build_peer(session, ctx)
+    }
+
+    /// Checks the certificate of an HTTP/2 connection: those of HTTP/1.1 are checked when they are
+    /// opened, and plain to Pingora.
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        _is_reused: bool,
+        peer: &HttpPeer,
+        _fd: RawFd,
+        digest: Option<&Digest>,
+        ctx: &mut RequestContext,
+    ) -> Result<()> {
+        match &ctx.attempt {
+            Some(attempt) if peer.is_tls() => {
+                let connection = digest.and_then(|digest| digest.ssl_digest.as_deref());
+                attempt.permit.endpoint.pins.check(connection)
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     async fn upstream_request_filter(

@@ -14,8 +14,10 @@ use crate::config::{PathRewrite, UpstreamAddress};
 /// The authorities under which an upstream is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UpstreamAuthorities<'a> {
-    /// The requested authority, which the upstream has received as `Host`.
+    /// The requested authority, which the upstream has received as `Host` or `X-Forwarded-Host`.
     pub(super) public: &'a str,
+    /// The `Host` that it receives instead of the requested one.
+    pub(super) host: Option<&'a str>,
     /// The configured addresses.
     pub(super) configured: &'a [UpstreamAddress],
     /// The address that the request was sent to.
@@ -90,6 +92,12 @@ impl UpstreamAuthorities<'_> {
         if authority.eq_ignore_ascii_case(self.public) {
             return Some(AuthorityOwner::Gateway);
         }
+        if self
+            .host
+            .is_some_and(|own| own.eq_ignore_ascii_case(authority))
+        {
+            return Some(AuthorityOwner::Upstream);
+        }
         let (host, port) = split_port(authority);
         let port = match port {
             Some(port) => Some(port.parse().ok()?),
@@ -149,10 +157,11 @@ mod tests {
             host: "orders.internal".to_owned(),
             port: 80,
             weight: 1,
-            is_srv: false,
+            kind: crate::config::AddressKind::Host,
         }];
         let authorities = UpstreamAuthorities {
             public: "gate:8500",
+            host: Some("app.example.net"),
             configured: &configured,
             connected: Some(([10, 0, 0, 5], 8080).into()),
         };
@@ -176,6 +185,8 @@ mod tests {
             ("//gate:8500/api/x", "/v1/x"),
             ("http://10.0.0.5:8080/api/x", "/v1/x"),
             ("http://orders.internal/api/x", "/v1/x"),
+            ("https://App.example.net/api/x", "/v1/x"),
+            ("https://app.example.net/other", "/other"),
             ("http://orders.internal:80/api/x", "/v1/x"),
             // Not below the prefix, but the internal address must not be disclosed.
             ("http://orders.internal/other", "/other"),

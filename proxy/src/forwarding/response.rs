@@ -205,8 +205,9 @@ fn rewrite_references(
     let attempt = ctx.attempt.as_ref();
     let authorities = UpstreamAuthorities {
         public: request_authority(client.req_header()),
+        host: attempt.and_then(|attempt| attempt.pool.config.host.as_ref()?.to_str().ok()),
         configured: attempt.map_or(&[], |attempt| attempt.pool.config.addresses.as_slice()),
-        connected: attempt.map(|attempt| attempt.permit.endpoint.address),
+        connected: attempt.and_then(|attempt| attempt.permit.endpoint.address.as_inet().copied()),
     };
     references::rewrite_references(response, rewrite, &authorities)
 }

@@ -70,14 +70,19 @@ fn client_span(
     let mut span = tracer.span_now(&own, &parent, SpanKind::Client);
     let elapsed = attempt.started.elapsed();
     span.start_time = span.end_time.checked_sub(elapsed).unwrap_or(span.end_time);
-    let address = attempt.permit.endpoint.address;
+    let address = &attempt.permit.endpoint.address;
     span.name = if method == "_OTHER" { "HTTP" } else { method }.into();
     span.attributes = vec![
         KeyValue::new("http.request.method", method),
         KeyValue::new("postern.upstream", attempt.pool.config.name.clone()),
-        KeyValue::new("server.address", address.ip().to_string()),
-        KeyValue::new("server.port", i64::from(address.port())),
     ];
+    span.attributes.extend(match address.as_inet() {
+        Some(address) => vec![
+            KeyValue::new("server.address", address.ip().to_string()),
+            KeyValue::new("server.port", i64::from(address.port())),
+        ],
+        None => vec![KeyValue::new("server.address", address.to_string())],
+    });
     if ctx.attempts > 1 {
         let resends = i64::from(ctx.attempts - 1);
         span.attributes

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use http::header::TE;
-use http::{HeaderValue, Version};
+use http::{HeaderMap, HeaderValue, Version};
 use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
 use pingora_core::{Error, ErrorType, OrErr, Result};
@@ -16,12 +16,12 @@ use pingora_proxy::Session;
 use postern_common::Code;
 
 use crate::admission::header_changes;
-use crate::config::HeaderChanges;
+use crate::config::{HeaderChanges, UpstreamConfig};
 use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::REFUSED;
-use crate::forwarding::identity_headers::IdentityHeaders;
+use crate::forwarding::identity_headers::{self, IdentityHeaders};
 use crate::message::grpc;
 use crate::message::headers;
 use crate::state::GatewayState;
@@ -214,14 +214,16 @@ pub(super) fn prepare_headers(
     request: &mut RequestHeader,
     ctx: &RequestContext,
 ) -> Result<()> {
+    let Some(attempt) = &ctx.attempt else {
+        return Err(Error::new_in(ErrorType::InternalError));
+    };
     let empty = http::Request::new(()).into_parts().0;
     let mut parts =
         http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
     if let Some(changes) = request_changes(ctx) {
-        let variables = header_changes::variables(client, ctx);
-        header_changes::apply(changes, &mut parts.headers, &variables);
+        apply_changes(changes, client, &mut parts.headers, ctx);
     }
-    identity_headers(ctx)
+    identity_headers(&attempt.pool.config, ctx)
         .write(&mut parts.headers)
         .or_err(REFUSED, "identity is not a valid header value")?;
     // `TE` is hop-by-hop, so that Pingora has removed it. gRPC servers reject calls without it.
@@ -240,8 +242,12 @@ pub(super) fn prepare_headers(
     }
 }
 
-/// Serializes the head of the request as HTTP/1.1.
-pub(super) fn serialize_request(request: &RequestHeader, ctx: &RequestContext) -> Result<BytesMut> {
+/// Serializes the head of the request to an upstream as HTTP/1.1.
+pub(super) fn serialize_request(
+    request: &RequestHeader,
+    upstream: &UpstreamConfig,
+    ctx: &RequestContext,
+) -> Result<BytesMut> {
     let mut message = BytesMut::with_capacity(2 << 10);
     message.extend_from_slice(request.method.as_str().as_bytes());
     message.extend_from_slice(b" ");
@@ -252,16 +258,27 @@ pub(super) fn serialize_request(request: &RequestHeader, ctx: &RequestContext) -
     message.extend_from_slice(b" HTTP/1.1\r\n");
     let changed = request_changes(ctx).map(|changes| {
         let mut headers = request.headers.clone();
-        let variables = header_changes::variables(request, ctx);
-        header_changes::apply(changes, &mut headers, &variables);
+        apply_changes(changes, request, &mut headers, ctx);
         headers
     });
     let headers = changed.as_ref().unwrap_or(&request.headers);
-    identity_headers(ctx)
+    identity_headers(upstream, ctx)
         .append(headers, &mut message)
         .or_err(REFUSED, "identity is not a valid header value")?;
     message.extend_from_slice(b"\r\n");
     Ok(message)
+}
+
+/// Applies the changes of a route to the fields of a client without the reserved ones, of which the
+/// route may set those that the gateway does not fill.
+fn apply_changes(
+    changes: &HeaderChanges,
+    client: &RequestHeader,
+    headers: &mut HeaderMap,
+    ctx: &RequestContext,
+) {
+    identity_headers::strip(headers, headers::is_reserved);
+    header_changes::apply(changes, headers, &header_changes::variables(client, ctx));
 }
 
 /// Returns the changes of request fields that the route describes. They are applied before the
@@ -271,7 +288,10 @@ fn request_changes(ctx: &RequestContext) -> Option<&HeaderChanges> {
         .and_then(|route| route.settings.request_headers.as_deref())
 }
 
-fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
+fn identity_headers<'a>(
+    upstream: &'a UpstreamConfig,
+    ctx: &'a RequestContext,
+) -> IdentityHeaders<'a> {
     IdentityHeaders {
         id: ctx.id,
         trace: ctx.trace.for_upstream(),
@@ -284,9 +304,11 @@ fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
             .map_or(&[][..], |authorize| &authorize.forward_headers[..]),
         added: ctx.added_headers.as_deref().unwrap_or_default(),
         hides_api_keys: ctx.config.api_keys.is_some(),
-        forwarded: ctx
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.pool.config.forwarded),
+        forwarded: upstream.forwarded,
+        host: upstream.host.as_ref(),
+        is_removed: match request_changes(ctx) {
+            Some(_) => headers::is_filled,
+            None => headers::is_reserved,
+        },
     }
 }

@@ -28,6 +28,8 @@ pub struct HeadLimits {
     pub fields: usize,
     /// Bytes of the request target.
     pub target: usize,
+    /// Whether a path may be ambiguous, because a route accepts that.
+    pub ambiguous_paths: bool,
 }
 
 /// The reason for rejecting a head. The connection is closed after each of them.
@@ -157,6 +159,18 @@ impl HeadFault {
     }
 }
 
+// === impl HeadLimits ===
+
+impl HeadLimits {
+    fn check_target(&self, target: &[u8]) -> Result<(), HeadFault> {
+        let parsed = RequestTarget::parse_ambiguous(target).map_err(HeadFault::Target)?;
+        match parsed.ambiguity.filter(|_| !self.ambiguous_paths) {
+            Some(fault) => Err(HeadFault::Target(fault)),
+            None => Ok(()),
+        }
+    }
+}
+
 // === impl HeadScanner ===
 
 impl HeadScanner {
@@ -222,7 +236,7 @@ impl RequestHead {
         if fields.host.is_none() && !is_http10 {
             return Err(HeadFault::Host);
         }
-        let target = CheckedTarget::check(request_line, target, fields.host)?;
+        let target = CheckedTarget::check(limits, request_line, target, fields.host)?;
         let body = fields.body()?;
         // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1).
         if body == BodyKind::Chunked && is_http10 {

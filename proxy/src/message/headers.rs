@@ -4,9 +4,10 @@
 //! fold these characters (CGI, WSGI, PHP).
 
 use bytes::BytesMut;
-use http::header::{CONNECTION, UPGRADE};
+use http::header::{CONNECTION, UPGRADE, VARY};
 use http::{HeaderMap, HeaderName, Version};
-use pingora::http::RequestHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::Result;
 
 /// Field names, folded, that clients must not send: identity, client address and routing
 /// information of this gateway, or of other proxies that upstreams may trust.
@@ -21,6 +22,31 @@ const RESERVED_NAMES: [&[u8]; 9] = [
     b"x-request-id",
     b"x-rewrite-url",
 ];
+
+/// Reserved names, beside `x-postern-`, of the fields that the gateway fills.
+const FILLED_NAMES: [&str; 6] = [
+    "forwarded",
+    "traceparent",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-request-id",
+];
+
+/// The field that counts gateways on the way of a request (RFC 8586), and the name of this one.
+pub(crate) static CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
+pub(crate) const CDN_ID: &str = "postern";
+
+/// Gateways that a request may pass, as in a chain of them. More are a loop.
+const MAX_HOPS: usize = 10;
+
+/// Returns whether a request has passed so many gateways that an upstream of one leads back to it.
+pub(crate) fn is_looping(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(&CDN_LOOP).iter();
+    let ids = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let own = ids.filter(|id| id.trim_ascii() == CDN_ID.as_bytes());
+    own.count() >= MAX_HOPS
+}
 
 /// Returns whether a field applies to one connection only and is not forwarded (RFC 9110 section
 /// 7.6.1). Other fields that the `Connection` of a request names are not in its canonical head.
@@ -159,6 +185,20 @@ pub(crate) fn folded(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.'], "-")
 }
 
+/// Returns whether the gateway fills a field of this name itself. Other reserved fields may be set by
+/// the configuration: those of a client have been removed before.
+#[must_use]
+pub fn is_filled(name: &str) -> bool {
+    let is_own = |start: &str| {
+        let start_of_name = name.get(..start.len());
+        start_of_name.is_some_and(|found| is_same_folded(found, start))
+    };
+    is_own("x-postern-")
+        || FILLED_NAMES
+            .iter()
+            .any(|filled| is_same_folded(name, filled))
+}
+
 /// Returns whether two names are equal to upstreams that fold case, `_` and `.`.
 #[must_use]
 pub fn is_same_folded(name: &str, other: &str) -> bool {
@@ -192,6 +232,20 @@ fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
             b'_' | b'.' => *wanted == b'-',
             byte => byte.to_ascii_lowercase() == *wanted,
         })
+}
+
+/// Adds a name to `Vary`, unless it is listed already.
+pub(crate) fn add_vary(response: &mut ResponseHeader, name: &'static str) -> Result<()> {
+    let is_listed = response.headers.get_all(VARY).iter().any(|value| {
+        value.as_bytes().split(|byte| *byte == b',').any(|listed| {
+            let listed = listed.trim_ascii();
+            listed == b"*" || listed.eq_ignore_ascii_case(name.as_bytes())
+        })
+    });
+    match is_listed {
+        true => Ok(()),
+        false => response.append_header(VARY, name).map(|_| ()),
+    }
 }
 
 /// Appends a field line to a message head.

@@ -2,10 +2,15 @@
 //!
 //! A path that an upstream interprets differently could bypass the policy of its route. Targets are
 //! therefore not normalized: a target that is not in canonical form is rejected, and the same bytes
-//! are matched, authorized, logged and forwarded. No upstream reads a query as a path: it may have
-//! any escapes.
+//! are matched, authorized, logged and forwarded. A route can accept ambiguous paths: those with
+//! encoded slashes and semicolons, empty segments, parameters and double encoding. No upstream reads
+//! a query as a path: it may have any escapes.
+
+mod readings;
 
 use memchr::{memchr, memchr_iter};
+
+use readings::check_readings;
 
 /// The reason for rejecting a request target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +35,8 @@ pub enum TargetFault {
     NeedlessEscape,
     /// Escapes of the path that do not decode to UTF-8.
     Utf8,
+    /// An ambiguous path that may be one of another route.
+    OtherRoute,
 }
 
 /// A canonical request target.
@@ -39,6 +46,8 @@ pub struct RequestTarget<'a> {
     pub path: &'a str,
     /// The query without the `?`, if there is one.
     pub query: Option<&'a str>,
+    /// What upstreams may read in several ways, if the path is ambiguous.
+    pub ambiguity: Option<TargetFault>,
 }
 
 // === impl TargetFault ===
@@ -60,6 +69,7 @@ impl TargetFault {
             Self::Escape => "Every % of the path must be followed by two hexadecimal digits.",
             Self::NeedlessEscape => "The path must not encode letters, digits and - . _ ~",
             Self::Utf8 => "The encoded characters of the path must be UTF-8.",
+            Self::OtherRoute => "The path is ambiguous: it may be one of another route.",
         }
     }
 }
@@ -90,11 +100,20 @@ static BYTE_CLASSES: [u8; 256] = {
 // === impl RequestTarget ===
 
 impl<'a> RequestTarget<'a> {
-    /// Parses a target in origin form (RFC 9112 section 3.2.1).
+    /// Parses a canonical target in origin form (RFC 9112 section 3.2.1).
     ///
     /// # Errors
     /// The first fault.
     pub fn parse(target: &'a [u8]) -> Result<Self, TargetFault> {
+        let parsed = Self::parse_ambiguous(target)?;
+        parsed.ambiguity.map_or(Ok(parsed), Err)
+    }
+
+    /// Parses a target whose path may be ambiguous. No reading of it has the segments . and ..
+    ///
+    /// # Errors
+    /// The first fault.
+    pub fn parse_ambiguous(target: &'a [u8]) -> Result<Self, TargetFault> {
         match Self::parse_plain(target) {
             Some(plain) => Ok(plain),
             None => Self::parse_strictly(target),
@@ -121,6 +140,7 @@ impl<'a> RequestTarget<'a> {
         Some(Self {
             path: std::str::from_utf8(path).ok()?,
             query,
+            ambiguity: None,
         })
     }
 
@@ -136,38 +156,52 @@ impl<'a> RequestTarget<'a> {
             Some((path, query)) => (path, Some(query)),
             None => (target, None),
         };
-        check_path(path)?;
+        let ambiguity = check_path(path)?;
         let is_query_byte = |byte: u8| BYTE_CLASSES[usize::from(byte)] & QUERY_BYTE != 0;
         if !query.unwrap_or_default().bytes().all(is_query_byte) {
             return Err(TargetFault::Character);
         }
-        Ok(Self { path, query })
+        Ok(Self {
+            path,
+            query,
+            ambiguity,
+        })
     }
 }
 
-fn check_path(path: &str) -> Result<(), TargetFault> {
+/// Returns what makes a path ambiguous, if anything does.
+fn check_path(path: &str) -> Result<Option<TargetFault>, TargetFault> {
     let bytes = path.as_bytes();
-    let mut escaped = false;
+    let (mut escaped, mut ambiguity) = (false, None);
     let mut previous = 0;
     for (at, byte) in bytes.iter().enumerate() {
-        match byte {
-            b'/' if previous == b'/' => return Err(TargetFault::EmptySegment),
-            b'/' | b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {}
-            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' => {}
+        let fault = match byte {
+            b'/' if previous == b'/' => Some(TargetFault::EmptySegment),
+            b'/' | b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => None,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' => {
+                None
+            }
             b'%' => {
                 escaped = true;
-                check_path_escape(&bytes[at..])?;
+                check_path_escape(&bytes[at..])?
             }
             b'\\' => return Err(TargetFault::Separator),
-            b';' => return Err(TargetFault::Parameter),
+            b';' => Some(TargetFault::Parameter),
             _ => return Err(TargetFault::Character),
-        }
+        };
+        ambiguity = ambiguity.or(fault);
         if previous == b'/' && *byte == b'.' && is_dot_segment(&bytes[at..]) {
             return Err(TargetFault::DotSegment);
         }
         previous = *byte;
     }
-    if escaped { check_utf8(bytes) } else { Ok(()) }
+    if escaped {
+        check_utf8(bytes)?;
+    }
+    if ambiguity.is_some() {
+        check_readings(bytes)?;
+    }
+    Ok(ambiguity)
 }
 
 /// Returns whether the segment that begins here is `.` or `..`.
@@ -178,17 +212,21 @@ fn is_dot_segment(rest: &[u8]) -> bool {
     )
 }
 
-fn check_path_escape(rest: &[u8]) -> Result<(), TargetFault> {
+/// Checks the escape at the beginning of `rest`. Returns what it makes ambiguous.
+fn check_path_escape(rest: &[u8]) -> Result<Option<TargetFault>, TargetFault> {
     match decode(rest).ok_or(TargetFault::Escape)? {
-        b'/' | b'\\' => Err(TargetFault::Separator),
-        b';' => Err(TargetFault::Parameter),
+        b'/' => Ok(Some(TargetFault::Separator)),
+        b'\\' => Err(TargetFault::Separator),
+        b';' => Ok(Some(TargetFault::Parameter)),
         0..0x20 | 0x7f => Err(TargetFault::Character),
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {
             Err(TargetFault::NeedlessEscape)
         }
         // Some upstreams decode twice: `/%252e` could be read as `/.`, `/50%2520off` as itself only.
-        b'%' if decode(&rest[2..]).is_some() => check_path_escape(&rest[2..]),
-        _ => Ok(()),
+        b'%' if decode(&rest[2..]).is_some() => {
+            Ok(check_path_escape(&rest[2..]).unwrap_or(Some(TargetFault::Escape)))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -201,20 +239,21 @@ fn decode(rest: &[u8]) -> Option<u8> {
 /// Checks that the decoded bytes are UTF-8. Called for targets with escapes only, so that copies
 /// are rare.
 fn check_utf8(bytes: &[u8]) -> Result<(), TargetFault> {
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        if *byte == b'%' {
-            decoded.push(decode(&bytes[at..]).ok_or(TargetFault::Escape)?);
-            at += 3;
-        } else {
-            decoded.push(*byte);
-            at += 1;
-        }
-    }
-    std::str::from_utf8(&decoded)
+    std::str::from_utf8(&decoded(bytes))
         .map(|_| ())
         .map_err(|_| TargetFault::Utf8)
+}
+
+/// Returns the bytes with each escape decoded once.
+fn decoded(bytes: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, after @ ..] = rest {
+        let escaped = decode(rest).filter(|_| *first == b'%');
+        decoded.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &rest[3..] } else { after };
+    }
+    decoded
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ fn check(
     let policy = match found {
         RouteMatch::Route(route) => &table.routes[route].policy,
         RouteMatch::MethodNotAllowed { allow, .. } => {
-            return Err(Problem::method_not_allowed(allow.to_string()));
+            return Err(Problem::method_not_allowed(allow.allow()));
         }
         RouteMatch::NotFound => return Err(Code::NotFound.into()),
     };

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 
-use crate::config::{Config, RouteAnswer, RoutePolicy};
+use crate::config::{ClientLimits, Config, Route, RouteAnswer, RoutePolicy};
 use crate::routing::decision::{access_list, decide};
 use crate::routing::outcome::Outcome;
 use crate::routing::router::RouteRequest;
@@ -22,7 +22,7 @@ use crate::routing::table::{RouteMatch, RouteTable};
 
 use callers::{CallerKind, addresses, callers};
 pub use request_space::TooManyRequests;
-use request_space::{MAX_REQUESTS, METHODS, Representative, representatives};
+use request_space::{MAX_REQUESTS, Representative, methods, representatives};
 
 /// Decisions that are compared for each of the maximum kinds of requests: most routes have few kinds of
 /// callers, and the requests of a pair of routes are compared once.
@@ -47,7 +47,8 @@ pub struct Difference {
     pub old: DecisionSummary,
     /// The decision of the new configuration.
     pub new: DecisionSummary,
-    /// Whether the request was rejected and no longer is, or its external authorization has ended.
+    /// Whether the request was rejected and no longer is, reaches an upstream or path that it did not
+    /// reach before, may have an ambiguous path, or has lost its external authorization.
     pub widened: bool,
 }
 
@@ -67,6 +68,9 @@ pub struct DecisionSummary {
     /// What is compared besides, such as the body of a fixed response.
     #[serde(skip)]
     identity: String,
+    /// The upstreams with the forwarded path, and whether ambiguous paths are accepted.
+    #[serde(skip)]
+    reached: Vec<String>,
 }
 
 /// Route, decision and status.
@@ -110,12 +114,13 @@ pub(crate) fn differences_within(
     max: usize,
 ) -> Result<Vec<Difference>, TooManyRequests> {
     let requests = representatives(&old.routes, &new.routes, max)?;
+    let methods = methods(&old.routes, &new.routes);
     let sides = [Side::new(old), Side::new(new)];
     let mut compared = HashSet::new();
     let mut comparison = Comparison::new(max.saturating_mul(COMPARED_PER_REQUEST));
     for request in &requests {
         let headers = header_map(&request.headers);
-        for method in METHODS {
+        for method in methods.iter().copied() {
             let lookup = RouteRequest {
                 host: &request.host,
                 path: &request.path,
@@ -138,6 +143,46 @@ pub(crate) fn differences_within(
         }
     }
     Ok(comparison.found)
+}
+
+/// Returns a sentence with the changed settings that are not compared, although they decide who a
+/// caller is, where it is, or how large the accepted requests are.
+#[must_use]
+pub fn uncompared_changes(old: &Config, new: &Config) -> Option<String> {
+    let [before, after] = [old, new].map(|config| {
+        let listeners = config.listen.iter().map(|listen| {
+            let certificates = listen.tls.iter().flat_map(|tls| &tls.certificates);
+            let clients = certificates.map(|it| (&it.names, &it.client_auth));
+            let clients: Vec<_> = clients.collect();
+            (
+                listen.address,
+                &listen.access,
+                &listen.proxy_protocol,
+                clients,
+            )
+        });
+        (listeners.collect::<Vec<_>>(), &config.limits)
+    });
+    let body_bytes = |route: &Route| route.settings.body_bytes;
+    let largest = old.routes.iter().map(body_bytes).max().unwrap_or_default();
+    let is_larger = |route: &Route| {
+        let mut same = old.routes.iter().filter(|it| it.name == route.name);
+        body_bytes(route) > same.next().map_or(largest, body_bytes)
+    };
+    let proxies = |limits: &ClientLimits| (limits.trusted_proxies.clone(), limits.forwarded_header);
+    let changed = [
+        ("listen", before.0 != after.0),
+        ("identity", old.identity.issuers() != new.identity.issuers()),
+        ("api_keys", old.api_keys != new.api_keys),
+        (
+            "limits.trusted_proxies",
+            proxies(before.1) != proxies(after.1),
+        ),
+        ("a larger body_bytes", new.routes.iter().any(is_larger)),
+    ];
+    let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
+    let names: Vec<&str> = changed.map(|(name, _)| name).collect();
+    (!names.is_empty()).then(|| format!("changes that are not compared: {}", names.join(", ")))
 }
 
 /// Compares the decisions on one request for all callers.
@@ -272,6 +317,7 @@ impl<'c> Side<'c> {
             detail: String::new(),
             external_authorization: None,
             identity: String::new(),
+            reached: Vec::new(),
         };
         let (Some(route), false) = (route, decision.is_rejection()) else {
             return decision;
@@ -297,24 +343,29 @@ impl<'c> Side<'c> {
                 };
             }
             Outcome::Forwarded | Outcome::Rejected(_) => {
-                let mut targets: Vec<String> = route
-                    .targets
-                    .iter()
-                    .filter(|target| target.weight > 0)
-                    .map(|target| {
-                        let name = &self.config.upstreams[target.upstream].name;
-                        match route.targets.len() {
-                            1 => name.clone(),
-                            _ => format!("{name} (weight {})", target.weight),
-                        }
-                    })
-                    .collect();
+                let path = match &route.rewrite {
+                    Some(rewrite) => rewrite.apply(request.path.as_bytes()),
+                    None => request.path.into(),
+                };
+                let path = String::from_utf8_lossy(&path);
+                let used = route.targets.iter().filter(|target| target.weight > 0);
+                let mut targets = Vec::new();
+                for target in used {
+                    let name = &self.config.upstreams[target.upstream].name;
+                    targets.push(match route.targets.len() {
+                        1 => name.clone(),
+                        _ => format!("{name} (weight {})", target.weight),
+                    });
+                    decision.reached.push(format!("{name}, path {path}"));
+                }
                 targets.sort_unstable();
                 decision.detail = format!("upstream {}", targets.join(", "));
-                if let Some(rewrite) = &route.rewrite {
-                    let path = rewrite.apply(request.path.as_bytes());
-                    let path = String::from_utf8_lossy(&path);
+                if route.rewrite.is_some() {
                     decision.detail.push_str(&format!(", path {path}"));
+                }
+                if route.settings.ambiguous_paths {
+                    decision.detail.push_str(", ambiguous paths");
+                    decision.reached.push("ambiguous paths".to_owned());
                 }
             }
         }
@@ -347,9 +398,12 @@ impl DecisionSummary {
     }
 
     fn is_wider_than(&self, old: &Self) -> bool {
+        let is_new = |target: &String| !old.reached.contains(target);
+        let external = &old.external_authorization;
         !self.is_rejection()
             && (old.is_rejection()
-                || (old.external_authorization.is_some() && self.external_authorization.is_none()))
+                || self.reached.iter().any(is_new)
+                || external.is_some() && *external != self.external_authorization)
     }
 }
 

@@ -87,28 +87,33 @@ pub(crate) fn explain_in(
     let mut out = String::new();
     let (host, target) = split_url(url);
     let _memory_only = writeln!(out, "request    {method} {target} (Host: {host})");
-    let target = RequestTarget::parse(target.as_bytes()).map_err(HeadFault::Target);
-    let target = match target.and_then(|target| is_host(host).map(|()| target)) {
-        Ok(target) => target,
+    let target = RequestTarget::parse_ambiguous(target.as_bytes());
+    let parsed = target.map_err(HeadFault::Target).and_then(|target| {
+        is_host(host)?;
+        let request = RouteRequest {
+            host,
+            path: target.path,
+            query: target.query,
+            method,
+            headers,
+        };
+        let found = table.find_target(&request, &target);
+        Ok((request, found.map_err(HeadFault::Target)?))
+    });
+    let (request, found) = match parsed {
+        Ok(parsed) => parsed,
         Err(fault) => {
             let (code, why) = (fault.code().as_str(), fault.detail());
             let _memory_only = writeln!(out, "decision   400 {code}\nwhy        {why}");
             return out;
         }
     };
-    let request = RouteRequest {
-        host,
-        path: target.path,
-        query: target.query,
-        method,
-        headers,
-    };
-    let found = table.find(&request);
     match found {
         RouteMatch::Route(index) => {
-            write_route(&mut out, upstreams, &table.routes[index], target.path);
+            write_route(&mut out, upstreams, &table.routes[index], request.path);
         }
         RouteMatch::MethodNotAllowed { allow, .. } => {
+            let allow = allow.allow();
             let _memory_only =
                 writeln!(out, "route      none: the path is known, for {allow} only");
         }
@@ -336,7 +341,8 @@ fn describe_response(answer: &RouteAnswer) -> String {
 
 /// Returns the header fields that the gateway adds for this caller.
 fn added_headers(caller: Option<&Caller>) -> String {
-    let always = "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
+    let always = "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, \
+                  traceparent, CDN-Loop";
     match caller {
         None => always.to_owned(),
         Some(Caller::User(user)) => {

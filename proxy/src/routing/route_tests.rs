@@ -9,11 +9,11 @@ use postern_common::token::{Caller, Service, User};
 
 use crate::certificates::principal_caller;
 use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
-use crate::message::target::RequestTarget;
+use crate::message::target::{RequestTarget, TargetFault};
 use crate::routing::decision::decide;
 use crate::routing::outcome::Outcome;
 use crate::routing::router::RouteRequest;
-use crate::routing::table::RouteTable;
+use crate::routing::table::{RouteMatch, RouteTable};
 
 impl Config {
     /// Reads the root of the document and runs its tests. Returns `None`, with the mistakes
@@ -64,17 +64,9 @@ fn test_failure(
     upstreams: &[UpstreamConfig],
     test: &RouteTest,
 ) -> Option<String> {
-    let (route, outcome, reported) = match RequestTarget::parse(test.target.as_bytes()) {
+    let (route, outcome, reported) = match find(table, test) {
         Err(_) => (None, Outcome::Rejected(Code::InvalidTarget), None),
-        Ok(target) => {
-            let request = RouteRequest {
-                host: &test.host,
-                path: target.path,
-                query: target.query,
-                method: &test.method,
-                headers: &test.headers,
-            };
-            let found = table.find(&request);
+        Ok((request, found)) => {
             let certificate = test.certificate.as_ref();
             let caller = caller_for(&test.token)
                 .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
@@ -124,6 +116,25 @@ fn test_failure(
         return Some(format!("leads to {}", location.unwrap_or("no location")));
     }
     None
+}
+
+/// Looks up the route of a test.
+///
+/// # Errors
+/// The target is not canonical, and no route accepts it.
+pub(super) fn find<'t>(
+    table: &RouteTable,
+    test: &'t RouteTest,
+) -> Result<(RouteRequest<'t>, RouteMatch), TargetFault> {
+    let target = RequestTarget::parse_ambiguous(test.target.as_bytes())?;
+    let request = RouteRequest {
+        host: &test.host,
+        path: target.path,
+        query: target.query,
+        method: &test.method,
+        headers: &test.headers,
+    };
+    Ok((request, table.find_target(&request, &target)?))
 }
 
 /// Returns the caller that an assumed token represents.

@@ -1,6 +1,7 @@
 //! The route table.
 
 use crate::config::{HostPattern, MethodSet, Route};
+use crate::message::target::{RequestTarget, TargetFault};
 use crate::routing::router::{RouteIndex, RouteMatcher, RouteRequest};
 
 /// The routes of a configuration and their index; plain data, for requests and route tests.
@@ -68,6 +69,39 @@ impl RouteTable {
     /// Returns whether a route accepts requests for this host.
     pub(crate) fn accepts_host(&self, host: &str) -> bool {
         self.router.accepts_host(host)
+    }
+
+    /// Looks up the route of a request with this target.
+    ///
+    /// # Errors
+    /// The path is ambiguous, and its route does not accept that, or an upstream may read it as a path
+    /// of another route, whose policy it would bypass.
+    pub(crate) fn find_target(
+        &self,
+        request: &RouteRequest<'_>,
+        target: &RequestTarget<'_>,
+    ) -> Result<RouteMatch, TargetFault> {
+        let found = self.find(request);
+        let Some(fault) = target.ambiguity else {
+            return Ok(found);
+        };
+        let leads_elsewhere = |reading: &String| {
+            let path = reading.as_str();
+            let read = self.find(&RouteRequest { path, ..*request });
+            read.route()
+                .is_some_and(|other| found.route() != Some(other))
+        };
+        match found {
+            RouteMatch::Route(route) | RouteMatch::MethodNotAllowed { route, .. }
+                if self.routes[route].settings.ambiguous_paths =>
+            {
+                match target.readings().iter().any(leads_elsewhere) {
+                    true => Err(TargetFault::OtherRoute),
+                    false => Ok(found),
+                }
+            }
+            _ => Err(fault),
+        }
     }
 
     pub(crate) fn find(&self, request: &RouteRequest<'_>) -> RouteMatch {

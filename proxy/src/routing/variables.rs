@@ -65,6 +65,11 @@ impl RequestVariables<'_> {
                 text.extend_from_slice(host_name(self.authority).as_bytes());
                 return;
             }
+            Variable::Port => match self.authority.rsplit_once(':') {
+                Some((_, port)) if !port.is_empty() && !port.contains(']') => port,
+                Some(_) | None if self.is_tls => "443",
+                Some(_) | None => "80",
+            },
             Variable::Path => self.path,
             Variable::Query => {
                 let Some(query) = self.query else { return };
@@ -117,10 +122,10 @@ mod tests {
     fn variables_have_the_values_of_the_request() {
         for (text, pattern, path, expanded) in [
             (
-                "{scheme}://{host}{path}{query}",
+                "{scheme}://{host}:{port}{path}{query}",
                 "/*",
                 "/a/b",
-                "https://example.com/a/b?a=b",
+                "https://example.com:8443/a/b?a=b",
             ),
             (
                 "{method} {route} {upstream} {client_address}",

@@ -1,27 +1,33 @@
 //! Warnings of `postern-proxy check` about settings that are valid and may be mistakes.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use postern_common::token::Caller;
 
-use crate::config::{Config, MethodSet, PathPattern, PathSegment};
+use crate::config::{Config, PathPattern, PathSegment, UpstreamAddress};
 use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest};
 use crate::message::target::RequestTarget;
 use crate::routing::difference::callers::{CallerKind, callers};
 use crate::routing::difference::header_map;
-use crate::routing::difference::request_space::{self, METHODS};
+use crate::routing::difference::request_space;
+use crate::routing::route_tests;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::RouteTable;
 
 /// Maximum number of kinds of users of two routes that are compared.
 const MAX_CALLERS: usize = 1000;
 
-/// Returns warnings: upstreams that no route uses, routes that no `[[test]]` selects, public routes
-/// that take requests which a protected route would take without them, and routes that take other
-/// spellings of protected paths.
+/// Maximum untested routes that have a warning each.
+const MAX_UNTESTED: usize = 3;
+
+/// Returns warnings: upstreams that no route uses or that lead to the gateway itself, routes that no
+/// `[[test]]` selects, public routes that take requests which a protected route would take without
+/// them, and routes that take other spellings of protected paths.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let mut all = unused_upstreams(config);
+    all.extend(loops(config));
     all.extend(untested_routes(config));
     all.extend(public_exceptions(&config.routes));
     all.extend(unprotected_spellings(config));
@@ -48,23 +54,47 @@ fn unused_upstreams(config: &Config) -> Vec<String> {
 fn untested_routes(config: &Config) -> Vec<String> {
     let table = RouteTable::new(config.routes.clone());
     let selected = |test: &RouteTest| {
-        let target = RequestTarget::parse(test.target.as_bytes()).ok()?;
-        let request = RouteRequest {
-            host: &test.host,
-            path: target.path,
-            query: target.query,
-            method: &test.method,
-            headers: &test.headers,
-        };
-        let index = table.find(&request).route()?;
+        let index = route_tests::find(&table, test).ok()?.1.route()?;
         Some(table.routes[index].name.clone())
     };
     let tested: HashSet<String> = config.tests.iter().filter_map(selected).collect();
-    let untested = config.routes.iter().map(|route| &route.name);
-    untested
-        .filter(|name| !tested.contains(*name))
-        .map(|name| format!("route {name}: no [[test]] selects it"))
+    let names = config.routes.iter().map(|route| route.name.as_str());
+    let untested: Vec<&str> = names.filter(|name| !tested.contains(*name)).collect();
+    if untested.len() > MAX_UNTESTED {
+        let (count, all) = (untested.len(), config.routes.len());
+        let first = untested[..MAX_UNTESTED].join(", ");
+        return vec![format!(
+            "no [[test]] selects {count} of {all} routes: {first}, …"
+        )];
+    }
+    let each = untested.into_iter();
+    each.map(|name| format!("route {name}: no [[test]] selects it"))
         .collect()
+}
+
+/// Returns upstreams whose address is a listener of the gateway.
+fn loops(config: &Config) -> Vec<String> {
+    let is_own = |address: &UpstreamAddress| {
+        let ip = match address.host.as_str() {
+            "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
+            host => host.parse().ok(),
+        };
+        config.listen.iter().any(|listen| {
+            let own = listen.address.ip();
+            let is_this = |ip: IpAddr| ip == own || (own.is_unspecified() && ip.is_loopback());
+            listen.address.port() == address.port && ip.is_some_and(is_this)
+        })
+    };
+    let mut all = Vec::new();
+    for upstream in &config.upstreams {
+        for address in upstream.addresses.iter().filter(|it| is_own(it)) {
+            let name = &upstream.name;
+            all.push(format!(
+                "upstream.{name}: {address} is a listener of the gateway itself"
+            ));
+        }
+    }
+    all
 }
 
 fn public_exceptions(routes: &[Route]) -> Vec<String> {
@@ -126,10 +156,11 @@ fn unprotected_spelling(table: &RouteTable, protected: &Route) -> Option<String>
     ];
     let (host, headers, query) = request_space::fields_of(&protected.pattern);
     let headers = header_map(&headers);
-    for (other, method) in respelled
+    let methods = protected.pattern.methods;
+    let requests = respelled
         .iter()
-        .flat_map(|path| METHODS.map(|method| (path, method)))
-    {
+        .flat_map(|path| methods.names().map(move |method| (path, method)));
+    for (other, method) in requests {
         let request = RouteRequest {
             host: &host,
             path: other,
@@ -137,10 +168,8 @@ fn unprotected_spelling(table: &RouteTable, protected: &Route) -> Option<String>
             method,
             headers: &headers,
         };
-        let methods = protected.pattern.methods;
-        let has_method = MethodSet::of(method).is_some_and(|it| methods.contains(it));
         let found = table.find(&request).route().map(|at| &table.routes[at]);
-        if let Some(found) = found.filter(|it| has_method && is_weaker(it, protected, other)) {
+        if let Some(found) = found.filter(|it| is_weaker(it, protected, other)) {
             return Some(format!(
                 "route {}: takes {method} {other}, which an upstream may read as {path} of the route {}, \
                  with less protection",

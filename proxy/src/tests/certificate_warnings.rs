@@ -17,6 +17,25 @@ fn valid(from: (i32, u8), until: (i32, u8)) -> impl FnOnce(&mut CertificateParam
     }
 }
 
+#[test]
+fn certificate_of_a_server_among_authorities_is_reported() {
+    let files = CertificateFolder::new();
+    let long = valid((2030, 1), (2040, 1));
+    files.issue_with("server", &["app.test"], long);
+    for (key, name, is_reported) in [
+        ("ca", "server", true),
+        ("ca", "ca", false),
+        ("pin", "server", false),
+    ] {
+        let upstream = format!(
+            "[upstream.a]\naddresses = [\"app.test:443\"]\n[upstream.a.tls]\n{key} = \"$/{name}.pem\"\n"
+        );
+        let found = warnings(&files, &format!("{}{upstream}", files.keys("server")));
+        let reported = found.iter().any(|it| it.contains("in tls.pin instead"));
+        assert_eq!(reported, is_reported, "{key} {name}: {found:?}");
+    }
+}
+
 /// Returns the warnings for a listener with these lines in `[listen.tls]`, without the folder.
 fn warnings(files: &CertificateFolder, tls: &str) -> Vec<String> {
     let folder = files.folder().display().to_string();

@@ -208,7 +208,8 @@ fn each_mistake_is_reported_once() {
     assert_rejected([
         (
             with("[\"GET\"]", "[\"get\"]"),
-            "p.toml:7: route.0.methods.0: must be * or one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+            "p.toml:7: route.0.methods.0: must be a registered method such as GET, HEAD, POST, PUT, PATCH, \
+             DELETE, OPTIONS, or * for all",
         ),
         (
             with("[\"GET\"]", "[]"),
@@ -216,8 +217,8 @@ fn each_mistake_is_reported_once() {
         ),
         (
             with("[\"127.0.0.1:2\"]", "[8915]"),
-            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501, auth.internal:8501 or \
-             srv://_http._tcp.auth.internal, or a table with address and weight",
+            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501, auth.internal:8501, \
+             srv://_http._tcp.auth.internal or unix:/run/auth.sock, or a table with address and weight",
         ),
         (
             with("upstream = \"a\"", "upstream = 7"),

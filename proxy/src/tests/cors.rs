@@ -185,6 +185,28 @@ async fn upstream_does_not_override_the_cors_policy() {
 }
 
 #[tokio::test]
+async fn fields_that_the_upstream_exposes_are_readable() {
+    let text = "HTTP/1.1 200 OK\r\nVary: Accept, origin\r\nAccess-Control-Expose-Headers: X-Total-Count\r\n\
+                Content-Length: 0\r\n\r\n";
+    let common =
+        "[defaults.cors]\norigins = [\"https://*.app.test\"]\nexposed_headers = [\"X-Own\"]";
+    let gateway = gateway_before(OriginBehavior::Text(text), common, "").await;
+    for selector in PATH_SELECTORS {
+        let fields = format!("{selector}Origin: https://eu.app.test\r\n");
+        let answer = gateway.get("/open", &fields).await;
+        assert_eq!(allowed(&answer), Some("https://eu.app.test"));
+        let head = answer.head.to_lowercase();
+        for name in ["x-total-count", "x-own", "x-request-id"] {
+            let mut exposed = head
+                .lines()
+                .filter(|line| line.starts_with("access-control-expose-headers:"));
+            assert!(exposed.any(|line| line.contains(name)), "{name}: {head}");
+        }
+        assert_eq!(head.matches("vary:").count(), 1, "{head}");
+    }
+}
+
+#[tokio::test]
 async fn preflights_count_for_the_address() {
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]\n{COMMON}", origin.address);

@@ -22,7 +22,7 @@ methods = ["GET", "POST"]
 upstream = "origin"
 policy = "public"
 rewrite = { strip = "/open", add = "/inner" }
-request_headers = { set = { X-Client = "{client_address}", X-User = "{principal}", X-Where = "{scheme}://{host}{path}{query}", X-What = "{method} {route} {upstream} {{}}" }, add = { X-List = "{path.id}", X-Rest = "{path.*}" }, remove = ["Accept-Language", "X-Removed"] }
+request_headers = { set = { X-Client = "{client_address}", X-User = "{principal}", X-Where = "{scheme}://{host}{path}{query}", X-What = "{method} {route} {upstream} {{}}", X-Real-IP = "{client_address}", X-Forwarded-Port = "{port}", X-Forwarded-Prefix = "/open" }, add = { X-List = "{path.id}", X-Rest = "{path.*}" }, remove = ["Accept-Language", "X-Removed"] }
 response_headers = { set = { X-Own = "{request_id}", Cache-Control = "no-store" }, add = { X-Many = "gateway" }, remove = ["X-Internal"] }
 
 [[route]]
@@ -40,6 +40,14 @@ path = "/default"
 methods = ["GET"]
 upstream = "origin"
 policy = "public"
+
+[[route]]
+name = "inheriting"
+path = "/inheriting"
+methods = ["GET"]
+upstream = "origin"
+policy = "public"
+response_headers = { inherit = true, set = { Content-Security-Policy = "self" } }
 
 [[route]]
 name = "kept"
@@ -80,7 +88,8 @@ async fn fields_of_requests_are_changed_on_all_paths() {
     let gateway = gateway().await;
     let fields = "X-Client: forged\r\nX-User: admin\r\nx-list: client\r\nAccept-Language: de\r\nX-Removed: a\r\n\
                   x-removed: b\r\nX-Debug: stays\r\nX-Request-Id: forged\r\nX_User: admin\r\nx.client: forged\r\n\
-                  X_Removed: c\r\nX_List: kept\r\nContent_Length: 5\r\nTransfer_Encoding: chunked\r\n";
+                  X_Removed: c\r\nX_List: kept\r\nContent_Length: 5\r\nTransfer_Encoding: chunked\r\n\
+                  X-Real-IP: forged\r\nx_forwarded.port: forged\r\nX-Forwarded-Prefix: forged\r\nRemote-User: forged\r\n";
     for selector in PATH_SELECTORS {
         let target = "/open/7%20a/b/c?d=%0d%0aX-Evil:1";
         let answer = gateway.get(target, &format!("{fields}{selector}")).await;
@@ -123,6 +132,10 @@ async fn fields_of_requests_are_changed_on_all_paths() {
             assert_eq!(values(request, name), [""; 0], "{request}");
         }
         assert_eq!(values(request, "x_list"), ["kept"]);
+        assert_eq!(values(request, "x-real-ip"), ["127.0.0.1"], "{request}");
+        assert_eq!(values(request, "x-forwarded-port"), ["80"]);
+        assert_eq!(values(request, "x-forwarded-prefix"), ["/open"]);
+        assert!(!request.contains("forged"), "{request}");
         // The route replaces the table of [defaults] as a whole.
         assert!(has_field(request, "X-Debug: stays"), "{request}");
     }
@@ -167,6 +180,7 @@ async fn fields_of_responses_are_changed_on_all_paths() {
         ("/nowhere", Some("/nowhere ")),
         ("/default", Some("/default default")),
         ("/open/1/2", None),
+        ("/inheriting", Some("/inheriting inheriting")),
     ] {
         let answer = gateway.get(target, "").await;
         assert_eq!(answer.header("x-default"), shown, "{}", answer.head);

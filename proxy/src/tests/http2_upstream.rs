@@ -160,24 +160,31 @@ async fn tls_upstream_negotiates_http2() {
         .expect("a configuration");
     config.alpn_protocols = vec![b"h2".to_vec()];
     let (address, seen) = origin(Some(Arc::new(config))).await;
-    let tls = format!(
-        "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{}\"",
-        pem("ca.pem").display()
-    );
-    let upstream = format!("{}\n{tls}", upstream(address));
-    let gateway = TestGateway::before(
-        TestOrigin::start(OriginBehavior::Answer).await,
-        &upstream,
-        "",
-        ROUTES,
-    )
-    .await;
-    let mut client = gateway.connect().await;
-    client
-        .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+    for (key, file, status) in [
+        ("ca", "ca.pem", 200),
+        ("pin", "server.pem", 200),
+        ("pin", "ca.pem", 502),
+    ] {
+        // The name in the certificate.
+        let host = "host = \"localhost:8443\"\nretries = 0\n[upstream.origin.tls]";
+        let file = pem(file).display().to_string();
+        let upstream = format!("{}\n{host}\n{key} = \"{file}\"", upstream(address));
+        let gateway = TestGateway::before(
+            TestOrigin::start(OriginBehavior::Answer).await,
+            &upstream,
+            "",
+            ROUTES,
+        )
         .await;
-    assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
-    assert!(seen.lock()[0].0.ends_with("/open HTTP/2.0"));
+        let before = seen.lock().len();
+        assert_eq!(gateway.get("/open", "").await.status, status, "{key}");
+        let seen = seen.lock().split_off(before);
+        assert_eq!(seen.len(), usize::from(status == 200), "{seen:?}");
+        for (line, fields) in seen {
+            assert_eq!(line, "GET https://localhost:8443/open HTTP/2.0");
+            assert_eq!(fields["x-forwarded-host"], "gate");
+        }
+    }
 }
 
 #[tokio::test]

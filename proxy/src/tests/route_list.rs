@@ -94,6 +94,24 @@ fn unused_and_untested_parts_are_warned_about() {
         warnings(&config(&format!("{all}{extra}{test}")))
     };
     assert!(with("").is_empty(), "{:?}", with(""));
+    let looping = "[upstream.own]\naddresses = [\"127.0.0.1:8500\"]\n";
+    let own = with(&format!(
+        "[[listen]]\naddress = \"0.0.0.0:8500\"\n{looping}"
+    ));
+    assert_eq!(
+        own,
+        [
+            "upstream.own: no route uses it",
+            "upstream.own: 127.0.0.1:8500 is a listener of the gateway itself"
+        ]
+    );
+    let many: String = (0..4)
+        .map(|at| route(&format!("r{at}"), &format!("/r{at}"), users))
+        .collect();
+    assert_eq!(
+        with(&many),
+        ["no [[test]] selects 4 of 5 routes: r0, r1, r2, …"]
+    );
     let spare = "[upstream.spare]\naddresses = [\"127.0.0.1:2\"]\n";
     assert_eq!(with(spare), ["upstream.spare: no route uses it"]);
     assert_eq!(

@@ -166,8 +166,8 @@ impl CheckedConnector {
     }
 
     async fn open(&self) -> Result<UpstreamConnection> {
-        let (address, header) = (self.endpoint.address, self.header.clone());
-        UpstreamConnection::connect(address, &self.peer, self.connect_timeout, header).await
+        let (pins, header) = (&self.endpoint.pins, self.header.clone());
+        UpstreamConnection::connect(&self.peer, pins, self.connect_timeout, header).await
     }
 }
 

@@ -6,7 +6,8 @@
 //! While a look-up fails, the last good answer stays in use.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+use std::os::unix::net::SocketAddr as UnixAddress;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,11 +15,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use parking_lot::{Mutex, MutexGuard};
+use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::{Backend, Extensions};
 use serde::Serialize;
 
-use crate::config::UpstreamAddress;
+use crate::config::{AddressKind, UpstreamAddress};
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::name_resolver::{Answer, LookupError, NameResolver};
 use crate::upstream::peer::PeerBuilder;
@@ -30,7 +32,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// An address to which requests can be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) address: SocketAddr,
     /// Addresses with a greater number are used only if none with a lesser one is available.
@@ -69,7 +71,7 @@ struct Source {
     address: UpstreamAddress,
     /// The addresses of the last good answer.
     targets: Vec<Target>,
-    /// The state of the look-ups of a name; `None` for an IP address.
+    /// The state of the look-ups of a name; `None` for an IP address or a Unix socket.
     name: Option<NameState>,
 }
 
@@ -262,17 +264,16 @@ impl Discovery {
             match endpoints.get(&target.address) {
                 Some(known) if known.config_index == at => {
                     known.set_share(target.priority, target.weight);
-                    current.insert(target.address, Some(Arc::clone(known)));
+                    current.insert(target.address.clone(), Some(Arc::clone(known)));
                 }
                 Some(_) => {
                     has_moved = true;
-                    current.insert(target.address, None);
+                    current.insert(target.address.clone(), None);
                 }
                 None => {
-                    let peer = self.peers.build(at, target.address);
-                    let endpoint = Endpoint::new(target.address, at, peer);
+                    let endpoint = Endpoint::new(target.address.clone(), at, &self.peers);
                     endpoint.set_share(target.priority, target.weight);
-                    current.insert(target.address, Some(Arc::new(endpoint)));
+                    current.insert(target.address.clone(), Some(Arc::new(endpoint)));
                 }
             }
         }
@@ -322,17 +323,22 @@ impl Resolution {
 impl Source {
     /// `last` are the addresses that a name had before.
     fn new(address: &UpstreamAddress, last: Vec<Target>, now: Instant) -> Self {
-        let ip = address.host.parse::<IpAddr>().ok();
-        let ip = ip.filter(|_| !address.is_srv);
-        let target = ip.map(|ip| Target {
-            address: SocketAddr::new(ip, address.port),
+        let host = address.host.as_str();
+        let fixed = match address.kind {
+            AddressKind::Host => host.parse().ok().map(|ip| inet(ip, address.port)),
+            AddressKind::Unix => UnixAddress::from_pathname(host).ok().map(SocketAddr::Unix),
+            AddressKind::Srv => None,
+        };
+        let is_name = fixed.is_none();
+        let target = fixed.map(|address_of| Target {
+            address: address_of,
             priority: 0,
             weight: address.weight,
         });
         Self {
             address: address.clone(),
             targets: target.map_or(last, |target| vec![target]),
-            name: ip.is_none().then_some(NameState {
+            name: is_name.then_some(NameState {
                 due_at: now,
                 answered_at: None,
                 failure: None,
@@ -365,12 +371,17 @@ impl Source {
     }
 }
 
+/// Returns the address of a port.
+pub(super) fn inet(ip: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::Inet((ip, port).into())
+}
+
 /// Returns the backend of an endpoint, which carries it.
 fn backend(endpoint: &Arc<Endpoint>) -> Backend {
     let mut ext = Extensions::new();
     ext.insert(Arc::clone(endpoint));
     Backend {
-        addr: endpoint.address.into(),
+        addr: endpoint.address.clone(),
         weight: endpoint.weight() as usize,
         ext,
     }

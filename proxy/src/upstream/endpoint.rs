@@ -1,12 +1,12 @@
 //! The addresses of an upstream and their load, health and ejection.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::upstreams::peer::HttpPeer;
 use postern_common::log_limit::LogLimit;
 use serde::Serialize;
@@ -16,6 +16,8 @@ use crate::upstream::client_shares::ClientShare;
 use crate::upstream::drain::{Abortable, DrainList};
 use crate::upstream::http1_connection::IdlePool;
 use crate::upstream::operator_control::OperatorControl;
+use crate::upstream::peer::PeerBuilder;
+use crate::upstream::tls_material::PinnedCertificates;
 
 /// An address of an upstream and its state.
 #[derive(Debug)]
@@ -33,6 +35,7 @@ pub(crate) struct Endpoint {
     pub(super) operator: OperatorControl,
     /// The Pingora peer.
     pub(crate) peer: HttpPeer,
+    pub(crate) pins: PinnedCertificates,
     in_flight: AtomicUsize,
     /// Microseconds to the response head: rises at once, decays slowly.
     latency_us: AtomicU64,
@@ -107,15 +110,16 @@ const MIN_RAMP_PERMILLE: u64 = 100;
 const LATENCY_DECAY_DIVISOR: u64 = 8;
 
 impl Endpoint {
-    pub(super) fn new(address: SocketAddr, config_index: usize, peer: HttpPeer) -> Self {
+    pub(super) fn new(address: SocketAddr, config_index: usize, peers: &PeerBuilder) -> Self {
         Self {
-            address,
+            peer: peers.build(config_index, address.clone()),
+            pins: peers.pins(),
             address_text: address.to_string().into(),
+            address,
             config_index,
             priority: AtomicU32::new(0),
             weight: AtomicU32::new(1),
             operator: OperatorControl::default(),
-            peer,
             in_flight: AtomicUsize::new(0),
             latency_us: AtomicU64::new(0),
             failures: AtomicU32::new(0),

@@ -1,7 +1,7 @@
 //! Active health checks, with the checks and the schedule of `pingora-load-balancing`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHeal
 use pingora_load_balancing::{Backend, HealthRegistry};
 
 use crate::config::{HealthCheckConfig, HealthProbe};
+use crate::upstream::discovery::inet;
 use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::tls_material::NO_ROOTS;
 use crate::upstream::{Endpoint, UpstreamPool};
@@ -139,12 +140,13 @@ impl UpstreamPool {
             .first()
             .map(|endpoint| endpoint.peer.clone());
         let mut template =
-            template.unwrap_or_else(|| self.peers.build(0, SocketAddr::from(([0, 0, 0, 0], 1))));
+            template.unwrap_or_else(|| self.peers.build(0, inet(Ipv4Addr::UNSPECIFIED.into(), 1)));
         if let Some(version) = self.config.proxy_protocol {
             ConnectionHeader::local(version).set_on(&mut template.options, health.timeout);
         }
         let mut options = ConnectorOptions::new(16);
-        if self.config.tls.as_ref().is_none_or(|tls| tls.ca.is_some()) {
+        let tls = self.config.tls.as_ref();
+        if tls.is_none_or(|tls| !tls.uses_system_roots()) {
             options.ca_file = Some(NO_ROOTS.to_owned());
         }
         match &health.probe {
@@ -155,9 +157,8 @@ impl UpstreamPool {
                 Some(Box::new(probe))
             }
             HealthProbe::Http(path) => {
-                let host = self.config.addresses.first()?.server_name();
                 let mut probe = HttpHealthCheck::new_custom(
-                    host,
+                    self.config.own_host(),
                     self.config.tls.is_some(),
                     HttpConnector::new(Some(options)),
                 );

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::SocketAddr as InetAddress;
 use std::pin::{Pin, pin};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,8 @@ use memchr::memchr_iter;
 use parking_lot::{Mutex, MutexGuard};
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::protocols::Stream;
-use pingora_core::upstreams::peer::{HttpPeer, Scheme};
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::upstreams::peer::{HttpPeer, Peer as _, Scheme};
 use pingora_core::{Error, ErrorType, OrErr, Result, RetryType};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -25,7 +26,7 @@ use tokio_util::io::poll_write_buf;
 
 use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
-use crate::upstream::tls_material::NO_ROOTS;
+use crate::upstream::tls_material::{NO_ROOTS, PinnedCertificates};
 
 /// Maximum bytes of a response head (the limit of Pingora).
 pub(super) const MAX_RESPONSE_HEAD_BYTES: usize = 1 << 20;
@@ -44,7 +45,7 @@ const MAX_IDLE_CONNECTIONS: usize = 512;
 static WITH_SYSTEM_ROOTS: LazyLock<TransportConnector> =
     LazyLock::new(|| TransportConnector::new(None));
 
-/// The connector for TLS with the upstream's own certificate authorities.
+/// The connector for TLS with the upstream's own certificate authorities, and for Unix sockets.
 static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
     let mut options = ConnectorOptions::new(1);
     options.ca_file = Some(NO_ROOTS.to_owned());
@@ -68,7 +69,8 @@ pub(crate) struct UpstreamConnection {
 #[derive(Debug)]
 enum Transport {
     Tcp(TcpStream),
-    Tls(Stream),
+    /// TLS, or a Unix socket, with a buffer of its own.
+    Buffered(Stream),
 }
 
 /// A bidirectional byte stream.
@@ -98,28 +100,27 @@ pub(crate) struct IdlePool {
 // === impl UpstreamConnection ===
 
 impl UpstreamConnection {
-    /// Opens a connection to `address`, with TLS if `peer` uses it. It begins with `header`, before
-    /// TLS.
+    /// Opens a connection to a peer, with TLS if it uses it. It begins with `header`, before TLS.
     pub(crate) async fn connect(
-        address: SocketAddr,
         peer: &HttpPeer,
+        pins: &PinnedCertificates,
         within: Duration,
         header: Option<ConnectionHeader>,
     ) -> Result<Self> {
-        let transport = match peer.scheme {
-            Scheme::HTTP => {
+        let transport = match (&peer.scheme, peer.address()) {
+            (Scheme::HTTP, SocketAddr::Inet(address)) => {
                 let connected = match &header {
-                    None => connect_tcp(address, within).await,
-                    Some(header) => header.connect(address, within).await,
+                    None => connect_tcp(*address, within).await,
+                    Some(header) => header.connect(*address, within).await,
                 };
                 let stream = connected.map_err(Error::into_up)?;
                 let _best_effort = stream.set_nodelay(true);
                 Transport::Tcp(stream)
             }
-            Scheme::HTTPS => {
-                let connector = match peer.options.ca {
-                    Some(_) => &WITH_OWN_ROOTS,
-                    None => &WITH_SYSTEM_ROOTS,
+            (scheme, _) => {
+                let connector = match (scheme, &peer.options.ca) {
+                    (Scheme::HTTPS, None) => &WITH_SYSTEM_ROOTS,
+                    (Scheme::HTTPS, Some(_)) | (Scheme::HTTP, _) => &WITH_OWN_ROOTS,
                 };
                 let connected = match &header {
                     None => connector.new_stream(peer).await,
@@ -129,7 +130,9 @@ impl UpstreamConnection {
                         connector.new_stream(&peer).await
                     }
                 };
-                Transport::Tls(connected.map_err(Error::into_up)?)
+                let stream = connected.map_err(Error::into_up)?;
+                pins.check(stream.get_ssl_digest().as_deref())?;
+                Transport::Buffered(stream)
             }
         };
         Ok(Self {
@@ -144,7 +147,7 @@ impl UpstreamConnection {
     pub(super) fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
         match &mut self.transport {
             Transport::Tcp(stream) => Pin::new(stream),
-            Transport::Tls(stream) => Pin::new(stream),
+            Transport::Buffered(stream) => Pin::new(stream),
         }
     }
 
@@ -182,7 +185,7 @@ impl UpstreamConnection {
         match &mut self.transport {
             // TCP has no buffer of its own.
             Transport::Tcp(_) => Poll::Ready(Ok(())),
-            Transport::Tls(stream) => Pin::new(stream)
+            Transport::Buffered(stream) => Pin::new(stream)
                 .poll_flush(cx)
                 .map_err(|error| self.io_error(ErrorType::WriteError, error)),
         }
@@ -262,7 +265,7 @@ impl UpstreamConnection {
         self.inbound.reserve(room);
         let read = match &mut self.transport {
             Transport::Tcp(stream) => pin!(stream.read_buf(&mut self.inbound)).poll(cx),
-            Transport::Tls(stream) => pin!(stream.read_buf(&mut self.inbound)).poll(cx),
+            Transport::Buffered(stream) => pin!(stream.read_buf(&mut self.inbound)).poll(cx),
         };
         Poll::Ready(ready!(read).map_err(|error| self.io_error(ErrorType::ReadError, error)))
     }
@@ -287,7 +290,7 @@ impl UpstreamConnection {
         }
         match self.transport {
             Transport::Tcp(_) => self.inbound.is_empty(),
-            Transport::Tls(_) => self.is_reusable(IdleCheck::Now),
+            Transport::Buffered(_) => self.is_reusable(IdleCheck::Now),
         }
     }
 
@@ -303,7 +306,7 @@ impl UpstreamConnection {
                     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
                     recv(stream, &mut space, flags).is_err_and(|error| error == Errno::WOULDBLOCK)
                 }
-                Transport::Tls(stream) => tokio::task::unconstrained(stream.read(&mut space))
+                Transport::Buffered(stream) => tokio::task::unconstrained(stream.read(&mut space))
                     .now_or_never()
                     .is_none(),
             }
@@ -311,7 +314,7 @@ impl UpstreamConnection {
 }
 
 /// Connects within a timeout.
-pub(super) async fn connect_tcp(address: SocketAddr, within: Duration) -> Result<TcpStream> {
+pub(super) async fn connect_tcp(address: InetAddress, within: Duration) -> Result<TcpStream> {
     tokio::time::timeout(within, TcpStream::connect(address))
         .await
         .or_err(ErrorType::ConnectTimedout, "connecting to an upstream")?

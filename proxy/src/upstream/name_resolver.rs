@@ -23,7 +23,7 @@ use hickory_resolver::{Hosts, TokioResolver, system_conf};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::config::{DnsConfig, UpstreamAddress};
-use crate::upstream::discovery::Target;
+use crate::upstream::discovery::{Target, inet};
 use crate::upstream::srv::{self, SrvRecord};
 
 /// Repetitions of a query that failed.
@@ -96,12 +96,12 @@ impl NameResolver {
     /// Looks an address of the configuration up, which is a name.
     pub(super) async fn look_up(&self, address: &UpstreamAddress) -> Result<Answer, LookupError> {
         let (resolver, hosts) = self.current();
-        let (mut answer, ttl) = if address.is_srv {
+        let (mut answer, ttl) = if address.is_srv() {
             look_up_service(&resolver, &hosts, &address.host).await?
         } else {
             let (ips, ttl) = look_up_host(&resolver, &hosts, &address.host).await?;
             let target = |ip| Target {
-                address: (ip, address.port).into(),
+                address: inet(ip, address.port),
                 priority: 0,
                 weight: address.weight,
             };
@@ -119,7 +119,7 @@ impl NameResolver {
     pub(super) fn last_answer(&self, address: &UpstreamAddress) -> Vec<Target> {
         let last = self.last_answers().get(&address.to_string()).cloned();
         let mut targets = last.unwrap_or_default();
-        if !address.is_srv {
+        if !address.is_srv() {
             targets
                 .iter_mut()
                 .for_each(|target| target.weight = address.weight);

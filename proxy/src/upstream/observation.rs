@@ -50,7 +50,7 @@ impl UpstreamPool {
                 excluded += usize::from(endpoint.availability(now_ms) != Availability::Available);
             }
             if let Some(elapsed_s) = endpoint.take_return(now_ms) {
-                let address = endpoint.address;
+                let address = &endpoint.address;
                 tracing::info!(%upstream, %address, elapsed_s, "upstream address no longer ejected");
             }
         }

@@ -1,14 +1,15 @@
 //! Pingora's peers: how connections to the addresses of an upstream are opened.
 
-use std::net::SocketAddr;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
 use postern_common::exit::Exit;
 
 use crate::config::UpstreamConfig;
-use crate::upstream::tls_material::TlsMaterial;
+use crate::upstream::tls_material::{PinnedCertificates, TlsMaterial};
 
 /// Idle time after which TCP keep-alive probes are sent.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -53,18 +54,23 @@ impl PeerBuilder {
         tls.is_some_and(|(material, config)| material.has_changed(config))
     }
 
+    /// Returns the certificates that the upstream may present.
+    pub(super) fn pins(&self) -> PinnedCertificates {
+        let tls = self.tls.as_ref();
+        tls.map(|tls| tls.pins.clone()).unwrap_or_default()
+    }
+
     /// Builds the Pingora peer of an address. All timeouts are set, because Pingora's defaults are
     /// unlimited.
     pub(super) fn build(&self, at: usize, address: SocketAddr) -> HttpPeer {
         let config = &self.config;
         let name = match &config.tls {
             None => String::new(),
-            Some(tls) => tls
-                .name
-                .clone()
-                .unwrap_or_else(|| config.addresses[at].server_name().to_owned()),
+            Some(_) => config.certificate_name(at).to_owned(),
         };
-        let mut peer = HttpPeer::new(address, config.tls.is_some(), name);
+        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        let mut peer = HttpPeer::new(any, config.tls.is_some(), name);
+        peer._address = address;
         let mut options = PeerOptions::new();
         options.tcp_keepalive = Some(TcpKeepalive {
             idle: KEEPALIVE_IDLE,
@@ -92,6 +98,8 @@ impl PeerBuilder {
             Some(UPSTREAM_STREAM_WINDOW_BYTES * u32::from(MAX_UPSTREAM_STREAMS));
         if let Some(tls) = &self.tls {
             options.ca.clone_from(&tls.ca);
+            // The signature of the handshake is verified, and then the certificate itself.
+            options.verify_cert = tls.pins.is_empty();
             peer.client_cert_key.clone_from(&tls.certificate);
         }
         peer.options = options;

@@ -14,7 +14,7 @@
 //! on the same endpoints, whose load it reads from them.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,7 +96,7 @@ impl EndpointSet {
         let mut endpoints: Vec<_> = backends.iter().filter_map(endpoint).cloned().collect();
         endpoints.sort_by_key(|endpoint| {
             let order = (endpoint.config_index, endpoint.priority());
-            (order, endpoint.address)
+            (order, endpoint.address.clone())
         });
         Self {
             endpoints: endpoints.into(),
@@ -262,9 +262,7 @@ impl<'e> Candidates<'e> {
         };
         let permille = endpoint.ramp_permille(self.now_ms);
         // A number of its own for each address.
-        permille < 1000
-            && mix(random ^ u64::from(endpoint.address.port()) ^ address_bits(endpoint)) % 1000
-                >= permille
+        permille < 1000 && mix(random ^ address_hash(endpoint)) % 1000 >= permille
     }
 
     /// Returns the priority that is used: the lowest number with an available address, or the lowest
@@ -386,12 +384,10 @@ fn walk(
     None
 }
 
-/// Returns the last bits of the IP address.
-fn address_bits(endpoint: &Endpoint) -> u64 {
-    match endpoint.address.ip() {
-        IpAddr::V4(ip) => u64::from(u32::from(ip)) << 16,
-        IpAddr::V6(ip) => (u128::from(ip) << 16) as u64,
-    }
+fn address_hash(endpoint: &Endpoint) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    endpoint.address.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Returns the endpoint that a backend carries.

@@ -1,8 +1,8 @@
 //! SRV records (RFC 2782): priorities and weights of the hosts of a service.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use crate::upstream::discovery::Target;
+use crate::upstream::discovery::{Target, inet};
 
 /// Maximum weight of an address. The weights of the records of one priority are multiplied so that
 /// the greatest is about this: a record with weight 0 beside others then gets the "very small
@@ -41,18 +41,18 @@ pub(super) fn targets(records: &[SrvRecord]) -> Vec<Target> {
         .flat_map(|record| {
             let weight = weight_of(record);
             record.hosts.iter().map(move |host| Target {
-                address: SocketAddr::new(*host, record.port),
+                address: inet(*host, record.port),
                 priority: record.priority,
                 weight,
             })
         })
         .collect();
     // Of records with the same host and port, the first in the order of the RFC counts.
-    targets.sort_by_key(|target| (target.priority, target.address));
+    targets.sort_by_key(|target| (target.priority, target.address.clone()));
     let mut known = Vec::with_capacity(targets.len());
     targets.retain(|target| {
         let is_new = !known.contains(&target.address);
-        known.push(target.address);
+        known.push(target.address.clone());
         is_new
     });
     targets
@@ -75,13 +75,19 @@ mod tests {
     }
 
     fn found(records: &[SrvRecord]) -> Vec<(u8, u16, u32)> {
-        let last = |ip| match ip {
-            IpAddr::V4(ip) => ip.octets()[3],
-            IpAddr::V6(_) => 0,
+        let last = |address: Option<&std::net::SocketAddr>| match address.map(|it| it.ip()) {
+            Some(IpAddr::V4(ip)) => ip.octets()[3],
+            Some(IpAddr::V6(_)) | None => 0,
         };
         targets(records)
             .iter()
-            .map(|target| (last(target.address.ip()), target.priority, target.weight))
+            .map(|target| {
+                (
+                    last(target.address.as_inet()),
+                    target.priority,
+                    target.weight,
+                )
+            })
             .collect()
     }
 

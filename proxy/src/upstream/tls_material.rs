@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use aws_lc_rs::digest::{Digest, SHA256, digest};
+use pingora_core::protocols::tls::SslDigest;
 use pingora_core::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
+use pingora_core::{Error, ErrorType};
 use postern_common::exit::Exit;
 
 use crate::certificates::{certificates, private_key};
@@ -15,11 +18,16 @@ use crate::config::UpstreamTlsConfig;
 /// reads those unless another file is configured.
 pub(crate) const NO_ROOTS: &str = "/dev/null";
 
+/// The digests of the certificates that an upstream may present; empty for any that verifies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PinnedCertificates(Arc<[Digest]>);
+
 /// The certificates and keys for TLS to an upstream.
 #[derive(Clone)]
 pub(super) struct TlsMaterial {
     pub(super) ca: Option<Arc<[WrappedX509]>>,
     pub(super) certificate: Option<Arc<CertKey>>,
+    pub(super) pins: PinnedCertificates,
     /// Modification times of the files.
     modified: Vec<Option<SystemTime>>,
 }
@@ -32,20 +40,20 @@ impl TlsMaterial {
     /// required and there are none.
     pub(super) fn load(config: &UpstreamTlsConfig) -> Result<Self, Exit> {
         let modified = modified(config);
-        if config.ca.is_none() {
+        if config.uses_system_roots() {
             check_system_roots()?;
         }
-        let ca = config
-            .ca
-            .as_deref()
-            .map(certificates)
-            .transpose()?
-            .map(|certificates| {
-                let wrapped = certificates
-                    .into_iter()
-                    .map(|certificate| WrappedX509::new(certificate.to_vec(), parse_x509));
-                wrapped.collect()
-            });
+        let trusted = config.ca.as_deref().or(config.pin.as_deref());
+        let trusted = trusted.map(certificates).transpose()?;
+        let pinned = trusted.iter().flatten().filter(|_| config.pin.is_some());
+        let pins = pinned.map(|certificate| digest(&SHA256, certificate));
+        let pins = PinnedCertificates(pins.collect());
+        let ca = trusted.map(|certificates| {
+            let wrapped = certificates
+                .into_iter()
+                .map(|certificate| WrappedX509::new(certificate.to_vec(), parse_x509));
+            wrapped.collect()
+        });
         let certificate = match (&config.certificate, &config.key) {
             (Some(certificate), Some(key)) => {
                 let key = private_key(key)?;
@@ -63,6 +71,7 @@ impl TlsMaterial {
         Ok(Self {
             ca,
             certificate,
+            pins,
             modified,
         })
     }
@@ -87,13 +96,37 @@ fn check_system_roots() -> Result<(), Exit> {
 }
 
 fn modified(config: &UpstreamTlsConfig) -> Vec<Option<SystemTime>> {
-    let files = [&config.ca, &config.certificate, &config.key];
+    let files = [&config.ca, &config.pin, &config.certificate, &config.key];
     let modified = |path: &PathBuf| {
         std::fs::metadata(path)
             .and_then(|file| file.modified())
             .ok()
     };
     files.into_iter().flatten().map(modified).collect()
+}
+
+// === impl PinnedCertificates ===
+
+impl PinnedCertificates {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Checks the certificate of a connection.
+    ///
+    /// # Errors
+    /// It is not one of the pinned ones.
+    pub(crate) fn check(&self, connection: Option<&SslDigest>) -> pingora_core::Result<()> {
+        let presented = connection.map(|it| it.cert_digest.as_slice());
+        let is_pinned = |pin: &Digest| Some(pin.as_ref()) == presented;
+        match self.0.is_empty() || self.0.iter().any(is_pinned) {
+            true => Ok(()),
+            false => {
+                let detail = "the certificate is not the one of tls.pin";
+                Err(Error::explain(ErrorType::TLSHandshakeFailure, detail).into_up())
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for TlsMaterial {

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use postern_proxy::message::framing::BodyFraming as Framing;
 use postern_proxy::message::head::{BodyKind, HeadLimits, HeadScanner as Progress, RequestHead as Head};
 
-const LIMITS: HeadLimits = HeadLimits { bytes: 2048, fields: 32, target: 512 };
+const LIMITS: HeadLimits = HeadLimits { bytes: 2048, fields: 32, target: 512, ambiguous_paths: false };
 
 fuzz_target!(|input: &[u8]| {
     let Ok(Some(end)) = Progress::default().find_end(input, &LIMITS) else { return };

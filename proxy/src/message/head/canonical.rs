@@ -7,9 +7,8 @@ use std::ops::Range;
 use bytes::BytesMut;
 use memchr::memchr;
 
-use crate::message::head::{HeadFault, HeadLines, RequestHead, is_authority, is_server_options};
+use crate::message::head::{HeadFault, HeadLimits, HeadLines, RequestHead, is_authority, is_server_options};
 use crate::message::headers;
-use crate::message::target::RequestTarget;
 
 /// The target of a request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +29,7 @@ impl CheckedTarget {
     /// Checks a target in origin form, asterisk form or absolute form (RFC 9112 section 3.2). The
     /// authority of an absolute target must be the same as `Host`.
     pub(super) fn check(
+        limits: &HeadLimits,
         line: &[u8],
         range: Range<usize>,
         host: Option<&[u8]>,
@@ -44,7 +44,7 @@ impl CheckedTarget {
             return Ok(checked);
         }
         if target.starts_with(b"/") {
-            RequestTarget::parse(target).map_err(HeadFault::Target)?;
+            limits.check_target(target)?;
             return Ok(checked);
         }
         let (scheme, default_port) = [("http://", ":80"), ("https://", ":443")]
@@ -73,7 +73,7 @@ impl CheckedTarget {
         };
         if checked.missing_path != "*" {
             let path = [checked.missing_path.as_bytes(), path].concat();
-            RequestTarget::parse(&path).map_err(HeadFault::Target)?;
+            limits.check_target(&path)?;
         }
         Ok(checked)
     }

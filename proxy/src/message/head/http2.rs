@@ -6,7 +6,6 @@ use http::request::Parts;
 use crate::message::head::canonical::is_same_authority;
 use crate::message::head::{HeadFault, HeadLimits, is_authority, is_server_options};
 use crate::message::headers;
-use crate::message::target::RequestTarget;
 
 /// Checks a head that the HTTP/2 layer has decoded. That layer rejects connection-specific fields.
 ///
@@ -36,7 +35,7 @@ pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
         return Err(HeadFault::TargetTooLong);
     }
     if !is_server_options(method, target.as_bytes()) {
-        RequestTarget::parse(target.as_bytes()).map_err(HeadFault::Target)?;
+        limits.check_target(target.as_bytes())?;
     }
     check_scheme(head)?;
     check_authority(head)?;
@@ -135,6 +134,7 @@ mod tests {
         bytes: 4096,
         fields: 8,
         target: 64,
+        ambiguous_paths: false,
     };
 
     fn verdict(method: &str, uri: &str, fields: &[(&str, &str)]) -> Result<(), HeadFault> {

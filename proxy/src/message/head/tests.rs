@@ -4,6 +4,7 @@ const LIMITS: HeadLimits = HeadLimits {
     bytes: 4096,
     fields: 8,
     target: 64,
+    ambiguous_paths: false,
 };
 
 fn check(text: &str) -> Result<RequestHead, HeadFault> {

@@ -4,17 +4,23 @@ use std::collections::BTreeSet;
 
 use url::form_urlencoded;
 
-use crate::config::{HostPattern, MatchCondition, PathPattern, PathSegment, Route, RoutePattern};
+use crate::config::{
+    HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, Route, RoutePattern,
+};
 use crate::message::target::RequestTarget;
 
 /// Maximum number of representatives in a command. A configuration needs about one for each segment
 /// of its templates.
 pub(super) const MAX_REQUESTS: usize = 1_000_000;
 
-/// Methods of representatives: those that routes can use, and one that they cannot.
-pub(in crate::routing) const METHODS: [&str; 8] = [
-    "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND",
-];
+/// Returns methods of representatives: the common ones, those that a route names, and one for all
+/// others.
+pub(in crate::routing) fn methods(old: &[Route], new: &[Route]) -> Vec<&'static str> {
+    let sets = old.iter().chain(new).map(|route| route.pattern.methods);
+    let named = sets.filter(|set| *set != MethodSet::ALL);
+    let all = named.fold(MethodSet::COMMON, MethodSet::union);
+    all.names().chain(["OTHER"]).collect()
+}
 
 /// A request without its method. Every request with the same matching routes in both
 /// configurations is represented by one of these.

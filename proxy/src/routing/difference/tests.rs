@@ -21,7 +21,12 @@ const PATHS: [&str; 10] = [
     "/{x}/{y}/c",
 ];
 
-const METHOD_LISTS: [&str; 4] = [
+const METHODS: [&str; 8] = [
+    "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND",
+];
+
+const METHOD_LISTS: [&str; 5] = [
+    "[\"PROPFIND\"]",
     "[\"GET\"]",
     "[\"POST\", \"GET\"]",
     "[\"DELETE\"]",
@@ -181,6 +186,37 @@ fn equal_decisions_are_no_difference() {
     }
 }
 
+#[test]
+fn setting_that_decides_who_a_caller_is_is_not_compared() {
+    let old = good(&route(USERS));
+    let issuer = "[[identity.issuer]]\nkind = \"user\"\nissuer = \"https://login.test/\"\naudiences = [\"a\"]\n\
+                  clients = [\"b\"]\n";
+    for (lines, name) in [
+        ("", None),
+        (issuer, Some("identity")),
+        (
+            "[limits]\ntrusted_proxies = [\"10.0.0.0/8\"]\n",
+            Some("limits.trusted_proxies"),
+        ),
+        (
+            "[limits]\nforwarded_header = \"forwarded\"\n",
+            Some("limits.trusted_proxies"),
+        ),
+        ("[[listen]]\naddress = \"127.0.0.1:1\"\n", Some("listen")),
+        ("[api_keys]\nfile = \"keys.toml\"\n", Some("api_keys")),
+        (
+            "[defaults]\nbody_bytes = \"2MiB\"\n",
+            Some("a larger body_bytes"),
+        ),
+        ("[defaults]\nbody_bytes = \"2KiB\"\n", None),
+    ] {
+        let new = good(&format!("{}{lines}", route(USERS)));
+        let expected = name.map(|name| format!("changes that are not compared: {name}"));
+        assert_eq!(uncompared_changes(&old, &new), expected, "{lines}");
+        assert_eq!(differences(&old, &new).expect("few requests"), []);
+    }
+}
+
 /// Every lost restriction, as a configuration before and after.
 #[test]
 fn every_lost_restriction_is_found_and_is_widened() {
@@ -325,20 +361,36 @@ fn example_is_the_simplest_request() {
 }
 
 #[test]
-fn changed_destination_is_a_difference_but_not_wider() {
+fn another_destination_is_wider() {
     let old = route(USERS);
-    for new in [
-        old.replace("upstream = \"one\"", "upstream = \"two\""),
-        old.replace("upstream = \"one\"", "upstream = { one = 1, two = 1 }"),
-        route(&format!("{USERS}\nrewrite = {{ strip = \"/a\" }}")),
-        old.replace(
-            "upstream = \"one\"",
-            "respond = { status = 200, body = \"a\" }",
+    let to = |target: &str| old.replace("upstream = \"one\"", target);
+    let both = to("upstream = { one = 1, two = 1 }");
+    let checked = |url: &str| {
+        let url = format!("http://127.0.0.1:9/{url}");
+        route(&format!("{USERS}\nauthorize = {{ url = \"{url}\" }}"))
+    };
+    for (old, new, widened) in [
+        (&old, to("upstream = \"two\""), true),
+        (&old, both.clone(), true),
+        (&both, both.replace("two = 1", "two = 2"), false),
+        (&both, old.clone(), false),
+        (
+            &old,
+            route(&format!("{USERS}\nrewrite = {{ strip = \"/a\" }}")),
+            true,
         ),
+        (
+            &old,
+            route(&format!("{USERS}\nambiguous_paths = true")),
+            true,
+        ),
+        (&old, to("respond = { status = 200, body = \"a\" }"), false),
+        (&checked("a"), checked("b"), true),
+        (&old, checked("a"), false),
     ] {
-        let found = compare_texts(&old, &new);
+        let found = compare_texts(old, &new);
         assert!(!found.is_empty(), "{new}");
-        assert!(found.iter().all(|it| !it.widened), "{found:#?}");
+        assert!(found.iter().all(|it| it.widened == widened), "{found:#?}");
     }
     let respond = |body: &str| {
         old.replace(

@@ -17,9 +17,11 @@ pub(super) fn write_targets(out: &mut String, upstreams: &[&UpstreamConfig], rou
             Some(ProxyProtocolVersion::V2) => ", PROXY protocol v2",
             None => "",
         };
+        let host = upstream.host.as_ref().and_then(|host| host.to_str().ok());
+        let host = host.map_or(String::new(), |host| format!(", Host {host}"));
         let _memory_only = writeln!(
             out,
-            "upstream   {} (weight {weight}): {addresses}{header}",
+            "upstream   {} (weight {weight}): {addresses}{header}{host}",
             upstream.name,
         );
     }

@@ -9,7 +9,10 @@ fn pattern(text: &str) -> RoutePattern {
         .next()
         .expect("methods")
         .split(',')
-        .map(|name| MethodSet::of(name).expect("a method"));
+        .map(|name| match name {
+            "*" => MethodSet::ALL,
+            name => MethodSet::of(name).expect("a method"),
+        });
     let methods = methods.fold(MethodSet::default(), MethodSet::union);
     let (mut hosts, mut headers, mut queries) = (Vec::new(), Vec::new(), Vec::new());
     let mut path = PathPattern::parse(words.next().expect("a path")).expect("a template");
@@ -149,6 +152,30 @@ fn method_is_part_of_the_match() {
         ),
         (&[0, 1][..], "GET, POST, PUT")
     );
+}
+
+#[test]
+fn star_matches_every_method_in_its_own_spelling() {
+    let routes = ["PROPFIND,GET /a", "* /b"];
+    for (method, path, route) in [
+        ("PROPFIND", "/a", Some(0)),
+        ("REPORT", "/a", None),
+        ("BREW", "/a", None),
+        ("QUERY", "/b", Some(1)),
+        ("BREW", "/b", Some(1)),
+        ("get", "/b", None),
+        ("PropFind", "/b", None),
+        ("TRACE", "/b", None),
+    ] {
+        assert_eq!(find(&routes, method, "h", path), route, "{method} {path}");
+    }
+    let [named, all] = routes.map(|text| pattern(text).methods);
+    assert_eq!(
+        (named.allow(), named.to_string()),
+        ("GET, PROPFIND".into(), named.allow())
+    );
+    assert_eq!(all.to_string(), "*");
+    assert_eq!(all.allow(), "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn mix(number: u64) -> u64 {
 fn ports_of_keys(pool: &UpstreamPool) -> Vec<u16> {
     let port = |key: u64| {
         let permit = pool.pick(&mix(key).to_le_bytes(), None, Instant::now());
-        permit.expect("an address").endpoint.address.port()
+        permit.expect("an address").endpoint.port()
     };
     (0..4000).map(port).collect()
 }
@@ -53,16 +53,13 @@ fn address_at_capacity_passes_its_keys_on() {
     let pool = pool(CONSISTENT, &[1, 1, 1]);
     let pick = || pool.pick(b"key", None, Instant::now()).expect("an address");
     let held: Vec<_> = (0..6).map(|_| pick()).collect();
-    let ports: Vec<u16> = held
-        .iter()
-        .map(|permit| permit.endpoint.address.port())
-        .collect();
+    let ports: Vec<u16> = held.iter().map(|permit| permit.endpoint.port()).collect();
     assert_eq!(
         (ports[0], ports[2], ports[4]),
         (ports[1], ports[3], ports[5])
     );
     drop(held);
-    assert_eq!(pick().endpoint.address.port(), ports[0]);
+    assert_eq!(pick().endpoint.port(), ports[0]);
 }
 
 #[test]
@@ -72,7 +69,7 @@ fn keys_of_a_full_address_are_distributed() {
         let permit = pool.pick(&mix(key).to_le_bytes(), None, Instant::now());
         permit.expect("an address")
     };
-    let port = |key: u64| pick(key).endpoint.address.port();
+    let port = |key: u64| pick(key).endpoint.port();
     let keys: Vec<u64> = (0..200).filter(|key| port(*key) == 1).collect();
     let held = [pick(keys[0]), pick(keys[1])];
     let passed_on: Vec<u16> = keys.iter().map(|key| port(*key)).collect();

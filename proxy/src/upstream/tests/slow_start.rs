@@ -26,7 +26,7 @@ const REQUESTS: usize = 10_000;
 fn share(pool: &UpstreamPool, port: u16, at: Instant) -> usize {
     let pick = |_: &usize| {
         let permit = pool.pick(b"", None, at).expect("an address");
-        permit.endpoint.address.port() == port
+        permit.endpoint.port() == port
     };
     (0..REQUESTS).filter(pick).count()
 }
@@ -96,7 +96,7 @@ fn address_in_slow_start_is_used_without_alternative() {
         assert!(
             (0..50)
                 .map(retry)
-                .all(|permit| permit.endpoint.address.port() == 12)
+                .all(|permit| permit.endpoint.port() == 12)
         );
         // The other address is at capacity (two requests).
         let held: Vec<_> = (0..2)
@@ -113,7 +113,7 @@ fn address_in_slow_start_is_used_without_alternative() {
         let retry = pool
             .pick(b"", Some(&pool.endpoints()[0]), now)
             .expect("the other");
-        assert_eq!(retry.endpoint.address.port(), 12);
+        assert_eq!(retry.endpoint.port(), 12);
     }
 }
 
@@ -169,7 +169,7 @@ async fn removed_address_is_drained() {
     let removed = Arc::clone(&in_flight.endpoint);
     let connect = || {
         let within = Duration::from_secs(5);
-        UpstreamConnection::connect(address, &removed.peer, within, None)
+        UpstreamConnection::connect(&removed.peer, &removed.pins, within, None)
     };
     let (idle, used) = (
         connect().await.expect("one"),
@@ -178,7 +178,7 @@ async fn removed_address_is_drained() {
     let (mut idle_peer, _) = listener.accept().await.expect("accepts");
     let (mut used_peer, _) = listener.accept().await.expect("accepts");
     removed.idle.put(idle, Instant::now());
-    let other = match removed.address.port() {
+    let other = match removed.port() {
         11 => 12,
         _ => 11,
     };

@@ -1,0 +1,239 @@
+//! `addresses` of an upstream.
+
+use std::fmt;
+
+use postern_common::decode::{Field, Value};
+use serde_json::json;
+
+use crate::message::head::is_authority;
+
+/// A host and port, the name of SRV records, or a Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamAddress {
+    /// An IP address, a name, or a path.
+    pub host: String,
+    /// The port; 0 for SRV records, which have their own, and for Unix sockets.
+    pub port: u16,
+    /// Weight relative to the other addresses; default 1.
+    pub weight: u32,
+    /// What `host` is.
+    pub kind: AddressKind,
+}
+
+/// The kind of an [`UpstreamAddress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressKind {
+    /// An IP address, or a DNS name that is resolved in the background.
+    Host,
+    /// The name of SRV records (RFC 2782), written as `srv://name`.
+    Srv,
+    /// The path of a Unix socket, written as `unix:/path`.
+    Unix,
+}
+
+/// The prefix of an address that is the name of SRV records.
+const SRV_SCHEME: &str = "srv://";
+
+/// The prefix of an address that is the path of a Unix socket.
+const UNIX_SCHEME: &str = "unix:";
+
+/// Maximum bytes of the path of a Unix socket (unix(7)).
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// Reads `addresses`.
+pub(super) fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
+    let addresses = field.non_empty_array(UpstreamAddress::read)?;
+    if addresses.len() > 1 && addresses.iter().any(UpstreamAddress::is_srv) {
+        // The upstream itself is known, so that routes to it are no further mistakes.
+        let _recorded: Option<()> = field.fail(
+            "conflicting_fields",
+            "an srv:// address must be the only one: the records have their own priorities and \
+             weights",
+        );
+    }
+    Some(addresses)
+}
+
+// === impl UpstreamAddress ===
+
+impl UpstreamAddress {
+    /// Reads `"host:port"`, `"srv://name"`, or `{ address = "host:port", weight = 2 }`.
+    fn read(field: Field<'_>) -> Option<Self> {
+        if let Some(text) = field.if_string(Self::schema) {
+            return Self::read_text(text, 1, field);
+        }
+        if !matches!(field.value(), Value::Object(_)) {
+            let detail = format!("{}, or a table with address and weight", Self::FORMAT);
+            return field.fail("invalid_type", detail);
+        }
+        field.object(|table| {
+            let weight = table.optional("weight", |field| field.integer(0..=1000));
+            let address = table.required("address", |field| {
+                Self::read_text(field.string_as(Self::schema)?, weight.unwrap_or(1), field)
+            })?;
+            if address.is_srv() && table.has("weight") {
+                table.fail_at(
+                    "weight",
+                    "conflicting_fields",
+                    "SRV records have their own weights",
+                );
+            }
+            Some(address)
+        })
+    }
+
+    fn read_text(text: &str, weight: u32, field: Field<'_>) -> Option<Self> {
+        let parsed = Self::parse(text, weight);
+        parsed.map_or_else(|detail| field.fail("invalid_format", detail), Some)
+    }
+
+    fn schema() -> serde_json::Value {
+        let pattern = "^(srv://[A-Za-z0-9_.-]+|unix:/.+|.+:[0-9]+)$";
+        json!({ "type": "string", "pattern": pattern })
+    }
+
+    const FORMAT: &str = "must be an address such as 127.0.0.1:8501, auth.internal:8501, \
+                          srv://_http._tcp.auth.internal or unix:/run/auth.sock";
+
+    /// Parses `host:port`, `srv://name` or `unix:/path`.
+    ///
+    /// # Errors
+    /// A description of the mistake.
+    pub fn parse(text: &str, weight: u32) -> Result<Self, &'static str> {
+        let address = |kind, host: &str, port| Self {
+            host: host.to_owned(),
+            port,
+            weight,
+            kind,
+        };
+        if let Some(name) = text.strip_prefix(SRV_SCHEME) {
+            let address = is_dns_name(name).then(|| address(AddressKind::Srv, name, 0));
+            return address.ok_or("must have a DNS name after srv://, without a port");
+        }
+        if let Some(path) = text.strip_prefix(UNIX_SCHEME) {
+            let is_path = path.starts_with('/') && path.len() <= MAX_SOCKET_PATH_BYTES;
+            let address = is_path.then(|| address(AddressKind::Unix, path, 0));
+            return address.ok_or("must have an absolute path of at most 107 bytes after unix:");
+        }
+        if text.contains("://") {
+            return Err(
+                "must be host:port, without a scheme: TLS is on with the table tls of the upstream",
+            );
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            _ if !is_authority(text.as_bytes()) => return Err(Self::FORMAT),
+            Some((host, port)) if !port.ends_with(']') => (host, port),
+            Some(_) | None => return Err("must have a port, such as 127.0.0.1:8501"),
+        };
+        let port = port.parse().ok().filter(|port| *port > 0);
+        let port = port.ok_or("must have a port from 1 to 65535")?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Ok(address(AddressKind::Host, host, port))
+    }
+
+    /// Returns whether the address is the name of SRV records.
+    #[must_use]
+    pub fn is_srv(&self) -> bool {
+        self.kind == AddressKind::Srv
+    }
+
+    pub(super) fn is_unix(&self) -> bool {
+        self.kind == AddressKind::Unix
+    }
+
+    /// Returns the name that a certificate of the address must have, unless another one is
+    /// configured. For SRV records it is the domain of the service: the names of its targets come
+    /// from DNS, which is not authenticated (RFC 6125 section 6.2.1).
+    #[must_use]
+    pub fn server_name(&self) -> &str {
+        if self.is_unix() {
+            return "localhost";
+        }
+        let mut name = self.host.as_str();
+        while self.is_srv()
+            && let Some((label, domain)) = name.split_once('.')
+            && label.starts_with('_')
+        {
+            name = domain;
+        }
+        name.strip_suffix('.')
+            .filter(|_| self.is_srv())
+            .unwrap_or(name)
+    }
+}
+
+impl fmt::Display for UpstreamAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            AddressKind::Srv => write!(f, "{SRV_SCHEME}{}", self.host),
+            AddressKind::Unix => write!(f, "{UNIX_SCHEME}{}", self.host),
+            AddressKind::Host if self.host.contains(':') => {
+                write!(f, "[{}]:{}", self.host, self.port)
+            }
+            AddressKind::Host => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Returns whether the text is a DNS name (RFC 1035 section 2.3.4), with underscores.
+fn is_dns_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        (1..=63).contains(&label.len()) && label.bytes().all(allowed)
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed() {
+        let parse = |text| UpstreamAddress::parse(text, 1);
+        for (text, host, port, kind) in [
+            ("127.0.0.1:80", "127.0.0.1", 80, AddressKind::Host),
+            ("[::1]:80", "::1", 80, AddressKind::Host),
+            ("name.internal:80", "name.internal", 80, AddressKind::Host),
+            ("srv://_http._tcp.a", "_http._tcp.a", 0, AddressKind::Srv),
+            ("srv://a.consul.", "a.consul.", 0, AddressKind::Srv),
+            ("unix:/run/app.sock", "/run/app.sock", 0, AddressKind::Unix),
+        ] {
+            let address = parse(text).expect(text);
+            assert_eq!((address.host.as_str(), address.port), (host, port));
+            assert_eq!(address.kind, kind);
+            assert_eq!(address.to_string(), text);
+        }
+        for (text, wrong) in [
+            ("srv://", "DNS name"),
+            ("srv://a..b", "DNS name"),
+            ("srv://a:80", "without a port"),
+            ("srv://a/b", "DNS name"),
+            ("a", "must have a port"),
+            ("[::1]", "must have a port"),
+            ("a:0", "1 to 65535"),
+            ("a:b", "an address such as"),
+            (":80", "an address such as"),
+            ("http://10.0.0.5:3000", "without a scheme"),
+            ("unix:app.sock", "absolute path"),
+            ("unix:", "absolute path"),
+        ] {
+            let said = parse(text).expect_err(text);
+            assert!(said.contains(wrong), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn certificate_name_of_srv_records_is_their_domain() {
+        for (text, name) in [
+            ("srv://_http._tcp.a.internal", "a.internal"),
+            ("srv://_http._tcp.a.internal.", "a.internal"),
+            ("srv://a.service.consul", "a.service.consul"),
+            ("_a.internal:80", "_a.internal"),
+        ] {
+            let address = UpstreamAddress::parse(text, 1).expect(text);
+            assert_eq!(address.server_name(), name);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Routes that accept ambiguous paths, and the ways around the policy of another route.
+
+use tokio::net::TcpStream;
+
+use super::harness::{PATH_SELECTORS, TestGateway};
+use super::origin::{OriginBehavior, TestOrigin};
+use super::tls_gateway::get;
+
+const ROUTES: &str = r#"
+[[route]]
+name = "open"
+path = "/*"
+methods = ["*"]
+upstream = "origin"
+policy = "public"
+ambiguous_paths = true
+
+[[route]]
+name = "projects"
+path = "/projects/{id}"
+methods = ["GET"]
+upstream = "origin"
+policy = "public"
+ambiguous_paths = true
+rewrite = { strip = "/projects", add = "/api" }
+
+[[route]]
+name = "old"
+path = "/old/*"
+methods = ["GET"]
+policy = "public"
+ambiguous_paths = true
+redirect = { to = "/{path.*}" }
+
+[[route]]
+name = "admin"
+path = "/admin/*"
+methods = ["GET"]
+upstream = "origin"
+policy = { users = "any" }
+
+[[route]]
+name = "strict"
+path = "/strict/*"
+methods = ["GET"]
+upstream = "origin"
+policy = "public"
+
+[[test]]
+request = "GET /a%2Fb"
+route = "open"
+decision = "allow"
+
+[[test]]
+request = "GET /admin%2Fb"
+decision = "invalid_target"
+"#;
+
+/// Targets, the status, and the forwarded target of those that are accepted.
+const TARGETS: [(&str, u16, &str); 22] = [
+    ("/@scope%2fname", 200, "/@scope%2fname"),
+    ("/queues/%2F/jobs?a=%2f", 200, "/queues/%2F/jobs?a=%2f"),
+    ("/a;v=1/b", 200, "/a;v=1/b"),
+    ("/a%3Bv/b", 200, "/a%3Bv/b"),
+    ("/a//b", 200, "/a//b"),
+    ("/a%252Fb", 200, "/a%252Fb"),
+    ("/plain", 200, "/plain"),
+    ("/projects/group%2Fname", 400, ""),
+    ("/projects/a%252541", 200, "/api/a%252541"),
+    ("/old//evil.test", 308, ""),
+    ("/admin/x", 401, ""),
+    ("/admin%2Fx", 400, ""),
+    ("//admin/x", 400, ""),
+    ("/admin//x", 400, ""),
+    ("/admin;v/x", 400, ""),
+    ("/admin%252fx", 400, ""),
+    ("/;/admin/x", 400, ""),
+    ("/strict/a%2Fb", 400, ""),
+    ("/a/..%2Fadmin/x", 400, ""),
+    ("/a/..;/admin/x", 400, ""),
+    ("/a%5c..%5cadmin/x", 400, ""),
+    ("/a/%2e%2e//x", 400, ""),
+];
+
+#[tokio::test]
+async fn ambiguous_path_does_not_reach_another_route() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
+    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
+    tokio::spawn(connection);
+    let mut client = client.ready().await.expect("ready");
+    for (target, status, forwarded) in TARGETS {
+        for selector in PATH_SELECTORS {
+            let before = gateway.origin.seen().len();
+            let answer = gateway.get(target, selector).await;
+            assert_eq!(answer.status, status, "{target}: {}", answer.head);
+            let seen = gateway.origin.seen().split_off(before);
+            let line = format!("GET {forwarded} HTTP/1.1\r\n");
+            assert_eq!(seen.len(), usize::from(status == 200), "{target}");
+            assert!(seen.iter().all(|it| it.starts_with(&line)), "{seen:?}");
+            if status == 308 {
+                assert_eq!(answer.header("location"), Some("/evil.test"));
+            }
+        }
+        let answer = get(&mut client, target, &[]).await;
+        assert_eq!(answer.status, status, "{target} over HTTP/2");
+    }
+}

@@ -1,0 +1,164 @@
+//! How upstreams are reached and addressed: Unix sockets, `Host`, pinned certificates, and loops.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use tokio::net::{TcpStream, UnixListener};
+
+use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway, has_field};
+use super::origin::{OriginBehavior, TestOrigin};
+
+/// Returns the path of a Unix socket whose connections lead to an origin.
+fn socket_of(origin: &TestOrigin, folder: &Path) -> PathBuf {
+    let path = folder.join("origin.sock");
+    let listener = UnixListener::bind(&path).expect("binds");
+    let address = origin.address;
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut origin = TcpStream::connect(address).await.expect("connects");
+                let _end = tokio::io::copy_bidirectional(&mut client, &mut origin).await;
+            });
+        }
+    });
+    path
+}
+
+/// Waits until the origin has received a request that begins with this text, and returns it.
+async fn wait_for(gateway: &TestGateway, start: &str) -> String {
+    let found = async {
+        loop {
+            let mut seen = gateway.origin.seen().into_iter();
+            if let Some(request) = seen.find(|request| request.starts_with(start)) {
+                return request;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let found = tokio::time::timeout(STEP_TIMEOUT, found).await;
+    found.expect("a request in time")
+}
+
+#[tokio::test]
+async fn unix_socket_is_an_upstream_on_both_paths() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = socket_of(&origin, folder.path());
+    let upstream = format!(
+        "addresses = [\"unix:{}\"]\n[upstream.origin.health]\npath = \"/livez\"\n",
+        path.display()
+    );
+    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
+    for selector in PATH_SELECTORS {
+        // The second request finds an idle connection.
+        for _ in 0..2 {
+            let answer = gateway.get("/open", selector).await;
+            assert_eq!(answer.status, 200, "{selector}: {}", answer.head);
+        }
+    }
+    let check = wait_for(&gateway, "GET /livez ").await;
+    assert!(has_field(&check, "host: localhost"), "{check}");
+    let listed = gateway.admin_get("/upstreams").await;
+    assert!(listed.contains("/origin.sock"), "{listed}");
+}
+
+#[tokio::test]
+async fn missing_unix_socket_is_an_unavailable_upstream() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = "addresses = [\"unix:/nonexistent/a.sock\"]\nretries = 0";
+    let gateway = TestGateway::before(origin, upstream, "", ROUTES).await;
+    for selector in PATH_SELECTORS {
+        assert_eq!(gateway.get("/open", selector).await.status, 503);
+    }
+}
+
+#[tokio::test]
+async fn host_of_an_upstream_replaces_the_requested_one() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!(
+        "addresses = [\"{}\"]\nhost = \"app.example.net:8080\"\nforwarded = true\n\
+         [upstream.origin.health]\npath = \"/livez\"\n",
+        origin.address
+    );
+    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
+    for selector in PATH_SELECTORS {
+        let field = format!("X-Path: {}\r\n{selector}", selector.len());
+        assert_eq!(gateway.get("/open", &field).await.status, 200);
+        let seen = gateway.origin.seen();
+        let request = seen
+            .iter()
+            .find(|it| it.contains(&format!("{}\r\n", selector.len())));
+        let request = request.expect("a request");
+        assert_eq!(request.to_lowercase().matches("\r\nhost:").count(), 1);
+        for line in ["host: app.example.net:8080", "x-forwarded-host: gate"] {
+            assert!(has_field(request, line), "{line}: {request}");
+        }
+        assert!(request.contains("host=gate"), "{request}");
+    }
+    let check = wait_for(&gateway, "GET /livez ").await;
+    assert!(has_field(&check, "host: app.example.net:8080"), "{check}");
+}
+
+#[tokio::test]
+async fn request_that_goes_round_in_circles_is_ended() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    for selector in PATH_SELECTORS {
+        for (fields, status) in [
+            (String::new(), 200),
+            ("CDN-Loop: postern, other\r\n".repeat(9), 200),
+            ("CDN-Loop: postern\r\n".repeat(10), 502),
+            (format!("CDN-Loop: {}\r\n", ["postern"; 12].join(", ")), 502),
+        ] {
+            let answer = gateway.get("/open", &format!("{fields}{selector}")).await;
+            assert_eq!(answer.status, status, "{fields}");
+        }
+    }
+    let seen = gateway.origin.seen();
+    assert!(has_field(&seen[0], "cdn-loop: postern"), "{}", seen[0]);
+}
+
+/// A self-signed certificate as `openssl req -x509` makes it: an authority with a common name only.
+fn self_signed(folder: &Path, name: &str) -> Arc<rustls::ServerConfig> {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("signs");
+    let file = folder.join(format!("{name}.pem"));
+    std::fs::write(file, certificate.pem()).expect("writes");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key);
+    Arc::new(config.expect("a configuration"))
+}
+
+#[tokio::test]
+async fn self_signed_certificate_can_be_pinned() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = self_signed(folder.path(), "own");
+    let _other = self_signed(folder.path(), "other");
+    for (key, file, status) in [
+        ("pin", "own.pem", 200),
+        ("pin", "other.pem", 502),
+        ("ca", "own.pem", 502),
+    ] {
+        let origin = TestOrigin::with(OriginBehavior::Answer, Some(Arc::clone(&own))).await;
+        let upstream = format!(
+            "addresses = [\"{}\"]\nretries = 0\n[upstream.origin.tls]\n{key} = \"{}\"\n",
+            origin.address,
+            folder.path().join(file).display()
+        );
+        let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
+        for selector in PATH_SELECTORS {
+            let answer = gateway.get("/open", selector).await;
+            assert_eq!(answer.status, status, "{key} {file} {selector}");
+        }
+        assert_eq!(gateway.origin.seen().is_empty(), status != 200);
+    }
+}
