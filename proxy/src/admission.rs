@@ -13,6 +13,7 @@ mod answer;
 pub(crate) mod authorize;
 pub(crate) mod cors;
 pub(crate) mod credentials;
+pub(crate) mod early_ends;
 mod external;
 pub(crate) mod header_changes;
 mod problem_page;

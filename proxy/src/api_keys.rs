@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use ahash::{AHashMap, AHashSet};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use memchr::memmem;
 use postern_common::Code;
 use postern_common::Problem;
 use postern_common::clock::Timestamp;
@@ -65,11 +68,20 @@ pub fn is_api_key(token: &str) -> bool {
     token.starts_with(PREFIX)
 }
 
-/// Returns whether a value of `Authorization` contains an API key, with any scheme or none.
+/// Returns whether a value of `Authorization` contains an API key, in whatever form: with any scheme
+/// or none, quoted, as a parameter, or as the user or password of Basic authentication (RFC 7617).
 #[must_use]
 pub(crate) fn has_api_key(authorization: &[u8]) -> bool {
-    let mut words = authorization.split(u8::is_ascii_whitespace);
-    words.any(|word| word.starts_with(PREFIX.as_bytes()))
+    // Not within a token: any three characters may be in one.
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~+/".contains(byte);
+    let has_key = |text: &[u8]| {
+        let mut found = memmem::find_iter(text, PREFIX);
+        found.any(|at| !text[..at].last().is_some_and(is_word))
+    };
+    let basic = authorization.split_at_checked(5);
+    let basic = basic.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"basic"));
+    let basic = basic.and_then(|(_, encoded)| STANDARD.decode(encoded.trim_ascii()).ok());
+    has_key(authorization) || basic.is_some_and(|text| has_key(&text))
 }
 
 // === impl ApiKeys ===

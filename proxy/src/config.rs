@@ -202,7 +202,7 @@ impl Config {
         // The loader has read the files.
         let _patterns = root.list("include", |field| field.text(1..=4096));
         let mut routes = route::read_all(root, &upstreams, &defaults, has_store);
-        let issuers = identity.as_ref().map(IdentityConfig::issuers);
+        let issuers = identity.as_ref().map(|identity| identity.issuers());
         policy::restrict_owners(&mut routes, issuers.unwrap_or_default());
         limits.head.ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
         let tests = root.list("test", |field| {

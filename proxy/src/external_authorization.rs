@@ -4,13 +4,14 @@
 //! - **Enters:** method, target, host, scheme, client address and caller of a request.
 //! - **Leaves:** header fields to add to it, or a rejection. Everything but a response with
 //!   2xx, 401 or 403 in time rejects the request with 503.
-//! - **May depend on:** [`crate::config`], and [`crate::telemetry`] for metrics.
+//! - **May depend on:** [`crate::config`], [`crate::client_shares`], and [`crate::telemetry`] for
+//!   metrics.
 
 mod check_request;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 use moka::sync::Cache;
@@ -22,8 +23,10 @@ use postern_common::log_limit::LogLimit;
 use postern_common::{Code, Problem};
 use prometheus::{Histogram, IntCounter};
 use reqwest::redirect::Policy;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
+use crate::client_shares::SharedBudget;
 use crate::config::ExternalAuthorization;
 use crate::telemetry::metrics::GatewayMetrics;
 use check_request::CheckKey;
@@ -53,10 +56,19 @@ pub(crate) struct ExternalAuthorizer {
     client: reqwest::Client,
     /// Results of checks, also while they are awaited: equal checks make one call.
     results: Cache<CheckKey, Arc<OnceCell<CheckResult>>>,
-    calls: Semaphore,
-    breaker: Mutex<CircuitBreaker<tokio::time::Instant>>,
+    calls: Arc<SharedBudget>,
+    circuit: Mutex<Circuit>,
     warnings: LogLimit,
     metrics: AuthorizerMetrics,
+}
+
+/// The circuit breaker, and what shows that a failure is one of the service.
+#[derive(Debug)]
+struct Circuit {
+    breaker: CircuitBreaker<Instant>,
+    last_success: Option<Instant>,
+    /// The client whose check timed out last.
+    last_timed_out: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -153,12 +165,16 @@ impl ExternalAuthorizer {
                 .max_capacity(MAX_CACHED_DECISIONS)
                 .time_to_live(lifetime)
                 .build(),
-            calls: Semaphore::new(config.in_flight),
-            breaker: Mutex::new(CircuitBreaker::new(BreakerPolicy {
-                failure_threshold: FAILURE_THRESHOLD,
-                open_time: OPEN_TIME,
-                counts_calls_in_flight: false,
-            })),
+            calls: SharedBudget::new(config.in_flight),
+            circuit: Mutex::new(Circuit {
+                breaker: CircuitBreaker::new(BreakerPolicy {
+                    failure_threshold: FAILURE_THRESHOLD,
+                    open_time: OPEN_TIME,
+                    counts_calls_in_flight: false,
+                }),
+                last_success: None,
+                last_timed_out: None,
+            }),
             warnings: LogLimit::default(),
             metrics: AuthorizerMetrics {
                 allowed: counter("allowed"),
@@ -215,34 +231,35 @@ impl ExternalAuthorizer {
     }
 
     async fn call(&self, check: &CheckRequest<'_>) -> CheckResult {
-        let _permit = self.calls.try_acquire().map_err(|_| Failure::AtCapacity)?;
-        if !self.breaker.lock().allows_call(tokio::time::Instant::now()) {
+        let permit = self.calls.reserve(check.client_share, 1);
+        let _permit = permit.ok_or(Failure::AtCapacity)?;
+        let began = Instant::now();
+        if !self.circuit.lock().breaker.allows_call(began) {
             return Err(Failure::CircuitOpen);
         }
-        let began = Instant::now();
         let result = self.send(check).await;
         self.metrics
             .call_seconds
             .observe(began.elapsed().as_secs_f64());
-        self.record_outcome(
-            result
-                .as_ref()
-                .err()
-                .is_some_and(|failure| failure.is_outage()),
-        );
+        let failure = result.as_ref().err().copied();
+        self.record_outcome(failure, check.client_share, began);
         result
     }
 
     /// Reports the outcome of a call to the circuit breaker.
-    fn record_outcome(&self, is_outage: bool) {
-        let (mut breaker, url) = (self.breaker.lock(), &self.config.url);
-        if !is_outage {
-            if breaker.record_success() {
+    fn record_outcome(&self, failure: Option<Failure>, client: Option<u64>, began: Instant) {
+        let (mut circuit, url) = (self.circuit.lock(), &self.config.url);
+        let Some(failure) = failure.filter(|failure| failure.is_outage()) else {
+            circuit.last_success = Some(Instant::now());
+            if circuit.breaker.record_success() {
                 tracing::info!(%url, "circuit breaker closed");
             }
-        } else if let FailureEffect::Opened(time) =
-            breaker.record_failure(tokio::time::Instant::now())
-        {
+            return;
+        };
+        if !circuit.counts(failure, client, began) {
+            return;
+        }
+        if let FailureEffect::Opened(time) = circuit.breaker.record_failure(Instant::now()) {
             tracing::warn!(%url, next_probe_s = time.as_secs(), "circuit breaker opened");
         }
     }
@@ -299,6 +316,23 @@ impl ExternalAuthorizer {
                 tracing::debug!(%request_id, %url, error = %failure, "external authorization failed");
             }
         }
+    }
+}
+
+// === impl Circuit ===
+
+impl Circuit {
+    /// Returns whether a failure of a call that began then is one of the service, and not of the
+    /// checks of one client: no call has succeeded meanwhile, and it is not another timeout of the
+    /// client whose check timed out last.
+    fn counts(&mut self, failure: Failure, client: Option<u64>, began: Instant) -> bool {
+        if self.breaker.is_probing() {
+            return true;
+        }
+        let is_same = failure == Failure::TimedOut
+            && client.is_some()
+            && std::mem::replace(&mut self.last_timed_out, client) == client;
+        !is_same && self.last_success.is_none_or(|success| success < began)
     }
 }
 

@@ -42,6 +42,8 @@ pub mod forwarding;
 
 mod upstream;
 
+mod client_shares;
+
 mod compression;
 
 pub mod telemetry;

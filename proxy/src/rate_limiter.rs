@@ -140,6 +140,14 @@ impl RateLimiter {
         verdict
     }
 
+    /// Returns whether no token for `key` is left.
+    #[must_use]
+    pub fn is_empty(&self, rate: Rate, key: u64, now: u64) -> bool {
+        let known = self.shard(key).arrivals.get(&key).copied();
+        let decision = known.map(|arrival| rate.take(arrival, now).0);
+        matches!(decision, Some(RateDecision::Refused { .. }))
+    }
+
     /// Marks `key` as exhausted until `until`. Keys of [`RateLimiter::is_exhausted`] and of rates
     /// must differ.
     pub fn mark_exhausted(&self, key: u64, until: u64, now: u64) {

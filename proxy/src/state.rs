@@ -5,7 +5,7 @@
 //!   and forwarding.
 //! - **May depend on:** [`crate::config`], [`crate::api_keys`], [`crate::certificates`],
 //!   [`crate::external_authorization`], [`crate::routing`], [`crate::rate_limiter`],
-//!   [`crate::upstream`], [`crate::downstream`], [`crate::compression`] and
+//!   [`crate::upstream`], [`crate::downstream`], [`crate::compression`], [`crate::client_shares`] and
 //!   [`crate::telemetry`].
 
 pub(crate) mod config_status;
@@ -28,7 +28,7 @@ use postern_common::{Clock, Code};
 use uuid::Uuid;
 
 use crate::certificates::{HostGuard, PendingChallenges};
-use crate::compression::EncoderBudget;
+use crate::client_shares::SharedBudget;
 use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::response_buffers::ResponseBufferBudget;
 use crate::rate_limiter::RateLimiter;
@@ -48,7 +48,7 @@ pub(crate) struct GatewayState {
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) response_buffers: Arc<ResponseBufferBudget>,
     /// The memory of compressed responses.
-    pub(crate) encoders: Arc<EncoderBudget>,
+    pub(crate) encoders: Arc<SharedBudget>,
     pub(crate) metrics: Arc<GatewayMetrics>,
     pub(crate) access_log: AccessLog,
     pub(crate) live_tail: Arc<LiveTail>,

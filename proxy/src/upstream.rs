@@ -4,10 +4,9 @@
 //!   hashing, per request.
 //! - **Leaves:** an [`InFlightPermit`] for an address, and connections to it; parsed responses.
 //! - **May depend on:** [`crate::config`], [`crate::certificates`] for PEM files, [`crate::message`]
-//!   for framing, and [`crate::telemetry`] for metrics.
+//!   for framing, [`crate::client_shares`], and [`crate::telemetry`] for metrics.
 
 pub(crate) mod checked_connection;
-mod client_shares;
 mod discovery;
 mod drain;
 mod endpoint;
@@ -39,10 +38,10 @@ use postern_common::log_limit::LogLimit;
 use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio_util::sync::CancellationToken;
 
+use crate::client_shares::{ClientShares, client_limit};
 use crate::config::UpstreamConfig;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::GatewayMetrics;
-use client_shares::ClientShares;
 use discovery::{Discovery, SharedDiscovery};
 pub(crate) use discovery::{NameStatus, Resolution};
 pub(crate) use drain::Abortable;
@@ -56,9 +55,6 @@ pub(crate) use response::{ResponseBody, UpstreamResponse};
 use retry_budget::RetryBudget;
 use selection::{Candidates, EndpointSet};
 pub(crate) use tls_material::NO_ROOTS;
-
-/// Fraction of the requests in flight that one client may have once half of them are in use.
-const CLIENT_SHARE_DIVISOR: usize = 8;
 
 /// An upstream with its addresses. Kept across reloads that do not change it.
 ///
@@ -290,8 +286,7 @@ impl UpstreamPool {
     }
 
     /// Chooses an address as [`Self::pick`] does, for a client that is subject to a share: once
-    /// half of the requests in flight are in use, it may have one [`CLIENT_SHARE_DIVISOR`]th of
-    /// them.
+    /// half of the requests in flight are in use, it may have an eighth of them.
     pub(crate) fn pick_for_client(
         &self,
         client: u64,
@@ -301,7 +296,7 @@ impl UpstreamPool {
     ) -> Result<InFlightPermit, NoEndpoint> {
         let share = self
             .client_shares
-            .try_add(client, self.client_limit(now))
+            .try_add(client, 1, self.client_limit(now))
             .ok_or(NoEndpoint::ClientShareUsed)?;
         let permit = self.pick(key, avoid, now)?;
         permit.attach_client_share(share);
@@ -324,11 +319,7 @@ impl UpstreamPool {
             )
         });
         let all = self.config.in_flight.saturating_mul(available.max(1));
-        if taken < all / 2 {
-            usize::MAX
-        } else {
-            (all / CLIENT_SHARE_DIVISOR).max(1)
-        }
+        client_limit(taken, all)
     }
 
     /// Chooses an address, other than `avoid` if possible. `key` is that of consistent hashing.

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 78_998,
-    test_lines: 81_196,
-    rust_lines: 193_043,
-    markdown_files: 60,
-    markdown_words: 83_328,
-    configuration_keys: 524,
+    product_lines: 80_926,
+    test_lines: 84_171,
+    rust_lines: 198_785,
+    markdown_files: 61,
+    markdown_words: 86_080,
+    configuration_keys: 551,
     locked_packages: 563,
 };
 

@@ -12,7 +12,7 @@ use postern_tests::{Browser, Gateway, Pools, skipped};
 const ROUTE: &str = "
 [[route]]
 path = \"/world\"
-methods = [\"GET\", \"POST\"]
+methods = [\"GET\", \"HEAD\", \"POST\"]
 upstream = \"actor\"
 policy = \"public\"
 ";

@@ -233,11 +233,11 @@ async fn created_api_key_is_accepted_until_its_entry_is_removed() {
     write("");
     let said = desk.explain(&["--token", key]).await;
     assert!(said.contains("decision   401 invalid_api_key"), "{said}");
-    write(&entry.replace("id = \"", "id = \"x"));
+    write(&entry.replace("id = \"", "id = \"x "));
     let ended = desk.run(&["check"]).await;
     for mistake in [
         "proxy.toml:2: api_keys.file: ",
-        "key.0.id: must be 12 hexadecimal",
+        "key.0.id: must be an id of visible ASCII characters",
     ] {
         assert!(ended.stderr.contains(mistake), "{}", ended.stderr);
     }

@@ -41,7 +41,7 @@ impl Caller {
     fn authorization(&self, operation: &Operation) -> String {
         let token = match operation.id.as_str() {
             _ if !operation.is_protected => return String::new(),
-            "registerActor" => &self.service,
+            "registerActor" | "getActor" => &self.service,
             "putFeature" => &self.admin,
             _ => &self.user,
         };

@@ -27,6 +27,10 @@ pub(super) fn parse(value: &[u8]) -> Option<Vec<ForwardedElement>> {
     }
 }
 
+/// Maximum parameters of an element. Four are registered (RFC 7239 section 5), each may occur once,
+/// and every name is compared with those before it.
+const MAX_PARAMETERS: usize = 16;
+
 /// Parses `name=value;name=value` up to a comma or the end, with white space around it.
 fn parse_element(text: &str) -> Option<(ForwardedElement, &str)> {
     let mut element = ForwardedElement::default();
@@ -36,7 +40,7 @@ fn parse_element(text: &str) -> Option<(ForwardedElement, &str)> {
         let (name, after) = rest.split_at(token_length(rest)?);
         let (value, after) = parse_value(after.strip_prefix('=')?)?;
         let name = name.to_ascii_lowercase();
-        if seen.contains(&name) {
+        if seen.contains(&name) || seen.len() == MAX_PARAMETERS {
             return None;
         }
         match name.as_str() {
@@ -204,6 +208,7 @@ mod tests {
             "for=\"x\", for=192.0.2.1",
             "for=\"unterminated, for=192.0.2.1",
             "for=192.0.2.1 for=192.0.2.2",
+            "for=192.0.2.1;a=1;b=1;c=1;d=1;e=1;f=1;g=1;h=1;i=1;j=1;k=1;l=1;m=1;n=1;o=1;p=1",
         ] {
             assert_eq!(clients(value), None, "{value}");
         }

@@ -127,3 +127,19 @@ impl From<TokenError> for Problem {
         problem
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_error_renders_as_a_problem() {
+        let problem = Problem::from(TokenError::KeysUnavailable { retry_after_s: 3 }).render("r");
+        assert_eq!(problem.status, 503);
+        assert_eq!(problem.headers["retry-after"], "3");
+        let problem = Problem::from(TokenError::Expired).render("r");
+        assert_eq!(problem.status, 401);
+        let challenge = &problem.headers["www-authenticate"];
+        assert_eq!(challenge, "Bearer error=\"invalid_token\"");
+    }
+}

@@ -72,13 +72,13 @@ pub(crate) async fn authorize(
     rate_limits::check_address(state, ctx)?;
     if !state
         .response_buffers
-        .has_room(&config.limits, client.peer_address())
+        .has_room(&config.limits, ctx.client_address)
     {
         return Err(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
         );
     }
-    check_connection(state, client, table, found)?;
+    check_connection(state, client, table, found, ctx.start_time)?;
     if !decision::is_public(table, found) {
         ctx.caller = Some(identify(state, &config, client, ctx).await?);
     }
@@ -138,16 +138,24 @@ pub(crate) fn request_authority(head: &RequestHeader) -> &str {
     }
 }
 
-/// Rejects a request for a host whose client authentication the connection has not passed.
+/// Rejects a request for a host whose client authentication the connection has not passed. A
+/// connection whose certificate was revoked after the handshake is closed, so that the client can
+/// authenticate anew.
 fn check_connection(
     state: &GatewayState,
     client: &Session,
     table: &RouteTable,
     found: RouteMatch,
+    now: Timestamp,
 ) -> Result<(), Problem> {
+    let tls_client = client.tls_client();
+    let passed = tls_client.filter(|client| client.is_accepted(now));
+    if let (Some(_revoked), None, Some(deadline)) = (tls_client, passed, client.deadline()) {
+        deadline.close_after_response();
+    }
     let is_accepted = |guard: &HostGuard| {
         let authority = request_authority(client.req_header());
-        guard.accepts(authority, table.hosts(found), client.tls_client())
+        guard.accepts(authority, table.hosts(found), passed)
     };
     match state.host_guard.as_ref().is_none_or(is_accepted) {
         true => Ok(()),

@@ -40,6 +40,7 @@ pub(super) async fn check(
         host: request_authority(head),
         is_tls: ctx.is_tls,
         client: ctx.client_address.filter(|_| ctx.is_client_known),
+        client_share: ctx.client_share(),
         caller: ctx.caller.as_ref(),
     };
     match authorizer.check(&check).await {

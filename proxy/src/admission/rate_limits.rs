@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora_proxy::Session;
 use postern_common::cache::Cache;
-use postern_common::network::client_limit_key;
+use postern_common::network::{ForwardedClient, client_limit_key};
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
@@ -52,29 +52,52 @@ impl LimitScope {
     }
 }
 
+/// Returns the client of a request that `peer` has sent; `None` if a trusted proxy does not know it.
+pub(crate) fn client_address(
+    limits: &ClientLimits,
+    peer: Option<IpAddr>,
+    headers: &HeaderMap,
+) -> Option<IpAddr> {
+    let peer = peer?;
+    if !limits.is_trusted_proxy(peer) {
+        return Some(peer);
+    }
+    let client = forwarded_client(limits, peer, headers);
+    (client.is_known && !limits.is_trusted_proxy(client.address)).then_some(client.address)
+}
+
+fn forwarded_client(limits: &ClientLimits, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
+    match limits.forwarded_header {
+        ForwardedHeader::XForwardedFor => limits
+            .trusted_proxies
+            .client_of_x_forwarded_for(peer, headers),
+        ForwardedHeader::Forwarded => limits.trusted_proxies.client_of_forwarded(peer, headers),
+    }
+}
+
 /// Determines the client address and whether the client uses TLS, also behind trusted proxies.
 pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
     ctx.is_tls = client.is_tls();
     let peer = client.peer_address();
     ctx.client_address = peer;
-    let trusted = &ctx.config.limits.trusted_proxies;
-    let Some(peer) = peer.filter(|peer| trusted.contains(*peer)) else {
+    let limits = &ctx.config.limits;
+    let Some(peer) = peer.filter(|peer| limits.is_trusted_proxy(*peer)) else {
         return;
     };
     let headers = &client.req_header().headers;
-    let forwarded = match ctx.config.limits.forwarded_header {
-        ForwardedHeader::XForwardedFor => {
-            // Of several, the first is that of the client.
-            let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
-            let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
-            ctx.is_tls |= first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
-            trusted.client_of_x_forwarded_for(peer, headers)
-        }
-        ForwardedHeader::Forwarded => trusted.client_of_forwarded(peer, headers),
-    };
+    if limits.forwarded_header == ForwardedHeader::XForwardedFor {
+        // Of several, the first is that of the client.
+        let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+        let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
+        ctx.is_tls |= first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
+    }
+    let forwarded = forwarded_client(limits, peer, headers);
     ctx.is_tls |= forwarded.is_https;
     ctx.client_address = Some(forwarded.address);
     ctx.is_client_known = forwarded.is_known;
+    if let Some(deadline) = client.deadline() {
+        deadline.set_forwarded_client(ctx.client_address.filter(|_| ctx.is_client_known));
+    }
 }
 
 /// Applies `limits.address`.
@@ -97,20 +120,16 @@ pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> R
 }
 
 /// Applies `limits.address` to a rejected head. Returns the code and the response: those of
-/// `problem`, or 429 if the limit is exceeded. Trusted proxies are exempt, because the forwarded
-/// address of a rejected head is not trusted.
+/// `problem`, or 429 if the limit is exceeded. `client` is `None` if it is not known.
 pub(crate) fn reject_head(
     state: &GatewayState,
     limits: &ClientLimits,
-    sender: Option<IpAddr>,
+    client: Option<IpAddr>,
     problem: &Problem,
     request_id: &str,
 ) -> (Code, Rendered) {
-    if let (Some(GatewayRateLimit { rate, report_only }), Some(sender)) = (
-        limits.address,
-        sender.filter(|sender| !limits.is_trusted_proxy(*sender)),
-    ) {
-        let key = state.address_key(sender, ADDRESS_SALT);
+    if let (Some(GatewayRateLimit { rate, report_only }), Some(client)) = (limits.address, client) {
+        let key = state.address_key(client, ADDRESS_SALT);
         let verdict = state
             .limiter
             .take(rate, key, state.monotonic_ns(Instant::now()));

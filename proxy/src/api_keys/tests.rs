@@ -168,10 +168,29 @@ fn name_that_the_file_cannot_contain_is_rejected() {
 
 #[test]
 fn api_key_is_recognised_in_authorization() {
-    for value in ["Bearer pk_x", "bearer  pk_x", "Token\tpk_x", "pk_x"] {
+    for value in [
+        "Bearer pk_x",
+        "bearer  pk_x",
+        "Token\tpk_x",
+        "pk_x",
+        "Bearer,pk_x",
+        "Bearer \"pk_x\"",
+        "Bearer token=pk_x",
+        "Basic cGtfeA==",
+        "basic  dXNlcjpwa194",
+    ] {
         assert!(has_api_key(value.as_bytes()), "{value}");
     }
-    for value in ["Bearer eyJ", "Basic cGtfeA==", "Bearer x_pk_", "Bearer", ""] {
+    for value in [
+        "Bearer eyJ",
+        "Bearer eyJ.pk_x.pk_",
+        "Bearer cGtfeA==",
+        "Basic cGs=",
+        "Basic",
+        "Bearer x_pk_",
+        "Bearer",
+        "",
+    ] {
         assert!(!has_api_key(value.as_bytes()), "{value}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
 use postern_common::exit::Exit;
 use postern_common::token::{Caller, Service};
@@ -14,6 +15,7 @@ use x509_parser::extensions::GeneralName;
 
 use crate::certificates::files::{authorities, revocation_lists, unreadable};
 use crate::certificates::leaf;
+use crate::certificates::server_tls::ClientAuthentication;
 use crate::config::{CertificateName, CertificatePrincipal, ClientAuthConfig};
 
 /// The issuer of services that a client certificate identifies.
@@ -24,6 +26,9 @@ const CLIENT_CERTIFICATE_ISSUER: &str = "urn:postern:client-certificate";
 pub(crate) struct TlsClient {
     /// The client authentication that the connection has passed.
     pub(super) policy: Arc<ClientAuthConfig>,
+    authentication: Mutex<ClientAuthentication>,
+    /// The certificates that the client has sent.
+    chain: Vec<CertificateDer<'static>>,
     /// The service that the certificate identifies.
     caller: Option<Caller>,
     /// The end of the certificate's validity, in Unix seconds.
@@ -33,9 +38,10 @@ pub(crate) struct TlsClient {
 impl TlsClient {
     /// Identifies the client by its verified certificate chain; `None` if it sent none.
     pub(super) fn identify(
-        policy: &Arc<ClientAuthConfig>,
-        chain: Option<&[CertificateDer<'_>]>,
+        authentication: ClientAuthentication,
+        chain: Option<&[CertificateDer<'static>]>,
     ) -> Self {
+        let policy = Arc::clone(&authentication.policy);
         let certificate = chain.and_then(<[_]>::first);
         let certificate = certificate.and_then(|der| leaf::parse(der).ok());
         let not_after = certificate.as_ref().map_or(0, |certificate| {
@@ -49,17 +55,26 @@ impl TlsClient {
         });
         let caller = principal.map(|principal| principal_caller(&principal, not_after));
         Self {
-            policy: Arc::clone(policy),
+            policy,
+            authentication: Mutex::new(authentication),
+            chain: chain.unwrap_or_default().to_vec(),
             caller,
             not_after,
         }
     }
 
-    /// Returns the service that the certificate identifies, until the certificate expires.
+    /// Returns the service that the certificate identifies, until the certificate expires or is
+    /// revoked.
     pub(crate) fn caller(&self, now: Timestamp) -> Option<&Caller> {
         self.caller
             .as_ref()
-            .filter(|_| now.unix_seconds() < self.not_after)
+            .filter(|_| now.unix_seconds() < self.not_after && self.is_accepted(now))
+    }
+
+    /// Returns whether the client has still passed its authentication: its certificate was not
+    /// revoked, nor its authority removed, after the handshake.
+    pub(crate) fn is_accepted(&self, now: Timestamp) -> bool {
+        self.authentication.lock().accepts(&self.chain, now)
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use postern_common::exit::Exit;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
@@ -17,9 +18,7 @@ use crate::certificates::files::{
 use crate::certificates::leaf::Leaf;
 use crate::certificates::selector::CertificateSelector;
 use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
-use crate::config::{
-    CertificateConfig, CertificateSource, ClientAuthConfig, ListenerTlsConfig, TlsVersion,
-};
+use crate::config::{CertificateConfig, CertificateSource, ListenerTlsConfig, TlsVersion};
 
 static ALL_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 static TLS13_ONLY: &[&SupportedProtocolVersion] = &[&TLS13];
@@ -32,6 +31,8 @@ pub(super) struct ListenerState {
     /// share one, and sessions are resumed within one only: a session of a name without client
     /// authentication is none for a name with it.
     pub(super) configs: Vec<Arc<ServerConfig>>,
+    /// The verifiers of client certificates; `None` without client authentication.
+    pub(super) verifiers: Vec<Option<Arc<dyn ClientCertVerifier>>>,
 }
 
 /// The files of a listener, read and checked.
@@ -109,22 +110,32 @@ pub(super) fn load_files(
     let selector = CertificateSelector::new(slots.to_vec(), &names, source.strict_sni);
     let selector = Arc::new(selector);
     let mut configs: Vec<Arc<ServerConfig>> = Vec::new();
+    let mut verifiers: Vec<Option<Arc<dyn ClientCertVerifier>>> = Vec::new();
     for (at, certificate) in source.certificates.iter().enumerate() {
         let before = &source.certificates[..at];
         let same = before
             .iter()
             .position(|other| other.client_auth == certificate.client_auth);
-        configs.push(match same {
-            Some(same) => Arc::clone(&configs[same]),
+        let (config, verifier) = match same {
+            Some(same) => (Arc::clone(&configs[same]), verifiers[same].clone()),
             None => {
                 let client_auth = certificate.client_auth.as_deref();
-                Arc::new(server_config(source, client_auth, &provider, &selector)?)
+                let verifier = client_auth.map(|config| client_auth::verifier(config, &provider));
+                let verifier = verifier.transpose()?;
+                let config = server_config(source, verifier.clone(), &provider, &selector)?;
+                (Arc::new(config), verifier)
             }
-        });
+        };
+        configs.push(config);
+        verifiers.push(verifier);
     }
     Ok(LoadedFiles {
         certificates,
-        state: ListenerState { selector, configs },
+        state: ListenerState {
+            selector,
+            configs,
+            verifiers,
+        },
     })
 }
 
@@ -186,7 +197,7 @@ fn load_certificate(
 /// of preference is the client's, as Mozilla recommends.
 fn server_config(
     source: &ListenerTlsConfig,
-    client_auth: Option<&ClientAuthConfig>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     provider: &Arc<CryptoProvider>,
     selector: &Arc<CertificateSelector>,
 ) -> Result<ServerConfig, Exit> {
@@ -197,9 +208,9 @@ fn server_config(
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(versions)
         .map_err(|error| Exit::usage(format!("cannot set up TLS: {error}")))?;
-    let builder = match client_auth {
+    let builder = match verifier {
         None => builder.with_no_client_auth(),
-        Some(config) => builder.with_client_cert_verifier(client_auth::verifier(config, provider)?),
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
     let mut config = builder.with_cert_resolver(Arc::clone(selector) as _);
     config.alpn_protocols = match source.http2 {

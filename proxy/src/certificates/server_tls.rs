@@ -1,13 +1,16 @@
 //! The TLS configuration of a listener, which is reloaded when its files change.
 
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use postern_common::Clock;
+use postern_common::clock::Timestamp;
 use postern_common::exit::Exit;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ClientHello;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::certificates::acme::PendingChallenges;
@@ -29,6 +32,17 @@ pub(crate) struct ServerTls {
     metrics: Arc<CertificateMetrics>,
     /// The challenges of names for which certificates are obtained from the ACME server.
     challenges: OnceLock<Arc<PendingChallenges>>,
+}
+
+/// The client authentication of a connection.
+#[derive(Debug)]
+pub(crate) struct ClientAuthentication {
+    pub(super) policy: Arc<ClientAuthConfig>,
+    listener: Arc<ServerTls>,
+    /// The position of the certificate in the configuration.
+    certificate: usize,
+    /// The verifier that has accepted the client's certificate.
+    verifier: Arc<dyn ClientCertVerifier>,
 }
 
 impl ServerTls {
@@ -98,16 +112,28 @@ impl ServerTls {
     /// Returns the TLS configuration for a handshake, and the client authentication that it
     /// performs. A configuration refuses the handshake if there is no certificate for the name.
     pub(crate) fn select(
-        &self,
+        self: &Arc<Self>,
         hello: &ClientHello<'_>,
-    ) -> (Arc<ServerConfig>, Option<&Arc<ClientAuthConfig>>) {
+    ) -> (Arc<ServerConfig>, Option<ClientAuthentication>) {
         let current = self.current.load();
         let selected = current
             .selector
             .select(hello.server_name(), hello.signature_schemes())
             .unwrap_or_default();
         let client_auth = self.source.certificates[selected].client_auth.as_ref();
+        let client_auth = client_auth.zip(current.verifiers[selected].as_ref());
+        let client_auth = client_auth.map(|(policy, verifier)| ClientAuthentication {
+            policy: Arc::clone(policy),
+            listener: Arc::clone(self),
+            certificate: selected,
+            verifier: Arc::clone(verifier),
+        });
         (Arc::clone(&current.configs[selected]), client_auth)
+    }
+
+    /// Returns the current verifier of the clients of a certificate.
+    fn client_verifier(&self, certificate: usize) -> Option<Arc<dyn ClientCertVerifier>> {
+        self.current.load().verifiers[certificate].clone()
     }
 
     /// Sets the challenges that handshakes of this listener answer.
@@ -145,12 +171,32 @@ impl ServerTls {
         let at = current.selector.first_of(host)?;
         self.source.certificates[at].client_auth.as_ref()
     }
+}
 
+// === impl ClientAuthentication ===
+
+impl ClientAuthentication {
     /// Identifies the client of a completed handshake.
-    pub(crate) fn identify_client(
-        policy: &Arc<ClientAuthConfig>,
-        connection: &ServerConnection,
-    ) -> TlsClient {
-        TlsClient::identify(policy, connection.peer_certificates())
+    pub(crate) fn identify_client(self, connection: &ServerConnection) -> TlsClient {
+        TlsClient::identify(self, connection.peer_certificates())
+    }
+
+    /// Returns whether a chain that the handshake has verified is still accepted, after a reload of
+    /// the authorities and revocation lists. A client without a certificate always is.
+    pub(super) fn accepts(&mut self, chain: &[CertificateDer<'_>], now: Timestamp) -> bool {
+        let current = self.listener.client_verifier(self.certificate);
+        let (Some(current), Some((certificate, rest))) = (current, chain.split_first()) else {
+            return true;
+        };
+        if Arc::ptr_eq(&current, &self.verifier) {
+            return true;
+        }
+        let seconds = u64::try_from(now.unix_seconds()).unwrap_or(0);
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let is_accepted = current.verify_client_cert(certificate, rest, now).is_ok();
+        if is_accepted {
+            self.verifier = current;
+        }
+        is_accepted
     }
 }

@@ -11,7 +11,9 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use crate::certificates::files::{certificates, revocation_lists};
 use crate::certificates::leaf::Leaf;
 use crate::certificates::names::NameIndex;
-use crate::config::{CertificateConfig, CertificateSource, Config, HostPattern, Route, UpstreamConfig};
+use crate::config::{
+    CertificateConfig, CertificateSource, Config, HostPattern, Route, UpstreamConfig,
+};
 
 const DAY_S: i64 = 86_400;
 

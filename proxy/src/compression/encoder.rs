@@ -3,13 +3,13 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use brotli::CompressorWriter;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::client_shares::BudgetPermit;
 use crate::config::{CompressionConfig, ContentCoding};
 use crate::telemetry::metrics::CompressionMetrics;
 
@@ -20,21 +20,8 @@ const WINDOW_BITS: u32 = 18;
 /// Bytes of the output buffer within brotli's encoder.
 const BROTLI_BUFFER_BYTES: usize = 4 << 10;
 
-/// Maximum bytes of all encoders.
-const MAX_ENCODER_BYTES: usize = 256 << 20;
-
-/// The memory of all encoders. A response that exceeds it is not compressed.
-#[derive(Debug, Default)]
-pub(crate) struct EncoderBudget {
-    used: AtomicUsize,
-}
-
-/// The memory of one encoder, until it is dropped.
-#[derive(Debug)]
-struct EncoderPermit {
-    budget: Arc<EncoderBudget>,
-    bytes: usize,
-}
+/// Maximum bytes of all encoders. A response that exceeds them is not compressed.
+pub(crate) const MAX_ENCODER_BYTES: usize = 256 << 20;
 
 /// The encoder of a response body.
 pub(crate) struct BodyEncoder {
@@ -47,35 +34,13 @@ pub(crate) struct BodyEncoder {
     bytes_in: u64,
     bytes_out: u64,
     metrics: Arc<CompressionMetrics>,
-    _permit: EncoderPermit,
+    _permit: BudgetPermit,
 }
 
 enum Writer {
     Gzip(GzEncoder<Vec<u8>>),
     Brotli(Box<CompressorWriter<Vec<u8>>>),
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
-}
-
-// === impl EncoderBudget ===
-
-impl EncoderBudget {
-    /// Reserves the memory of an encoder; `None` if it is not available.
-    fn reserve(self: &Arc<Self>, bytes: usize) -> Option<EncoderPermit> {
-        let add = |used: usize| Some(used + bytes).filter(|used| *used <= MAX_ENCODER_BYTES);
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .ok()?;
-        Some(EncoderPermit {
-            budget: Arc::clone(self),
-            bytes,
-        })
-    }
-}
-
-impl Drop for EncoderPermit {
-    fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 /// Returns the approximate memory of an encoder at its highest level, in bytes.
@@ -100,16 +65,17 @@ const fn default_level(coding: ContentCoding) -> u32 {
 
 impl BodyEncoder {
     /// Creates an encoder. `is_length_known` is whether the upstream has announced the length of the
-    /// body. Returns `None`, and counts the response, if the memory budget is exhausted.
+    /// body. `reserve` reserves this number of bytes. Returns `None`, and counts the response, if they
+    /// are not available.
     pub(crate) fn new(
         coding: ContentCoding,
         config: &CompressionConfig,
         is_length_known: bool,
-        budget: &Arc<EncoderBudget>,
+        reserve: impl FnOnce(usize) -> Option<BudgetPermit>,
         metrics: &Arc<CompressionMetrics>,
     ) -> Option<Box<Self>> {
         let level = config.level.unwrap_or(default_level(coding));
-        let permit = budget.reserve(encoder_bytes(coding));
+        let permit = reserve(encoder_bytes(coding));
         let writer = permit.is_some().then(|| Writer::new(coding, level).ok());
         let (Some(permit), Some(writer)) = (permit, writer.flatten()) else {
             metrics.skipped.inc();
@@ -233,6 +199,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+    use crate::client_shares::SharedBudget;
     use crate::telemetry::metrics::GatewayMetrics;
 
     const ALL: [ContentCoding; 3] = [
@@ -247,14 +214,9 @@ mod tests {
             ..CompressionConfig::default()
         };
         let metrics = GatewayMetrics::new().expect("metrics");
-        let budget = Arc::default();
-        let encoder = BodyEncoder::new(
-            coding,
-            &config,
-            is_length_known,
-            &budget,
-            &metrics.compression,
-        );
+        let reserve = |bytes| SharedBudget::new(bytes).reserve(None, bytes);
+        let metrics = &metrics.compression;
+        let encoder = BodyEncoder::new(coding, &config, is_length_known, reserve, metrics);
         *encoder.expect("an encoder")
     }
 
@@ -333,11 +295,14 @@ mod tests {
     #[test]
     fn response_beyond_the_budget_is_not_compressed() {
         let metrics = GatewayMetrics::new().expect("metrics");
-        let budget: Arc<EncoderBudget> = Arc::default();
+        let budget = SharedBudget::new(MAX_ENCODER_BYTES);
         let config = CompressionConfig::default();
         let coding = ContentCoding::Gzip;
-        let make = || BodyEncoder::new(coding, &config, true, &budget, &metrics.compression);
-        let held = budget.reserve(MAX_ENCODER_BYTES - encoder_bytes(coding));
+        let make = || {
+            let reserve = |bytes| budget.reserve(None, bytes);
+            BodyEncoder::new(coding, &config, true, reserve, &metrics.compression)
+        };
+        let held = budget.reserve(None, MAX_ENCODER_BYTES - encoder_bytes(coding));
         let last = make();
         assert!(held.is_some() && last.is_some());
         assert!(make().is_none());

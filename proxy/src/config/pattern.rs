@@ -50,7 +50,7 @@ pub enum PathSegment {
     Param(String),
 }
 
-/// A set of HTTP methods: a bit for each of [`METHODS`], and one for all others.
+/// A set of HTTP methods: a bit for each of `METHODS`, and one for all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MethodSet(u64);
 
@@ -74,7 +74,7 @@ const METHODS: [&str; 38] = [
     "UNCHECKOUT", "UNLINK", "UNLOCK", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
 ];
 
-/// The bit of the methods that [`METHODS`] does not contain.
+/// The bit of the methods that `METHODS` does not contain.
 const OTHER: u64 = 1 << 63;
 
 // === impl MethodSet ===

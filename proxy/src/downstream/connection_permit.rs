@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::ClientLimits;
+use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 
 /// The permit of an open connection, returned when it is dropped.
@@ -57,10 +58,11 @@ impl ConnectionPermit {
     pub(crate) fn reserve_buffer(
         &self,
         limits: &ClientLimits,
-        units: usize,
+        request: &RequestDeadline,
     ) -> Option<BufferReservation> {
+        let client = request.forwarded_client().unwrap_or(self.address);
         self.response_buffers
-            .reserve(limits, Some(self.address), units)
+            .reserve(limits, Some(client), request.buffer_units())
     }
 }
 

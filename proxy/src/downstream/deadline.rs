@@ -5,9 +5,12 @@
 
 mod timer;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::config::ClientLimits;
 pub(crate) use timer::{DeadlineTimer, StallWindow};
@@ -34,14 +37,23 @@ pub(crate) struct RequestDeadline {
     is_grpc: AtomicBool,
     /// Whether the whole response has been written.
     response_complete: AtomicBool,
+    /// Whether the reader of the response was waited for, for longer than [`SLOW_READER_WAIT`].
+    reader_was_slow: AtomicBool,
     /// HTTP/1 only: whether the connection closes after the response.
     closes_after_response: AtomicBool,
     /// Whether the request is aborted, because its upstream address was removed.
     is_drained: AtomicBool,
+    /// Whether the deadline is the expiry of the token.
+    ends_at_expiry: AtomicBool,
     /// Units of [`crate::downstream::response_buffers`] to reserve while the reader is slow.
     buffer_units: AtomicUsize,
     abort_reason: AtomicU8,
+    /// The client that a trusted proxy has reported.
+    forwarded_client: Mutex<Option<IpAddr>>,
 }
+
+/// Time for which a reader is waited for, after which an upstream may give up sending.
+const SLOW_READER_WAIT: Duration = Duration::from_secs(1);
 
 /// The reason for which the gateway aborted reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +68,7 @@ pub(crate) enum AbortReason {
     UpstreamTimeout = 4,
     /// The request deadline passed while the gateway was waiting for the upstream.
     UpstreamDeadline = 5,
-    /// The token of a tunnel expired.
+    /// The token of a tunnel or event stream expired.
     TokenExpired = 6,
     /// The buffer budget for slow readers is exhausted.
     BufferExhausted = 7,
@@ -92,10 +104,13 @@ impl RequestDeadline {
             client_aborted: AtomicBool::new(false),
             is_grpc: AtomicBool::new(false),
             response_complete: AtomicBool::new(false),
+            reader_was_slow: AtomicBool::new(false),
             closes_after_response: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
+            ends_at_expiry: AtomicBool::new(false),
             buffer_units: AtomicUsize::new(1),
             abort_reason: AtomicU8::new(0),
+            forwarded_client: Mutex::default(),
         }
     }
 
@@ -111,8 +126,10 @@ impl RequestDeadline {
         self.skip_next_progress.store(false, Ordering::Relaxed);
         self.request_complete
             .store(request_complete, Ordering::Relaxed);
+        self.reader_was_slow.store(false, Ordering::Relaxed);
         self.closes_after_response.store(false, Ordering::Relaxed);
         self.is_drained.store(false, Ordering::Relaxed);
+        self.ends_at_expiry.store(false, Ordering::Relaxed);
         self.abort_reason.store(0, Ordering::Relaxed);
         self.set_buffer_units(1);
     }
@@ -162,6 +179,14 @@ impl RequestDeadline {
         self.deadline_ms.store(0, Ordering::Relaxed);
     }
 
+    /// Makes the request end at this time, at which its token expires, if not before.
+    pub(crate) fn end_at_expiry(&self, at: Instant) {
+        let at = self.age_ms(at);
+        if at < self.deadline_ms.fetch_min(at, Ordering::Relaxed) {
+            self.ends_at_expiry.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Removes all deadlines, for a tunnel.
     pub(crate) fn clear(&self) {
         self.deadline_ms.store(u64::MAX, Ordering::Relaxed);
@@ -171,6 +196,22 @@ impl RequestDeadline {
     /// Returns whether the whole request has been received.
     pub(crate) fn is_request_complete(&self) -> bool {
         self.request_complete.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the client may be the reason for which the upstream has ended the request: it
+    /// has not sent all of it, or has read the response slowly.
+    pub(crate) fn awaits_client(&self) -> bool {
+        !self.is_request_complete() || self.reader_was_slow.load(Ordering::Relaxed)
+    }
+
+    /// Sets the client of the request, or `None` if the trusted proxy does not know it.
+    pub(crate) fn set_forwarded_client(&self, client: Option<IpAddr>) {
+        *self.forwarded_client.lock() = client;
+    }
+
+    /// Returns the client that a trusted proxy has reported.
+    pub(crate) fn forwarded_client(&self) -> Option<IpAddr> {
+        *self.forwarded_client.lock()
     }
 
     /// Sets the buffer units that the response may reserve while its reader is slow.
@@ -311,12 +352,16 @@ impl SlowClientGuard {
     /// Pauses measuring the send rate, because the client has taken all data. Returns whether it
     /// was measured. The elapsed time is kept and counts when the client is waited for again;
     /// otherwise a client that reads a little from time to time could stay below the minimum rate.
-    pub(crate) fn pause_reader_wait(&mut self) -> bool {
-        let waited = self.writing.is_some() && self.paused_since.is_none();
-        if waited {
-            self.paused_since = Some(Instant::now());
+    pub(crate) fn pause_reader_wait(&mut self, request: &RequestDeadline) -> bool {
+        let Some(stall) = self.writing.filter(|_| self.paused_since.is_none()) else {
+            return false;
+        };
+        let now = Instant::now();
+        if now.saturating_duration_since(stall.since) > SLOW_READER_WAIT {
+            request.reader_was_slow.store(true, Ordering::Relaxed);
         }
-        waited
+        self.paused_since = Some(now);
+        true
     }
 
     /// Returns whether the client is expected to read data that was written.
@@ -353,6 +398,9 @@ impl SlowClientGuard {
                 let waits_for_client = self.reading.or(writing).is_some();
                 if request.is_drained.load(Ordering::Relaxed) {
                     return Poll::Ready(AbortReason::UpstreamTimeout);
+                }
+                if request.ends_at_expiry.load(Ordering::Relaxed) {
+                    return Poll::Ready(AbortReason::TokenExpired);
                 }
                 return Poll::Ready(if waits_for_client {
                     AbortReason::ClientDeadline

@@ -271,10 +271,8 @@ impl ClientStream {
             reads_fast,
             ..
         } = self;
-        let address = exchange
-            .client_addr()
-            .and_then(|address| address.as_inet())
-            .map(std::net::SocketAddr::ip);
+        let peer = || Some(exchange.client_addr()?.as_inet()?.ip());
+        let client = deadline.forwarded_client().or_else(peer);
         let length = data.len() as u64;
         slow_client.write_windows = match length > limits.bytes_at_min_rate() {
             true => {
@@ -295,7 +293,7 @@ impl ClientStream {
                 waiting_since.get_or_insert_with(Instant::now);
                 slow_client.wait_for_reader();
                 if buffer_reservation.is_none() {
-                    *buffer_reservation = buffers.reserve(limits, address, deadline.buffer_units());
+                    *buffer_reservation = buffers.reserve(limits, client, deadline.buffer_units());
                 }
                 if buffer_reservation.is_none() {
                     return Poll::Ready(Err(abort_error(deadline, AbortReason::BufferExhausted)));
@@ -312,7 +310,7 @@ impl ClientStream {
         slow_client.bytes_sent += length;
         deadline.note_response_complete(end);
         // The upstream was not waited for while the reader was slow.
-        if slow_client.pause_reader_wait() {
+        if slow_client.pause_reader_wait(deadline) {
             deadline.note_progress();
         }
         Ok(())

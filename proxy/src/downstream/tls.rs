@@ -25,7 +25,10 @@ pub(crate) struct AcceptedTls {
 ///
 /// # Errors
 /// The handshake failed; the client was sent an alert.
-pub(crate) async fn accept(tls: &ServerTls, stream: TcpStream) -> io::Result<Option<AcceptedTls>> {
+pub(crate) async fn accept(
+    tls: &Arc<ServerTls>,
+    stream: TcpStream,
+) -> io::Result<Option<AcceptedTls>> {
     let hello = LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await?;
     if let Some(config) = tls.challenge(&hello.client_hello()).await {
         hello.into_stream(config).await?.shutdown().await?;
@@ -33,9 +36,6 @@ pub(crate) async fn accept(tls: &ServerTls, stream: TcpStream) -> io::Result<Opt
     }
     let (config, client_auth) = tls.select(&hello.client_hello());
     let stream = hello.into_stream(config).await?;
-    let client = client_auth.map(|policy| {
-        let client = ServerTls::identify_client(policy, stream.get_ref().1);
-        Arc::new(client)
-    });
+    let client = client_auth.map(|auth| Arc::new(auth.identify_client(stream.get_ref().1)));
     Ok(Some(AcceptedTls { stream, client }))
 }

@@ -21,6 +21,8 @@ pub(crate) struct CheckRequest<'a> {
     pub(crate) host: &'a str,
     pub(crate) is_tls: bool,
     pub(crate) client: Option<IpAddr>,
+    /// The key of the client in shares; `None` if it is not known.
+    pub(crate) client_share: Option<u64>,
     pub(crate) caller: Option<&'a Caller>,
 }
 

@@ -66,7 +66,7 @@ pub(super) fn prepare(
             coding,
             compression,
             response.headers.contains_key(CONTENT_LENGTH),
-            &state.encoders,
+            |bytes| state.encoders.reserve(ctx.client_share(), bytes),
             &state.metrics.compression,
         );
         if encoder.is_none() {

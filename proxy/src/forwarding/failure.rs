@@ -18,20 +18,35 @@ use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
 
 /// Handles a failed connection attempt. Nothing was sent, so that a request of any method may be
-/// retried at another address.
+/// retried at another address. An HTTP/2 connection that is ending may be the reason.
 pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> Box<Error> {
     let Some(attempt) = &ctx.attempt else {
         return error;
     };
-    record_attempt_failure(attempt, ctx, &error, failure_cause::of_attempt(&error));
+    if is_unprocessed(&error) {
+        error.set_retry(true);
+        return error;
+    }
+    let cause = failure_cause::of_attempt(&error);
+    record_attempt_failure(attempt, ctx, &error, cause, true);
     error.set_retry(ctx.may_retry(&attempt.pool, false));
     error
 }
 
+/// Returns whether an HTTP/2 upstream has said that it did not process the request (RFC 9113 section
+/// 8.7): GOAWAY, which fails only the streams above its last one (section 6.8), or REFUSED_STREAM.
+fn is_unprocessed(error: &Error) -> bool {
+    let error = error.root_cause().downcast_ref::<h2::Error>();
+    error.is_some_and(|error| {
+        let is_refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        error.is_remote() && (error.is_go_away() || (error.is_reset() && is_refused))
+    })
+}
+
 /// Handles a failure during an exchange. The request is retried only if no byte of a response was
-/// received, the method is idempotent (RFC 9110 section 9.2.2) and the body can be sent again. A
-/// failure of a reused connection is not counted for its address, because origins close idle
-/// connections.
+/// received, the body can be sent again, and the method is idempotent (RFC 9110 section 9.2.2) or the
+/// upstream has not processed the request. A failure of a reused connection is not counted for its
+/// address, because origins close idle connections.
 pub(super) fn on_exchange_error(
     client: &Session,
     mut error: Box<Error>,
@@ -44,8 +59,12 @@ pub(super) fn on_exchange_error(
             .attempt
             .as_ref()
             .is_some_and(UpstreamAttempt::used_idle_connection);
-    let can_repeat =
-        client.req_header().method.is_idempotent() && !client.as_ref().retry_buffer_truncated();
+    let has_body = !client.as_ref().retry_buffer_truncated();
+    if at_upstream && ctx.upstream_latency_us.is_none() && is_unprocessed(&error) {
+        error.set_retry(has_body);
+        return error;
+    }
+    let can_repeat = client.req_header().method.is_idempotent() && has_body;
     if can_repeat {
         // Retryable as Pingora would allow on a reused connection only: no response was received.
         error.retry.decide_reuse(true);
@@ -64,7 +83,11 @@ pub(super) fn on_exchange_error(
                 "idle upstream connection closed"
             );
         } else {
-            record_attempt_failure(attempt, ctx, &error, failure_cause::of_attempt(&error));
+            let cause = failure_cause::of_attempt(&error);
+            let is_counted = !client
+                .deadline()
+                .is_some_and(RequestDeadline::awaits_client);
+            record_attempt_failure(attempt, ctx, &error, cause, is_counted);
         }
         if error.retry() {
             error.set_retry(ctx.may_retry(&attempt.pool, true));
@@ -73,17 +96,21 @@ pub(super) fn on_exchange_error(
     error
 }
 
-/// Counts the failure of an attempt for its address and logs the cause. Warnings are rate-limited,
-/// so that an outage does not flood the log; further failures are logged at debug level.
+/// Logs the failure of an attempt, and counts it for its address unless a slow client has caused it.
+/// Warnings are rate-limited, so that an outage does not flood the log; further failures are logged
+/// at debug level.
 pub(super) fn record_attempt_failure(
     attempt: &UpstreamAttempt,
     ctx: &RequestContext,
     error: &Error,
     cause: FailureCause,
+    is_counted: bool,
 ) {
-    let now = Instant::now();
     let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
-    pool.note_failure(endpoint, cause, now);
+    match is_counted {
+        true => pool.note_failure(endpoint, cause, Instant::now()),
+        false => pool.count_failure(cause),
+    }
     let cause = cause.as_str();
     let (upstream, address, request_id, reason) = (
         &pool.config.name,
@@ -148,6 +175,9 @@ pub(super) async fn write_error_response(
             can_reuse_downstream: false,
         };
     }
+    if let Some(attempt) = &ctx.attempt {
+        attempt.permit.endpoint.note_abandoned();
+    }
     // In a tunnel, an error response would be taken for data of the peer.
     let response_started = client.was_upgraded()
         || client
@@ -166,7 +196,7 @@ pub(super) async fn write_error_response(
     {
         let reason = client.deadline().and_then(RequestDeadline::abort_reason);
         let cause = reason.map_or(FailureCause::ResponseTimeout, failure_cause::of_abort);
-        record_attempt_failure(attempt, ctx, error, cause);
+        record_attempt_failure(attempt, ctx, error, cause, true);
     }
     // For HTTP/1.0, the end of the connection may be the end of the body: a truncated response
     // would appear to be complete.

@@ -6,11 +6,12 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
-use http::header::{CONTENT_LENGTH, EXPECT};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT};
 use pingora::http::RequestHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
@@ -58,7 +59,8 @@ struct MirroredRequest {
 }
 
 /// Decides whether an admitted request is mirrored, and sends the copy if it has no body. WebSocket
-/// upgrades and gRPC calls are not mirrored, because their messages depend on the answers.
+/// upgrades, gRPC calls and the authentication of connections are not mirrored, because their
+/// messages depend on the answers.
 pub(super) fn begin(
     state: &GatewayState,
     session: &mut Session,
@@ -73,8 +75,9 @@ pub(super) fn begin(
         return Ok(());
     };
     let head = session.req_header();
-    let is_dialogue =
-        grpc::is_call(head) || (route.settings.websocket && headers::is_websocket_upgrade(head));
+    let is_dialogue = grpc::is_call(head)
+        || (route.settings.websocket && headers::is_websocket_upgrade(head))
+        || headers::authenticates_connection(&head.headers, AUTHORIZATION);
     if is_dialogue || !is_sampled(mirror.share, state.ids.random_u64()) {
         return Ok(());
     }
@@ -231,11 +234,16 @@ impl MirroredRequest {
             return MirrorResult::Failed;
         };
         let mut message = self.head.chain(self.body);
-        if poll_fn(|cx| connection.poll_send(cx, &mut message))
-            .await
-            .is_err()
-        {
-            return MirrorResult::Failed;
+        let is_head = self.is_head_request;
+        let sending = poll_fn(|cx| match connection.poll_send(cx, &mut message) {
+            Poll::Ready(sent) => Poll::Ready(sent.map(|()| None)),
+            Poll::Pending => connection.poll_response(cx, is_head).map_ok(Some),
+        });
+        match sending.await {
+            Ok(None) => {}
+            // After an early answer, the connection is not reused.
+            Ok(Some(_)) => return MirrorResult::Answered,
+            Err(_) => return MirrorResult::Failed,
         }
         match discard_response(&mut connection, self.is_head_request).await {
             Ok(true) => endpoint.idle.put(connection, Instant::now()),

@@ -37,7 +37,7 @@ impl OpenExchange {
             .idle
             .take(pool.config.idle_timeout, check, header.as_ref());
         let was_idle = idle.is_some();
-        let upstream = match idle {
+        let mut upstream = match idle {
             Some(upstream) => upstream,
             None => UpstreamConnection::connect(
                 &endpoint.peer,
@@ -48,6 +48,7 @@ impl OpenExchange {
             .await
             .map_err(|error| failure::on_connect_error(ctx, error))?,
         };
+        upstream.note_request(&session.req_header().headers);
         let head = upstream_request::serialize_request(session.req_header(), &pool.config, ctx)?;
         let mut outbound = OutboundData::new(head);
         outbound.append(match body {

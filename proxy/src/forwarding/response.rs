@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_PROTOCOL, SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, SEC_WEBSOCKET_PROTOCOL, SET_COOKIE,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use pingora::http::ResponseHeader;
@@ -95,14 +96,29 @@ pub(super) fn note_response_head(
         }
         ctx.upstream_latency_us = Some(micros);
     }
+    if ctx.caller.is_some()
+        && is_event_stream(response)
+        && let (Some(deadline), Some(at)) = (client.deadline(), token_expiry(ctx))
+    {
+        deadline.end_at_expiry(at);
+    }
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(connection) = client.connection()
     {
-        if let Some(at) = tunnel_expiry(ctx) {
+        if let Some(at) = token_expiry(ctx) {
             connection.set_tunnel_expiry(at);
         }
         connection.open_tunnel();
     }
+}
+
+/// Returns whether the response is an endless stream of server-sent events.
+fn is_event_stream(response: &ResponseHeader) -> bool {
+    let content_type = response.headers.get(CONTENT_TYPE);
+    content_type.is_some_and(|value| {
+        let media_type = value.as_bytes().split(|byte| *byte == b';').next();
+        media_type.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
+    })
 }
 
 /// Returns whether a response counts as a failure of the address that sent it.
@@ -121,9 +137,9 @@ pub(super) fn note_response_complete(client: &Session, ctx: &RequestContext) {
     }
 }
 
-/// Returns the time at which a WebSocket ends because its token expires, unless the route lets it
-/// outlive the token.
-fn tunnel_expiry(ctx: &RequestContext) -> Option<Instant> {
+/// Returns the time at which a WebSocket or an event stream ends because its token expires, unless the
+/// route lets it outlive the token.
+fn token_expiry(ctx: &RequestContext) -> Option<Instant> {
     let caller = ctx.caller.as_ref().filter(|_| {
         !ctx.route()
             .is_some_and(|route| route.settings.outlives_token)

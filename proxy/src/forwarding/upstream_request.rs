@@ -21,7 +21,7 @@ use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::REFUSED;
-use crate::forwarding::identity_headers::{self, IdentityHeaders};
+use crate::forwarding::identity_headers::IdentityHeaders;
 use crate::message::grpc;
 use crate::message::headers;
 use crate::state::GatewayState;
@@ -62,13 +62,10 @@ pub(super) fn choose_endpoint(
     }
     let avoid = before.as_ref().map(|attempt| &*attempt.permit.endpoint);
     let began = Instant::now();
-    let is_one_client = ctx
-        .client_address
-        .is_some_and(|address| !config.limits.is_trusted_proxy(address));
     let key = pool.hash_key(client.req_header(), ctx.caller.as_ref(), ctx.client_address);
-    let permit = match is_one_client {
-        true => pool.pick_for_client(ctx.client_key, &key, avoid, began),
-        false => pool.pick(&key, avoid, began),
+    let permit = match ctx.client_share() {
+        Some(client) => pool.pick_for_client(client, &key, avoid, began),
+        None => pool.pick(&key, avoid, began),
     };
     let permit = Arc::new(permit.map_err(|reason| {
         pool.count_failure(FailureCause::NoEndpoint);
@@ -147,7 +144,7 @@ pub(super) fn connection_header(
 const AFTER_DEADLINE: Duration = Duration::from_millis(500);
 
 /// Builds the Pingora peer for the chosen address.
-pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+pub(super) fn build_peer(session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
     let config = Arc::clone(&ctx.config);
     let route = ctx.route.map(|index| &config.route_table.routes[index]);
     let (Some(attempt), Some(route)) = (&ctx.attempt, route) else {
@@ -155,6 +152,7 @@ pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<
     };
     let pool = Arc::clone(&attempt.pool);
     let header = connection_header(session, &pool, ctx);
+    let uploader = ctx.client_share().filter(|_| !session.is_body_empty());
     let Some(attempt) = &mut ctx.attempt else {
         return Err(fail_with(ctx, Code::Internal));
     };
@@ -173,7 +171,9 @@ pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<
         tunnel::prepare(&mut peer, &attempt.permit, &pool.config, header);
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
-        if !pool.config.http2 {
+        if pool.config.http2 {
+            peer.group_key = attempt.permit.endpoint.connection_group(uploader);
+        } else {
             attempt.is_reused = Some(checked_connection::prepare(
                 &mut peer,
                 &attempt.permit,
@@ -277,7 +277,7 @@ fn apply_changes(
     headers: &mut HeaderMap,
     ctx: &RequestContext,
 ) {
-    identity_headers::strip(headers, headers::is_reserved);
+    headers::strip(headers, headers::is_reserved);
     header_changes::apply(changes, headers, &header_changes::variables(client, ctx));
 }
 

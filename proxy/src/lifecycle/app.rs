@@ -25,6 +25,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::certificates::{AcmeRenewal, HostGuard};
+use crate::client_shares::SharedBudget;
+use crate::compression::MAX_ENCODER_BYTES;
 use crate::config::{Config, ShutdownConfig};
 use crate::config_editor::ConfigEditor;
 use crate::downstream::connection_limit::ConnectionLimit;
@@ -111,17 +113,16 @@ impl App {
             loaded_at: Some(clock.now()),
             ..ConfigStatus::default()
         };
-        let live_tail = LiveTail::new(metrics.live_tail.clone());
         let state = Arc::new(GatewayState {
             runtime_config: ArcSwap::from_pointee(runtime_config),
             verifier,
             limiter: RateLimiter::new(keys),
             connection_limit: Arc::new(ConnectionLimit::new(connections)),
             response_buffers: Arc::default(),
-            encoders: Arc::default(),
+            encoders: SharedBudget::new(MAX_ENCODER_BYTES),
+            live_tail: LiveTail::new(metrics.live_tail.clone()),
             metrics,
             access_log,
-            live_tail,
             tracer,
             ids: IdGenerator::new(),
             clock,

@@ -17,7 +17,7 @@ use postern_common::Code;
 use crate::message::head::canonical::CheckedTarget;
 use crate::message::headers;
 use crate::message::host::is_host_name;
-use crate::message::target::TargetFault;
+use crate::message::target::{RequestTarget, TargetFault};
 
 /// Limits of a request head.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ pub enum HeadFault {
     /// or both.
     Framing,
     /// A `Connection` option that is no token or names a field that the gateway needs, or more than
-    /// [`headers::MAX_OPTIONS`].
+    /// `MAX_OPTIONS`.
     Connection,
     /// More bytes or fields than the limits allow.
     TooLarge,
@@ -125,6 +125,12 @@ impl HeadFault {
             Self::TooLarge => Code::HeadTooLarge,
             Self::TargetTooLong => Code::TargetTooLong,
         }
+    }
+
+    /// Returns whether the head is malformed, and not only larger than the limits. A proxy adds
+    /// fields to the heads of its clients.
+    pub(crate) fn is_malformed(self) -> bool {
+        !matches!(self, Self::TooLarge | Self::TargetTooLong)
     }
 
     /// Returns a sentence that describes the fault.

@@ -9,14 +9,27 @@ use http::{HeaderMap, HeaderName, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::Result;
 
-/// Field names, folded, that clients must not send: identity, client address and routing
-/// information of this gateway, or of other proxies that upstreams may trust.
-const RESERVED_NAMES: [&[u8]; 9] = [
+/// Field names, folded, that clients must not send: identity, client address, routing information and
+/// method of this gateway, or of other proxies that upstreams may trust.
+const RESERVED_NAMES: [&[u8]; 22] = [
+    b"cf-connecting-ip",
+    b"cf-connecting-ipv6",
+    b"client-ip",
+    b"fastly-client-ip",
     b"forwarded",
     b"proxy",
     b"remote-user",
     b"traceparent",
     b"true-client-ip",
+    b"x-client-ip",
+    b"x-cluster-client-ip",
+    b"x-forwarded",
+    b"x-host",
+    b"x-http-method",
+    b"x-http-method-override",
+    b"x-method-override",
+    b"x-original-host",
+    b"x-original-uri",
     b"x-original-url",
     b"x-real-ip",
     b"x-request-id",
@@ -94,6 +107,24 @@ pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
     }) && protocols.next().is_none()
 }
 
+/// Beginnings of the names of schemes that authenticate a connection: each later request on it is
+/// one of the same user (RFC 4559 section 6 on Negotiate; NTLM; CredSSP and Kerberos of WinRM).
+const CONNECTION_SCHEMES: [&[u8]; 4] = [b"nego", b"ntlm", b"cred", b"kerb"];
+
+/// Returns whether a field `name`, which contains credentials or challenges, names a scheme that
+/// authenticates a connection instead of a request.
+pub(crate) fn authenticates_connection(headers: &HeaderMap, name: HeaderName) -> bool {
+    let values = headers.get_all(name).into_iter();
+    let mut schemes = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    schemes.any(|scheme| {
+        let start = scheme.trim_ascii_start().get(..4);
+        start.is_some_and(|start| {
+            let mut known = CONNECTION_SCHEMES.iter();
+            known.any(|known| start.eq_ignore_ascii_case(known))
+        })
+    })
+}
+
 /// Returns whether a field is an identity header of the gateway, which upstreams must not set.
 pub(crate) fn is_identity_header(name: &str) -> bool {
     name.starts_with("x-postern-")
@@ -168,7 +199,7 @@ pub fn is_reserved(name: &str) -> bool {
     }
     if !matches!(
         name.first(),
-        Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')
+        Some(b'c' | b'C' | b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')
     ) {
         return false;
     }
@@ -324,6 +355,15 @@ mod tests {
             "X-Original-URL",
             "X-Rewrite-URL",
             "True-Client-IP",
+            "Client-IP",
+            "CF-Connecting-IP",
+            "X-Client-IP",
+            "X_Cluster_Client_IP",
+            "X-Forwarded",
+            "X-Host",
+            "X-HTTP-Method-Override",
+            "X-Original-Host",
+            "X-Original-URI",
             "X-Real-IP",
             "Forwarded",
             "Proxy",
@@ -343,7 +383,6 @@ mod tests {
             "Content-Length",
             "transfer-encoding",
             "x-postern",
-            "x-forwarded",
             "content-type",
             "x-custom",
             "traceparents",

@@ -39,7 +39,8 @@ pub(crate) fn host_name(authority: &str) -> Cow<'_, str> {
 /// Returns the domains that contain a host, the closest first: `b.test` and `test` for `a.b.test`.
 /// `*.b.test` of a route means every host below `b.test`.
 pub(crate) fn domains(host: &str) -> impl Iterator<Item = &str> {
-    host.match_indices('.').map(move |(dot, _)| &host[dot + 1..])
+    host.match_indices('.')
+        .map(move |(dot, _)| &host[dot + 1..])
 }
 
 #[cfg(test)]

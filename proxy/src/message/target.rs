@@ -224,7 +224,8 @@ fn check_path_escape(rest: &[u8]) -> Result<Option<TargetFault>, TargetFault> {
         }
         // Some upstreams decode twice: `/%252e` could be read as `/.`, `/50%2520off` as itself only.
         b'%' if decode(&rest[2..]).is_some() => {
-            Ok(check_path_escape(&rest[2..]).unwrap_or(Some(TargetFault::Escape)))
+            let is_plain = check_path_escape(&rest[2..]) == Ok(None);
+            Ok((!is_plain).then_some(TargetFault::Escape))
         }
         _ => Ok(None),
     }
@@ -338,12 +339,12 @@ mod tests {
             ("/%", F::Escape),
             ("/%4", F::Escape),
             ("/%zz", F::Escape),
-            ("/%252e", F::NeedlessEscape),
-            ("/%2561", F::NeedlessEscape),
-            ("/%252525252e", F::NeedlessEscape),
-            ("/%252F", F::Separator),
-            ("/%255c", F::Separator),
-            ("/%253b", F::Parameter),
+            ("/%252e", F::DotSegment),
+            ("/%2561", F::Escape),
+            ("/%252525252e", F::Escape),
+            ("/%252F", F::Escape),
+            ("/%255c", F::Escape),
+            ("/%253b", F::Escape),
             ("/%2500", F::Character),
             ("/%61", F::NeedlessEscape),
             ("/%ff", F::Utf8),

@@ -73,7 +73,7 @@ fn test_failure(
             let variables = request.explained(true, test.client_address);
             let decision = decide(
                 table,
-                (found, target.path),
+                (found, request.path),
                 caller.as_ref(),
                 test.client_address,
             );

@@ -100,7 +100,9 @@ impl RouteTable {
                     false => Ok(found),
                 }
             }
-            _ => Err(fault),
+            RouteMatch::Route(_) | RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => {
+                Err(fault)
+            }
         }
     }
 

@@ -7,7 +7,6 @@ use postern_common::token::Caller;
 
 use crate::config::{Config, PathPattern, PathSegment, UpstreamAddress};
 use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest};
-use crate::message::target::RequestTarget;
 use crate::routing::difference::callers::{CallerKind, callers};
 use crate::routing::difference::header_map;
 use crate::routing::difference::request_space;

@@ -53,12 +53,14 @@ pub(super) struct ConnectionAbuseTracker {
     is_violation_reported: bool,
     /// Time for which the connection may have no open stream.
     idle_timeout: Duration,
+    /// Whether the peer is a trusted proxy, so that closing would end requests of other clients.
+    is_shared: bool,
     /// Time at which the last stream ended.
     last_stream_ended_at: Instant,
 }
 
 impl ConnectionAbuseTracker {
-    pub(super) fn new(limits: &ClientLimits, now: Instant) -> Self {
+    pub(super) fn new(limits: &ClientLimits, is_shared: bool, now: Instant) -> Self {
         Self {
             malformed: 0,
             resets: 0,
@@ -68,6 +70,7 @@ impl ConnectionAbuseTracker {
             ignored_goaway: false,
             is_violation_reported: false,
             idle_timeout: limits.head_timeout,
+            is_shared,
             last_stream_ended_at: now,
         }
     }
@@ -126,14 +129,16 @@ impl ConnectionAbuseTracker {
 
     /// Returns the violation for which the connection must be closed, once. `open` is the number of
     /// streams that are being served: a reset stream frees its slot for the client at once, but may
-    /// still be served for some time.
+    /// still be served for some time. A connection with streams of many clients is not closed for
+    /// them: [`crate::admission::early_ends`] counts by client.
     pub(super) fn violation(&mut self, limits: &ClientLimits, open: usize) -> Option<Violation> {
         let max_open = usize::try_from(limits.streams)
             .unwrap_or(usize::MAX)
             .saturating_add(MAX_EXCESS_RESETS);
-        let violation = if self.resets > MAX_EXCESS_RESETS || open > max_open {
+        let is_reset = self.resets > MAX_EXCESS_RESETS || open > max_open;
+        let violation = if is_reset && !self.is_shared {
             Violation::RapidReset
-        } else if self.malformed > MAX_EXCESS_MALFORMED {
+        } else if self.malformed > MAX_EXCESS_MALFORMED && !self.is_shared {
             Violation::MalformedRequests
         } else if self.ignored_goaway {
             Violation::IgnoredGoaway
@@ -158,7 +163,19 @@ mod tests {
 
     fn tracker() -> (ConnectionAbuseTracker, ClientLimits, Instant) {
         let (limits, now) = (ClientLimits::default(), Instant::now());
-        (ConnectionAbuseTracker::new(&limits, now), limits, now)
+        let tracker = ConnectionAbuseTracker::new(&limits, false, now);
+        (tracker, limits, now)
+    }
+
+    #[test]
+    fn connection_of_a_trusted_proxy_is_closed_for_no_stream() {
+        let (limits, now) = (ClientLimits::default(), Instant::now());
+        let mut tracker = ConnectionAbuseTracker::new(&limits, true, now);
+        for _ in 0..10 * MAX_EXCESS_RESETS {
+            tracker.note_stream_ended(StreamEnd::Reset, now);
+            tracker.note_stream_ended(StreamEnd::Malformed, now);
+        }
+        assert_eq!(tracker.violation(&limits, 10 * MAX_EXCESS_RESETS), None);
     }
 
     #[test]

@@ -188,13 +188,10 @@ impl ConnectionHandler {
     async fn reject(&self, connection: &mut ClientConnection, problem: Problem) {
         let id = self.state.ids.next_id(self.state.clock.now());
         let limits = self.limits();
-        let (code, rendered) = reject_head(
-            &self.state,
-            &limits,
-            connection.peer_address(),
-            &problem,
-            &id.to_string(),
-        );
+        // The head of a trusted proxy's request was rejected, so that no field of it is trusted.
+        let client = connection.peer_address();
+        let client = client.filter(|client| !limits.is_trusted_proxy(*client));
+        let (code, rendered) = reject_head(&self.state, &limits, client, &problem, &id.to_string());
         let mut response = format!(
             "HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\nX-Request-Id: {id}\r\n",
             rendered.status.as_u16(),

@@ -1,6 +1,7 @@
 //! The handling of an HTTP/2 connection, from its preface to its last stream.
 
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +12,14 @@ use pingora::http::ResponseHeader;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
-use postern_common::Problem;
+use postern_common::{Code, Problem};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::rate_limits::reject_head;
+use crate::admission::early_ends;
+use crate::admission::rate_limits::{self, reject_head};
+use crate::certificates::TlsClient;
 use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
 use crate::downstream::deadline::DeadlineTimer;
@@ -38,12 +41,22 @@ const SEND_BUFFER_BYTES: usize = 16 << 10;
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 
 /// The same for all streams of a connection: more than one stream, so that a stream whose upstream
-/// accepts nothing does not block the others.
+/// accepts nothing does not block the others. A trusted proxy gets the sum of all streams, because
+/// those of one client must not block those of another.
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
 /// Budget for the overhead of DATA frames that are not read yet: each frame below 256 bytes counts
-/// for the difference. Allows 1,024 frames of one byte.
+/// for the difference. Allows 1,024 frames of one byte. A trusted proxy gets it for each stream.
 const DATA_FRAME_OVERHEAD_BYTES: usize = 256 << 10;
+
+/// Streams that the HTTP/2 layer may reset because of errors of a client, over the life of the
+/// connection: its default. There is no limit for trusted proxies.
+const MAX_LOCAL_RESETS: usize = 1024;
+
+/// Streams that a client may reset before they are accepted. A trusted proxy gets it for each stream.
+const MAX_PENDING_RESETS: usize = 20;
+
+type Http2Connection = h2::server::Connection<Box<ClientConnection>, Bytes>;
 
 /// The state that the streams of a connection share.
 #[derive(Clone)]
@@ -65,14 +78,16 @@ impl ConnectionHandler {
     ) {
         let limits = self.limits();
         let connection_info = self.connection_info(&client);
+        let (peer, tls_client) = (client.peer_address(), client.tls_client().cloned());
+        let is_shared = peer.is_some_and(|peer| limits.is_trusted_proxy(peer));
         let socket = Arc::clone(client.socket_digest());
         let backlog = client.switch_to_http2();
-        let handshaking = options(&limits).handshake(client);
+        let handshaking = options(&limits, is_shared).handshake(client);
         let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, handshaking).await
         else {
             return;
         };
-        let mut tracker = ConnectionAbuseTracker::new(&limits, Instant::now());
+        let mut tracker = ConnectionAbuseTracker::new(&limits, is_shared, Instant::now());
         let stream_handler = self.stream_handler(&limits, connection_info);
         let mut streams = JoinSet::new();
         let mut stopping = pin!(self.wait_for_shutdown());
@@ -110,17 +125,26 @@ impl ConnectionHandler {
                     }
                 }
             }
+            let is_revoked = |client: &Arc<TlsClient>| !client.is_accepted(self.state.clock.now());
+            if !tracker.is_goaway_sent() && tls_client.as_ref().is_some_and(is_revoked) {
+                connection.graceful_shutdown();
+                tracker.note_goaway(Instant::now());
+            }
             if let Some(violation) = tracker.violation(&limits, streams.len()) {
-                if violation == Violation::RapidReset {
-                    self.state.metrics.rapid_resets.inc();
-                }
-                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                self.close_abusive(&mut connection, violation);
                 tracker.note_goaway(Instant::now());
             }
         }
         // Closes the connection, which the remaining streams detect.
         drop(connection);
         while streams.join_next().await.is_some() {}
+    }
+
+    fn close_abusive(&self, connection: &mut Http2Connection, violation: Violation) {
+        if violation == Violation::RapidReset {
+            self.state.metrics.rapid_resets.inc();
+        }
+        connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
     }
 
     /// Waits until the process is shutting down.
@@ -164,32 +188,45 @@ async fn wait_for_idle_close(close_idle: &CancellationToken, connected_at: Insta
 
 impl StreamHandler {
     async fn handle(self, exchange: Http2Exchange) -> StreamEnd {
-        if let Err(fault) = http2::check(exchange.request(), &self.limits.head) {
-            self.reject(exchange, fault).await;
-            return StreamEnd::Malformed;
+        let headers = &exchange.request().headers;
+        let client = rate_limits::client_address(&self.limits, peer_address(&exchange), headers);
+        let checked = http2::check(exchange.request(), &self.limits.head);
+        let ends_early = client.is_some_and(|client| early_ends::is_exceeded(&self.state, client));
+        if checked.is_err() || ends_early {
+            let problem = match checked {
+                Err(fault) if !ends_early => Problem::new(fault.code()).detail(fault.detail()),
+                Ok(()) | Err(_) => Problem::new(Code::RateLimited).retry_after(1),
+            };
+            self.reject(exchange, client, &problem).await;
+            let is_malformed = checked.is_err_and(HeadFault::is_malformed);
+            if is_malformed && let Some(client) = client {
+                early_ends::note(&self.state, client);
+            }
+            return match is_malformed {
+                true => StreamEnd::Malformed,
+                false => StreamEnd::Completed,
+            };
         }
+        let state = Arc::clone(&self.state);
         let stream = ClientStream::new(exchange, self.limits, &self.connection);
         let deadline = stream.deadline();
         let session = ServerSession::new_custom(Box::new(stream));
         self.proxy.process_new_http(session, &self.stopping).await;
         if deadline.is_client_aborted() {
+            if let Some(client) = client {
+                early_ends::note(&state, client);
+            }
             StreamEnd::Reset
         } else {
             StreamEnd::Completed
         }
     }
 
-    /// Answers a malformed request. The other streams of the connection are not affected.
-    async fn reject(&self, mut exchange: Http2Exchange, fault: HeadFault) {
+    /// Answers a request that is not served. The other streams of the connection are not affected.
+    async fn reject(&self, mut exchange: Http2Exchange, client: Option<IpAddr>, problem: &Problem) {
         let id = self.state.ids.next_id(self.state.clock.now());
-        let problem = Problem::new(fault.code()).detail(fault.detail());
-        let (code, rendered) = reject_head(
-            &self.state,
-            &self.limits,
-            peer_address(&exchange),
-            &problem,
-            &id.to_string(),
-        );
+        let (code, rendered) =
+            reject_head(&self.state, &self.limits, client, problem, &id.to_string());
         self.state
             .record_rejected_head(id, code, "HTTP/2", peer_address(&exchange));
         let id = id.to_string();
@@ -221,7 +258,7 @@ impl StreamHandler {
     }
 }
 
-fn peer_address(exchange: &Http2Exchange) -> Option<std::net::IpAddr> {
+fn peer_address(exchange: &Http2Exchange) -> Option<IpAddr> {
     exchange
         .client_addr()?
         .as_inet()
@@ -229,8 +266,15 @@ fn peer_address(exchange: &Http2Exchange) -> Option<std::net::IpAddr> {
 }
 
 /// Returns limits on all memory that a client can occupy per connection.
-fn options(limits: &ClientLimits) -> Builder {
+fn options(limits: &ClientLimits, is_shared: bool) -> Builder {
     let mut options = Builder::new();
+    let (connection_window, clients, local_resets) = match is_shared {
+        true => {
+            let window = limits.streams.saturating_mul(STREAM_WINDOW_BYTES);
+            (window, limits.streams as usize, None)
+        }
+        false => (CONNECTION_WINDOW_BYTES, 1, Some(MAX_LOCAL_RESETS)),
+    };
     options
         .max_concurrent_streams(limits.streams)
         // The HTTP/2 layer answers a header list above this size with a bare 431. Lists between the
@@ -238,9 +282,10 @@ fn options(limits: &ClientLimits) -> Builder {
         .max_header_list_size(u32::try_from(2 * limits.head.bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(connection_window)
         .max_concurrent_reset_streams(20)
-        .max_pending_accept_reset_streams(20)
-        .data_frame_budget(DATA_FRAME_OVERHEAD_BYTES);
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS.saturating_mul(clients))
+        .max_local_error_reset_streams(local_resets)
+        .data_frame_budget(DATA_FRAME_OVERHEAD_BYTES.saturating_mul(clients));
     options
 }

@@ -197,6 +197,14 @@ impl RequestContext {
         }
     }
 
+    /// Returns the key of the client in shares of common resources; `None` if the address is that
+    /// of a trusted proxy, which stands for many clients.
+    pub(crate) fn client_share(&self) -> Option<u64> {
+        let limits = &self.config.limits;
+        let address = self.client_address?;
+        (!limits.is_trusted_proxy(address)).then_some(self.client_key)
+    }
+
     /// Returns the read timeout of this upstream.
     pub(crate) fn read_timeout(&self, pool: &UpstreamPool) -> Duration {
         self.route()

@@ -47,7 +47,7 @@ fn contradictory_answer_is_rejected_at_its_line() {
         (
             "redirect = { to = \"https://x/{user}\" }",
             "p.toml:9: route.0.redirect.to: has the unknown variable {user}: must be one of principal, issuer, \
-             request_id, client_address, host, path, query, method, scheme, route, upstream, path.NAME, path.*",
+             request_id, client_address, host, port, path, query, method, scheme, route, upstream, path.NAME, path.*",
         ),
         (
             "redirect = { to = \"/x\", status = 304 }",

@@ -230,6 +230,7 @@ async fn key_that_is_not_accepted_is_never_logged() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one sequence of requests")]
 async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
     let (key, entry) = new_key("partner-x", 1);
     let (imported, digest) = ("old+key/1", hex::encode(Sha256::digest("old+key/1")));

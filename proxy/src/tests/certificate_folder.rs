@@ -2,11 +2,18 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
+use std::sync::Arc;
 
 use rcgen::CertificateParams;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
@@ -71,6 +78,37 @@ impl CertificateFolder {
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{}\"]", origin.address);
         TestGateway::behind_tls(origin, &upstream, "", &tls).await
+    }
+
+    /// Connects to `open.test` with a client certificate of this folder.
+    pub(super) async fn connect_as(
+        &self,
+        port: u16,
+        name: &str,
+        protocol: &str,
+    ) -> TlsStream<TcpStream> {
+        let certificates = |name: &str| {
+            let all = CertificateDer::pem_file_iter(self.path(name)).expect("reads");
+            all.map(|one| one.expect("a certificate"))
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates("ca.pem"));
+        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key")));
+        let chain = certificates(&format!("{name}.pem")).collect();
+        let provider = Arc::new(default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key.expect("a key"))
+            .expect("a configuration");
+        config.alpn_protocols = vec![protocol.into()];
+        let stream = TcpStream::connect(("127.0.0.1", port)).await;
+        let name = ServerName::try_from("open.test").expect("a name");
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream.expect("connects"))
+            .await
+            .expect("a handshake")
     }
 
     /// Returns the first name of the certificate files whose leaf the server presents.

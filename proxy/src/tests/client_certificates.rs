@@ -3,11 +3,16 @@
 use std::time::Duration;
 
 use rcgen::{CertificateParams, SanType, SerialNumber};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio_rustls::client::TlsStream;
 
 use super::certificate_folder::{CertificateFolder, run, s_client};
 use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, has_field};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::content_length;
+use super::tls_gateway::{reply, send};
 
 /// A certificate for `open.test`, and one for `closed.test` and `*.closed.test` whose clients need
 /// a certificate of the authority, such as `client`.
@@ -284,7 +289,28 @@ async fn write_crl(files: &CertificateFolder, serials: &[u64], days: u32) {
     assert!(output.status.success(), "{stderr}");
 }
 
+/// Sends a request and returns its response.
+async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> String {
+    stream.write_all(request.as_bytes()).await.expect("writes");
+    let mut received = Vec::new();
+    let reading = async {
+        loop {
+            let text = String::from_utf8_lossy(&received).into_owned();
+            if let Some((head, body)) = text.split_once("\r\n\r\n")
+                && body.len() >= content_length(head)
+            {
+                return text;
+            }
+            assert_ne!(stream.read_buf(&mut received).await.expect("reads"), 0);
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, reading)
+        .await
+        .expect("a response in time")
+}
+
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one sequence of requests")]
 async fn revoked_client_certificate_is_refused() {
     let files = CertificateFolder::new();
     files.issue("server", &["open.test"]);
@@ -307,7 +333,23 @@ async fn revoked_client_certificate_is_refused() {
     };
     assert_eq!(get("good").await, "200 2");
     assert!(get("bad").await.starts_with("000"));
-    // The list is reloaded, and a session from before does not outlive it.
+    let mut open = Vec::new();
+    for protocol in ["http/1.1", "h2"] {
+        open.push(files.connect_as(port, "good", protocol).await);
+    }
+    let mut http1 = open.remove(0);
+    let (http2, connection) = h2::client::handshake(open.remove(0))
+        .await
+        .expect("a handshake");
+    let http2_ended = tokio::spawn(connection);
+    let mut http2 = http2.ready().await.expect("ready");
+    let request = "GET /open HTTP/1.1\r\nHost: open.test\r\n\r\n";
+    let first = exchange(&mut http1, request).await;
+    assert!(first.starts_with("HTTP/1.1 200 "), "{first}");
+    let on_http2 = || http::Request::get("https://open.test/open").body(());
+    let (answer, _) = send(&mut http2, on_http2().expect("a request"), true);
+    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    // The list is reloaded, and neither a session nor a connection from before outlives it.
     write_crl(&files, &[17, 18], 1).await;
     let reloading = async {
         while !get("good").await.starts_with("000") {
@@ -317,6 +359,16 @@ async fn revoked_client_certificate_is_refused() {
     tokio::time::timeout(STEP_TIMEOUT, reloading)
         .await
         .expect("revoked");
+    let refused = exchange(&mut http1, request).await;
+    assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
+    assert!(refused.contains("connection: close"), "{refused}");
+    let (answer, _) = send(&mut http2, on_http2().expect("a request"), true);
+    assert_eq!(reply(answer).await.expect("an answer").status, 421);
+    let ended = tokio::time::timeout(STEP_TIMEOUT, http2_ended).await;
+    ended
+        .expect("GOAWAY")
+        .expect("no panic")
+        .expect("a clean end");
     // An expired list reveals nothing: all certificates are refused.
     write_crl(&files, &[18], 1).await;
     let reloading = async {

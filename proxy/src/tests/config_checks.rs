@@ -230,7 +230,11 @@ fn each_mistake_is_reported_once() {
         ),
         (
             with("\"public\"", "{ users = 1 }"),
-            "p.toml:9: route.0.policy.users: must be \"any\" or a table with scopes, groups or claims",
+            "p.toml:9: route.0.policy.users: must be \"any\" or a table with scopes, groups, owner or claims",
+        ),
+        (
+            with("\"public\"", "{ users = { owner = \"id\" } }"),
+            "p.toml:9: route.0.policy.users.owner: the path has no {id}",
         ),
         (
             with("\"public\"", "{ services = \"auth\" }"),
@@ -245,7 +249,7 @@ fn each_mistake_is_reported_once() {
                 "{}[[test]]\nrequest = \"GET /a\"\ntoken = 1\ndecision = \"allow\"\n",
                 with("", "")
             ),
-            "p.toml:12: test.0.token: must be none, user, service:NAME or a table",
+            "p.toml:12: test.0.token: must be none, user, user:SUBJECT, service:NAME or a table",
         ),
         (
             format!(

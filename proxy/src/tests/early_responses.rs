@@ -1,6 +1,9 @@
 //! Responses that begin before the request has ended.
 
 use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -103,7 +106,7 @@ async fn http2_response_arrives_during_its_upload() {
 }
 
 /// Starts an origin that answers after a part of the body and reads no more of it.
-async fn start_early_answer() -> std::net::SocketAddr {
+async fn start_early_answer() -> SocketAddr {
     start(|mut connection| async move {
         while let Some(head) = connection.take_head().await {
             if head.starts_with("POST ") {
@@ -116,6 +119,26 @@ async fn start_early_answer() -> std::net::SocketAddr {
         }
     })
     .await
+}
+
+/// Starts an origin that answers after the head of a request, and reads the rest then. Returns the
+/// number of its connections.
+async fn start_counting_early_answers() -> (SocketAddr, Arc<AtomicUsize>) {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    let origin = start(move |mut connection| {
+        count.fetch_add(1, Ordering::Relaxed);
+        async move {
+            while let Some(head) = connection.take_head().await {
+                connection.send(OK).await;
+                if head.starts_with("POST ") {
+                    connection.take_body(b"5\r\nhello\r\n0\r\n\r\n".len()).await;
+                }
+            }
+        }
+    })
+    .await;
+    (origin, connections)
 }
 
 /// Pingora reads no response while an upstream accepts nothing of the request.
@@ -211,5 +234,33 @@ async fn early_response_over_http2_keeps_the_client_connection() {
         assert_eq!(response.status, 200, "{part}");
         assert_eq!(response.header("connection"), Some("keep-alive"), "{part}");
         client.write(&"x".repeat(10 - part.len())).await;
+    }
+}
+
+#[tokio::test]
+async fn connection_with_an_early_answer_is_not_reused() {
+    let (origin, connections) = start_counting_early_answers().await;
+    for expect in ["", "Expect: 100-continue\r\n"] {
+        let gateway = gateway(&[origin], "", "").await;
+        let before = connections.load(Ordering::Relaxed);
+        let mut client = gateway.connect().await;
+        client
+            .write(&format!(
+                "POST /open HTTP/1.1\r\nHost: gate\r\n{expect}Transfer-Encoding: chunked\r\n\r\n"
+            ))
+            .await;
+        assert_eq!(client.response().await.expect("a response").status, 200);
+        client.write("5\r\nhello\r\n0\r\n\r\n").await;
+        // The connection is free when the upstream has received the end.
+        while gateway
+            .admin_get("/upstreams")
+            .await
+            .contains("\"inFlight\":1")
+        {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(gateway.get("/open", "").await.status, 200);
+        let after = connections.load(Ordering::Relaxed);
+        assert_eq!(after - before, 2, "{expect}");
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, TestGateway, fetch, has_field};
+use super::harness::{PATH_SELECTORS, RawClient, STEP_TIMEOUT, TestGateway, fetch, has_field};
 use super::load_balancers::Program;
 use super::origin::{OriginBehavior, TestOrigin};
 
@@ -246,6 +246,65 @@ async fn no_call_is_made_after_five_failures() {
     assert_eq!(service.checks(), 6);
 }
 
+/// Asks for a route from 127.0.0.`last`.
+async fn ask_from(gateway: &TestGateway, last: u8, target: &str) -> RawClient {
+    let mut client = super::upstream_shares::client_from(gateway, last).await;
+    client
+        .write(&format!("GET {target} HTTP/1.1\r\nHost: gate\r\n\r\n"))
+        .await;
+    client
+}
+
+#[tokio::test]
+async fn calls_of_one_client_leave_places_for_others() {
+    let service = CheckService::start().await;
+    service.is_holding.store(true, Ordering::Relaxed);
+    let gateway = gateway(service.address, ", timeout = \"5s\", in_flight = 64").await;
+    let mut greedy = Vec::new();
+    for number in 0..64 {
+        greedy.push(ask_from(&gateway, 2, &format!("/open?200&{number}")).await);
+    }
+    service.wait_for_checks(32).await;
+    let mut users = Vec::new();
+    for last in 10..30 {
+        users.push(ask_from(&gateway, last, "/open?200").await);
+    }
+    service.wait_for_checks(32 + 20).await;
+    service.permits.add_permits(64);
+    for mut user in users {
+        assert_eq!(user.response().await.expect("an answer").status, 200);
+    }
+    let mut refused = 0;
+    for mut client in greedy {
+        refused += usize::from(client.response().await.expect("an answer").status == 503);
+    }
+    assert_eq!(refused, 32);
+}
+
+#[tokio::test]
+async fn timeouts_of_one_client_do_not_open_the_circuit() {
+    for (clients, is_open) in [(1, false), (5, true)] {
+        let service = CheckService::start().await;
+        service.is_holding.store(true, Ordering::Relaxed);
+        let gateway = gateway(service.address, ", timeout = \"300ms\"").await;
+        let mut slow = Vec::new();
+        for number in 0..10 {
+            let client = 2 + number % clients;
+            slow.push(ask_from(&gateway, client, &format!("/open?200&{number}")).await);
+        }
+        for mut client in slow {
+            assert_eq!(client.response().await.expect("an answer").status, 503);
+        }
+        service.is_holding.store(false, Ordering::Relaxed);
+        let expected = if is_open { 503 } else { 200 };
+        assert_eq!(
+            gateway.get("/open?200", "").await.status,
+            expected,
+            "{clients}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn decision_is_cached_for_equal_requests_only() {
     let service = CheckService::start().await;
@@ -307,7 +366,7 @@ async fn another_caller_has_its_own_decision() {
 async fn equal_requests_at_the_same_time_share_one_call() {
     let service = CheckService::start().await;
     service.is_holding.store(true, Ordering::Relaxed);
-    let gateway = Arc::new(gateway(service.address, ", timeout = \"5s\", in_flight = 2").await);
+    let gateway = Arc::new(gateway(service.address, ", timeout = \"5s\", in_flight = 4").await);
     let ask = |target: &'static str| {
         let gateway = Arc::clone(&gateway);
         tokio::spawn(async move { gateway.get(target, "").await.status })
@@ -315,7 +374,7 @@ async fn equal_requests_at_the_same_time_share_one_call() {
     let mut equal: Vec<_> = (0..4).map(|_| ask("/open?200")).collect();
     let other = ask("/open?204");
     service.wait_for_checks(2).await;
-    // A third check is beyond `in_flight`.
+    // A third check of one client is beyond its share of half of `in_flight`.
     assert_eq!(ask("/open?201").await.expect("no panic"), 503);
     // The call continues for the others when one of them disconnects.
     equal.remove(0).abort();

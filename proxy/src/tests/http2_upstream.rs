@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
@@ -12,7 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
 use super::harness::{ROUTES, TestGateway};
+use super::http2_frames::{
+    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
+};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::start;
 use super::tls::CertificateAuthority;
 use super::tls_gateway::{TlsGateway, get};
 
@@ -183,6 +188,99 @@ async fn tls_upstream_negotiates_http2() {
         for (line, fields) in seen {
             assert_eq!(line, "GET https://localhost:8443/open HTTP/2.0");
             assert_eq!(fields["x-forwarded-host"], "gate");
+        }
+    }
+}
+
+/// How an HTTP/2 origin says that it has not processed a stream (RFC 9113 section 8.7).
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    Goaway(u8),
+    RefusedStream,
+}
+
+/// Starts an HTTP/2 origin that processes the first request of a connection and refuses the second,
+/// the first `refused` times. Answers have no body.
+async fn refusing_origin(refusal: Refusal, refused: usize) -> SocketAddr {
+    let left = Arc::new(AtomicUsize::new(refused));
+    start(move |mut connection| {
+        let left = Arc::clone(&left);
+        async move {
+            connection
+                .take_body(PREFACE.len())
+                .await
+                .expect("a preface");
+            connection.send(frame(SETTINGS, 0, 0, &[])).await;
+            let mut count = 0;
+            while let Some(head) = connection.take_body(9).await {
+                let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+                connection.take_body(length).await.expect("a payload");
+                let (kind, flags) = (head[3], head[4]);
+                let stream = u32::from_be_bytes(head[5..].try_into().expect("four bytes"));
+                if kind == SETTINGS && flags & ACK == 0 {
+                    connection.send(frame(SETTINGS, ACK, 0, &[])).await;
+                }
+                if !matches!(kind, HEADERS | DATA) || flags & END_STREAM == 0 {
+                    continue;
+                }
+                count += 1;
+                let take = |left: usize| left.checked_sub(1);
+                let is_refused = count == 2
+                    && left
+                        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+                        .is_ok();
+                match refusal {
+                    Refusal::Goaway(code) if is_refused => {
+                        connection
+                            .send(frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, code]))
+                            .await;
+                        return;
+                    }
+                    Refusal::RefusedStream if is_refused => {
+                        connection
+                            .send(frame(RST_STREAM, 0, stream, &[0, 0, 0, 7]))
+                            .await;
+                    }
+                    Refusal::Goaway(_) | Refusal::RefusedStream => {
+                        // `:status: 200` (RFC 7541 appendix A).
+                        let flags = END_STREAM | END_HEADERS;
+                        connection
+                            .send(frame(HEADERS, flags, stream, &[0x88]))
+                            .await;
+                    }
+                }
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn unprocessed_request_is_repeated_whatever_its_method() {
+    for refusal in [
+        Refusal::Goaway(0),
+        Refusal::Goaway(11),
+        Refusal::RefusedStream,
+    ] {
+        for (method, body) in [("GET", ""), ("POST", ""), ("POST", "body")] {
+            let address = refusing_origin(refusal, 3).await;
+            let settings = "retries = 0\nretry_budget = 0\n[upstream.origin.outlier]\nfailures = 1";
+            let unused = TestOrigin::start(OriginBehavior::Answer).await;
+            let upstream = format!("{}\n{settings}", upstream(address));
+            let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
+            let length = body.len();
+            let request = format!(
+                "{method} /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n{body}"
+            );
+            for count in 0..8 {
+                let status = gateway.send(&request).await.status;
+                assert_eq!(status, 200, "{refusal:?} {method} {body} {count}");
+            }
+            let metrics = gateway.admin_get("/metrics").await;
+            for counter in ["ejections", "retries", "retries_denied"] {
+                let name = format!("postern_{counter}_total{{upstream=\"origin\"}}");
+                assert!(metrics.contains(&format!("{name} 0\n")), "{name} {metrics}");
+            }
         }
     }
 }

@@ -222,6 +222,9 @@ async fn long_body_is_forwarded_and_not_mirrored() {
 #[tokio::test]
 async fn share_of_zero_and_upgrades_are_not_mirrored() {
     let candidate = answering().await;
+    let gateway_of_all = gateway(answering().await, candidate.address, "").await;
+    let ntlm = "Authorization: NTLM TlRMTVNTUAAB\r\n";
+    assert_eq!(gateway_of_all.get("/open/1", ntlm).await.status, 200);
     let gateway_without = gateway(answering().await, candidate.address, ", share = 0").await;
     assert_eq!(gateway_without.get("/open/1", "").await.status, 200);
     let origin = TestOrigin::start(OriginBehavior::Upgrade).await;
@@ -234,7 +237,7 @@ async fn share_of_zero_and_upgrades_are_not_mirrored() {
     let mut client = gateway.connect().await;
     client.write(&request).await;
     assert!(client.until("hello").await.starts_with("HTTP/1.1 101"));
-    for gateway in [&gateway, &gateway_without] {
+    for gateway in [&gateway, &gateway_without, &gateway_of_all] {
         let metrics = gateway.admin_get("/metrics").await;
         assert!(
             !metrics.contains("postern_proxy_mirrored_requests_total{"),

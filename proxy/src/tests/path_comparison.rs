@@ -92,9 +92,9 @@ async fn both_paths_send_the_same_request() {
         format!("POST /any/7 HTTP/1.1\r\nHost: gate\r\nTOKEN\r\nContent-Length: 0\r\n{end}\r\n"),
         format!("GET http://gate/open HTTP/1.1\r\nHost: gate\r\n{end}\r\n"),
         format!("GET http://gate:80?a HTTP/1.1\r\nHost: gate\r\n{end}\r\n"),
-        format!(
-            "GET /open HTTP/1.1\r\nHost: gate\r\nTE: deflate\r\nConnection: TE\r\nHTTP2-Settings: x\r\n\
-             Connection: HTTP2-Settings, X-Hop\r\nX-Hop: a\r\nX-Hop-By: b\r\n{end}\r\n"
+        String::from(
+            "GET /open HTTP/1.1\r\nHost: gate\r\nTE: deflate\r\nHTTP2-Settings: x\r\nX-Hop: a\r\n\
+             X-Hop-By: b\r\nConnection: TE, HTTP2-Settings, X-Hop, close\r\nWAY\r\n",
         ),
         format!("GET /any/7 HTTP/1.1\r\nHost: gate\r\n{end}\r\n"),
         format!("BREW /any/7 HTTP/1.1\r\nHost: gate\r\nTOKEN\r\n{end}\r\n"),

@@ -105,7 +105,7 @@ async fn unusual_request_forms_are_accepted() {
                 assert_eq!(answer.status, 200, "{raw:?} {answer:?}");
             }
             let seen = gateway.origin.seen().pop().expect("a request");
-            assert!(seen.starts_with(&format!("{line} HTTP/1.1\r\n")), "{seen}");
+            assert!(seen.starts_with(&format!("{line} HTTP/1.")), "{seen}");
             assert!(has_field(&seen, host), "{seen}");
             assert!(!seen.to_ascii_lowercase().contains("x-hop"), "{seen}");
         }

@@ -158,8 +158,12 @@ async fn traefik_rejects_mistakes_in_examples() {
 /// The prefixes of the example are those of the table below it.
 #[tokio::test]
 async fn prefixes_match_as_documented() {
-    let Some(program) = program() else {
-        return skipped("prefixes_match_as_documented", "Traefik is not installed");
+    let installed = program().filter(|program| program.with_file_name("caddy").is_file());
+    let Some(program) = installed else {
+        return skipped(
+            "prefixes_match_as_documented",
+            "Traefik and Caddy are not installed",
+        );
     };
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let example = |language: &str| {

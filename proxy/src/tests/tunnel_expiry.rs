@@ -1,4 +1,4 @@
-//! WebSockets end with the token that opened them.
+//! WebSockets and event streams end with the token that opened them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,8 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::harness::{ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
+use super::harness::{PATH_SELECTORS, ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::start;
 
 /// Lifetime of a token in seconds, long enough to open a WebSocket on a busy machine.
 const TOKEN_LIFETIME_S: u32 = 4;
@@ -106,4 +107,48 @@ async fn websocket_outlives_its_token_if_configured() {
     tokio::time::sleep(Duration::from_secs(u64::from(TOKEN_LIFETIME_S) + 1)).await;
     client.write("ping").await;
     assert_eq!(client.bytes(4).await, "ping");
+}
+
+#[tokio::test]
+async fn event_stream_ends_at_token_expiry() {
+    let origin = start(|mut connection| async move {
+        connection.take_head().await;
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n\r\n";
+        connection.send(head).await;
+        loop {
+            connection.send("data: x\n\n").await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    for selector in PATH_SELECTORS {
+        for outlives in [false, true] {
+            let line = format!("outlives_token = {outlives}");
+            let gateway = gateway(origin, &line).await;
+            let now = Clock::system().now();
+            let bearer = gateway.user_until(now.unix_seconds() + 2);
+            let expires_at = Timestamp::from_unix_seconds(now.unix_seconds() + 2);
+            let mut client = gateway.connect().await;
+            client
+                .write(&format!(
+                    "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{selector}\r\n"
+                ))
+                .await;
+            let head = client.until("\r\n\r\n").await;
+            assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            if outlives {
+                let later = expires_at.since(now) + Duration::from_millis(500);
+                tokio::time::sleep(later).await;
+                client.buffer.clear();
+                client.until("data: x").await;
+                continue;
+            }
+            let _events = rest(&mut client).await;
+            let end = Clock::system().now();
+            assert!(expires_at.since(end).is_zero(), "too early");
+            assert!(end.since(expires_at) < Duration::from_secs(1), "late");
+            let events = gateway.finish().await;
+            assert_eq!(events[0]["code"], "token_expired", "{selector}");
+        }
+    }
 }

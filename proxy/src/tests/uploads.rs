@@ -431,3 +431,34 @@ async fn stalled_upload_does_not_block_its_connection() {
         assert_eq!((response.status, &*response.body), (200, &b"ok"[..]));
     }
 }
+
+/// An origin that gives up: on an upload whose body does not arrive, and on any other request.
+#[tokio::test]
+async fn reset_during_a_slow_upload_is_not_the_failure_of_its_address() {
+    let origin = start(|mut connection| async move {
+        connection.take_head().await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    })
+    .await;
+    let settings = "retries = 0\n[upstream.origin.outlier]\nfailures = 1";
+    let is_ejected = async |gateway: &TestGateway| {
+        let metrics = gateway.admin_get("/metrics").await;
+        !metrics.contains("postern_ejections_total{upstream=\"origin\"} 0\n")
+    };
+    for framing in ["Content-Length: 50000", "Transfer-Encoding: chunked"] {
+        let gateway = gateway(&[origin], settings, "").await;
+        let mut client = gateway.connect().await;
+        client
+            .write(&format!(
+                "POST /open HTTP/1.1\r\nHost: gate\r\n{framing}\r\n\r\n"
+            ))
+            .await;
+        // Less than a chunk.
+        client.write("1000\r\nabc").await;
+        let response = client.response().await.expect("a response");
+        assert_eq!(response.status, 502, "{framing}: {}", response.body);
+        assert!(!is_ejected(&gateway).await, "{framing}");
+        assert_eq!(gateway.get("/open", "").await.status, 502);
+        assert!(is_ejected(&gateway).await, "{framing}");
+    }
+}

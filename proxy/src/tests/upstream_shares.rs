@@ -21,7 +21,7 @@ async fn connect_from(gateway: &TestGateway, last: u8) -> TcpStream {
     socket.connect(gateway.address).await.expect("connects")
 }
 
-async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
+pub(super) async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
     RawClient {
         stream: connect_from(gateway, last).await,
         buffer: Vec::new(),
@@ -29,7 +29,7 @@ async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
 }
 
 /// An HTTP/2 client from 127.0.0.`last` whose streams have a window of this many bytes.
-async fn http2_from(gateway: &TestGateway, last: u8, window: u32) -> SendRequest<Bytes> {
+pub(super) async fn http2_from(gateway: &TestGateway, last: u8, window: u32) -> SendRequest<Bytes> {
     let stream = connect_from(gateway, last).await;
     let mut builder = h2::client::Builder::new();
     let shaking = builder.initial_window_size(window).handshake(stream);

@@ -189,6 +189,9 @@ impl CheckedConnection {
                 return;
             };
             self.is_head_request = request.method == Method::HEAD;
+            if let Some(connection) = &mut self.connection {
+                connection.note_request(&request.headers);
+            }
             self.sent = RequestProgress::Body(BodyFraming::begin(body_kind(&request.headers)));
         }
         if let RequestProgress::Body(framing) = &mut self.sent
@@ -251,6 +254,8 @@ impl CheckedConnection {
             }
             if matches!(self.received, ResponseProgress::Body(ResponseBody::Done)) {
                 self.received = ResponseProgress::Ended;
+                // After an early answer, the upstream may take the rest of the request for another.
+                self.keep_alive &= matches!(self.sent, RequestProgress::Body(BodyFraming::Done));
             }
         }
         Ok(())

@@ -11,8 +11,8 @@ use pingora_core::upstreams::peer::HttpPeer;
 use postern_common::log_limit::LogLimit;
 use serde::Serialize;
 
+use crate::client_shares::ClientShare;
 use crate::config::OutlierDetection;
-use crate::upstream::client_shares::ClientShare;
 use crate::upstream::drain::{Abortable, DrainList};
 use crate::upstream::http1_connection::IdlePool;
 use crate::upstream::operator_control::OperatorControl;
@@ -56,6 +56,8 @@ pub(crate) struct Endpoint {
     /// Beginning and end of the slow start, in milliseconds of the pool's clock.
     ramp_from: AtomicU64,
     ramp_until: AtomicU64,
+    /// Requests that were ended before the end of their responses.
+    abandoned: AtomicU64,
     /// Idle HTTP/1.1 connections.
     pub(crate) idle: IdlePool,
     /// Requests in flight, which are aborted some time after the address was removed.
@@ -106,6 +108,12 @@ pub(crate) struct InFlightPermit {
 /// The part of its share that an address gets at the beginning of its slow start, as in Envoy.
 const MIN_RAMP_PERMILLE: u64 = 100;
 
+/// Requests of which the gateway resets the streams, because clients have ended them, before new
+/// streams are opened on other HTTP/2 connections. Upstreams close a connection, with the streams of
+/// all clients, after a number of resets: this one and up to 64 open streams are below the hundred of
+/// another gateway.
+const MAX_ABANDONED_STREAMS: u64 = 32;
+
 /// Each faster sample reduces the latency estimate by this fraction of the difference.
 const LATENCY_DECAY_DIVISOR: u64 = 8;
 
@@ -132,10 +140,25 @@ impl Endpoint {
             health_error: Mutex::default(),
             ramp_from: AtomicU64::new(0),
             ramp_until: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
             idle: IdlePool::default(),
             drain_list: DrainList::default(),
             warnings: LogLimit::default(),
         }
+    }
+
+    /// Records that a request was ended before the end of its response.
+    pub(crate) fn note_abandoned(&self) {
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the group of HTTP/2 connections that a request may use. `client` is that of a request
+    /// with a body: an upstream that does not read the bodies of one client closes the window of the
+    /// whole connection (RFC 9113 section 6.9), so that it has its own.
+    pub(crate) fn connection_group(&self, client: Option<u64>) -> u64 {
+        let retired = self.abandoned.load(Ordering::Relaxed) / MAX_ABANDONED_STREAMS;
+        // Even, other than the group of tunnels.
+        (client.unwrap_or(0) ^ retired) << 1
     }
 
     /// Sets the priority and the weight, which SRV records may change.

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use memchr::memchr_iter;
 use parking_lot::{Mutex, MutexGuard};
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
@@ -24,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_write_buf;
 
+use crate::message::headers::authenticates_connection;
 use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 use crate::upstream::tls_material::{NO_ROOTS, PinnedCertificates};
@@ -64,6 +67,9 @@ pub(crate) struct UpstreamConnection {
     /// The PROXY protocol header with which the connection began. It carries only requests with
     /// the same one.
     header: Option<ConnectionHeader>,
+    /// Whether a request may have authenticated the connection, which then carries no request of
+    /// another client.
+    is_authenticated: bool,
 }
 
 #[derive(Debug)]
@@ -141,7 +147,13 @@ impl UpstreamConnection {
             searched: 0,
             has_body_buffer: false,
             header,
+            is_authenticated: false,
         })
+    }
+
+    /// Records the header fields of a request that is sent.
+    pub(crate) fn note_request(&mut self, headers: &HeaderMap) {
+        self.is_authenticated |= authenticates_connection(headers, AUTHORIZATION);
     }
 
     pub(super) fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
@@ -282,16 +294,17 @@ impl UpstreamConnection {
 }
 
 impl UpstreamConnection {
-    /// Prepares the connection for the pool. Returns whether it may be pooled: no unsolicited data
-    /// was received.
+    /// Prepares the connection for the pool. Returns whether it may be pooled: it belongs to no user,
+    /// and no unsolicited data was received.
     fn prepare_for_idle(&mut self) -> bool {
         if std::mem::take(&mut self.has_body_buffer) && self.inbound.is_empty() {
             self.inbound = BytesMut::new();
         }
-        match self.transport {
-            Transport::Tcp(_) => self.inbound.is_empty(),
-            Transport::Buffered(_) => self.is_reusable(IdleCheck::Now),
-        }
+        !self.is_authenticated
+            && match self.transport {
+                Transport::Tcp(_) => self.inbound.is_empty(),
+                Transport::Buffered(_) => self.is_reusable(IdleCheck::Now),
+            }
     }
 
     /// Returns whether nothing was received while idle, including the end of the connection.

@@ -4,11 +4,12 @@
 //! ambiguous message framing is not.
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 
 use crate::message::framing::{ChunkState, ExtensionState};
+use crate::message::headers::authenticates_connection;
 
 /// Maximum fields of a response head (the limit of Pingora).
 const MAX_RESPONSE_FIELDS: usize = 256;
@@ -79,7 +80,11 @@ impl UpstreamResponse {
         if parts.headers.contains_key(TRANSFER_ENCODING) {
             parts.headers.remove(CONTENT_LENGTH);
         }
-        let keep_alive = body != ResponseBody::UntilClose && is_keep_alive(minor, &parts.headers);
+        let is_handshake = parts.status == StatusCode::UNAUTHORIZED
+            && authenticates_connection(&parts.headers, WWW_AUTHENTICATE);
+        let keep_alive = body != ResponseBody::UntilClose
+            && !is_handshake
+            && is_keep_alive(minor, &parts.headers);
         if body == ResponseBody::UntilClose {
             parts
                 .headers

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::fixtures::{
-    NOW_S, OTHER_RSA, RSA, SERVICES, Signer, World, b64, jwks, service_claims, user_claims, with,
+    NOW_S, OTHER_RSA, RSA, SERVICES, Signer, World, b64, service_claims, user_claims, with,
 };
-use crate::problem::{Code, Problem};
+use crate::problem::Code;
 use crate::token::TokenError;
 
 async fn verdict(token: &str) -> TokenError {
@@ -490,18 +490,4 @@ async fn key_of_another_issuer_does_not_verify() {
         same_name.verifier.verify(&token).await.unwrap_err(),
         TokenError::Signature
     );
-}
-
-#[test]
-fn token_error_renders_as_a_problem() {
-    let problem = Problem::from(TokenError::KeysUnavailable { retry_after_s: 3 }).render("r");
-    assert_eq!(problem.status, 503);
-    assert_eq!(problem.headers["retry-after"], "3");
-    let problem = Problem::from(TokenError::Expired).render("r");
-    assert_eq!(problem.status, 401);
-    assert_eq!(
-        problem.headers["www-authenticate"],
-        "Bearer error=\"invalid_token\""
-    );
-    assert!(jwks(&[]).contains("keys"));
 }

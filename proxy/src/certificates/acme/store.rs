@@ -64,8 +64,8 @@ impl AcmeStore {
         let failed = |error: &dyn std::fmt::Display| {
             Exit::unavailable(format!("acme.store {}: {error}", folder.display()))
         };
-        for part in ["", "certificates", "challenges"] {
-            private_folder(&folder.join(part), OTHERS).map_err(|error| failed(&error))?;
+        for (part, denied) in [("", OTHERS), ("certificates", 0), ("challenges", 0)] {
+            private_folder(&folder.join(part), denied).map_err(|error| failed(&error))?;
         }
         Ok(Self {
             folder: folder.to_owned(),

@@ -68,7 +68,7 @@ impl ClientConnection {
             ready!(self.poll_drain(cx))?;
             self.release_http2_buffer();
             if written > coalesced {
-                self.slow_client.pause_reader_wait();
+                self.slow_client.pause_reader_wait(&self.deadline);
                 return Poll::Ready(Ok(written - coalesced));
             }
         }

@@ -37,7 +37,7 @@ impl ClientConnection {
                 self.slow_client.bytes_sent += length as u64;
                 if length == data.len() {
                     self.buffer_reservation = None;
-                    self.slow_client.pause_reader_wait();
+                    self.slow_client.pause_reader_wait(&self.deadline);
                 }
                 Poll::Ready(written)
             }
@@ -67,7 +67,7 @@ impl ClientConnection {
         self.release_http2_buffer();
         self.buffer_reservation = None;
         // The upstream was not waited for while the reader was slow.
-        if self.slow_client.pause_reader_wait() {
+        if self.slow_client.pause_reader_wait(&self.deadline) {
             self.deadline.note_progress();
         }
         Poll::Ready(Ok(()))
@@ -78,8 +78,7 @@ impl ClientConnection {
         self.slow_client.wait_for_reader();
         // HTTP/2 reservations are made per stream.
         if let (None, None, Some(permit)) = (&self.http2, &self.buffer_reservation, &self.permit) {
-            self.buffer_reservation =
-                permit.reserve_buffer(&self.limits, self.deadline.buffer_units());
+            self.buffer_reservation = permit.reserve_buffer(&self.limits, &self.deadline);
             if self.buffer_reservation.is_none() {
                 return self.abort(AbortReason::BufferExhausted);
             }
@@ -101,7 +100,7 @@ impl ClientConnection {
         }
         if self.is_tls() {
             self.buffer_reservation = None;
-            self.slow_client.pause_reader_wait();
+            self.slow_client.pause_reader_wait(&self.deadline);
             self.set_backlog(false);
         }
         flushed

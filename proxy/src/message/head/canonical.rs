@@ -7,7 +7,9 @@ use std::ops::Range;
 use bytes::BytesMut;
 use memchr::memchr;
 
-use crate::message::head::{HeadFault, HeadLimits, HeadLines, RequestHead, is_authority, is_server_options};
+use crate::message::head::{
+    HeadFault, HeadLimits, HeadLines, RequestHead, is_authority, is_server_options,
+};
 use crate::message::headers;
 
 /// The target of a request line.

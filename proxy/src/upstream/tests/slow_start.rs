@@ -167,9 +167,11 @@ async fn removed_address_is_drained() {
     let pool = resolved(LoadBalancing::RoundRobin, &[11, 12]);
     let in_flight = pool.pick(b"", None, Instant::now()).expect("an address");
     let removed = Arc::clone(&in_flight.endpoint);
+    let mut peer = removed.peer.clone();
+    peer._address = address.into();
     let connect = || {
         let within = Duration::from_secs(5);
-        UpstreamConnection::connect(&removed.peer, &removed.pins, within, None)
+        UpstreamConnection::connect(&peer, &removed.pins, within, None)
     };
     let (idle, used) = (
         connect().await.expect("one"),
