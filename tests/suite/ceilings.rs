@@ -9,10 +9,10 @@ use serde_json::Value;
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
     product_lines: 80_926,
-    test_lines: 84_171,
-    rust_lines: 198_785,
+    test_lines: 84_260,
+    rust_lines: 198_880,
     markdown_files: 61,
-    markdown_words: 86_080,
+    markdown_words: 86_058,
     configuration_keys: 551,
     locked_packages: 563,
 };
