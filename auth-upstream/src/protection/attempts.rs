@@ -315,17 +315,16 @@ impl AttemptLimiter {
             (address.to_string(), self.limits.per_address),
             (network(address), self.limits.per_network),
         ];
-        let reserved = join_all(scopes.map(|(name, free)| {
+        // The network last: an attempt that the address refuses must not take, even for a moment,
+        // a place of the network that another one needs.
+        for (name, free) in scopes {
             let free = if is_flood { free.min(1) } else { free };
             let key = format!("{COUNTER_PREFIX}:{}:{name}", kind.name());
-            self.reserve(key, self.policy(free, free))
-        }))
-        .await;
-        let is_delayed = reserved.iter().any(Option::is_none);
-        attempt.client_scopes = reserved.into_iter().flatten().collect();
-        if is_delayed {
-            self.refund(attempt).await;
-            return None;
+            let Some(scope) = self.reserve(key, self.policy(free, free)).await else {
+                self.refund(attempt).await;
+                return None;
+            };
+            attempt.client_scopes.push(scope);
         }
         Some(attempt)
     }
