@@ -14,7 +14,7 @@
 //! | `actor.pool_id` | `IDP_ACTOR_POOL_ID` | required |
 //! | `actor.client_id` | `IDP_ACTOR_CLIENT_ID` | required |
 //! | `actor.client_secret_file` | `IDP_ACTOR_CLIENT_SECRET` (the secret itself) | none: a client without a secret |
-//! | `actor.issuer`, `actor.jwks_url` | | derived from `endpoint` or `region`, and the pool id |
+//! | `actor.issuer`, `actor.jwks_url` | | derived from `endpoint` or `region`, and the pool id: both forms of Amazon's |
 //! | `service.pool_id` | `IDP_SERVICE_POOL_ID` | required |
 //! | `service.client_id` | `IDP_SERVICE_CLIENT_ID` | required |
 //! | `service.client_secret_file` | `IDP_SERVICE_CLIENT_SECRET` (the secret itself) | none |
@@ -102,6 +102,8 @@ pub struct Pool {
     pub client_secret: Option<Secret>,
     /// `iss` of this pool's tokens, compared byte for byte.
     pub issuer: String,
+    /// The other form of `iss` that a pool of Amazon may be set to write.
+    pub issuer_alias: Option<String>,
     /// URL of this pool's JWKS.
     pub jwks_url: Url,
 }
@@ -153,6 +155,7 @@ impl TrustConfig {
             kind,
             client_ids: vec![pool.client_id.clone()],
             rules: token::IssuerRules {
+                alias: pool.issuer_alias.clone(),
                 services: services.clone(),
                 ..token::IssuerRules::default()
             },

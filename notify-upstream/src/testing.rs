@@ -153,6 +153,7 @@ fn identity() -> IdentityConfig {
         client_id: "c".to_owned(),
         client_secret: None,
         issuer: format!("http://127.0.0.1:9/{id}"),
+        issuer_alias: None,
         jwks_url: format!("http://127.0.0.1:9/{id}/jwks")
             .parse()
             .expect("URL"),

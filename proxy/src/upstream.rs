@@ -13,6 +13,7 @@ mod endpoint;
 mod hash_key;
 mod health;
 mod http1_connection;
+mod http2_stream;
 mod name_resolver;
 mod observation;
 mod operator_control;
@@ -32,6 +33,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
+use pingora_core::connectors::http::v2::Connector;
 use pingora_load_balancing::{Backends, HealthRegistry};
 use postern_common::exit::Exit;
 use postern_common::log_limit::LogLimit;
@@ -47,7 +49,8 @@ pub(crate) use discovery::{NameStatus, Resolution};
 pub(crate) use drain::Abortable;
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
-pub(crate) use http1_connection::{IdleCheck, UpstreamConnection};
+pub(crate) use http1_connection::{BoundConnection, IdleCheck, UpstreamConnection};
+pub(crate) use http2_stream::{NOT_HTTP2, UpstreamStream};
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
 pub(crate) use proxied::ConnectionHeader;
@@ -75,6 +78,8 @@ pub(crate) struct UpstreamPool {
     /// State of the pseudo-random sequence of slow starts.
     ramp_sequence: AtomicU64,
     peers: Arc<PeerBuilder>,
+    /// The HTTP/2 connections, if the upstream uses them.
+    pub(crate) http2: Option<Arc<Connector>>,
     pub(crate) latency: Histogram,
     attempts: IntCounter,
     /// Failed attempts by upstream and cause.
@@ -147,6 +152,7 @@ impl UpstreamPool {
             created_at: Instant::now(),
             ramp_sequence: AtomicU64::new(0),
             peers,
+            http2: http2_stream::connector(&config),
             latency: metrics.upstream.latency.with_label_values(&label),
             attempts: metrics.upstream.attempts.with_label_values(&label),
             failures: metrics.upstream.failures.clone(),
@@ -303,6 +309,21 @@ impl UpstreamPool {
         Ok(permit)
     }
 
+    /// Moves a request to the address to which its client has a connection of its own, if it can take
+    /// another.
+    pub(crate) fn move_to(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        permit: InFlightPermit,
+    ) -> InFlightPermit {
+        let endpoints = self.endpoints();
+        let mut same = endpoints.iter().filter(|one| Arc::ptr_eq(one, endpoint));
+        match same.find_map(|one| InFlightPermit::try_acquire(one, self.config.in_flight)) {
+            Some(moved) => moved.with_share_of(&permit),
+            None => permit,
+        }
+    }
+
     /// Returns the maximum requests in flight of one client.
     fn client_limit(&self, now: Instant) -> usize {
         let (set, now) = (self.endpoints.load(), self.ms_at(now));
@@ -384,14 +405,20 @@ impl UpstreamPool {
         self.failures.with_label_values(&labels).inc();
     }
 
-    /// Returns whether another attempt may be made after `attempts`, of which `limit` may be
-    /// retries. A retry of a request that was not sent does not use the budget, because it adds no
+    /// Returns whether another attempt may be made for a client after `attempts`, of which `limit` may
+    /// be retries. A retry of a request that was not sent does not use the budget, because it adds no
     /// load to the upstream.
-    pub(crate) fn may_retry(&self, attempts: u32, limit: u32, was_sent: bool) -> bool {
+    pub(crate) fn may_retry(
+        &self,
+        client: Option<u64>,
+        attempts: u32,
+        limit: u32,
+        was_sent: bool,
+    ) -> bool {
         if attempts > limit {
             return false;
         }
-        let may = !was_sent || self.retry_budget.try_withdraw();
+        let may = !was_sent || self.retry_budget.try_withdraw(client);
         let counter = if may {
             &self.retries
         } else {

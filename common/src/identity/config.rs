@@ -134,14 +134,19 @@ impl ResolvedIdentity {
         let account = resolver.account(from_file.username, from_file.password);
         let (actor, service, service_account) = (actor?, service?, account?);
         let pools = [&actor, &service].map(|pool| pool.as_ref().map(|pool| &pool.issuer));
-        if pools[0].is_some() && pools[0] == pools[1] {
+        let aliases = [&actor, &service].map(|pool| pool.as_ref()?.issuer_alias.as_ref());
+        if pools[0].is_some() && (pools[0] == pools[1] || pools[0] == aliases[1]) {
             root.fail(
                 "same_pool",
                 "identity.actor and identity.service are the same pool; the pool of a token decides its kind",
             );
             return None;
         }
-        if !issuer::check(root, pools.into_iter().flatten(), &from_file.issuers) {
+        if !issuer::check(
+            root,
+            pools.into_iter().chain(aliases).flatten(),
+            &from_file.issuers,
+        ) {
             return None;
         }
         Some(Self {
@@ -253,6 +258,23 @@ fn jwks_url(issuer: &str) -> Option<Url> {
     matches!(url.scheme(), "http" | "https").then_some(url)
 }
 
+/// Returns the domain of the services in a region, by the partition that it is in (`partitions.json`
+/// of Amazon's SDKs).
+fn partition_domain(region: &str) -> &'static str {
+    let partitions = [
+        ("cn-", "amazonaws.com.cn"),
+        ("eusc-", "amazonaws.eu"),
+        ("us-iso-", "c2s.ic.gov"),
+        ("us-isob-", "sc2s.sgov.gov"),
+        ("us-isof-", "csp.hci.ic.gov"),
+        ("eu-isoe-", "cloud.adc-e.uk"),
+    ];
+    let found = partitions
+        .iter()
+        .find(|(prefix, _)| region.starts_with(prefix));
+    found.map_or("amazonaws.com", |(_, domain)| domain)
+}
+
 fn from_file(table: &Object<'_>, name: &'static str) -> FileValue<String> {
     FileValue {
         value: table.optional(name, text),
@@ -316,7 +338,12 @@ impl SettingsResolver<'_> {
             from_file.client_id,
         );
         let (pool_id, client_id) = (pool_id?, client_id?);
-        let issuer = from_file.issuer.unwrap_or_else(|| self.issuer(&pool_id));
+        let forms = self.issuers(&pool_id);
+        let issuer = from_file.issuer.unwrap_or_else(|| forms[0].clone());
+        let issuer_alias = match forms.contains(&issuer) {
+            true => forms.into_iter().find(|form| *form != issuer),
+            false => None,
+        };
         let jwks_url = match from_file.jwks_url {
             Some(url) => url,
             None => self.jwks_url(names.table, &issuer)?,
@@ -330,6 +357,7 @@ impl SettingsResolver<'_> {
             client_id,
             client_secret,
             issuer,
+            issuer_alias,
             jwks_url,
         }))
     }
@@ -393,17 +421,16 @@ impl SettingsResolver<'_> {
         None
     }
 
-    /// Returns the `iss` that Cognito writes ("Verifying JSON web tokens" in its developer guide).
-    fn issuer(&self, pool_id: &str) -> String {
+    /// Returns the values of `iss` that Cognito writes, the original and the updated one
+    /// (`IssuerConfigurationType` in its API reference), or that of the endpoint.
+    fn issuers(&self, pool_id: &str) -> Vec<String> {
         if let Some(endpoint) = self.endpoint {
-            return format!("{}/{pool_id}", endpoint.as_str().trim_end_matches('/'));
+            let endpoint = endpoint.as_str().trim_end_matches('/');
+            return vec![format!("{endpoint}/{pool_id}")];
         }
-        let domain = if self.region.starts_with("cn-") {
-            "amazonaws.com.cn"
-        } else {
-            "amazonaws.com"
-        };
-        format!("https://cognito-idp.{}.{domain}/{pool_id}", self.region)
+        let domain = partition_domain(self.region);
+        let form = |host| format!("https://{host}.{}.{domain}/{pool_id}", self.region);
+        ["cognito-idp", "issuer-cognito-idp"].map(form).into()
     }
 
     fn jwks_url(&self, table: &str, issuer: &str) -> Option<Url> {

@@ -14,6 +14,7 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
         let jwks_url = entry.optional("jwks_url", |field| field.url());
         let client_ids = entry.or("clients", Vec::new(), names);
         let rules = IssuerRules {
+            alias: None,
             token_uses: entry.optional("token_use", names),
             audiences: entry.or("audiences", Vec::new(), names),
             client_claim: entry.optional("client_claim", name),

@@ -82,17 +82,42 @@ fn environment_overrides_the_file() {
         ("cn-north-1", "p")
     );
     assert_eq!(config.actor.issuer, "http://127.0.0.1:9999/p");
-    let china = read(
-        "",
-        &[&POOLS[..], &[("CLOUD_REGION", "cn-north-1")]].concat(),
-    )
-    .expect("complete");
-    assert!(
-        china
-            .actor
-            .issuer
-            .starts_with("https://cognito-idp.cn-north-1.amazonaws.com.cn/")
-    );
+}
+
+#[test]
+fn pool_id_stands_for_both_issuers_of_its_partition() {
+    for (region, domain) in [
+        ("us-west-2", "amazonaws.com"),
+        ("us-gov-west-1", "amazonaws.com"),
+        ("cn-north-1", "amazonaws.com.cn"),
+        ("eusc-de-east-1", "amazonaws.eu"),
+        ("us-iso-east-1", "c2s.ic.gov"),
+        ("us-isob-east-1", "sc2s.sgov.gov"),
+        ("us-isof-south-1", "csp.hci.ic.gov"),
+        ("eu-isoe-west-1", "cloud.adc-e.uk"),
+    ] {
+        let form = |host: &str| format!("https://{host}.{region}.{domain}/us-west-2_actors");
+        let both = (form("cognito-idp"), form("issuer-cognito-idp"));
+        let swapped = (both.1.clone(), both.0.clone());
+        let other = "https://login.example.org".to_owned();
+        let named = |issuer: &str| format!("[identity.actor]\nissuer = '{issuer}'\n");
+        for (text, issuer, alias) in [
+            (String::new(), &both.0, Some(&both.1)),
+            (named(&both.0), &both.0, Some(&both.1)),
+            (named(&both.1), &swapped.0, Some(&swapped.1)),
+            (named(&other), &other, None),
+        ] {
+            let region = [("CLOUD_REGION", region)];
+            let config = read(&text, &[&POOLS[..], &region].concat()).expect("complete");
+            assert_eq!(
+                (&config.actor.issuer, config.actor.issuer_alias.as_ref()),
+                (issuer, alias)
+            );
+            let trusted = config.issuers();
+            assert_eq!(trusted.len(), 2, "one for each pool");
+            assert_eq!(trusted[0].rules.alias.as_ref(), alias);
+        }
+    }
 }
 
 #[test]
@@ -164,6 +189,7 @@ fn keys_of_all_pools_or_of_one_issuer_are_required() {
         client_id: "c".to_owned(),
         client_secret: None,
         issuer: issuer.to_owned(),
+        issuer_alias: None,
         jwks_url: "https://keys.example".parse().expect("a URL"),
     };
     let issuers = "[[identity.issuer]]\nkind = 'user'\nissuer = 'https://a.example'\nclients = ['a']\n\
@@ -371,6 +397,10 @@ fn issuer_without_restrictions_is_rejected() {
         ),
         (
             "issuer = 'https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors'\nclients = ['a']\nservices = ['a']",
+            "is configured twice",
+        ),
+        (
+            "issuer = 'https://issuer-cognito-idp.us-west-2.amazonaws.com/us-west-2_services'\nclients = ['a']\nservices = ['a']",
             "is configured twice",
         ),
     ] {

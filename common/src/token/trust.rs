@@ -30,6 +30,8 @@ pub struct Issuer {
 /// Rules for the tokens of one issuer. The default is the format of the actor and service pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IssuerRules {
+    /// Another `iss` of its tokens, which identify the same callers as those with the first one.
+    pub alias: Option<String>,
     /// Accepted `token_use` values. `None`: `access` for users, `id` and `access` for services.
     /// Empty: the issuer writes no `token_use`, and it is not checked.
     pub token_uses: Option<Vec<String>>,

@@ -263,9 +263,12 @@ impl Verifier {
         let key_id = jws.key_id.as_deref().ok_or(TokenError::KeyIdMissing)?;
         let claims = jws.claims()?;
         let trusted = self.trusted.load_full();
-        let pool = trusted
-            .issuers
-            .get(trust::text(&claims, "iss")?)
+        let name = trust::text(&claims, "iss")?;
+        let has_alias = |pool: &&TrustedPool| pool.issuer.rules.alias.as_deref() == Some(name);
+        let issuers = &trusted.issuers;
+        let pool = issuers
+            .get(name)
+            .or_else(|| issuers.values().find(has_alias))
             .ok_or(TokenError::Issuer)?;
         let key = match pool.source.find(key_id) {
             Some(key) => Ok(key),

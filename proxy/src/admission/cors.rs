@@ -2,11 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use http::header::{
-    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_METHOD,
-    ORIGIN,
-};
-use http::{HeaderMap, Method, StatusCode};
+use http::header::{ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ORIGIN};
+use http::{HeaderMap, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
@@ -16,7 +13,7 @@ use crate::admission::{rate_limits, rejection};
 use crate::config::CorsPolicy;
 use crate::downstream::session_ext::SessionExt;
 use crate::message::headers::{add_vary, is_token};
-use crate::routing::table::RouteMatch;
+use crate::routing::decision::preflighted;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
@@ -49,29 +46,14 @@ pub(crate) fn preflight_response(
     ctx: &mut RequestContext,
 ) -> Result<Option<ResponseHeader>> {
     let RoutedRequest { request, found } = routed;
-    let requested_method = request
-        .headers
-        .get(ACCESS_CONTROL_REQUEST_METHOD)
-        .and_then(|method| method.to_str().ok())
-        .filter(|_| request.method == Method::OPTIONS && request.headers.contains_key(ORIGIN));
-    let Some(method) = requested_method else {
+    let table = &ctx.config.route_table;
+    let Some((method, route)) = preflighted(table, request, *found) else {
         return Ok(None);
     };
-    let config = &ctx.config;
-    let (route, methods) = match config.route_table.find(&request.with_method(method)) {
-        RouteMatch::Route(route) => (
-            Some(route),
-            Some(config.route_table.routes[route].pattern.methods.to_string()),
-        ),
-        // An upstream whose route includes OPTIONS answers itself.
-        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound if found.route().is_some() => {
-            return Ok(None);
-        }
+    let methods = match route {
+        Some(route) => Some(table.routes[route].pattern.methods.to_string()),
         // Allows pages to read the error response, without disclosing whether the path exists.
-        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => {
-            let method = is_token(method.as_bytes()).then(|| method.to_owned());
-            (None, method)
-        }
+        None => is_token(method.as_bytes()).then(|| method.to_owned()),
     };
     let Some(cors) = policy_for(ctx, route) else {
         return Ok(None);

@@ -37,6 +37,7 @@ use crate::downstream::connection_permit::ConnectionPermit;
 use crate::downstream::deadline::{AbortReason, DeadlineTimer, RequestDeadline, SlowClientGuard};
 use crate::downstream::response_buffers::BufferReservation;
 use crate::message::framing::BodyFraming;
+use crate::upstream::BoundConnection;
 pub(crate) use backlog::WriteBacklog;
 use http2_io::Http2Io;
 pub(crate) use preface::DetectedProtocol;
@@ -80,6 +81,8 @@ pub(crate) struct ClientConnection {
     https_redirect: Option<Arc<HttpsRedirect>>,
     /// The client of a server name with client authentication.
     tls_client: Option<Arc<TlsClient>>,
+    /// HTTP/1 only: the upstream connection that is closed with this one.
+    bound_upstream: Arc<BoundConnection>,
     permit: Option<ConnectionPermit>,
     /// HTTP/1 only: the reservation for a response while its reader is slow.
     buffer_reservation: Option<BufferReservation>,
@@ -120,6 +123,7 @@ impl ClientConnection {
             digest: Arc::new(digest),
             https_redirect: None,
             tls_client: None,
+            bound_upstream: Arc::default(),
             permit,
             buffer_reservation: None,
         }
@@ -134,6 +138,11 @@ impl ClientConnection {
     /// Returns the redirect to HTTPS of the listener, if it has one.
     pub(crate) fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>> {
         self.https_redirect.as_ref()
+    }
+
+    /// Returns the place of the upstream connection that is closed with this one.
+    pub(crate) fn bound_upstream(&self) -> Arc<BoundConnection> {
+        Arc::clone(&self.bound_upstream)
     }
 
     /// Returns whether the connection uses TLS.

@@ -104,6 +104,7 @@ impl Http1Session {
             is_tls: connection.is_tls(),
             https_redirect: connection.https_redirect().cloned(),
             tls_client: connection.tls_client().cloned(),
+            bound_upstream: Some(connection.bound_upstream()),
         };
         let mut parts = http::request::Parts::from(request);
         parts.extensions.insert(handle);

@@ -92,6 +92,7 @@ impl ClientStream {
             is_tls: connection.is_tls,
             https_redirect: connection.https_redirect.clone(),
             tls_client: connection.tls_client.clone(),
+            bound_upstream: None,
         });
         join_cookies(&mut parts.headers);
         set_host(&mut parts);

@@ -5,15 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use pingora::http::ResponseHeader;
-use pingora_core::Result;
+use pingora_core::{Error, Result};
 use pingora_proxy::Session;
 
 use crate::certificates::TlsClient;
 use crate::config::HttpsRedirect;
 use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::deadline::RequestDeadline;
+use crate::upstream::BoundConnection;
 
 /// A request extension of the gateway's own sessions, whose connection hooks cannot reach.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct ClientHandle {
     pub(crate) https_redirect: Option<Arc<HttpsRedirect>>,
     /// The client of a server name with client authentication.
     pub(crate) tls_client: Option<Arc<TlsClient>>,
+    /// HTTP/1 only: the upstream connection that belongs to the client connection.
+    pub(crate) bound_upstream: Option<Arc<BoundConnection>>,
 }
 
 /// A reader of custom messages, which HTTP does not have.
@@ -94,6 +97,8 @@ pub(crate) trait SessionExt {
     fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>>;
     /// Returns the client of a server name with client authentication.
     fn tls_client(&self) -> Option<&TlsClient>;
+    /// Returns the place of an upstream connection that belongs to the client connection.
+    fn bound_upstream(&self) -> Option<&BoundConnection>;
     /// Returns the deadline of the request: that of the connection for HTTP/1, that of the stream
     /// for HTTP/2.
     fn deadline(&self) -> Option<&RequestDeadline>;
@@ -103,6 +108,8 @@ pub(crate) trait SessionExt {
     fn response_status(&self) -> Option<StatusCode>;
     /// Makes the connection close after this response.
     fn close_after_response(&mut self);
+    /// Writes trailers, which end the response.
+    fn write_trailers(&mut self, trailers: HeaderMap) -> impl Future<Output = Result<()>> + Send;
     /// Writes a response head. `end_of_stream` if there is no body.
     fn write_head(
         &mut self,
@@ -145,6 +152,10 @@ impl SessionExt for Session {
         client.map(|client| &**client)
     }
 
+    fn bound_upstream(&self) -> Option<&BoundConnection> {
+        handle(self).and_then(|handle| handle.bound_upstream.as_deref())
+    }
+
     fn deadline(&self) -> Option<&RequestDeadline> {
         match self.connection() {
             Some(connection) => Some(connection.deadline()),
@@ -168,6 +179,14 @@ impl SessionExt for Session {
         if let Some(handle) = handle(self) {
             handle.deadline.close_after_response();
         }
+    }
+
+    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
+        match self.as_mut().as_custom_mut() {
+            Some(session) => session.write_trailers(trailers).await,
+            None => self.write_response_body(None, true).await,
+        }
+        .map_err(Error::into_down)
     }
 
     async fn write_head(&mut self, head: Box<ResponseHeader>, end_of_stream: bool) -> Result<()> {

@@ -90,7 +90,8 @@ pub(super) fn on_exchange_error(
             record_attempt_failure(attempt, ctx, &error, cause, is_counted);
         }
         if error.retry() {
-            error.set_retry(ctx.may_retry(&attempt.pool, true));
+            // An idle connection that the upstream has closed says nothing of its load.
+            error.set_retry(ctx.may_retry(&attempt.pool, !was_idle));
         }
     }
     error

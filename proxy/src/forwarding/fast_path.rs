@@ -6,8 +6,9 @@
 //! response. While the client does not accept a part of the response, no more of the request is
 //! sent. A short body is read completely first, so that the request can be sent again.
 //!
-//! Requests of unknown length, with `Expect` or an upgrade, from HTTP/1.0 clients, and to HTTP/2
-//! upstreams take the streaming path. Both paths use the same functions for their rules.
+//! Requests with `Expect` or an upgrade, from HTTP/1.0 clients, and of unknown length to HTTP/1.1
+//! upstreams or from HTTP/1.1 clients take the streaming path. Both paths use the same functions for
+//! their rules.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -24,12 +25,12 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::downstream::session_ext::SessionExt;
-use crate::forwarding::open_exchange::OpenExchange;
+use crate::forwarding::open_exchange::{OpenExchange, UpstreamTransport};
 use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{compressed_response, failure, mirror, response, upstream_request};
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
-use crate::upstream::{ResponseBody, UpstreamConnection, UpstreamResponse};
+use crate::upstream::{ResponseBody, UpstreamResponse};
 
 /// Maximum bytes of a request body that is read completely before the request is sent.
 const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
@@ -39,12 +40,11 @@ const MAX_GATHERED_BYTES: usize = 32 << 10;
 
 /// Returns whether a request can take the fast path.
 pub(super) fn is_eligible(session: &mut Session, ctx: &RequestContext) -> bool {
-    let is_http1 = ctx.route().is_some_and(|route| ctx.config.is_http1(route));
+    let is_http2 = ctx.route().is_some_and(|route| ctx.config.is_http2(route));
     ctx.config.fast_path
-        && is_http1
         && session.is_custom()
         && !session.req_header().headers.contains_key(EXPECT)
-        && body_length(session).is_some()
+        && (is_http2 || body_length(session).is_some())
 }
 
 /// Returns the length of the request body, if it is known.
@@ -63,18 +63,22 @@ pub(super) async fn forward(
     ctx: &mut RequestContext,
 ) -> Result<()> {
     let length = body_length(session).unwrap_or(u64::MAX);
-    let body = match length <= MAX_BUFFERED_BODY_BYTES {
+    // An HTTP/2 upstream may answer before the end of the body without harm to its connection.
+    let is_http2 = ctx.route().is_some_and(|route| ctx.config.is_http2(route));
+    let body = match length <= MAX_BUFFERED_BODY_BYTES && !is_http2 {
         true => Some(read_body(session, length, ctx).await?),
         false => None,
     };
     if let (Some(body), true) = (&body, ctx.mirror.is_some()) {
         mirror::note_body(state, session.req_header(), body, true, ctx)?;
     }
-    if body.is_none() && session.req_header().method.is_idempotent() {
-        session.as_mut().enable_retry_buffering();
-    }
     loop {
         upstream_request::choose_endpoint(state, session, ctx)?;
+        let is_http2 = |attempt: &UpstreamAttempt| attempt.pool.config.http2;
+        let is_repeatable = session.req_header().method.is_idempotent();
+        if body.is_none() && (is_repeatable || ctx.attempt.as_ref().is_some_and(is_http2)) {
+            session.as_mut().enable_retry_buffering();
+        }
         upstream_request::abort_when_drained(session, ctx).await;
         match attempt_once(state, session, body.as_ref(), ctx).await {
             Err(error) if error.retry() => {}
@@ -114,15 +118,12 @@ async fn attempt_once(
     let Some(chosen) = &ctx.attempt else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
-    let (pool, endpoint) = (
-        Arc::clone(&chosen.pool),
-        Arc::clone(&chosen.permit.endpoint),
-    );
+    let endpoint = Arc::clone(&chosen.permit.endpoint);
     let OpenExchange {
         mut upstream,
         was_idle,
         outbound,
-    } = OpenExchange::open(session, body, &pool, &endpoint, ctx).await?;
+    } = OpenExchange::open(session, body, chosen, ctx).await?;
     let exchange = Exchange {
         upstream: &mut upstream,
         is_head_request: session.req_header().method == Method::HEAD,
@@ -135,11 +136,10 @@ async fn attempt_once(
         response_body: None,
         has_forwarded: false,
     };
-    match exchange.run(state, session, ctx).await {
-        Ok(Some(since)) => endpoint.idle.put(upstream, since),
-        Ok(None) => {}
-        Err(error) => return Err(failure::on_exchange_error(session, error, ctx, was_idle)),
-    }
+    let done = exchange.run(state, session, ctx).await;
+    let idle_since = *done.as_ref().unwrap_or(&None);
+    upstream.release(session, &endpoint, idle_since, ctx);
+    done.map_err(|error| failure::on_exchange_error(session, error, ctx, was_idle))?;
     // Also if the request was not read to its end: the upstream is no longer concerned.
     ctx.note_response_complete();
     Ok(())
@@ -147,7 +147,7 @@ async fn attempt_once(
 
 /// An exchange with an upstream.
 struct Exchange<'u> {
-    upstream: &'u mut UpstreamConnection,
+    upstream: &'u mut UpstreamTransport,
     is_head_request: bool,
     /// The unsent request head, and the unsent part of the body.
     outbound: OutboundData,
@@ -187,6 +187,7 @@ impl Exchange<'_> {
         part: Bytes,
         ctx: &mut RequestContext,
     ) -> Result<()> {
+        upstream_request::count_body(session, &part, ctx)?;
         if ctx.mirror.is_some() {
             let end = session.as_mut().is_body_done();
             mirror::note_body(state, session.req_header(), &part, end, ctx)?;
@@ -230,6 +231,7 @@ impl Exchange<'_> {
                     self.append(state, session, part.unwrap_or_default(), ctx)?;
                     self.append_received(state, session, ctx)?;
                     self.is_request_read = session.as_mut().is_body_done();
+                    self.is_sending |= self.is_request_read && self.upstream.needs_end();
                     if self.is_sending {
                         self.expect_write(session, ctx);
                     } else {
@@ -267,8 +269,15 @@ impl Exchange<'_> {
                 Step::ResponseBody(data) => {
                     let is_over = self.response_body == Some(ResponseBody::Done);
                     let idle_since = is_over.then(|| self.note_end(ctx));
+                    let trailers = self.upstream.take_trailers();
                     let data = compressed_response::encode(data, is_over, ctx)?;
-                    session.write_response_body(data, is_over).await?;
+                    match trailers.filter(|_| data.is_none()) {
+                        Some(mut trailers) => {
+                            response::strip_trailers(&mut trailers);
+                            session.write_trailers(trailers).await?;
+                        }
+                        None => session.write_response_body(data, is_over).await?,
+                    }
                     if let Some(since) = idle_since {
                         return Ok(self.is_reusable(keep_alive).then_some(since));
                     }
@@ -288,12 +297,13 @@ impl Exchange<'_> {
             ..
         } = self;
         let (is_sending, is_head_request) = (self.is_sending, self.is_head_request);
+        let is_request_read = self.is_request_read;
         // One part at a time, so that an upstream that accepts nothing occupies little memory.
-        let wants_body = !self.is_request_read && (!is_sending || !*has_begun_to_send);
+        let wants_body = !is_request_read && (!is_sending || !*has_begun_to_send);
         let mut client = pin!(session.as_mut().read_body_or_idle(!wants_body));
         poll_fn(|cx| {
             let mut poll_response =
-                |upstream: &mut UpstreamConnection, cx: &mut Context<'_>| match response_body {
+                |upstream: &mut UpstreamTransport, cx: &mut Context<'_>| match response_body {
                     None => upstream
                         .poll_response(cx, is_head_request)
                         .map_ok(Step::ResponseHead),
@@ -309,7 +319,7 @@ impl Exchange<'_> {
             }
             if is_sending {
                 *has_begun_to_send = true;
-                if let Poll::Ready(sent) = upstream.poll_send(cx, outbound) {
+                if let Poll::Ready(sent) = upstream.poll_send(cx, outbound, is_request_read) {
                     return Poll::Ready(Ok(sent.map_or_else(Step::SendFailed, |()| Step::Sent)));
                 }
             }

@@ -16,8 +16,8 @@ use pingora::http::RequestHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
 use prometheus::IntCounterVec;
-use tokio::sync::OwnedSemaphorePermit;
 
+use crate::client_shares::BudgetPermit;
 use crate::config::MirrorConfig;
 use crate::forwarding::upstream_request;
 use crate::message::{grpc, headers};
@@ -55,7 +55,7 @@ struct MirroredRequest {
     is_head_request: bool,
     timeout: Duration,
     results: IntCounterVec,
-    _slot: OwnedSemaphorePermit,
+    _slot: BudgetPermit,
 }
 
 /// Decides whether an admitted request is mirrored, and sends the copy if it has no body. WebSocket
@@ -85,8 +85,8 @@ pub(super) fn begin(
         count(state, &route.name, MirrorResult::DroppedBodyBytes);
         return Ok(());
     }
-    let slots = config.mirror_slots.get(&index).map(Arc::clone);
-    let Some(slot) = slots.and_then(|slots| slots.try_acquire_owned().ok()) else {
+    let slots = config.mirror_slots.get(&index);
+    let Some(slot) = slots.and_then(|slots| slots.reserve(ctx.client_share(), 1)) else {
         count(state, &route.name, MirrorResult::DroppedInFlight);
         return Ok(());
     };

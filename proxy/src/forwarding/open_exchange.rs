@@ -1,18 +1,32 @@
 //! The beginning of an exchange on the fast path: a connection and the request to be sent on it.
 
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
 use bytes::Bytes;
+use http::HeaderMap;
 use pingora_core::Result;
 use pingora_proxy::Session;
 
+use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{failure, upstream_request};
-use crate::state::request_context::RequestContext;
-use crate::upstream::{Endpoint, IdleCheck, UpstreamConnection, UpstreamPool};
+use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::upstream::{
+    Endpoint, IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse, UpstreamStream,
+};
+
+/// What carries an exchange.
+pub(super) enum UpstreamTransport {
+    Http1(UpstreamConnection),
+    Http2(Box<UpstreamStream>),
+}
 
 /// A connection, and what is to be sent on it.
 pub(super) struct OpenExchange {
-    pub(super) upstream: UpstreamConnection,
-    /// Whether the connection came from the idle pool.
+    pub(super) upstream: UpstreamTransport,
+    /// Whether the connection has carried another request.
     pub(super) was_idle: bool,
     pub(super) outbound: OutboundData,
 }
@@ -22,43 +36,154 @@ pub(super) struct OpenExchange {
 impl OpenExchange {
     /// Takes an idle connection, or opens one. What is known of the request is to be sent.
     pub(super) async fn open(
-        session: &Session,
+        session: &mut Session,
         body: Option<&Bytes>,
-        pool: &UpstreamPool,
-        endpoint: &Endpoint,
+        attempt: &UpstreamAttempt,
         ctx: &RequestContext,
     ) -> Result<Self> {
-        let check = match session.req_header().method.is_idempotent() {
-            true => IdleCheck::LastPoll,
-            false => IdleCheck::Now,
-        };
-        let header = upstream_request::connection_header(session, pool, ctx);
-        let idle = endpoint
-            .idle
-            .take(pool.config.idle_timeout, check, header.as_ref());
-        let was_idle = idle.is_some();
-        let mut upstream = match idle {
-            Some(upstream) => upstream,
-            None => UpstreamConnection::connect(
-                &endpoint.peer,
-                &endpoint.pins,
-                pool.config.connect_timeout,
-                header,
-            )
-            .await
-            .map_err(|error| failure::on_connect_error(ctx, error))?,
-        };
-        upstream.note_request(&session.req_header().headers);
-        let head = upstream_request::serialize_request(session.req_header(), &pool.config, ctx)?;
-        let mut outbound = OutboundData::new(head);
-        outbound.append(match body {
+        let buffered = match body {
             Some(body) => body.clone(),
             None => session.as_ref().get_retry_buffer().unwrap_or_default(),
-        });
+        };
+        let (upstream, was_idle, mut outbound) = match &attempt.pool.http2 {
+            None => Self::open_http1(session, attempt, ctx).await?,
+            Some(connector) => {
+                let peer = upstream_request::http2_peer(session, attempt, ctx);
+                let request = upstream_request::http2_request(session.req_header(), &peer, ctx)?;
+                let pins = &attempt.permit.endpoint.pins;
+                let connector = Arc::clone(connector);
+                let is_end = session.as_mut().is_body_empty();
+                let opened = UpstreamStream::open(connector, peer, pins, request, is_end).await;
+                let (stream, was_idle) =
+                    opened.map_err(|error| failure::on_connect_error(ctx, error))?;
+                let upstream = UpstreamTransport::Http2(Box::new(stream));
+                (upstream, was_idle, OutboundData::default())
+            }
+        };
+        outbound.append(buffered);
         Ok(Self {
             upstream,
             was_idle,
             outbound,
         })
+    }
+
+    async fn open_http1(
+        session: &Session,
+        attempt: &UpstreamAttempt,
+        ctx: &RequestContext,
+    ) -> Result<(UpstreamTransport, bool, OutboundData)> {
+        let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
+        let request = session.req_header();
+        let check = match request.method.is_idempotent() {
+            true => IdleCheck::LastPoll,
+            false => IdleCheck::Now,
+        };
+        let header = upstream_request::connection_header(session, pool, ctx);
+        let idle_timeout = pool.config.idle_timeout;
+        let bound = session.bound_upstream();
+        let idle = bound.and_then(|bound| bound.take(endpoint, idle_timeout));
+        // A retry uses a new connection: idle ones may be closed as the first one was.
+        let idle = idle.or_else(|| {
+            let is_first = ctx.attempts <= 1;
+            is_first.then(|| endpoint.idle.take(idle_timeout, check, header.as_ref()))?
+        });
+        let was_idle = idle.is_some();
+        let mut upstream = match idle {
+            Some(upstream) => upstream,
+            None => {
+                let (peer, pins) = (&endpoint.peer, &endpoint.pins);
+                let timeout = pool.config.connect_timeout;
+                UpstreamConnection::connect(peer, pins, timeout, header)
+                    .await
+                    .map_err(|error| failure::on_connect_error(ctx, error))?
+            }
+        };
+        upstream.note_request(&request.headers);
+        let head = upstream_request::serialize_request(request, &pool.config, ctx)?;
+        let upstream = UpstreamTransport::Http1(upstream);
+        Ok((upstream, was_idle, OutboundData::new(head)))
+    }
+}
+
+// === impl UpstreamTransport ===
+
+impl UpstreamTransport {
+    /// Returns whether the end of the request must be sent, although no data is left.
+    pub(super) fn needs_end(&self) -> bool {
+        match self {
+            Self::Http1(_) => false,
+            Self::Http2(stream) => !stream.is_request_ended(),
+        }
+    }
+
+    /// Sends all of `data`, which `is_end` ends.
+    pub(super) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut OutboundData,
+        is_end: bool,
+    ) -> Poll<Result<()>> {
+        match self {
+            Self::Http1(connection) => connection.poll_send(cx, data),
+            Self::Http2(stream) => stream.poll_send(cx, data, is_end).map(Ok),
+        }
+    }
+
+    /// Reads the next response head.
+    pub(super) fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        is_head_request: bool,
+    ) -> Poll<Result<UpstreamResponse>> {
+        match self {
+            Self::Http1(connection) => connection.poll_response(cx, is_head_request),
+            Self::Http2(stream) => stream.poll_response(cx, is_head_request),
+        }
+    }
+
+    /// Returns the next part of a body; `None` at its end.
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut ResponseBody,
+    ) -> Poll<Result<Option<Bytes>>> {
+        match self {
+            Self::Http1(connection) => connection.poll_body(cx, body),
+            Self::Http2(stream) => stream.poll_body(cx, body),
+        }
+    }
+
+    /// Takes the trailers of a response that has ended. Those of HTTP/1.1 are dropped.
+    pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
+        match self {
+            Self::Http1(_) => None,
+            Self::Http2(stream) => stream.take_trailers(),
+        }
+    }
+
+    /// Ends the exchange. `idle_since` is the end of a response after which an HTTP/1.1 connection
+    /// can be reused, by the same client alone if it has authenticated the connection.
+    pub(super) fn release(
+        self,
+        session: &Session,
+        endpoint: &Arc<Endpoint>,
+        idle_since: Option<Instant>,
+        ctx: &RequestContext,
+    ) {
+        match (self, idle_since) {
+            (Self::Http2(stream), _) => stream.release(),
+            (Self::Http1(connection), Some(since)) if connection.is_authenticated() => {
+                // The connection of a trusted proxy is that of many clients.
+                let is_trusted = |peer| ctx.config.limits.is_trusted_proxy(peer);
+                if let Some(bound) = session.bound_upstream()
+                    && !session.peer_address().is_none_or(is_trusted)
+                {
+                    bound.put(connection, endpoint, since);
+                }
+            }
+            (Self::Http1(connection), Some(since)) => endpoint.idle.put(connection, since),
+            (Self::Http1(_), None) => {}
+        }
     }
 }

@@ -18,7 +18,6 @@ use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
-use postern_common::Code;
 
 use crate::admission::admit_or_answer;
 use crate::downstream::session_ext::SessionExt;
@@ -138,13 +137,9 @@ impl ProxyHttp for GatewayProxy {
         end_of_stream: bool,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        ctx.body_bytes += body.as_ref().map_or(0, Bytes::len) as u64;
-        let limit = ctx.route().map_or(0, |route| route.settings.body_bytes);
-        if ctx.body_bytes > limit && !session.was_upgraded() {
-            return Err(upstream_request::fail_with(ctx, Code::BodyTooLarge));
-        }
+        let part = body.as_deref().unwrap_or_default();
+        upstream_request::count_body(session, part, ctx)?;
         if ctx.mirror.is_some() {
-            let part = body.as_deref().unwrap_or_default();
             mirror::note_body(&self.state, session.req_header(), part, end_of_stream, ctx)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use http::header::TE;
+use http::header::{HOST, TE};
 use http::{HeaderMap, HeaderValue, Version};
 use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
@@ -28,11 +28,9 @@ use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
 use crate::upstream::{
-    Abortable, ConnectionHeader, NoEndpoint, UpstreamPool, checked_connection, tunnel,
+    Abortable, BoundConnection, ConnectionHeader, NOT_HTTP2, NoEndpoint, UpstreamPool,
+    checked_connection, tunnel,
 };
-
-/// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
-const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
 
 /// Records the problem code and returns the error that ends the request.
 pub(super) fn fail_with(ctx: &mut RequestContext, code: Code) -> Box<Error> {
@@ -67,12 +65,18 @@ pub(super) fn choose_endpoint(
         Some(client) => pool.pick_for_client(client, &key, avoid, began),
         None => pool.pick(&key, avoid, began),
     };
-    let permit = Arc::new(permit.map_err(|reason| {
+    let permit = permit.map_err(|reason| {
         pool.count_failure(FailureCause::NoEndpoint);
         log_no_endpoint(pool, ctx, reason);
         ctx.unavailable = Some(Arc::clone(pool));
         fail_with(ctx, Code::UpstreamUnavailable)
-    })?);
+    })?;
+    let permit = Arc::new(
+        match client.bound_upstream().and_then(BoundConnection::endpoint) {
+            Some(endpoint) if avoid.is_none() => pool.move_to(&endpoint, permit),
+            Some(_) | None => permit,
+        },
+    );
     pool.count_attempt();
     if before.is_none() {
         let overhead = (began - ctx.started).saturating_sub(ctx.body_read_time);
@@ -152,11 +156,10 @@ pub(super) fn build_peer(session: &mut Session, ctx: &mut RequestContext) -> Res
     };
     let pool = Arc::clone(&attempt.pool);
     let header = connection_header(session, &pool, ctx);
-    let uploader = ctx.client_share().filter(|_| !session.is_body_empty());
+    let mut peer = http2_peer(session, attempt, ctx);
     let Some(attempt) = &mut ctx.attempt else {
         return Err(fail_with(ctx, Code::Internal));
     };
-    let mut peer = Box::new(attempt.permit.endpoint.peer.clone());
     if let Some(deadline) = session.deadline() {
         // The client side enforces this timeout without a timer per read, and only from the end of
         // the request; Pingora's own would run while the client is still sending. While an upstream
@@ -171,9 +174,7 @@ pub(super) fn build_peer(session: &mut Session, ctx: &mut RequestContext) -> Res
         tunnel::prepare(&mut peer, &attempt.permit, &pool.config, header);
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
-        if pool.config.http2 {
-            peer.group_key = attempt.permit.endpoint.connection_group(uploader);
-        } else {
+        if !pool.config.http2 {
             attempt.is_reused = Some(checked_connection::prepare(
                 &mut peer,
                 &attempt.permit,
@@ -183,6 +184,54 @@ pub(super) fn build_peer(session: &mut Session, ctx: &mut RequestContext) -> Res
         }
     }
     Ok(peer)
+}
+
+/// Builds the peer of a request over HTTP/2, whose connection it shares with others.
+pub(super) fn http2_peer(
+    session: &mut Session,
+    attempt: &UpstreamAttempt,
+    ctx: &RequestContext,
+) -> Box<HttpPeer> {
+    let endpoint = &attempt.permit.endpoint;
+    let mut peer = Box::new(endpoint.peer.clone());
+    let uploader = ctx.client_share().filter(|_| !session.is_body_empty());
+    peer.group_key = endpoint.connection_group(uploader);
+    peer
+}
+
+/// Builds the head of a request over HTTP/2.
+pub(super) fn http2_request(
+    client: &RequestHeader,
+    peer: &HttpPeer,
+    ctx: &RequestContext,
+) -> Result<Box<RequestHeader>> {
+    let mut parts: http::request::Parts = client.clone().into();
+    headers::strip(&mut parts.headers, headers::is_hop_by_hop);
+    parts.version = Version::HTTP_2;
+    let mut request = Box::new(RequestHeader::from(parts));
+    prepare_headers(client, &mut request, ctx)?;
+    let host = request.remove_header(&HOST);
+    let uri = http::Uri::builder()
+        .scheme(if peer.is_tls() { "https" } else { "http" })
+        .authority(host.as_ref().map_or(&b""[..], HeaderValue::as_bytes))
+        .path_and_query(request.raw_path())
+        .build();
+    let uri = uri.or_err(ErrorType::InvalidHTTPHeader, "target for HTTP/2");
+    request.set_uri(uri.map_err(Error::into_down)?);
+    Ok(request)
+}
+
+/// Counts a part of the body, whose length may not be known before its end.
+///
+/// # Errors
+/// 413 if the body is longer than the route permits.
+pub(super) fn count_body(session: &Session, part: &[u8], ctx: &mut RequestContext) -> Result<()> {
+    ctx.body_bytes += part.len() as u64;
+    let limit = ctx.route().map_or(0, |route| route.settings.body_bytes);
+    match ctx.body_bytes > limit && !session.was_upgraded() {
+        true => Err(fail_with(ctx, Code::BodyTooLarge)),
+        false => Ok(()),
+    }
 }
 
 /// Checks that an upstream with `http2 = true` is spoken to in HTTP/2. With TLS it may have

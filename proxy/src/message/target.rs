@@ -3,7 +3,7 @@
 //! A path that an upstream interprets differently could bypass the policy of its route. Targets are
 //! therefore not normalized: a target that is not in canonical form is rejected, and the same bytes
 //! are matched, authorized, logged and forwarded. A route can accept ambiguous paths: those with
-//! encoded slashes and semicolons, empty segments, parameters and double encoding. No upstream reads
+//! encoded slashes and semicolons, empty segments, parameters, double encoding and needless escapes. No upstream reads
 //! a query as a path: it may have any escapes.
 
 mod readings;
@@ -31,6 +31,8 @@ pub enum TargetFault {
     Character,
     /// A `%` without two hexadecimal digits in the path.
     Escape,
+    /// An escape that is encoded once more, such as `%252F`.
+    NestedEscape,
     /// An encoded letter, digit, `-`, `.`, `_` or `~`, which is equivalent to the plain character.
     NeedlessEscape,
     /// Escapes of the path that do not decode to UTF-8.
@@ -67,6 +69,7 @@ impl TargetFault {
                 "The target must not contain control characters or characters outside of URIs."
             }
             Self::Escape => "Every % of the path must be followed by two hexadecimal digits.",
+            Self::NestedEscape => "The path must not encode the escapes of other characters.",
             Self::NeedlessEscape => "The path must not encode letters, digits and - . _ ~",
             Self::Utf8 => "The encoded characters of the path must be UTF-8.",
             Self::OtherRoute => "The path is ambiguous: it may be one of another route.",
@@ -89,6 +92,7 @@ static BYTE_CLASSES: [u8; 256] = {
             byte,
             b'/' | b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.'
                 | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@'
+                | b'[' | b']' | b'|'
         );
         let query = !matches!(byte, b'#' | b'"' | b'<' | b'>');
         classes[byte as usize] = path as u8 * PATH_BYTE + query as u8 * QUERY_BYTE;
@@ -181,6 +185,8 @@ fn check_path(path: &str) -> Result<Option<TargetFault>, TargetFault> {
             b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' => {
                 None
             }
+            // Browsers leave these as they are (WHATWG URL, path percent-encode set).
+            b'[' | b']' | b'|' => None,
             b'%' => {
                 escaped = true;
                 check_path_escape(&bytes[at..])?
@@ -220,12 +226,12 @@ fn check_path_escape(rest: &[u8]) -> Result<Option<TargetFault>, TargetFault> {
         b';' => Ok(Some(TargetFault::Parameter)),
         0..0x20 | 0x7f => Err(TargetFault::Character),
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {
-            Err(TargetFault::NeedlessEscape)
+            Ok(Some(TargetFault::NeedlessEscape))
         }
         // Some upstreams decode twice: `/%252e` could be read as `/.`, `/50%2520off` as itself only.
         b'%' if decode(&rest[2..]).is_some() => {
             let is_plain = check_path_escape(&rest[2..]) == Ok(None);
-            Ok((!is_plain).then_some(TargetFault::Escape))
+            Ok((!is_plain).then_some(TargetFault::NestedEscape))
         }
         _ => Ok(None),
     }
@@ -272,6 +278,7 @@ mod tests {
             "/a:b@c",
             "/%C3%A9",
             "/a%20b",
+            "/img/[id]|x",
             "/...",
             "/.a",
             "/100%25",
@@ -322,8 +329,8 @@ mod tests {
             ("/a/./b", F::DotSegment),
             ("/a/../b", F::DotSegment),
             ("/a/..", F::DotSegment),
-            ("/%2e%2e/a", F::NeedlessEscape),
-            ("/.%2e/a", F::NeedlessEscape),
+            ("/%2e%2e/a", F::DotSegment),
+            ("/.%2e/a", F::DotSegment),
             ("//a", F::EmptySegment),
             ("/a//b", F::EmptySegment),
             ("/a//", F::EmptySegment),
@@ -340,11 +347,11 @@ mod tests {
             ("/%4", F::Escape),
             ("/%zz", F::Escape),
             ("/%252e", F::DotSegment),
-            ("/%2561", F::Escape),
+            ("/%2561", F::NestedEscape),
             ("/%252525252e", F::Escape),
-            ("/%252F", F::Escape),
-            ("/%255c", F::Escape),
-            ("/%253b", F::Escape),
+            ("/%252F", F::NestedEscape),
+            ("/%255c", F::NestedEscape),
+            ("/%253b", F::NestedEscape),
             ("/%2500", F::Character),
             ("/%61", F::NeedlessEscape),
             ("/%ff", F::Utf8),

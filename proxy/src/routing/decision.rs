@@ -2,10 +2,13 @@
 
 use std::net::IpAddr;
 
+use http::Method;
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
 use crate::config::AccessList;
+use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 
 /// The decision on a request.
@@ -45,6 +48,21 @@ pub(crate) fn is_public(table: &RouteTable, found: RouteMatch) -> bool {
 pub(crate) fn access_list(table: &RouteTable, found: RouteMatch) -> Option<&AccessList> {
     let route = found.route_of_path()?;
     table.routes[route].settings.access.as_deref()
+}
+
+/// Returns the method that a preflight request announces (CORS protocol of the Fetch standard), and
+/// the route of the announced request if there is one. Returns `None` for other requests, and where
+/// only the route of the preflight request itself exists: its upstream answers.
+pub(crate) fn preflighted<'r>(
+    table: &RouteTable,
+    request: &RouteRequest<'r>,
+    found: RouteMatch,
+) -> Option<(&'r str, Option<usize>)> {
+    let is_preflight = request.method == Method::OPTIONS && request.headers.contains_key(ORIGIN);
+    let method = request.headers.get(ACCESS_CONTROL_REQUEST_METHOD);
+    let method = method.filter(|_| is_preflight)?.to_str().ok()?;
+    let route = table.find(&request.with_method(method)).route();
+    (route.is_some() || found.route().is_none()).then_some((method, route))
 }
 
 /// Decides on the request of a route lookup with its path. `caller` is the caller of a verified token,

@@ -342,7 +342,7 @@ impl<'c> Side<'c> {
                     }
                 };
             }
-            Outcome::Forwarded | Outcome::Rejected(_) => {
+            Outcome::Forwarded | Outcome::Preflight | Outcome::Rejected(_) => {
                 let path = match &route.rewrite {
                     Some(rewrite) => rewrite.apply(request.path.as_bytes()),
                     None => request.path.into(),

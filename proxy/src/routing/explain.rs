@@ -108,6 +108,14 @@ pub(crate) fn explain_in(
             return out;
         }
     };
+    if let Some((_, route)) = Outcome::of_preflight(table, &request, found) {
+        match route {
+            Some(index) => write_route(&mut out, upstreams, &table.routes[index], request.path),
+            None => out.push_str("route      none of the announced request\n"),
+        }
+        out.push_str("decision   respond 204 preflight request, no caller is asked\n");
+        return out;
+    }
     match found {
         RouteMatch::Route(index) => {
             write_route(&mut out, upstreams, &table.routes[index], request.path);
@@ -315,6 +323,7 @@ fn write_decision(
             answer.status().as_u16(),
             location.unwrap_or_else(|| describe_response(answer))
         ),
+        Outcome::Preflight => Ok(()),
         Outcome::Rejected(code) => writeln!(
             out,
             "decision   {} {}: {}",

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use postern_common::Code;
 
-use crate::config::{RedirectTarget, RouteAnswer};
-use crate::routing::decision::Decision;
+use crate::config::{RedirectTarget, Route, RouteAnswer};
+use crate::routing::decision::{Decision, preflighted};
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::routing::variables::RequestVariables;
@@ -17,6 +17,8 @@ pub(crate) enum Outcome<'t> {
     Forwarded,
     /// The gateway answers itself. Contains the location of a redirect.
     Answered(&'t RouteAnswer, Option<String>),
+    /// The gateway answers a preflight request.
+    Preflight,
     /// It is rejected.
     Rejected(Code),
 }
@@ -24,6 +26,23 @@ pub(crate) enum Outcome<'t> {
 // === impl Outcome ===
 
 impl<'t> Outcome<'t> {
+    /// Returns the outcome of a preflight request that the gateway answers, and the route of the
+    /// announced request if there is one.
+    pub(crate) fn of_preflight(
+        table: &RouteTable,
+        request: &RouteRequest<'_>,
+        found: RouteMatch,
+    ) -> Option<(Self, Option<usize>)> {
+        let (_, route) = preflighted(table, request, found)?;
+        let has_cors = |route: &Route| route.settings.cors.is_some();
+        // Without a route, the common policy answers, which exists if a route has one.
+        let is_answered = match route {
+            Some(route) => has_cors(&table.routes[route]),
+            None => table.routes.iter().any(has_cors),
+        };
+        is_answered.then_some((Self::Preflight, route))
+    }
+
     /// Returns the outcome of a request with this decision.
     pub(crate) fn of(
         table: &'t RouteTable,
@@ -53,6 +72,7 @@ impl<'t> Outcome<'t> {
         match self {
             Self::Forwarded => "allow",
             Self::Answered(answer, _) => answer.decision(),
+            Self::Preflight => "respond",
             Self::Rejected(code) => code.as_str(),
         }
     }
@@ -62,6 +82,7 @@ impl<'t> Outcome<'t> {
         match self {
             Self::Forwarded => None,
             Self::Answered(answer, _) => Some(answer.status().as_u16()),
+            Self::Preflight => Some(204),
             Self::Rejected(code) => Some(code.status().as_u16()),
         }
     }
@@ -70,7 +91,7 @@ impl<'t> Outcome<'t> {
     pub(crate) fn location(&self) -> Option<&str> {
         match self {
             Self::Answered(_, location) => location.as_deref(),
-            Self::Forwarded | Self::Rejected(_) => None,
+            Self::Forwarded | Self::Preflight | Self::Rejected(_) => None,
         }
     }
 }

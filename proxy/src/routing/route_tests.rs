@@ -66,20 +66,7 @@ fn test_failure(
 ) -> Option<String> {
     let (route, outcome, reported) = match find(table, test) {
         Err(_) => (None, Outcome::Rejected(Code::InvalidTarget), None),
-        Ok((request, found)) => {
-            let certificate = test.certificate.as_ref();
-            let caller = caller_for(&test.token)
-                .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
-            let variables = request.explained(true, test.client_address);
-            let decision = decide(
-                table,
-                (found, request.path),
-                caller.as_ref(),
-                test.client_address,
-            );
-            let outcome = Outcome::of(table, found, &variables, &decision);
-            (found.route(), outcome, decision.report_only_code())
-        }
+        Ok((request, found)) => decided(table, test, &request, found),
     };
     let taken = route.map(|index| &table.routes[index]);
     let taken_name = taken.map_or("no route", |route| &route.name);
@@ -116,6 +103,30 @@ fn test_failure(
         return Some(format!("leads to {}", location.unwrap_or("no location")));
     }
     None
+}
+
+/// Returns the route of a test, its outcome, and the code of a check in report-only mode.
+fn decided<'t>(
+    table: &'t RouteTable,
+    test: &RouteTest,
+    request: &RouteRequest<'_>,
+    found: RouteMatch,
+) -> (Option<usize>, Outcome<'t>, Option<Code>) {
+    if let Some((outcome, route)) = Outcome::of_preflight(table, request, found) {
+        return (route, outcome, None);
+    }
+    let certificate = test.certificate.as_ref();
+    let caller = caller_for(&test.token)
+        .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
+    let variables = request.explained(true, test.client_address);
+    let decision = decide(
+        table,
+        (found, request.path),
+        caller.as_ref(),
+        test.client_address,
+    );
+    let outcome = Outcome::of(table, found, &variables, &decision);
+    (found.route(), outcome, decision.report_only_code())
 }
 
 /// Looks up the route of a test.

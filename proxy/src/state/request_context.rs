@@ -12,9 +12,9 @@ use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
 use postern_common::{Code, Secret};
 use prometheus::IntGauge;
-use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
+use crate::client_shares::BudgetPermit;
 use crate::compression::BodyEncoder;
 use crate::config::Route;
 use crate::external_authorization::AddedHeaders;
@@ -97,7 +97,7 @@ pub(crate) struct InFlightRequest(IntGauge);
 #[derive(Debug)]
 pub(crate) struct MirrorCapture {
     /// The slot among the mirrored requests of the route.
-    pub(crate) slot: OwnedSemaphorePermit,
+    pub(crate) slot: BudgetPermit,
     pub(crate) body: BytesMut,
 }
 
@@ -218,7 +218,7 @@ impl RequestContext {
             .route()
             .and_then(|route| route.settings.retries)
             .unwrap_or(pool.config.retries);
-        pool.may_retry(self.attempts, limit, was_sent)
+        pool.may_retry(self.client_share(), self.attempts, limit, was_sent)
     }
 
     /// Records that the upstream has completed its response, which frees its slot in flight.

@@ -10,9 +10,9 @@ use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 use postern_common::identity::TrustConfig;
 use postern_common::weighted::weighted_choice;
-use tokio::sync::Semaphore;
 
 use crate::api_keys::ApiKeyFile;
+use crate::client_shares::SharedBudget;
 use crate::config::{
     ApiKeyConfig, BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, HeaderChanges,
     Route, ShutdownConfig,
@@ -38,7 +38,7 @@ pub(crate) struct RuntimeConfig {
     pub(crate) response_headers: Option<Arc<HeaderChanges>>,
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
     /// The slots of mirrored requests, for each route that mirrors.
-    pub(crate) mirror_slots: AHashMap<RouteIndex, Arc<Semaphore>>,
+    pub(crate) mirror_slots: AHashMap<RouteIndex, Arc<SharedBudget>>,
     /// The resolver of the names of upstreams.
     resolver: Arc<NameResolver>,
     /// Whether requests may take the fast path.
@@ -164,14 +164,6 @@ impl RuntimeConfig {
         &self.pools[route.targets[target].upstream]
     }
 
-    /// Returns whether all upstreams of the route are spoken to in HTTP/1.1.
-    pub(crate) fn is_http1(&self, route: &Route) -> bool {
-        route
-            .targets
-            .iter()
-            .all(|target| !self.pools[target.upstream].config.http2)
-    }
-
     /// Returns whether all upstreams of the route are spoken to in HTTP/2, as gRPC requires.
     pub(crate) fn is_http2(&self, route: &Route) -> bool {
         route
@@ -215,10 +207,10 @@ fn authorizers(
 }
 
 /// Returns the slots of mirrored requests of each route that mirrors.
-fn mirror_slots(routes: &[Route]) -> AHashMap<RouteIndex, Arc<Semaphore>> {
+fn mirror_slots(routes: &[Route]) -> AHashMap<RouteIndex, Arc<SharedBudget>> {
     let slots = routes.iter().enumerate().filter_map(|(index, route)| {
         let mirror = route.mirror.as_ref()?;
-        Some((index, Arc::new(Semaphore::new(mirror.in_flight))))
+        Some((index, SharedBudget::new(mirror.in_flight)))
     });
     slots.collect()
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::clock::Timestamp;
 use postern_common::config::{Env, parse};
 use postern_common::{Clock, Code};
@@ -118,6 +118,9 @@ impl Choices {
         if self.one_in(4) {
             route.push_str("headers = { x-kind = \"one\" }\n");
         }
+        if self.one_in(4) {
+            route.push_str("cors = { origins = [\"https://page.test\"] }\n");
+        }
         if self.one_in(3) {
             let list = self.of(&ACCESS_LISTS);
             route.push_str(&format!("access = {list}\n"));
@@ -226,14 +229,24 @@ struct Expectations<'c> {
 
 impl Expectations<'_> {
     /// Sends a random request and compares the decision of `explain` with the answer.
+    #[expect(clippy::too_many_lines, reason = "one request and what is known of it")]
     async fn check(&mut self, gateway: &TestGateway, callers: &[TestCaller], random: &mut Choices) {
-        let (method, target) = (random.of(&METHODS), random.of(&TARGETS));
+        let (mut method, target) = (random.of(&METHODS), random.of(&TARGETS));
         let host = random.of(&["a.test", "b.test"]);
-        let kind = random.one_in(2).then_some("one");
+        let mut fields = Vec::new();
+        if random.one_in(2) {
+            fields.push(("x-kind", "one"));
+        }
+        if random.one_in(4) {
+            fields.push(("origin", "https://page.test"));
+            fields.push(("access-control-request-method", method));
+            method = "OPTIONS";
+        }
         let caller = &callers[random.below(callers.len())];
         let mut headers = HeaderMap::new();
-        if let Some(kind) = kind {
-            headers.insert("x-kind", HeaderValue::from_static(kind));
+        for (name, value) in &fields {
+            let value = HeaderValue::from_str(value).expect("a value");
+            headers.insert(HeaderName::from_static(name), value);
         }
         let client = random.of(&CLIENTS);
         let url = format!("http://{host}{target}");
@@ -241,9 +254,12 @@ impl Expectations<'_> {
         let explained = explain(self.config, method, &url, &headers, &caller.source, address);
         let decision = line(&explained, "decision").expect("a decision");
 
-        let kind_line = kind.map_or(String::new(), |kind| format!("X-Kind: {kind}\r\n"));
+        let lines = fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"));
+        let lines = lines.collect::<String>();
         let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {client}\r\n{kind_line}{}\r\n",
+            "{method} {target} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: {client}\r\n{lines}{}\r\n",
             caller.authorization
         );
         let answer = gateway.send(&request).await;
@@ -283,10 +299,13 @@ impl Expectations<'_> {
         self.reported.extend(reported.clone());
         if let Some(token) = caller.route_test {
             let reported = reported.as_deref().unwrap_or("none");
-            let kind = kind.map_or("", |_| "headers = { x-kind = \"one\" }\n");
+            let fields = fields
+                .iter()
+                .map(|(name, value)| format!("{name} = \"{value}\""));
+            let fields = fields.collect::<Vec<_>>().join(", ");
             let code = code_of(decision);
             self.route_tests.push_str(&format!(
-                "[[test]]\nrequest = \"{method} {target}\"\nhost = \"{host}\"\n{kind}{token}client_address = \"{client}\"\n\
+                "[[test]]\nrequest = \"{method} {target}\"\nhost = \"{host}\"\nheaders = {{ {fields} }}\n{token}client_address = \"{client}\"\n\
                  decision = \"{code}\"\nreport_only = \"{reported}\"\n"
             ));
         }

@@ -12,6 +12,7 @@ use super::http2_frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, frame, is_open_after_ping, open,
 };
 use super::origin::{OriginBehavior, TestOrigin, request_length};
+use super::scripted_origin::{answer_http2, start_http2};
 use super::tls_gateway::{TlsGateway, get};
 use crate::message::framing::BodyFraming;
 use crate::message::head::BodyKind;
@@ -239,41 +240,18 @@ async fn burst_of_small_data_frames_arrives_as_one_body() {
     );
 }
 
-/// Starts an HTTP/2 origin without TLS that answers with DATA frames of these payloads.
-async fn start_http2_origin(parts: &'static [&'static str]) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut connection = h2::server::handshake(stream).await.expect("a handshake");
-                while let Some(Ok((_request, mut answer))) = connection.accept().await {
-                    let mut body = answer
-                        .send_response(http::Response::new(()), false)
-                        .expect("a stream");
-                    for (at, part) in parts.iter().enumerate() {
-                        body.send_data(part.as_bytes().into(), at + 1 == parts.len())
-                            .expect("sends");
-                    }
-                }
-            });
-        }
-    });
-    address
-}
-
 #[tokio::test]
 async fn http2_response_with_any_frame_boundaries_ends_once() {
-    for parts in [
-        &[""][..],
-        &["hello", ""],
-        &["", "he", "", "llo"],
-        &["", "", ""],
-    ] {
-        let upstream = format!(
-            "addresses = [\"{}\"]\nhttp2 = true",
-            start_http2_origin(parts).await
-        );
+    let cases: [&'static [&'static [u8]]; 4] = [
+        &[b""],
+        &[b"hello", b""],
+        &[b"", b"he", b"", b"llo"],
+        &[b"", b"", b""],
+    ];
+    for parts in cases {
+        let body = String::from_utf8(parts.concat()).expect("text");
+        let origin = start_http2(move |_, answer| async move { answer_http2(answer, parts) });
+        let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", origin.await);
         let gateway = TestGateway::before(
             TestOrigin::start(OriginBehavior::Answer).await,
             &upstream,
@@ -296,13 +274,13 @@ async fn http2_response_with_any_frame_boundaries_ends_once() {
         let rest = client.rest().await.expect("an orderly end");
         let (head, second) = rest.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {rest}");
-        for body in [&first, second] {
+        for chunks in [&first, second] {
             assert_eq!(
-                BodyFraming::begin(BodyKind::Chunked).advance(body.as_bytes()),
-                Ok(body.len()),
-                "{body}"
+                BodyFraming::begin(BodyKind::Chunked).advance(chunks.as_bytes()),
+                Ok(chunks.len()),
+                "{chunks}"
             );
-            assert_eq!(unchunked(body), parts.concat(), "{parts:?}");
+            assert_eq!(unchunked(chunks), body, "{parts:?}");
         }
         let front = TlsGateway::before(
             TestOrigin::start(OriginBehavior::Answer).await,
@@ -311,6 +289,6 @@ async fn http2_response_with_any_frame_boundaries_ends_once() {
         )
         .await;
         let got = get(&mut front.client().await, "/open", &[]).await;
-        assert_eq!(got.body, parts.concat(), "{parts:?}");
+        assert_eq!(got.body, body, "{parts:?}");
     }
 }

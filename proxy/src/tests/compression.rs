@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::compression_client::{Received, ask, decode, gateway_at, text};
 use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, TestGateway};
-use super::scripted_origin::{http2_client, start};
+use super::scripted_origin::{http2_client, start, start_http2};
 use super::tls_gateway::{get, head, reply, send};
 
 /// Starts a gateway whose origin sends this response.
@@ -270,31 +270,22 @@ async fn http2_response_is_compressed() {
 
 /// Starts an HTTP/2 origin that sends a body in two frames, and the end in trailers or separately.
 async fn http2_origin(has_trailers: bool) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut connection = h2::server::handshake(stream).await.expect("a handshake");
-                while let Some(Ok((_, mut answer))) = connection.accept().await {
-                    let head = Response::builder().header("content-type", "text/plain");
-                    let head = head.body(()).expect("a head");
-                    let mut stream = answer.send_response(head, false).expect("sends");
-                    for part in ["one, ", "two"] {
-                        let part = Bytes::from_static(part.as_bytes());
-                        stream.send_data(part, false).expect("sends");
-                    }
-                    let mut trailers = HeaderMap::new();
-                    trailers.insert("x-end", HeaderValue::from_static("1"));
-                    match has_trailers {
-                        true => stream.send_trailers(trailers).expect("sends"),
-                        false => stream.send_data(Bytes::new(), true).expect("sends"),
-                    }
-                }
-            });
+    start_http2(move |_, mut answer| async move {
+        let head = Response::builder().header("content-type", "text/plain");
+        let head = head.body(()).expect("a head");
+        let mut stream = answer.send_response(head, false).expect("sends");
+        for part in ["one, ", "two"] {
+            let part = Bytes::from_static(part.as_bytes());
+            stream.send_data(part, false).expect("sends");
         }
-    });
-    address
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-end", HeaderValue::from_static("1"));
+        match has_trailers {
+            true => stream.send_trailers(trailers).expect("sends"),
+            false => stream.send_data(Bytes::new(), true).expect("sends"),
+        }
+    })
+    .await
 }
 
 #[tokio::test]

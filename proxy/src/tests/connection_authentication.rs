@@ -1,9 +1,11 @@
 //! Upstream connections on which a client has authenticated itself, as by NTLM.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::harness::PATH_SELECTORS;
-use super::scripted_origin::{gateway, start};
+use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, fast_path_is_off};
+use super::scripted_origin::{OK, gateway, start};
 
 /// Starts an origin that authenticates connections. Its answer names the user of the connection and
 /// the number of requests on it.
@@ -57,5 +59,99 @@ async fn authenticated_connection_is_used_for_one_client() {
             let expected = if is_reused { "nobody 2" } else { "nobody 1" };
             assert_eq!(second.body, expected, "{fields}");
         }
+    }
+}
+
+/// Starts an origin that needs two messages on one connection, as NTLM does. Its answer names the
+/// number of the connection.
+async fn ntlm_origin() -> SocketAddr {
+    let connections = Arc::new(AtomicUsize::new(0));
+    start(move |mut connection| {
+        let number = connections.fetch_add(1, Ordering::Relaxed);
+        async move {
+            let mut messages = 0;
+            while let Some(head) = connection.take_head().await {
+                let is_message = head.to_ascii_lowercase().contains("authorization: ntlm");
+                messages += usize::from(is_message || messages == 2);
+                let answer = match messages {
+                    0 => "401 Unauthorized\r\nWWW-Authenticate: NTLM",
+                    1 => "401 Unauthorized\r\nWWW-Authenticate: NTLM TlRMTVNTUAAC",
+                    _ => "200 OK",
+                };
+                let length = number.to_string().len();
+                let end = format!("Content-Length: {length}\r\n\r\n{number}");
+                connection.send(format!("HTTP/1.1 {answer}\r\n{end}")).await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn authenticated_connection_belongs_to_its_client_connection() {
+    if fast_path_is_off() {
+        return;
+    }
+    // With several addresses, all messages reach the same one.
+    let origins = [
+        ntlm_origin().await,
+        ntlm_origin().await,
+        ntlm_origin().await,
+    ];
+    let get = |fields: &str| format!("GET /open HTTP/1.1\r\nHost: gate\r\n{fields}\r\n");
+    let (first, second) = (
+        get("Authorization: NTLM TlRMTVNTUAAB\r\n"),
+        get("Authorization: NTLM TlRMTVNTUAAD\r\n"),
+    );
+    let steps = [
+        (get(""), 401),
+        (first, 401),
+        (second, 200),
+        (get(""), 200),
+        (get(""), 200),
+    ];
+    for (limits, is_bound) in [("", true), ("trusted_proxies = [\"127.0.0.1/32\"]", false)] {
+        let gateway = gateway(&origins, "", limits).await;
+        let mut client = gateway.connect().await;
+        let mut other = gateway.connect().await;
+        for (request, status) in &steps {
+            client.write(request).await;
+            let response = client.response().await.expect("an answer");
+            let expected = if is_bound { *status } else { 401 };
+            assert_eq!(response.status, expected, "{request}");
+            other.write(&get("")).await;
+            let response = other.response().await.expect("an answer");
+            assert_eq!(response.status, 401, "another connection");
+        }
+        drop(client);
+        for _ in 0..9 {
+            assert_eq!(gateway.get("/open", "").await.status, 401);
+        }
+    }
+}
+
+#[tokio::test]
+async fn bound_connection_is_closed_with_its_client_connection() {
+    let (closed, mut is_closed) = tokio::sync::mpsc::channel(1);
+    let origin = start(move |mut connection| {
+        let closed = closed.clone();
+        async move {
+            while connection.take_head().await.is_some() {
+                connection.send(OK).await;
+            }
+            let _last = closed.send(()).await;
+        }
+    })
+    .await;
+    for selector in PATH_SELECTORS {
+        let gateway = gateway(&[origin], "idle_timeout = \"1h\"", "").await;
+        let mut client = gateway.connect().await;
+        let request =
+            format!("GET /open HTTP/1.1\r\nHost: gate\r\nAuthorization: NTLM x\r\n{selector}\r\n");
+        client.write(&request).await;
+        assert_eq!(client.response().await.expect("an answer").status, 200);
+        drop(client);
+        let closing = tokio::time::timeout(STEP_TIMEOUT, is_closed.recv()).await;
+        assert!(closing.is_ok(), "{selector:?}");
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, fast_path_is_off};
 use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::{OK, gateway, http2_client, start};
+use super::scripted_origin::{OK, gateway, http2_client, start, start_http2};
 use super::tls_gateway::{head, reply, send};
 
 const BODY_BYTES: usize = 100_000;
@@ -215,14 +215,9 @@ async fn early_response_frees_the_slot_of_its_upstream() {
 /// client's connection stays open.
 #[tokio::test]
 async fn early_response_over_http2_keeps_the_client_connection() {
-    let origin = start(|connection| async move {
-        let Ok(mut streams) = h2::server::handshake(connection.stream).await else {
-            return;
-        };
-        while let Some(Ok((_request, mut answer))) = streams.accept().await {
-            let response = http::Response::builder().header("content-length", "0");
-            let _gone = answer.send_response(response.body(()).expect("a response"), true);
-        }
+    let origin = start_http2(|_request, mut answer| async move {
+        let response = http::Response::builder().header("content-length", "0");
+        let _gone = answer.send_response(response.body(()).expect("a response"), true);
     })
     .await;
     let gateway = gateway(&[origin], "http2 = true", "").await;

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::start_http2;
 use super::tls_gateway;
 
 const ROUTES: &str = r#"
@@ -38,21 +39,7 @@ deadline = "300ms"
 /// Starts an origin whose behavior is the last segment of the path, and which reports the `te`
 /// field that it received.
 async fn origin() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else {
-                    return;
-                };
-                while let Some(Ok((request, respond))) = connection.accept().await {
-                    tokio::spawn(act(request, respond));
-                }
-            });
-        }
-    });
-    address
+    start_http2(act).await
 }
 
 async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) {

@@ -16,7 +16,7 @@ pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
+pub(super) const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
 pub(super) const ACK: u8 = 1;

@@ -14,7 +14,8 @@ use tokio::net::TcpListener;
 
 use super::harness::{ROUTES, TestGateway};
 use super::http2_frames::{
-    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
+    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, frame,
 };
 use super::origin::{OriginBehavior, TestOrigin};
 use super::scripted_origin::start;
@@ -200,8 +201,8 @@ enum Refusal {
 }
 
 /// Starts an HTTP/2 origin that processes the first request of a connection and refuses the second,
-/// the first `refused` times. Answers have no body.
-async fn refusing_origin(refusal: Refusal, refused: usize) -> SocketAddr {
+/// the first `refused` times, at its head if `is_early`, else at its end. Answers have no body.
+async fn refusing_origin(refusal: Refusal, is_early: bool, refused: usize) -> SocketAddr {
     let left = Arc::new(AtomicUsize::new(refused));
     start(move |mut connection| {
         let left = Arc::clone(&left);
@@ -211,7 +212,7 @@ async fn refusing_origin(refusal: Refusal, refused: usize) -> SocketAddr {
                 .await
                 .expect("a preface");
             connection.send(frame(SETTINGS, 0, 0, &[])).await;
-            let mut count = 0;
+            let (mut count, mut ended) = (0, 0);
             while let Some(head) = connection.take_body(9).await {
                 let length = usize::from(head[1]) << 8 | usize::from(head[2]);
                 connection.take_body(length).await.expect("a payload");
@@ -220,12 +221,18 @@ async fn refusing_origin(refusal: Refusal, refused: usize) -> SocketAddr {
                 if kind == SETTINGS && flags & ACK == 0 {
                     connection.send(frame(SETTINGS, ACK, 0, &[])).await;
                 }
-                if !matches!(kind, HEADERS | DATA) || flags & END_STREAM == 0 {
+                if kind == DATA && length > 0 {
+                    let bytes = u32::try_from(length).expect("a frame").to_be_bytes();
+                    connection.send(frame(WINDOW_UPDATE, 0, 0, &bytes)).await;
+                }
+                if !matches!(kind, HEADERS | DATA) || stream == ended {
                     continue;
                 }
-                count += 1;
+                count += usize::from(kind == HEADERS);
+                let is_end = flags & END_STREAM != 0;
                 let take = |left: usize| left.checked_sub(1);
                 let is_refused = count == 2
+                    && (is_end || is_early)
                     && left
                         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
                         .is_ok();
@@ -234,13 +241,17 @@ async fn refusing_origin(refusal: Refusal, refused: usize) -> SocketAddr {
                         connection
                             .send(frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, code]))
                             .await;
+                        // Closing with unread data would discard the frame.
+                        while connection.take_body(1).await.is_some() {}
                         return;
                     }
                     Refusal::RefusedStream if is_refused => {
+                        ended = stream;
                         connection
                             .send(frame(RST_STREAM, 0, stream, &[0, 0, 0, 7]))
                             .await;
                     }
+                    Refusal::Goaway(_) | Refusal::RefusedStream if !is_end => {}
                     Refusal::Goaway(_) | Refusal::RefusedStream => {
                         // `:status: 200` (RFC 7541 appendix A).
                         let flags = END_STREAM | END_HEADERS;
@@ -262,8 +273,16 @@ async fn unprocessed_request_is_repeated_whatever_its_method() {
         Refusal::Goaway(11),
         Refusal::RefusedStream,
     ] {
-        for (method, body) in [("GET", ""), ("POST", ""), ("POST", "body")] {
-            let address = refusing_origin(refusal, 3).await;
+        let long = "x".repeat(40_000);
+        for (method, body, is_early) in [
+            ("GET", "", false),
+            ("POST", "", false),
+            ("POST", "body", false),
+            ("POST", "body", true),
+            // The body meets the end of the stream.
+            ("POST", long.as_str(), true),
+        ] {
+            let address = refusing_origin(refusal, is_early, 3).await;
             let settings = "retries = 0\nretry_budget = 0\n[upstream.origin.outlier]\nfailures = 1";
             let unused = TestOrigin::start(OriginBehavior::Answer).await;
             let upstream = format!("{}\n{settings}", upstream(address));
@@ -274,7 +293,8 @@ async fn unprocessed_request_is_repeated_whatever_its_method() {
             );
             for count in 0..8 {
                 let status = gateway.send(&request).await.status;
-                assert_eq!(status, 200, "{refusal:?} {method} {body} {count}");
+                let length = body.len();
+                assert_eq!(status, 200, "{refusal:?} {method} {length} {count}");
             }
             let metrics = gateway.admin_get("/metrics").await;
             for counter in ["ejections", "retries", "retries_denied"] {

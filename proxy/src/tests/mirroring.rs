@@ -150,7 +150,8 @@ async fn hanging_mirror_neither_delays_nor_accumulates() {
         connection.take_head().await;
         pending::<()>().await;
     });
-    let settings = ", timeout = \"300ms\", in_flight = 2";
+    // One client gets half of them.
+    let settings = ", timeout = \"300ms\", in_flight = 4";
     let gateway = gateway(answering().await, hanging.await, settings).await;
     for selector in PATH_SELECTORS {
         for _ in 0..5 {

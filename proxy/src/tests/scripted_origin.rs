@@ -4,7 +4,10 @@ use std::future::{Future, pending};
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::client::SendRequest;
+use h2::server::SendResponse;
+use http::Request;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -46,6 +49,35 @@ where
         }
     });
     address
+}
+
+/// Starts an HTTP/2 origin without TLS that runs `script` for each request.
+pub(super) async fn start_http2<S, F>(script: S) -> SocketAddr
+where
+    S: Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    start(move |connection| {
+        let script = script.clone();
+        async move {
+            let Ok(mut streams) = h2::server::handshake(connection.stream).await else {
+                return;
+            };
+            while let Some(Ok((request, answer))) = streams.accept().await {
+                tokio::spawn(script(request, answer));
+            }
+        }
+    })
+    .await
+}
+
+/// Answers a request over HTTP/2 with these DATA frames.
+pub(super) fn answer_http2(mut answer: SendResponse<Bytes>, parts: &[&'static [u8]]) {
+    if let Ok(mut body) = answer.send_response(http::Response::new(()), parts.is_empty()) {
+        for (at, part) in parts.iter().enumerate() {
+            let _gone = body.send_data(Bytes::from_static(part), at + 1 == parts.len());
+        }
+    }
 }
 
 /// Starts an origin that reads nothing after the head of a request.

@@ -3,27 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
-use h2::client::SendRequest;
 use http::Response;
-use tokio::net::{TcpListener, TcpStream};
 
 use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::{answer_http2, gateway, http2_client, start_http2};
 use super::tls_gateway::{head, reply, send};
-
-/// Opens a client whose streams have a window of this size.
-async fn connect(gateway: &TestGateway, window: u32) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let mut builder = h2::client::Builder::new();
-    let (client, connection) = builder
-        .initial_window_size(window)
-        .handshake(stream)
-        .await
-        .expect("a handshake");
-    tokio::spawn(connection);
-    client.ready().await.expect("ready")
-}
 
 async fn flood(limits: &str) -> TestGateway {
     let origin = TestOrigin::start(OriginBehavior::Flood).await;
@@ -57,7 +42,7 @@ async fn until(gateway: &TestGateway, wanted: u16) {
 #[tokio::test]
 async fn streams_above_the_buffer_budget_are_rejected() {
     let gateway = flood("response_buffer_bytes = \"1MiB\"").await;
-    let mut client = connect(&gateway, 0).await;
+    let mut client = http2_client(&gateway, 0).await;
     let mut held = Vec::new();
     for _ in 0..2 {
         let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
@@ -65,7 +50,7 @@ async fn streams_above_the_buffer_budget_are_rejected() {
     }
     // An eighth of the budget is reserved for this address.
     until(&gateway, 503).await;
-    let mut other = connect(&gateway, 1 << 20).await;
+    let mut other = http2_client(&gateway, 1 << 20).await;
     let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
     let refused = reply(answer).await.expect("a response");
     assert_eq!(
@@ -92,41 +77,24 @@ async fn http1_slow_readers_count_on_both_paths() {
     }
 }
 
-/// Starts an HTTP/2 origin that answers `/any/long` with 10 MiB, and other requests with a short
-/// body.
+/// Starts an HTTP/2 origin that answers `/open` with 10 MiB, and other requests with a short body.
 async fn origin() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else {
-                    return;
-                };
-                while let Some(Ok((request, mut respond))) = connection.accept().await {
-                    let length = if request.uri().path() == "/open" {
-                        10 << 20
-                    } else {
-                        5
-                    };
-                    let Ok(mut body) = respond.send_response(Response::new(()), false) else {
-                        continue;
-                    };
-                    let _gone = body.send_data(Bytes::from(vec![b'x'; length]), true);
-                }
-            });
+    start_http2(|request, mut answer| async move {
+        if request.uri().path() != "/open" {
+            return answer_http2(answer, &[b"xxxxx"]);
         }
-    });
-    address
+        if let Ok(mut body) = answer.send_response(Response::new(()), false) {
+            let _gone = body.send_data(vec![b'x'; 10 << 20].into(), true);
+        }
+    })
+    .await
 }
 
 #[tokio::test]
 async fn slow_reader_does_not_block_its_upstream_connection() {
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", origin().await);
-    let gateway = TestGateway::h2c(unused, &upstream, "", ROUTES).await;
+    let gateway = gateway(&[origin().await], "http2 = true", "").await;
     let token = format!("Bearer {}", gateway.user());
-    let mut client = connect(&gateway, 0).await;
+    let mut client = http2_client(&gateway, 0).await;
     let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
     let held = answer.await.expect("a head").into_body();
     // The upstream has sent all that flow control allows when the gauge reports a slow reader.
@@ -142,7 +110,7 @@ async fn slow_reader_does_not_block_its_upstream_connection() {
     tokio::time::timeout(STEP_TIMEOUT, waits)
         .await
         .expect("in time");
-    let mut other = connect(&gateway, 1 << 20).await;
+    let mut other = http2_client(&gateway, 1 << 20).await;
     for _ in 0..10 {
         let (answer, _) = send(
             &mut other,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
@@ -160,5 +161,33 @@ async fn self_signed_certificate_can_be_pinned() {
             assert_eq!(answer.status, status, "{key} {file} {selector}");
         }
         assert_eq!(gateway.origin.seen().is_empty(), status != 200);
+    }
+}
+
+#[tokio::test]
+async fn health_check_compares_the_pinned_certificate() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = self_signed(folder.path(), "own");
+    let _other = self_signed(folder.path(), "other");
+    for (file, is_healthy) in [("own.pem", true), ("other.pem", false)] {
+        for probe in ["", "path = \"/livez\""] {
+            let origin = TestOrigin::with(OriginBehavior::Answer, Some(Arc::clone(&own))).await;
+            let upstream = format!(
+                "addresses = [\"{}\"]\n[upstream.origin.tls]\npin = \"{}\"\n\
+                 [upstream.origin.health]\n{probe}\ninterval = \"20ms\"\nfailures = 1",
+                origin.address,
+                folder.path().join(file).display()
+            );
+            let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
+            let expected = format!("\"healthy\":{is_healthy}");
+            let checking = async {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                while !gateway.admin_get("/upstreams").await.contains(&expected) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let checked = tokio::time::timeout(STEP_TIMEOUT, checking).await;
+            checked.unwrap_or_else(|_| panic!("{file} {probe}"));
+        }
     }
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::harness::{PATH_SELECTORS, ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin::{answer_http2, http2_client_on, start, start_http2};
 use super::tls_gateway::{head, reply, send};
 
 /// A connection from 127.0.0.`last`.
@@ -30,12 +31,7 @@ pub(super) async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
 
 /// An HTTP/2 client from 127.0.0.`last` whose streams have a window of this many bytes.
 pub(super) async fn http2_from(gateway: &TestGateway, last: u8, window: u32) -> SendRequest<Bytes> {
-    let stream = connect_from(gateway, last).await;
-    let mut builder = h2::client::Builder::new();
-    let shaking = builder.initial_window_size(window).handshake(stream);
-    let (client, connection) = shaking.await.expect("a handshake");
-    tokio::spawn(connection);
-    client.ready().await.expect("ready")
+    http2_client_on(connect_from(gateway, last).await, window).await
 }
 
 /// Requests in flight to the only address of the upstream.
@@ -162,40 +158,18 @@ async fn trusted_proxy_has_no_share_but_its_clients_have() {
 
 /// An origin whose answer to `/any/N` has N bytes.
 async fn sized_origin() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer_sized(stream));
+    start(|mut connection| async move {
+        while let Some(head) = connection.take_head().await {
+            let path = head.split(' ').nth(1).expect("a path");
+            let length = path.rsplit('/').next().and_then(|n| n.parse().ok());
+            let length: usize = length.expect("a length");
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            connection
+                .send([head.into_bytes(), vec![b'x'; length]].concat())
+                .await;
         }
-    });
-    address
-}
-
-async fn answer_sized(mut stream: TcpStream) {
-    let mut request = Vec::new();
-    while stream
-        .read_buf(&mut request)
-        .await
-        .is_ok_and(|read| read > 0)
-    {
-        if !request.ends_with(b"\r\n\r\n") {
-            continue;
-        }
-        let text = String::from_utf8_lossy(&request).into_owned();
-        request.clear();
-        let path = text.split(' ').nth(1).expect("a path");
-        let length: usize = path
-            .rsplit('/')
-            .next()
-            .and_then(|n| n.parse().ok())
-            .expect("a length");
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-        let answer = [head.into_bytes(), vec![b'x'; length]].concat();
-        if stream.write_all(&answer).await.is_err() {
-            return;
-        }
-    }
+    })
+    .await
 }
 
 /// Asks for growing answers that the client does not read, until one waits for its reader although
@@ -236,33 +210,12 @@ async fn place_is_free_once_the_upstream_has_answered() {
     }
 }
 
-/// An HTTP/2 origin that answers with five bytes.
-async fn http2_origin() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else {
-                    return;
-                };
-                while let Some(Ok((_, mut respond))) = connection.accept().await {
-                    if let Ok(mut body) = respond.send_response(http::Response::new(()), false) {
-                        let _gone = body.send_data(Bytes::from_static(b"xxxxx"), true);
-                    }
-                }
-            });
-        }
-    });
-    address
-}
-
 #[tokio::test]
 async fn place_is_free_beside_a_stream_without_a_window() {
     for is_http2 in [false, true] {
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let address = if is_http2 {
-            http2_origin().await
+            start_http2(|_, answer| async move { answer_http2(answer, &[b"xxxxx"]) }).await
         } else {
             origin.address
         };

@@ -74,30 +74,53 @@ async fn broken_idle_connection_retries_idempotent_only() {
     }
 }
 
-/// Starts an upstream that closes its first connection after a request head, and answers on the
-/// others.
+/// Starts an origin that closes its first connection when a request arrives.
 async fn closes_first_connection() -> SocketAddr {
+    closes_first_connection_after(0).await
+}
+
+/// Starts an origin that answers this many requests on its first connection and closes it when the
+/// next one arrives.
+async fn closes_first_connection_after(answered: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
         for turn in 0.. {
             let (mut stream, _) = listener.accept().await.expect("a connection");
-            let mut head = Vec::new();
-            while !head.windows(4).any(|window| window == b"\r\n\r\n") {
-                assert_ne!(
-                    stream.read_buf(&mut head).await.expect("a head"),
-                    0,
-                    "the head ends"
-                );
+            for _ in (0..answered).filter(|_| turn == 0) {
+                read_head(&mut stream).await;
+                let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+                stream.write_all(answer).await.expect("a client");
             }
+            read_head(&mut stream).await;
             if turn > 0 {
-                let _gone = stream
-                    .write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
-                    .await;
+                let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+                let _gone = stream.write_all(answer).await;
             }
         }
     });
     address
+}
+
+async fn read_head(stream: &mut TcpStream) {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+        let read = stream.read_buf(&mut head).await.expect("a head");
+        assert_ne!(read, 0, "the head ends");
+    }
+}
+
+#[tokio::test]
+async fn closed_idle_connection_needs_no_retry_budget() {
+    for selector in PATH_SELECTORS {
+        let address = closes_first_connection_after(1).await;
+        let upstream = format!("addresses = [\"{address}\"]\nretry_budget = 0");
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
+        let gateway = TestGateway::before(origin, &upstream, "", ROUTE).await;
+        for _ in 0..2 {
+            assert_eq!(gateway.get("/open", selector).await.status, 204);
+        }
+    }
 }
 
 #[tokio::test]

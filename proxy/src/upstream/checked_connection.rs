@@ -237,6 +237,10 @@ impl CheckedConnection {
                         continue;
                     }
                     self.keep_alive &= response.keep_alive;
+                    if let (true, Some(connection)) = (response.is_challenge, &mut self.connection)
+                    {
+                        connection.note_challenge();
+                    }
                     self.received = ResponseProgress::Body(response.body);
                 }
                 ResponseProgress::Body(body) => {

@@ -319,6 +319,12 @@ impl InFlightPermit {
         *self.share.lock() = Some(share);
     }
 
+    /// Takes the share of the client over from another permit.
+    pub(super) fn with_share_of(self, other: &Self) -> Self {
+        *self.share.lock() = other.share.lock().take();
+        self
+    }
+
     /// Makes the request end when its address was removed and the time to drain is over. `waker` wakes
     /// its task. Replaces what an earlier call has named.
     pub(crate) fn abort_when_drained(&self, request: Arc<dyn Abortable>, waker: Waker) {

@@ -18,7 +18,7 @@ use crate::config::{HealthCheckConfig, HealthProbe};
 use crate::upstream::discovery::inet;
 use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::tls_material::NO_ROOTS;
-use crate::upstream::{Endpoint, UpstreamPool};
+use crate::upstream::{Endpoint, UpstreamConnection, UpstreamPool};
 
 /// The error type of a check that takes longer than `timeout`.
 const NO_ANSWER: ErrorType = ErrorType::new("no answer in time");
@@ -30,6 +30,8 @@ struct EndpointCheck {
     /// The clock of the pool and the duration of slow starts.
     created_at: Instant,
     slow_start: Option<Duration>,
+    /// What a connection to the upstream begins with.
+    header: Option<ConnectionHeader>,
     probe: Box<dyn HealthCheck + Send + Sync>,
 }
 
@@ -47,7 +49,13 @@ pub(super) fn registry() -> HealthRegistry {
 #[async_trait]
 impl HealthCheck for EndpointCheck {
     async fn check(&self, target: &Backend) -> Result<()> {
-        let checked = tokio::time::timeout(self.config.timeout, self.probe.check(target)).await;
+        let check = async {
+            if let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() {
+                self.check_pins(endpoint).await?;
+            }
+            self.probe.check(target).await
+        };
+        let checked = tokio::time::timeout(self.config.timeout, check).await;
         let checked = checked.unwrap_or_else(|_| Err(Error::new(NO_ANSWER)));
         if let Err(error) = &checked {
             tracing::debug!(upstream = %self.upstream, address = %target.addr, %error, "health check failed");
@@ -89,6 +97,19 @@ impl HealthCheck for EndpointCheck {
     }
 }
 
+impl EndpointCheck {
+    /// Checks the certificate of an address with `tls.pin`, by a connection of its own: Pingora's
+    /// checks do not show it.
+    async fn check_pins(&self, endpoint: &Endpoint) -> Result<()> {
+        let (peer, pins) = (&endpoint.peer, &endpoint.pins);
+        if !pins.is_empty() {
+            let (timeout, header) = (self.config.timeout, self.header.clone());
+            UpstreamConnection::connect(peer, pins, timeout, header).await?;
+        }
+        Ok(())
+    }
+}
+
 /// Returns the type of an error and its root cause. The context in between is omitted, because it may
 /// contain bytes of a response.
 fn summary(error: &Error) -> String {
@@ -110,7 +131,9 @@ impl UpstreamPool {
             return;
         };
         let interval = health.interval;
+        let header = self.config.proxy_protocol.map(ConnectionHeader::local);
         let check = EndpointCheck {
+            header,
             upstream: self.config.name.clone(),
             config: health,
             created_at: self.created_at,

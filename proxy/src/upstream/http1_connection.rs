@@ -4,8 +4,8 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr as InetAddress;
 use std::pin::{Pin, pin};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use tokio::net::TcpStream;
 use tokio_util::io::poll_write_buf;
 
 use crate::message::headers::authenticates_connection;
+use crate::upstream::endpoint::Endpoint;
 use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 use crate::upstream::tls_material::{NO_ROOTS, PinnedCertificates};
@@ -103,6 +104,47 @@ pub(crate) struct IdlePool {
     is_closed: AtomicBool,
 }
 
+/// The upstream connection that one client connection has authenticated, as by NTLM, and that is
+/// closed with it.
+#[derive(Debug, Default)]
+pub(crate) struct BoundConnection(Mutex<Option<Box<Bound>>>);
+
+/// A connection with its address and the time since which it is idle.
+type Bound = (UpstreamConnection, Arc<Endpoint>, Instant);
+
+// === impl BoundConnection ===
+
+impl BoundConnection {
+    /// Returns the address of the connection.
+    pub(crate) fn endpoint(&self) -> Option<Arc<Endpoint>> {
+        let bound = self.0.lock();
+        bound.as_ref().map(|bound| Arc::clone(&bound.1))
+    }
+
+    /// Returns the connection if it leads to this address and can carry a request now.
+    pub(crate) fn take(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        idle: Duration,
+    ) -> Option<UpstreamConnection> {
+        let is_same = |bound: &mut Box<Bound>| Arc::ptr_eq(&bound.1, endpoint);
+        let (mut connection, _, since) = *self.0.lock().take_if(is_same)?;
+        (since.elapsed() < idle && connection.is_reusable(IdleCheck::Now)).then_some(connection)
+    }
+
+    /// Keeps a connection whose last response was read completely at `now`.
+    pub(crate) fn put(
+        &self,
+        mut connection: UpstreamConnection,
+        endpoint: &Arc<Endpoint>,
+        now: Instant,
+    ) {
+        if connection.prepare_for_idle() {
+            *self.0.lock() = Some(Box::new((connection, Arc::clone(endpoint), now)));
+        }
+    }
+}
+
 // === impl UpstreamConnection ===
 
 impl UpstreamConnection {
@@ -154,6 +196,16 @@ impl UpstreamConnection {
     /// Records the header fields of a request that is sent.
     pub(crate) fn note_request(&mut self, headers: &HeaderMap) {
         self.is_authenticated |= authenticates_connection(headers, AUTHORIZATION);
+    }
+
+    /// Records that the upstream has asked a client to authenticate the connection.
+    pub(super) fn note_challenge(&mut self) {
+        self.is_authenticated = true;
+    }
+
+    /// Returns whether the connection carries requests of one client only.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.is_authenticated
     }
 
     pub(super) fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
@@ -215,6 +267,7 @@ impl UpstreamConnection {
                     .map_err(malformed_response)?
             {
                 self.searched = 0;
+                self.is_authenticated |= response.is_challenge;
                 return Poll::Ready(Ok(response));
             }
             if self.inbound.len() > MAX_RESPONSE_HEAD_BYTES {
@@ -294,17 +347,16 @@ impl UpstreamConnection {
 }
 
 impl UpstreamConnection {
-    /// Prepares the connection for the pool. Returns whether it may be pooled: it belongs to no user,
-    /// and no unsolicited data was received.
+    /// Prepares the connection for the time until its next request. Returns whether it may carry one:
+    /// no unsolicited data was received.
     fn prepare_for_idle(&mut self) -> bool {
         if std::mem::take(&mut self.has_body_buffer) && self.inbound.is_empty() {
             self.inbound = BytesMut::new();
         }
-        !self.is_authenticated
-            && match self.transport {
-                Transport::Tcp(_) => self.inbound.is_empty(),
-                Transport::Buffered(_) => self.is_reusable(IdleCheck::Now),
-            }
+        match self.transport {
+            Transport::Tcp(_) => self.inbound.is_empty(),
+            Transport::Buffered(_) => self.is_reusable(IdleCheck::Now),
+        }
     }
 
     /// Returns whether nothing was received while idle, including the end of the connection.
@@ -340,7 +392,7 @@ pub(super) async fn connect_tcp(address: InetAddress, within: Duration) -> Resul
         })
 }
 
-fn malformed_response(_fault: ResponseFault) -> Box<Error> {
+pub(super) fn malformed_response(_fault: ResponseFault) -> Box<Error> {
     Error::explain(ErrorType::InvalidHTTPHeader, "malformed response").into_up()
 }
 
@@ -383,9 +435,10 @@ impl IdlePool {
         Some(connections.remove(at))
     }
 
-    /// Adds a connection whose last response was read completely at `now`.
+    /// Adds a connection whose last response was read completely at `now`, unless it belongs to one
+    /// client.
     pub(crate) fn put(&self, mut connection: UpstreamConnection, now: Instant) {
-        if !connection.prepare_for_idle() {
+        if connection.is_authenticated || !connection.prepare_for_idle() {
             return;
         }
         let mut connections = self.lock();

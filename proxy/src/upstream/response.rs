@@ -28,6 +28,8 @@ pub(crate) struct UpstreamResponse {
     pub(crate) body: ResponseBody,
     /// Whether the connection may be reused after the body.
     pub(crate) keep_alive: bool,
+    /// Whether the response asks the client to authenticate the connection.
+    pub(crate) is_challenge: bool,
 }
 
 /// The remaining body of a response.
@@ -80,11 +82,9 @@ impl UpstreamResponse {
         if parts.headers.contains_key(TRANSFER_ENCODING) {
             parts.headers.remove(CONTENT_LENGTH);
         }
-        let is_handshake = parts.status == StatusCode::UNAUTHORIZED
+        let is_challenge = parts.status == StatusCode::UNAUTHORIZED
             && authenticates_connection(&parts.headers, WWW_AUTHENTICATE);
-        let keep_alive = body != ResponseBody::UntilClose
-            && !is_handshake
-            && is_keep_alive(minor, &parts.headers);
+        let keep_alive = body != ResponseBody::UntilClose && is_keep_alive(minor, &parts.headers);
         if body == ResponseBody::UntilClose {
             parts
                 .headers
@@ -95,6 +95,7 @@ impl UpstreamResponse {
             head: Box::new(ResponseHeader::from(parts)),
             body,
             keep_alive,
+            is_challenge,
         }))
     }
 }

@@ -285,11 +285,13 @@ fn retry_uses_another_address_and_is_bounded() {
         .pick(b"", Some(&first.endpoint), Instant::now())
         .expect("another address");
     assert_ne!(first.endpoint.address, other.endpoint.address);
-    assert!(pool.may_retry(1, 1, true) && !pool.may_retry(2, 1, true));
-    let sent = (0..100).filter(|_| pool.may_retry(1, 1, true)).count();
+    assert!(pool.may_retry(None, 1, 1, true) && !pool.may_retry(None, 2, 1, true));
+    let sent = (0..100)
+        .filter(|_| pool.may_retry(None, 1, 1, true))
+        .count();
     assert!(sent < 10, "the initial balance is exhausted: {sent}");
     assert!(
-        pool.may_retry(1, 1, false) && !pool.may_retry(2, 1, false),
+        pool.may_retry(None, 1, 1, false) && !pool.may_retry(None, 2, 1, false),
         "not sent"
     );
 }

@@ -185,6 +185,27 @@ async fn service_name_is_accepted_from_its_issuer_only() {
     assert_eq!(TokenError::ServiceName.code(), Code::IssuerNotAccepted);
 }
 
+#[tokio::test]
+async fn both_names_of_an_issuer_identify_one_caller() {
+    let rules = IssuerRules {
+        alias: Some("https://issuer-login.partner.test".to_owned()),
+        ..other_provider()
+    };
+    for (name, wanted) in [
+        (ISSUER, Ok(ISSUER)),
+        ("https://issuer-login.partner.test", Ok(ISSUER)),
+        (
+            "https://issuer-login.partner.test/",
+            Err(TokenError::Issuer),
+        ),
+    ] {
+        let claims = with(claims(), "iss", json!(name));
+        let found = caller(&[], &rules, &claims).await;
+        let found = found.as_ref().map(Caller::issuer).map_err(|error| *error);
+        assert_eq!(found, wanted, "{name}");
+    }
+}
+
 fn strings(all: &[&str]) -> Vec<String> {
     all.iter().map(|one| (*one).to_owned()).collect()
 }

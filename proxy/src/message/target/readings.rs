@@ -75,8 +75,9 @@ mod tests {
             ("/a;v=1/b", F::Parameter),
             ("/a%3Bb", F::Parameter),
             ("/a//b", F::EmptySegment),
-            ("/a%252Fb", F::Escape),
-            ("/a%25252fb", F::Escape),
+            ("/a%252Fb", F::NestedEscape),
+            ("/a%25252fb", F::NestedEscape),
+            ("/%7Euser", F::NeedlessEscape),
         ] {
             let parsed = RequestTarget::parse_ambiguous(target.as_bytes());
             let parsed = parsed.map(|target| (target.path, target.ambiguity));
@@ -93,7 +94,7 @@ mod tests {
             ("/a%2fb%2500", F::Character),
             ("/a//%2525252525", F::Escape),
             ("/a//b\\c", F::Separator),
-            ("/a//%2e%2e", F::NeedlessEscape),
+            ("/a//%2e%2e", F::DotSegment),
         ] {
             let parsed = RequestTarget::parse_ambiguous(target.as_bytes());
             assert_eq!(parsed.map(|it| it.path), Err(fault), "{target}");
@@ -108,6 +109,7 @@ mod tests {
         };
         for (path, reading) in [
             ("/a%2Fb", "/a/b"),
+            ("/%7Euser", "/~user"),
             ("//a", "/a"),
             ("/a;x/b", "/a/b"),
             ("/a%252fb", "/a/b"),
