@@ -14,16 +14,18 @@ use postern_common::exit::Exit;
 use postern_common::http::TrustedProxies;
 use postern_common::service::{ServiceClient, ServiceTokens, http_client};
 use postern_common::token::{Verifier, VerifierOptions};
+use tokio::sync::Semaphore;
 
+use crate::account_messages::AccountMessages;
 use crate::actor_service::ActorService;
 use crate::audit_trail::{AuditReader, AuditRetention, AuditTrail};
 use crate::config::{Config, ConfirmationMode, SocialConfig};
 use crate::crypto::{KeyRing, SealingKey, TokenVault, random};
 use crate::flows::{
-    AccountResolver, AttemptGuard, AuthorizationStates, ChallengeFlow, CurrentUserFlow,
-    ExchangeFlow, Flows, LoginFlow, LogoutFlow, PasswordFlow, ProviderTokens, RefreshFlow,
-    RegistrationCompensator, RegistrationFlow, SocialFlow, SocialParts, SocialTokenIssuer,
-    TemporaryTokens, TokenIssuer, UserLocks,
+    AccountCodes, AccountResolver, AttemptGuard, AuthorizationStates, ChallengeFlow,
+    CurrentUserFlow, ExchangeFlow, Flows, LoginFlow, LogoutFlow, MAX_CODE_REQUESTS, PasswordFlow,
+    ProviderTokens, RefreshFlow, RegistrationCompensator, RegistrationFlow, SocialFlow,
+    SocialParts, TemporaryTokens, TokenIssuer, UserLocks,
 };
 use crate::pool::{PoolClients, PoolSettings, UserPool};
 use crate::protection::AttemptLimiter;
@@ -40,6 +42,7 @@ pub(crate) struct AuthService {
     pub(crate) compensator: Arc<RegistrationCompensator>,
     pub(crate) pool: Arc<UserPool>,
     pub(crate) actor_service: Arc<ActorService>,
+    pub(crate) messages: AccountMessages,
     pub(crate) store: AuthStore,
     pub(crate) cache: Cache,
     pub(crate) verifier: Arc<Verifier>,
@@ -63,6 +66,7 @@ struct SharedParts {
     issuer: TokenIssuer,
     locks: UserLocks,
     compensator: Arc<RegistrationCompensator>,
+    codes: Option<AccountCodes>,
     audit: AuditLog,
     metrics: Metrics,
     clock: Clock,
@@ -91,18 +95,16 @@ impl AuthService {
             Some(key_ring) => key_ring,
             None => stored_key_ring(&store, &clock).await?,
         });
-        let options = VerifierOptions {
-            clock: clock.clone(),
-            cache_bytes: VERIFIER_CACHE_BYTES,
-            limits: config.identity.token_limits,
-            ..VerifierOptions::default()
-        };
-        let verifier = Verifier::new(config.identity.issuers(), options);
+        let store = store.with_keys(Arc::clone(&key_ring));
+        let verifier = verifier(&config, &clock);
         let metrics = Metrics::new()?;
         let retention = AuditRetention::new(&store, &clock, config.audit_retention);
         let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
         let pool = Arc::new(Box::pin(user_pool(&mut config, &clock, &metrics)).await);
-        let actor_service = Arc::new(actor_service(&config, &cache, &clock, &metrics));
+        let tokens = ServiceTokens::new(&config.identity, cache.clone(), clock.clone());
+        let services = ServiceClient::new(tokens, http_client());
+        let actor_service = Arc::new(actor_service(&config, &services, &metrics));
+        let messages = account_messages(&config, services, &metrics);
         let limiter = AttemptLimiter::new(cache.clone(), clock.clone(), config.attempt_limits);
         let issuer = TokenIssuer::new(Arc::clone(&pool), Arc::clone(&key_ring), clock.clone());
         let locks = UserLocks::new(cache.clone());
@@ -111,12 +113,21 @@ impl AuthService {
             store: store.clone(),
             actor_service: Arc::clone(&actor_service),
             locks: locks.clone(),
+            key_ring: Arc::clone(&key_ring),
             audit: audit.clone(),
             metrics: metrics.clone(),
             clock: clock.clone(),
         });
+        let codes = AccountCodes {
+            cache: cache.clone(),
+            key_ring: Arc::clone(&key_ring),
+            messages: messages.clone(),
+            clock: clock.clone(),
+        };
+        let codes = config.own_codes.then_some(codes);
+        let guard = AttemptGuard::new(limiter.clone(), issuer.clone(), messages, metrics.clone());
         let parts = SharedParts {
-            guard: AttemptGuard::new(limiter.clone(), issuer.clone(), metrics.clone()),
+            guard,
             pool,
             actor_service,
             store,
@@ -127,28 +138,55 @@ impl AuthService {
             issuer,
             locks,
             compensator,
+            codes,
             audit,
-            metrics: metrics.clone(),
+            metrics,
             clock,
         };
         let settings = FlowSettings {
             confirmation: config.confirmation,
             social: config.social,
         };
-        Ok(Self {
-            flows: Arc::new(parts.flows(settings)),
+        let flows = Arc::new(parts.flows(settings));
+        Ok(Self::of_parts(
+            parts,
+            flows,
+            config.trusted_proxies,
+            audit_trail,
+        ))
+    }
+
+    fn of_parts(
+        parts: SharedParts,
+        flows: Arc<Flows>,
+        trusted_proxies: TrustedProxies,
+        audit_trail: AuditTrail,
+    ) -> Self {
+        Self {
+            flows,
+            messages: parts.guard.messages().clone(),
             compensator: parts.compensator,
             pool: parts.pool,
             actor_service: parts.actor_service,
             store: parts.store,
             cache: parts.cache,
             verifier: parts.verifier,
-            trusted_proxies: config.trusted_proxies,
-            metrics,
+            trusted_proxies,
+            metrics: parts.metrics,
             audit_trail,
             limiter: parts.limiter,
-        })
+        }
     }
+}
+
+fn verifier(config: &Config, clock: &Clock) -> Arc<Verifier> {
+    let options = VerifierOptions {
+        clock: clock.clone(),
+        cache_bytes: VERIFIER_CACHE_BYTES,
+        limits: config.identity.token_limits,
+        ..VerifierOptions::default()
+    };
+    Verifier::new(config.identity.issuers(), options)
 }
 
 fn open_cache(config: &Config, clock: &Clock) -> Result<Cache, Exit> {
@@ -164,9 +202,14 @@ fn open_cache(config: &Config, clock: &Clock) -> Result<Cache, Exit> {
 impl SharedParts {
     fn flows(&self, settings: FlowSettings) -> Flows {
         let temporary_tokens = TemporaryTokens::new(TokenVault::new(self.cache.clone()));
+        let social = settings.social.map(Arc::new);
+        let accounts = social
+            .as_ref()
+            .map(|config| Arc::new(self.accounts(config)));
         Flows {
             login: LoginFlow {
                 pool: Arc::clone(&self.pool),
+                store: self.store.clone(),
                 issuer: self.issuer.clone(),
                 guard: self.guard.clone(),
                 audit: self.audit.clone(),
@@ -178,6 +221,7 @@ impl SharedParts {
                 audit: self.audit.clone(),
                 key_ring: Arc::clone(&self.key_ring),
                 clock: self.clock.clone(),
+                accounts: accounts.clone(),
             },
             registration: self.registration_flow(settings.confirmation),
             refresh: RefreshFlow {
@@ -189,21 +233,22 @@ impl SharedParts {
                 temporary_tokens: temporary_tokens.clone(),
                 audit: self.audit.clone(),
             },
-            password: PasswordFlow::new(
-                Arc::clone(&self.pool),
-                self.store.clone(),
-                self.guard.clone(),
-                self.audit.clone(),
-                self.clock.clone(),
-            ),
+            password: PasswordFlow {
+                pool: Arc::clone(&self.pool),
+                guard: self.guard.clone(),
+                codes: self.codes.clone(),
+                compensator: Arc::clone(&self.compensator),
+                audit: self.audit.clone(),
+                code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
+            },
             logout: LogoutFlow {
                 pool: Arc::clone(&self.pool),
                 key_ring: Arc::clone(&self.key_ring),
                 audit: self.audit.clone(),
             },
-            social: settings
-                .social
-                .map(|config| self.social_flow(config, temporary_tokens)),
+            social: social
+                .zip(accounts)
+                .map(|(config, accounts)| self.social_flow(config, accounts, temporary_tokens)),
             current_user: CurrentUserFlow {
                 verifier: Arc::clone(&self.verifier),
             },
@@ -220,13 +265,33 @@ impl SharedParts {
             guard: self.guard.clone(),
             audit: self.audit.clone(),
             key_ring: Arc::clone(&self.key_ring),
+            codes: self.codes.clone(),
             confirmation,
             clock: self.clock.clone(),
         }
     }
 
-    fn social_flow(&self, config: SocialConfig, temporary_tokens: TemporaryTokens) -> SocialFlow {
-        let config = Arc::new(config);
+    fn accounts(&self, config: &Arc<SocialConfig>) -> AccountResolver {
+        AccountResolver {
+            config: Arc::clone(config),
+            pool: Arc::clone(&self.pool),
+            store: self.store.clone(),
+            actor_service: Arc::clone(&self.actor_service),
+            codes: self.codes.clone(),
+            issuer: self.issuer.clone(),
+            locks: self.locks.clone(),
+            guard: self.guard.clone(),
+            audit: self.audit.clone(),
+            clock: self.clock.clone(),
+        }
+    }
+
+    fn social_flow(
+        &self,
+        config: Arc<SocialConfig>,
+        accounts: Arc<AccountResolver>,
+        temporary_tokens: TemporaryTokens,
+    ) -> SocialFlow {
         let (store, clock) = (self.store.clone(), self.clock.clone());
         let parts = SocialParts {
             states: AuthorizationStates::new(
@@ -234,33 +299,15 @@ impl SharedParts {
                 self.cache.clone(),
                 clock.clone(),
             ),
-            accounts: AccountResolver {
-                config: Arc::clone(&config),
-                pool: Arc::clone(&self.pool),
-                store: store.clone(),
-                actor_service: Arc::clone(&self.actor_service),
-                compensator: Arc::clone(&self.compensator),
-                locks: self.locks.clone(),
-                limiter: self.limiter.clone(),
-                audit: self.audit.clone(),
-                clock: clock.clone(),
-            },
-            tokens: SocialTokenIssuer {
-                pool: Arc::clone(&self.pool),
-                issuer: self.issuer.clone(),
-                locks: self.locks.clone(),
-            },
+            accounts,
             provider_tokens: ProviderTokens::new(Arc::clone(&config), store, clock.clone()),
             temporary_tokens,
             guard: self.guard.clone(),
             audit: self.audit.clone(),
-            availability: self
-                .metrics
-                .dependencies()
-                .optional("social_provider", config.issuer.clone()),
+            dependencies: self.metrics.dependencies().clone(),
             clock,
         };
-        SocialFlow::new(config, http_client(), parts)
+        SocialFlow::new(config, &http_client(), parts)
     }
 }
 
@@ -319,20 +366,28 @@ async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> Use
     let settings = PoolSettings {
         pool: config.identity.actor.clone(),
         auth_flow: config.auth_flow,
+        social_proof_key: config.social_proof_key.take(),
         deadline: config.pool_deadline,
     };
     UserPool::new(clients, settings, clock, metrics)
 }
 
-fn actor_service(config: &Config, cache: &Cache, clock: &Clock, metrics: &Metrics) -> ActorService {
-    let tokens = ServiceTokens::new(&config.identity, cache.clone(), clock.clone());
-    let address = origin(&config.actor_service);
-    let dependency = metrics.dependencies().optional("actor_service", address);
-    ActorService::new(
-        ServiceClient::new(tokens, http_client()),
-        config.actor_service.clone(),
-        dependency,
-    )
+fn actor_service(config: &Config, services: &ServiceClient, metrics: &Metrics) -> ActorService {
+    let url = config.actor_service.clone();
+    let dependency = metrics.dependencies();
+    let dependency = dependency.optional("actor_service", origin(&url));
+    ActorService::new(services.clone(), url, dependency)
+}
+
+fn account_messages(
+    config: &Config,
+    services: ServiceClient,
+    metrics: &Metrics,
+) -> AccountMessages {
+    let url = &config.notification_service;
+    let dependency = metrics.dependencies();
+    let dependency = dependency.optional("notification_service", origin(url));
+    AccountMessages::new(services, url, dependency, config.notices)
 }
 
 /// Returns the sealing key from the database, which is generated at the first start and shared by

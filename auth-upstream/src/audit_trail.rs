@@ -158,7 +158,7 @@ impl AuditWriter {
             reason: event.reason.map(str::to_owned),
             request_id: event.request_id.to_string(),
             subject: Some(event.subject.clone()).filter(|subject| !subject.is_empty()),
-            email_hash: email.map(|email| self.key_ring.email_hash(email).to_vec()),
+            email_hash: email.map(|email| self.key_ring.email_hash(email.as_str()).to_vec()),
             network: event
                 .address
                 .map(|address| IpNetwork::of(address, 24, 64).to_string()),

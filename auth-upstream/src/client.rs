@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use postern_common::email::EmailAddress;
 
-/// Request id and address of a client.
+/// Request id, address and language of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientContext {
     /// The id of the request, for the audit log.
@@ -13,6 +13,8 @@ pub(crate) struct ClientContext {
     /// The client's address, for the attempt limits and, as its network, for the audit trail. Never
     /// logged.
     pub(crate) address: Option<IpAddr>,
+    /// The language that the client prefers, for messages.
+    pub(crate) locale: Option<Arc<str>>,
     /// What the flow has found out for the audit trail.
     pub(crate) details: RequestDetails,
 }
@@ -35,6 +37,7 @@ impl ClientContext {
         Self {
             request_id,
             address,
+            locale: None,
             details: RequestDetails::default(),
         }
     }

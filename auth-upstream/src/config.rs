@@ -12,12 +12,14 @@ use postern_common::config::{AdminListener, Env, read_admin, read_listen};
 use postern_common::database::{DEFAULT_CONNECTIONS, DatabaseOptions};
 use postern_common::decode::{Field, Object};
 use postern_common::http::TrustedProxies;
-use postern_common::identity::{AwsCredentials, IdentityConfig};
+use postern_common::identity::{AwsCredentials, IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
 use postern_common::log::Log;
 use postern_common::trace::TracingConfig;
 use url::Url;
 
-pub use self::social::{SocialConfig, TokenDelivery};
+pub use self::social::{
+    ClientAuthentication, SocialConfig, SocialProviderConfig, SocialProviderSettings, TokenDelivery,
+};
 use crate::crypto::{KeyRing, SealingKey};
 use crate::pool::PasswordAuthFlow;
 use crate::protection::AttemptLimits;
@@ -43,6 +45,15 @@ pub struct Config {
     pub cache: String,
     /// The base URL of the actor service, which stores profiles. Default `http://127.0.0.1:8504`.
     pub actor_service: Url,
+    /// The base URL of the notification service, which delivers codes and notices. Default
+    /// `http://127.0.0.1:8502`.
+    pub notification_service: Url,
+    /// Whether this service makes the codes for confirmation and reset (`codes`), which needs AWS
+    /// credentials. Default yes with them.
+    pub own_codes: bool,
+    /// Whether the owner of an account is told of a reset, a sign-in from a new network and a new
+    /// social link. Default yes.
+    pub notices: bool,
     /// The identity pools.
     pub identity: IdentityConfig,
     /// Credentials for administrative calls to the actor pool: `AWS_ACCESS_KEY_ID`,
@@ -58,6 +69,9 @@ pub struct Config {
     /// separated by commas. Without it, a key is generated at the first start and stored in the
     /// database.
     pub(crate) sealing_keys: Option<KeyRing>,
+    /// The key of the proofs with which social users are signed in, shared with the pool's triggers:
+    /// `SOCIAL_PROOF_KEY`. Without it, an exchange returns the user without tokens.
+    pub(crate) social_proof_key: Option<SocialProofKey>,
     /// Attempt limits (`[abuse]`).
     pub attempt_limits: AttemptLimits,
     /// The time for which audit events are stored (`[audit] retention`). Default 90 days.
@@ -68,7 +82,7 @@ pub struct Config {
     /// Timeout of one call to the actor pool. Default and maximum 8 s. A pool that hangs is
     /// detected earlier.
     pub pool_deadline: Duration,
-    /// Social sign-in; `None` if `SOCIAL_OAUTH2_CLIENT_ID` is not set.
+    /// Social sign-in; `None` if there is no provider.
     pub social: Option<SocialConfig>,
 }
 
@@ -79,7 +93,7 @@ pub enum ConfirmationMode {
     Admin,
     /// The pool confirms users, with a PreSignUp trigger.
     Pool,
-    /// The user confirms with a code that the pool sends to the address.
+    /// The user confirms with a code that is sent to the address.
     Code,
 }
 
@@ -118,7 +132,10 @@ impl Config {
             field.integer(3..=1000)
         });
         let cache = store_url("cache", "AUTH_CACHE", "memory:");
-        let actor_service = root.optional("actor_service", |field| field.url());
+        let actor_service = root.or("actor_service", local_url(8504), |field| field.url());
+        let notification_service =
+            root.or("notification_service", local_url(8502), |field| field.url());
+        let own_codes = read_own_codes(root, aws.is_some());
         let sealing_keys = read_sealing_keys(root, env);
         let identity = IdentityConfig::read(root, env);
         if identity
@@ -139,7 +156,10 @@ impl Config {
             database,
             database_connections,
             cache,
-            actor_service: actor_service.unwrap_or_else(default_actor_service),
+            actor_service,
+            notification_service,
+            own_codes,
+            notices: root.or("notices", true, |field| field.boolean()),
             attempt_limits: root
                 .section("abuse", read_attempt_limits)
                 .unwrap_or_default(),
@@ -155,13 +175,14 @@ impl Config {
             confirmation,
             auth_flow,
             sealing_keys,
+            social_proof_key: read_social_proof_key(root, env),
             social: social?,
         })
     }
 }
 
-fn default_actor_service() -> Url {
-    Url::parse("http://127.0.0.1:8504").expect("the constant is a URL")
+fn local_url(port: u16) -> Url {
+    Url::parse(&format!("http://127.0.0.1:{port}")).expect("an address and a port are a URL")
 }
 
 /// Default and maximum timeout of a call to the pool. All calls of a registration must end before
@@ -272,6 +293,15 @@ fn read_confirmation(root: &Object<'_>, has_credentials: bool) -> ConfirmationMo
     })
 }
 
+fn read_own_codes(root: &Object<'_>, has_credentials: bool) -> bool {
+    root.or("codes", has_credentials, |field| {
+        match field.one_of(&[("own", true), ("pool", false)])? {
+            true if !has_credentials => field.reject("missing_credentials", CREDENTIALS_REQUIRED),
+            own_codes => Some(own_codes),
+        }
+    })
+}
+
 fn read_auth_flow(root: &Object<'_>, has_credentials: bool) -> PasswordAuthFlow {
     let choices = [
         ("user_password", PasswordAuthFlow::UserPassword),
@@ -295,6 +325,12 @@ const CREDENTIALS_REQUIRED: &str = "needs AWS credentials: set AWS_ACCESS_KEY_ID
 
 fn read_sealing_keys(root: &Object<'_>, env: &Env) -> Option<KeyRing> {
     read_key_ring(root, "AUTH_SEALING_KEY", env.get("AUTH_SEALING_KEY")?)
+}
+
+fn read_social_proof_key(root: &Object<'_>, env: &Env) -> Option<SocialProofKey> {
+    let key = SocialProofKey::parse(env.get(SOCIAL_PROOF_KEY)?);
+    let fail = |error| root.fail("invalid_key", format!("{SOCIAL_PROOF_KEY} {error}"));
+    key.map_err(fail).ok()
 }
 
 /// Reads keys in Base64, newest first, separated by commas.

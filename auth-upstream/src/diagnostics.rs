@@ -29,6 +29,9 @@ use crate::pool::error::PoolError;
 /// The attribute that identifies a service in its tokens.
 const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
 
+/// The subject of the checks whether social users get tokens.
+const SOCIAL_TOKENS: &str = "social tokens";
+
 /// Checks the environment of an authentication upstream.
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
@@ -52,14 +55,22 @@ impl Diagnostics {
     pub(crate) async fn run(&self, service: &AuthService) -> Vec<CheckResult> {
         let mut results = check_regions(&self.identity);
         let social = service.flows.social.as_ref();
-        results.extend(check_social_authority(social.map(|it| it.config())));
+        let has_key = service.pool.has_social_sign_in();
+        results.extend(check_social(social.map(|it| it.config()), has_key));
         results.extend(check_stores(service).await);
         results.extend(self.check_pool_keys().await);
         results.push(self.check_clock().await);
         results.push(check_sign_in(service).await);
+        if social.is_some() && has_key {
+            results.push(check_social_sign_in(service).await);
+        }
         results.push(self.check_service_account().await);
+        results.push(check_notifications(service).await);
         match &service.pool.admin {
-            Some(admin) => results.extend(self.check_app_clients(admin).await),
+            Some(admin) => {
+                results.push(check_user_names(admin).await);
+                results.extend(self.check_app_clients(admin).await);
+            }
             None => {
                 results.push(CheckResult::unknown(
                     "pool clients",
@@ -193,6 +204,12 @@ impl Diagnostics {
                 "it can write {SERVICE_ID_ATTRIBUTE}: its holder could impersonate any service"
             ));
         }
+        if settings.has_hosted_sign_in {
+            let pages = "the pool's own sign-in pages (AllowedOAuthFlowsUserPoolClient)";
+            errors.push(format!(
+                "{pages} are enabled: the attempt limits do not hold there"
+            ));
+        }
         if name == "service"
             && !settings
                 .read_attributes
@@ -222,7 +239,8 @@ pub fn check_configuration(config: &Config) -> Vec<CheckResult> {
         results.extend(check_regions(&config.identity));
     }
     results.extend(CheckResult::of_assumed(&assumed));
-    results.extend(check_social_authority(config.social.as_ref()));
+    let has_key = config.social_proof_key.is_some();
+    results.extend(check_social(config.social.as_ref(), has_key));
     results
 }
 
@@ -246,13 +264,50 @@ fn check_regions(identity: &IdentityConfig) -> Vec<CheckResult> {
     ]
 }
 
-/// Checks for which domains the social provider is authoritative.
-fn check_social_authority(social: Option<&SocialConfig>) -> Vec<CheckResult> {
-    let warnings = social.map(SocialConfig::authority_warnings);
-    let warnings = warnings.unwrap_or_default().into_iter();
-    warnings
-        .map(|warning| CheckResult::warning("social sign-in", warning))
-        .collect()
+/// Checks the settings of the social providers, and whether their users get tokens.
+fn check_social(social: Option<&SocialConfig>, has_key: bool) -> Vec<CheckResult> {
+    let Some(social) = social else {
+        return Vec::new();
+    };
+    let warning = |text| CheckResult::warning("social sign-in", text);
+    let mut results: Vec<_> = social.warnings().into_iter().map(warning).collect();
+    if !has_key {
+        results.push(CheckResult::warning(
+            SOCIAL_TOKENS,
+            "exchanges return the user without tokens: install the triggers of conf/cognito at the pool, and set \
+             SOCIAL_PROOF_KEY",
+        ));
+    }
+    results
+}
+
+/// Starts a social sign-in of a user who does not exist. The challenge shows that the app client
+/// permits it, and that the triggers have the same key.
+async fn check_social_sign_in(service: &AuthService) -> CheckResult {
+    let unknown_user = format!("{}@doctor.invalid", random::token());
+    let outcome = match service.pool.start_social_sign_in(&unknown_user).await {
+        Ok(None) => Ok("the pool's triggers sign social users in".to_owned()),
+        Ok(Some(_)) => Err("the pool's triggers know a user who does not exist".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    CheckResult::new(SOCIAL_TOKENS, outcome)
+}
+
+/// Checks that the pool's users have user names of their own. Where the address is the name, the
+/// name of a deleted user can be taken by another person.
+async fn check_user_names(admin: &PoolAdmin) -> CheckResult {
+    const SUBJECT: &str = "user names";
+    match admin.has_email_usernames().await {
+        Ok(true) => CheckResult::passed(SUBJECT, "differ from the address"),
+        Ok(false) => CheckResult::warning(
+            SUBJECT,
+            "are the addresses, which another person can get later: create the pool with UsernameAttributes email",
+        ),
+        Err(PoolError::Unsupported) => {
+            CheckResult::unknown(SUBJECT, "the pool does not describe itself")
+        }
+        Err(error) => CheckResult::fault(SUBJECT, format!("cannot be described: {error}")),
+    }
 }
 
 async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
@@ -284,6 +339,18 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
         },
     }));
     results
+}
+
+/// Checks that the notification service accepts the service token. It may be started later.
+async fn check_notifications(service: &AuthService) -> CheckResult {
+    const SUBJECT: &str = "notification service";
+    match service.messages.probe().await {
+        Ok(status) if status.is_success() => {
+            CheckResult::passed(SUBJECT, "accepts the service token")
+        }
+        Ok(status) => CheckResult::fault(SUBJECT, format!("answers {status} to the service token")),
+        Err(reason) => CheckResult::warning(SUBJECT, format!("does not answer: {reason}")),
+    }
 }
 
 /// Attempts to sign in a user who does not exist. The error shows whether the app client is

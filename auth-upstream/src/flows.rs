@@ -2,7 +2,7 @@
 //!
 //! Enters: parsed requests and the [`ClientContext`](crate::client::ClientContext). Leaves: audited
 //! results, which the HTTP layer turns into responses. Depends on `protection`, `pool`,
-//! `actor_service`, `store`, `crypto`, `telemetry` and the settings of `config`; never on `http` or
+//! `account_messages`, `actor_service`, `store`, `crypto`, `telemetry` and the settings of `config`; never on `http` or
 //! `assembly`.
 //!
 //! | endpoint | flow |
@@ -20,6 +20,7 @@
 //!
 //! [`RegistrationCompensator`] completes or undoes interrupted registrations in the background.
 
+mod account_codes;
 mod attempt_guard;
 mod challenge;
 mod challenge_session;
@@ -41,23 +42,26 @@ use postern_common::cache::CacheError;
 use postern_common::trace;
 use postern_common::{Code, Problem};
 
+pub(crate) use self::account_codes::AccountCodes;
+#[cfg(test)]
+pub(crate) use self::account_codes::CodePurpose;
 pub(crate) use self::attempt_guard::AttemptGuard;
 pub(crate) use self::challenge::{ChallengeAnswer, ChallengeFlow};
 pub(crate) use self::compensation::RegistrationCompensator;
 pub(crate) use self::current_user::CurrentUserFlow;
 pub(crate) use self::exchange::{ExchangeFlow, TemporaryTokens, is_code_challenge};
 #[cfg(test)]
-pub(crate) use self::exchange::{ExchangedIdentity, TEMPORARY_TOKEN_TTL, TokensUnavailable};
+pub(crate) use self::exchange::{ExchangedIdentity, TEMPORARY_TOKEN_TTL};
 #[cfg(test)]
 pub(crate) use self::grant::RefreshGrant;
 pub(crate) use self::login::{LoginFlow, LoginRequest};
 pub(crate) use self::logout::LogoutFlow;
-pub(crate) use self::password::{PasswordFlow, ResetRequest};
+pub(crate) use self::password::{MAX_CODE_REQUESTS, PasswordFlow, ResetRequest};
 pub(crate) use self::refresh::RefreshFlow;
 pub(crate) use self::registration::{ConfirmationRequest, RegistrationFlow, RegistrationRequest};
 pub(crate) use self::social::{
     AccountResolver, AuthorizationStates, ProviderTokens, SocialCallback, SocialFlow,
-    SocialLanding, SocialParts, SocialTokenIssuer,
+    SocialLanding, SocialParts,
 };
 pub(crate) use self::token_issuer::TokenIssuer;
 #[cfg(test)]

@@ -18,11 +18,11 @@ use axum::Router;
 use axum::extract::{FromRequestParts, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::header::{HeaderName, HeaderValue, LINK, LOCATION};
+use http::header::{ACCEPT_LANGUAGE, HeaderName, HeaderValue, LINK, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use postern_common::http::{
-    BodyOwner, Json, Peer, RequestId, TrustedProxies, bearer, json, no_store,
+    BodyOwner, Json, Peer, Raw, RequestId, TrustedProxies, bearer, json, no_store,
 };
 use postern_common::{Code, Problem};
 use serde::Serialize;
@@ -63,6 +63,7 @@ pub(crate) fn router(flows: Arc<Flows>, trusted_proxies: TrustedProxies) -> Rout
         .route("/auth/password/reset", post(reset_password))
         .route("/auth/social/login", get(start_social_sign_in))
         .route("/auth/social/login/callback", get(social_callback))
+        .route("/auth/social/login/callback", post(social_form))
         .route("/auth/me", get(current_user))
         .route("/api/session", post(legacy_session))
         .with_state(Arc::new(HttpState {
@@ -183,12 +184,16 @@ async fn current_user(State(state): SharedState, headers: HeaderMap) -> HandlerR
 
 async fn start_social_sign_in(
     State(state): SharedState,
+    client: ClientContext,
     RawQuery(query): RawQuery,
 ) -> HandlerResult {
     let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
     let query = query.as_deref().unwrap_or_default();
-    let code_challenge = request::social_query(query, social.config().require_code_challenge)?;
-    let url = social.start(code_challenge).await?;
+    let config = social.config();
+    let names: Vec<&str> = config.providers.iter().map(|it| &*it.name).collect();
+    let (provider, code_challenge) =
+        request::social_query(query, &names, config.require_code_challenge)?;
+    let url = social.start(&client, provider, code_challenge).await?;
     let location = HeaderValue::from_str(url.as_str()).map_err(|_| Code::Internal)?;
     Ok(no_store(
         (StatusCode::FOUND, [(LOCATION, location)]).into_response(),
@@ -201,7 +206,22 @@ async fn social_callback(
     RawQuery(query): RawQuery,
 ) -> HandlerResult {
     let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
-    let callback = request::social_callback(query.as_deref().unwrap_or_default());
+    let callback = request::social_callback(&[query.as_deref().unwrap_or_default().as_bytes()]);
+    let landing = Box::pin(social.handle_callback(&client, callback)).await;
+    landing_response(&landing)
+}
+
+/// The callback as a form (OAuth 2.0 Form Post Response Mode), which the redirect URI's own
+/// parameters precede.
+async fn social_form(
+    State(state): SharedState,
+    client: ClientContext,
+    RawQuery(query): RawQuery,
+    Raw(form, _permit): Raw,
+) -> HandlerResult {
+    let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
+    let query = query.unwrap_or_default();
+    let callback = request::social_callback(&[query.as_bytes(), &form]);
     let landing = Box::pin(social.handle_callback(&client, callback)).await;
     landing_response(&landing)
 }
@@ -219,8 +239,25 @@ impl FromRequestParts<Arc<HttpState>> for ClientContext {
         // Requests of the gateway itself do not count against the share of one client address.
         let client = address.filter(|address| !state.trusted_proxies.contains(*address));
         BodyOwner::Anonymous(client).set(parts);
-        Ok(Self::new(request_id, address))
+        let locale = parts.headers.get(ACCEPT_LANGUAGE);
+        let locale = locale.and_then(|value| preferred_locale(value.to_str().ok()?));
+        Ok(Self {
+            locale,
+            ..Self::new(request_id, address)
+        })
     }
+}
+
+/// Returns the first language tag of `Accept-Language` (RFC 9110 section 12.5.4), which browsers
+/// order by preference, if it has the form that the notification service accepts.
+fn preferred_locale(header: &str) -> Option<Arc<str>> {
+    let tag = header.split([',', ';']).next()?.trim();
+    let is_subtag = |(index, text): (usize, &str)| match index {
+        0 => matches!(text.len(), 2..=3) && text.bytes().all(|byte| byte.is_ascii_alphabetic()),
+        _ => matches!(text.len(), 2..=8) && text.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+    };
+    let is_valid = tag.len() <= 35 && tag.split('-').enumerate().all(is_subtag);
+    is_valid.then(|| tag.into())
 }
 
 fn json_response<T: Serialize>(status: StatusCode, result: &Audited<T>) -> Response {

@@ -13,6 +13,7 @@
 //! - `protection`: attempt limits and response-time padding.
 //! - `pool`: the client of the user pool.
 //! - `actor_service`: the client of the service that stores profiles.
+//! - `account_messages`: the client of the service that sends messages.
 //! - `store`: SQL.
 //! - `audit_trail`: audit events in the database.
 //! - `crypto`: sealing and random values.
@@ -28,6 +29,7 @@ mod http;
 mod flows;
 mod protection;
 
+mod account_messages;
 mod actor_service;
 mod audit_trail;
 mod pool;
@@ -39,7 +41,10 @@ mod telemetry;
 
 pub use app::App;
 pub use audit_trail::AuditReader;
-pub use config::{Config, ConfirmationMode, SocialConfig, TokenDelivery};
+pub use config::{
+    ClientAuthentication, Config, ConfirmationMode, SocialConfig, SocialProviderConfig,
+    SocialProviderSettings, TokenDelivery,
+};
 pub use diagnostics::check_configuration;
 pub use postern_common::startup::Listeners;
 pub use protection::AttemptLimits;

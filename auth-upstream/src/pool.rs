@@ -8,6 +8,8 @@
 pub(crate) mod admin;
 mod circuit_breaker;
 pub(crate) mod error;
+mod sign_in_step;
+mod social;
 mod tokens;
 mod trace_headers;
 
@@ -23,13 +25,16 @@ use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
 use postern_common::email::EmailAddress;
-use postern_common::identity::Pool;
+use postern_common::identity::{Pool, SOCIAL_PROOF, SocialProofKey};
 use postern_common::{Clock, Secret};
 
 use self::admin::PoolAdmin;
 use self::circuit_breaker::PoolCircuitBreaker;
 use self::error::PoolError;
-pub(crate) use self::tokens::{AccessTokenClaims, PoolTokens};
+use self::sign_in_step::sign_in_step;
+pub(crate) use self::sign_in_step::{PoolChallenge, SignInStep};
+pub(crate) use self::social::SocialChallenge;
+pub(crate) use self::tokens::PoolTokens;
 use self::trace_headers::TraceHeaders;
 use crate::telemetry::{Metrics, PoolOperation};
 
@@ -52,6 +57,8 @@ pub(crate) struct UserPool {
     pub(crate) admin: Option<PoolAdmin>,
     pool: Pool,
     auth_flow: PasswordAuthFlow,
+    social_proof_key: Option<SocialProofKey>,
+    clock: Clock,
     /// Whether refreshes use REFRESH_TOKEN_AUTH, because the pool has refused
     /// GetTokensFromRefreshToken.
     uses_refresh_auth: AtomicBool,
@@ -67,34 +74,13 @@ pub(crate) struct PoolClients {
 }
 
 /// The settings of a [`UserPool`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct PoolSettings {
     pub(crate) pool: Pool,
     pub(crate) auth_flow: PasswordAuthFlow,
+    pub(crate) social_proof_key: Option<SocialProofKey>,
     /// Timeout of one call.
     pub(crate) deadline: Duration,
-}
-
-/// The result of a sign-in step.
-#[derive(Debug)]
-pub(crate) enum SignInStep {
-    /// The user is signed in.
-    Tokens(PoolTokens),
-    /// The pool requires a further step.
-    Challenge(PoolChallenge),
-}
-
-/// A challenge that must be answered before the pool issues tokens.
-#[derive(Debug)]
-pub(crate) struct PoolChallenge {
-    /// Cognito's challenge name, such as `NEW_PASSWORD_REQUIRED`.
-    pub(crate) name: String,
-    /// The pool's session.
-    pub(crate) session: String,
-    /// The pool's user name.
-    pub(crate) username: String,
-    /// Parameters for the user, such as the masked destination of a code.
-    pub(crate) parameters: HashMap<String, String>,
 }
 
 /// The result of SignUp.
@@ -103,32 +89,8 @@ pub(crate) struct SignUpResult {
     pub(crate) subject: String,
     /// Whether the user can sign in without confirming the address.
     pub(crate) confirmed: bool,
-}
-
-/// Converts the response of one of the four sign-in calls, which have the same fields but different
-/// types.
-macro_rules! sign_in_step {
-    ($name:expr, $response:expr) => {
-        $crate::pool::read_sign_in_step(
-            $name,
-            $crate::pool::StepResponse {
-                result: $response.authentication_result,
-                challenge: $response.challenge_name,
-                session: $response.session,
-                parameters: $response.challenge_parameters,
-            },
-        )
-    };
-}
-
-use sign_in_step;
-
-/// The fields of a sign-in response.
-struct StepResponse {
-    result: Option<AuthenticationResultType>,
-    challenge: Option<ChallengeNameType>,
-    session: Option<String>,
-    parameters: Option<HashMap<String, String>>,
+    /// Whether the pool has sent a code.
+    pub(crate) code_sent: bool,
 }
 
 // === impl UserPool ===
@@ -145,6 +107,7 @@ impl UserPool {
         let PoolSettings {
             pool,
             auth_flow,
+            social_proof_key,
             deadline,
         } = settings;
         let breaker = Arc::new(PoolCircuitBreaker::new(
@@ -165,6 +128,8 @@ impl UserPool {
             admin,
             pool,
             auth_flow,
+            social_proof_key,
+            clock: clock.clone(),
             uses_refresh_auth: AtomicBool::new(false),
         }
     }
@@ -214,6 +179,16 @@ impl UserPool {
                 .answer_challenge(challenge, session, username, parameters)
                 .await;
         }
+        self.respond(challenge, session, username, parameters).await
+    }
+
+    async fn respond(
+        &self,
+        challenge: &str,
+        session: &str,
+        username: &str,
+        parameters: HashMap<String, String>,
+    ) -> Result<SignInStep, PoolError> {
         let call = self
             .client
             .respond_to_auth_challenge()
@@ -234,11 +209,21 @@ impl UserPool {
         email: &EmailAddress,
         password: &Secret,
     ) -> Result<SignUpResult, PoolError> {
+        self.create_user(email, password, None).await
+    }
+
+    /// Calls SignUp. The pool's trigger confirms a user with a proof of the address.
+    async fn create_user(
+        &self,
+        email: &EmailAddress,
+        password: &Secret,
+        proof: Option<String>,
+    ) -> Result<SignUpResult, PoolError> {
         let attribute = AttributeType::builder()
             .name("email")
             .value(email.as_str())
             .build();
-        let attribute = attribute.map_err(|_| PoolError::InvalidParameter)?;
+        let attribute = attribute.map_err(|_| PoolError::InvalidParameter(""))?;
         let call = self
             .client
             .sign_up()
@@ -246,6 +231,7 @@ impl UserPool {
             .set_secret_hash(self.secret_hash(email.as_str()))
             .username(email.as_str())
             .password(password.expose())
+            .set_client_metadata(proof.map(|proof| [(SOCIAL_PROOF.to_owned(), proof)].into()))
             .user_attributes(attribute);
         let response = self
             .breaker
@@ -254,6 +240,7 @@ impl UserPool {
         Ok(SignUpResult {
             subject: response.user_sub,
             confirmed: response.user_confirmed,
+            code_sent: response.code_delivery_details.is_some(),
         })
     }
 
@@ -328,7 +315,7 @@ impl UserPool {
         } else {
             self.get_tokens_from_refresh_token(token).await?
         };
-        read_tokens(result)
+        PoolTokens::read(result)
     }
 
     async fn refresh_token_auth(
@@ -459,35 +446,4 @@ fn with_timeout(client: &Client, deadline: Duration) -> Client {
             .interceptor(TraceHeaders)
             .build(),
     )
-}
-
-fn read_sign_in_step(name: &str, response: StepResponse) -> Result<SignInStep, PoolError> {
-    let Some(challenge) = response.challenge else {
-        return read_tokens(response.result).map(SignInStep::Tokens);
-    };
-    let parameters = response.parameters.unwrap_or_default();
-    let username = parameters
-        .get("USER_ID_FOR_SRP")
-        .map_or(name, String::as_str)
-        .to_owned();
-    Ok(SignInStep::Challenge(PoolChallenge {
-        name: challenge.as_str().to_owned(),
-        session: response.session.unwrap_or_default(),
-        username,
-        parameters,
-    }))
-}
-
-fn read_tokens(result: Option<AuthenticationResultType>) -> Result<PoolTokens, PoolError> {
-    let malformed = || PoolError::Unavailable("response without tokens");
-    let result = result.ok_or_else(malformed)?;
-    let access_token = result.access_token.ok_or_else(malformed)?;
-    let claims = AccessTokenClaims::decode(&access_token).ok_or_else(malformed)?;
-    let id_token = result.id_token.unwrap_or_default();
-    Ok(PoolTokens {
-        access_token,
-        id_token,
-        refresh_token: result.refresh_token,
-        claims,
-    })
 }

@@ -2,10 +2,11 @@
 //! SQLite, which agree on `$1` and `ON CONFLICT`.
 //!
 //! Enters: registrations in progress, social identities and sealed tokens. Leaves: rows, or a
-//! [`StoreError`] within 2 s. Depends on `telemetry`.
+//! [`StoreError`] within 2 s. Depends on `crypto` and `telemetry`.
 //!
 //! - `auth_keys`: the generated sealing key, if the configuration has none.
-//! - `auth_pending_registrations`: registrations that are neither completed nor undone.
+//! - `auth_pending_registrations`: registrations that are neither completed nor undone, with the
+//!   address as keyed hash and sealed: what is deleted stays in free pages and logs of a database.
 //! - `auth_social_identities`: the user of each social identity (issuer and subject), and the
 //!   provider's sealed refresh token.
 //! - `auth_audit`: audit events, with e-mail addresses as keyed hashes only.
@@ -13,6 +14,7 @@
 mod audit;
 mod schema;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
@@ -24,31 +26,40 @@ use sqlx::Row;
 
 pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
+use crate::crypto::{KeyRing, SealingKey, random};
 use crate::telemetry::log_limited;
 
 const INSERT_KEY: &str = "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
 const SELECT_KEY: &str = "SELECT base64 FROM auth_keys WHERE name = $1";
 
-const INSERT_REGISTRATION: &str = "INSERT INTO auth_pending_registrations (id, email, began_at, due_at, attempts) \
-     VALUES ($1, $2, $3, $4, 0) ON CONFLICT (id) DO NOTHING";
+const INSERT_REGISTRATION: &str = "INSERT INTO auth_pending_registrations (id, email_hash, email, began_at, due_at, attempts) \
+     VALUES ($1, $2, $3, $4, $5, 0) ON CONFLICT (id) DO NOTHING";
 const SET_REGISTRATION_SUBJECT: &str =
     "UPDATE auth_pending_registrations SET subject = $2 WHERE id = $1";
 const DELETE_REGISTRATION: &str = "DELETE FROM auth_pending_registrations WHERE id = $1";
 const DELETE_REGISTRATIONS_OF: &str =
-    "DELETE FROM auth_pending_registrations WHERE lower(email) = lower($1)";
+    "DELETE FROM auth_pending_registrations WHERE email_hash = $1";
 const POSTPONE_REGISTRATION: &str =
     "UPDATE auth_pending_registrations SET due_at = $2, attempts = attempts + 1 WHERE id = $1";
-const SELECT_DUE_REGISTRATIONS: &str = "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations \
+const SELECT_DUE_REGISTRATIONS: &str = "SELECT id, email, subject, profile, began_at, attempts FROM auth_pending_registrations \
      WHERE due_at <= $1 ORDER BY due_at LIMIT $2";
-const SELECT_REGISTRATION: &str =
-    "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations WHERE id = $1";
-const COUNT_REGISTRATIONS: &str = "SELECT COUNT(*) AS pending FROM auth_pending_registrations";
+const SELECT_REGISTRATION: &str = "SELECT id, email, subject, profile, began_at, attempts FROM auth_pending_registrations WHERE id = $1";
+const AWAIT_CONFIRMATION: &str =
+    "UPDATE auth_pending_registrations SET profile = $2, due_at = $3 WHERE id = $1";
+const DELETE_INTERRUPTED: &str = "DELETE FROM auth_pending_registrations \
+     WHERE email_hash = $1 AND profile IS NULL";
+const SELECT_AWAITING: &str = "SELECT id FROM auth_pending_registrations \
+     WHERE email_hash = $1 AND profile IS NOT NULL ORDER BY began_at DESC LIMIT 1";
+const EXPEDITE_REGISTRATION: &str =
+    "UPDATE auth_pending_registrations SET due_at = $2 WHERE subject = $1 AND profile IS NOT NULL";
+const COUNT_REGISTRATIONS: &str =
+    "SELECT COUNT(*) AS pending FROM auth_pending_registrations WHERE profile IS NULL";
 
-const SELECT_SOCIAL_IDENTITY: &str = "SELECT user_id, username, social_only, profile_saved FROM auth_social_identities \
+const SELECT_SOCIAL_IDENTITY: &str = "SELECT user_id, username, profile_saved FROM auth_social_identities \
      WHERE issuer = $1 AND subject = $2";
 const INSERT_SOCIAL_IDENTITY: &str = "INSERT INTO auth_social_identities \
-     (issuer, subject, user_id, username, social_only, profile_saved, created_at, updated_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT (issuer, subject) DO NOTHING";
+     (issuer, subject, user_id, username, profile_saved, created_at, updated_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (issuer, subject) DO NOTHING";
 const DELETE_SOCIAL_IDENTITY: &str =
     "DELETE FROM auth_social_identities WHERE issuer = $1 AND subject = $2 AND user_id = $3";
 const COUNT_SOCIAL_IDENTITIES: &str =
@@ -62,13 +73,12 @@ const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_
 const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
 
-const MARK_OWN_PASSWORD: &str =
-    "UPDATE auth_social_identities SET social_only = $2, updated_at = $3 WHERE username = $1";
-
 /// The store of the authentication upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthStore {
     database: Database,
+    /// Seals the addresses of registrations.
+    key_ring: Arc<KeyRing>,
 }
 
 /// A registration that is neither completed nor undone.
@@ -78,6 +88,8 @@ pub(crate) struct PendingRegistration {
     pub(crate) email: String,
     /// The subject of the new user, once SignUp has returned it.
     pub(crate) subject: Option<String>,
+    /// The sealed profile, while the address awaits its confirmation or the profile its storage.
+    pub(crate) profile: Option<String>,
     /// Start time in milliseconds since the epoch.
     pub(crate) began_at: i64,
     /// Number of attempts to complete or undo it.
@@ -91,8 +103,6 @@ pub(crate) struct SocialIdentity {
     pub(crate) user_id: String,
     /// The pool's user name; `None` if there is no pool user.
     pub(crate) username: Option<String>,
-    /// Whether the user has no password of their own, so that this service may set one.
-    pub(crate) social_only: bool,
     /// Whether the profile was saved at the actor service.
     pub(crate) profile_saved: bool,
 }
@@ -101,6 +111,7 @@ from_row!(PendingRegistration {
     id: String,
     email: String,
     subject: Option<String>,
+    profile: Option<String>,
     began_at: i64,
     attempts: i64,
 });
@@ -108,7 +119,6 @@ from_row!(PendingRegistration {
 from_row!(SocialIdentity {
     user_id: String,
     username: Option<String>,
-    social_only: bool,
     profile_saved: bool,
 });
 
@@ -126,6 +136,9 @@ pub(crate) struct SealedProviderToken {
 #[error("statement failed: {0}")]
 pub(crate) struct StoreError(#[from] sqlx::Error);
 
+/// The sealing context of addresses, followed by the id of the registration.
+const EMAIL_CONTEXT: &str = "postern pending registration";
+
 /// Timeout of a statement, including the wait for a connection.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -136,6 +149,18 @@ async fn with_timeout<T>(
     let done = tokio::time::timeout(STATEMENT_TIMEOUT, work).await;
     done.unwrap_or(Err(sqlx::Error::PoolTimedOut))
         .map_err(StoreError)
+}
+
+// === impl PendingRegistration ===
+
+impl PendingRegistration {
+    /// Opens the address. One that was sealed with a key that is gone becomes empty.
+    fn opened(mut self, key_ring: &KeyRing) -> Self {
+        let plain = key_ring.open(&[EMAIL_CONTEXT, &self.id], &self.email);
+        let text = plain.and_then(|plain| String::from_utf8(plain.to_vec()).ok());
+        self.email = text.unwrap_or_default();
+        self
+    }
 }
 
 // === impl StoreError ===
@@ -157,7 +182,7 @@ impl AuthStore {
     /// Migrates the tables of an open database.
     pub(crate) async fn new(database: Database) -> Result<Self, postern_common::exit::Exit> {
         database.migrate(&MIGRATIONS).await?;
-        Ok(Self { database })
+        Ok(Self::of(database))
     }
 
     /// Opens the store of commands, which do not migrate its tables.
@@ -165,7 +190,19 @@ impl AuthStore {
         database: Database,
     ) -> Result<Self, postern_common::exit::Exit> {
         database.verify_schema(&MIGRATIONS).await?;
-        Ok(Self { database })
+        Ok(Self::of(database))
+    }
+
+    /// Returns a store whose keys are those of this process until [`AuthStore::with_keys`].
+    fn of(database: Database) -> Self {
+        let key = SealingKey::new(&random::bytes());
+        let key_ring = Arc::new(KeyRing::new(key, Vec::new()));
+        Self { database, key_ring }
+    }
+
+    /// Sets the keys, one of which the database itself may have.
+    pub(crate) fn with_keys(self, key_ring: Arc<KeyRing>) -> Self {
+        Self { key_ring, ..self }
     }
 
     /// Verifies that the database accepts writes and that its tables suit this binary.
@@ -223,8 +260,11 @@ impl AuthStore {
         began_at: Timestamp,
         due_at: Timestamp,
     ) -> Result<(), StoreError> {
+        let hash = self.key_ring.email_hash(email).to_vec();
+        let sealed = self.key_ring.seal(&[EMAIL_CONTEXT, id], email.as_bytes());
         with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let insert = sqlx::query(INSERT_REGISTRATION).bind(id).bind(email).bind(began_at.0).bind(due_at.0);
+            let insert = sqlx::query(INSERT_REGISTRATION).bind(id).bind(&hash).bind(&sealed);
+            let insert = insert.bind(began_at.0).bind(due_at.0);
             insert.execute(pool).await.map(drop) }).await)
     }
 
@@ -248,9 +288,56 @@ impl AuthStore {
 
     /// Deletes all registrations of an address.
     pub(crate) async fn delete_registrations_of(&self, email: &str) -> Result<(), StoreError> {
+        for hash in self.key_ring.email_hashes(email) {
+            with_dialect!(self.database.writer(), pool => with_timeout(async {
+                sqlx::query(DELETE_REGISTRATIONS_OF).bind(&hash[..]).execute(pool).await.map(drop)
+            }).await)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the profile of a registration until `due_at`, and deletes the interrupted ones of its
+    /// address.
+    pub(crate) async fn await_confirmation(
+        &self,
+        id: &str,
+        email: &str,
+        profile: &str,
+        due_at: Timestamp,
+    ) -> Result<(), StoreError> {
         with_dialect!(self.database.writer(), pool => with_timeout(async {
-            sqlx::query(DELETE_REGISTRATIONS_OF).bind(email).execute(pool).await.map(drop)
-        }).await)
+            let update = sqlx::query(AWAIT_CONFIRMATION).bind(id).bind(profile).bind(due_at.0);
+            update.execute(pool).await?;
+            for hash in self.key_ring.email_hashes(email) {
+                sqlx::query(DELETE_INTERRUPTED).bind(&hash[..]).execute(pool).await?;
+            }
+            Ok(()) }).await)
+    }
+
+    /// Returns the id of the last registration of an address that awaits its confirmation.
+    pub(crate) async fn awaiting_registration(
+        &self,
+        email: &str,
+    ) -> Result<Option<String>, StoreError> {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            for hash in self.key_ring.email_hashes(email) {
+                let row = sqlx::query(SELECT_AWAITING).bind(&hash[..]).fetch_optional(pool).await?;
+                if let Some(row) = row {
+                    return row.try_get("id").map(Some);
+                }
+            }
+            Ok(None) }).await)
+    }
+
+    /// Lets the compensation save the profile of a user who has confirmed.
+    pub(crate) async fn expedite_registration(
+        &self,
+        subject: &str,
+        due_at: Timestamp,
+    ) -> Result<(), StoreError> {
+        with_dialect!(self.database.writer(), pool => with_timeout(async {
+            let update = sqlx::query(EXPEDITE_REGISTRATION).bind(subject).bind(due_at.0);
+            update.execute(pool).await.map(drop) }).await)
     }
 
     /// Sets when the registration is due next, and counts the attempt.
@@ -269,9 +356,13 @@ impl AuthStore {
         now: Timestamp,
         limit: i64,
     ) -> Result<Vec<PendingRegistration>, StoreError> {
-        with_dialect!(self.database.readers(), pool => with_timeout(async {
+        let due: Vec<PendingRegistration> = with_dialect!(self.database.readers(), pool => with_timeout(async {
             sqlx::query_as(SELECT_DUE_REGISTRATIONS).bind(now.0).bind(limit).fetch_all(pool).await
-        }).await)
+        }).await)?;
+        Ok(due
+            .into_iter()
+            .map(|it| it.opened(&self.key_ring))
+            .collect())
     }
 
     /// Returns the registration of this id, if it is pending.
@@ -279,12 +370,13 @@ impl AuthStore {
         &self,
         id: &str,
     ) -> Result<Option<PendingRegistration>, StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
+        let found: Option<PendingRegistration> = with_dialect!(self.database.writer(), pool => with_timeout(async {
             sqlx::query_as(SELECT_REGISTRATION).bind(id).fetch_optional(pool).await
-        }).await)
+        }).await)?;
+        Ok(found.map(|it| it.opened(&self.key_ring)))
     }
 
-    /// Returns the number of pending registrations.
+    /// Returns the number of pending registrations that do not await a confirmation.
     pub(crate) async fn count_registrations(&self) -> Result<i64, StoreError> {
         with_dialect!(self.database.readers(), pool => with_timeout(async {
             sqlx::query(COUNT_REGISTRATIONS).fetch_one(pool).await?.try_get("pending")
@@ -333,12 +425,11 @@ impl AuthStore {
         let SocialIdentity {
             user_id,
             username,
-            social_only,
             profile_saved,
         } = identity;
         with_dialect!(self.database.writer(), pool => with_timeout(async {
             let insert = sqlx::query(INSERT_SOCIAL_IDENTITY).bind(issuer).bind(subject).bind(user_id).bind(username);
-            insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await?;
+            insert.bind(*profile_saved).bind(now.0).execute(pool).await?;
             sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_one(pool).await }).await)
     }
 
@@ -400,17 +491,6 @@ impl AuthStore {
     ) -> Result<(), StoreError> {
         with_dialect!(self.database.writer(), pool => with_timeout(async {
             let update = sqlx::query(MARK_PROFILE_SAVED).bind(issuer).bind(subject).bind(true).bind(now.0);
-            update.execute(pool).await.map(drop) }).await)
-    }
-
-    /// Marks a pool user as having a password of their own.
-    pub(crate) async fn mark_own_password(
-        &self,
-        username: &str,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let update = sqlx::query(MARK_OWN_PASSWORD).bind(username).bind(false).bind(now.0);
             update.execute(pool).await.map(drop) }).await)
     }
 }

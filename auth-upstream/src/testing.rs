@@ -17,8 +17,9 @@ use postern_common::config::{Env, parse};
 use postern_common::database::testing::{self, TestDatabase};
 use postern_common::email::EmailAddress;
 use postern_common::http::{Limits, serve};
+use postern_common::identity::{SOCIAL_PROOF_KEY, SocialProofKey};
 use postern_common::{Clock, Problem, Secret};
-use serde_json::json;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use self::development::{Development, PoolOperator, listen};
@@ -63,6 +64,8 @@ pub(crate) struct FixtureOptions {
     pub(crate) social: &'static str,
     /// Whether there are no AWS credentials.
     pub(crate) no_credentials: bool,
+    /// Whether there is no key for social sign-in.
+    pub(crate) no_proof_key: bool,
     /// The shared cache; memory if neither field is set.
     pub(crate) cache: Option<TestCache>,
     pub(crate) cache_url: Option<String>,
@@ -86,13 +89,34 @@ impl Fixture {
         .await
     }
 
-    /// Creates a fixture whose pool sends codes that confirm registrations.
+    /// Creates a fixture without AWS credentials.
+    pub(crate) async fn without_credentials() -> Self {
+        Self::with(FixtureOptions {
+            no_credentials: true,
+            ..FixtureOptions::default()
+        })
+        .await
+    }
+
+    /// Creates a fixture in which codes confirm registrations.
     pub(crate) async fn with_confirmation() -> Self {
-        let fixture = Self::with_config("confirm = 'code'").await;
-        let change = json!({ "AutoVerifiedAttributes": ["email"] });
-        let changed = fixture.pool().call("UpdateUserPool", change).await;
-        changed.expect("the pool is changed");
-        fixture
+        Self::with_config("confirm = 'code'").await
+    }
+
+    /// Returns the messages that were sent to an address with a template, in their order.
+    pub(crate) fn messages(&self, address: &str, template: &str) -> Vec<Value> {
+        let mut sent = self.proxy().bodies("/notifications");
+        sent.retain(|body| body["recipient"]["email"] == address && body["template"] == template);
+        sent
+    }
+
+    /// Returns the last code that was sent to an address.
+    pub(crate) fn code(&self, address: &str, template: &str) -> String {
+        let sent = self.messages(address, template);
+        let code = sent
+            .last()
+            .and_then(|body| body["variables"]["code"].as_str());
+        code.expect("a code").to_owned()
     }
 
     pub(crate) async fn with(options: FixtureOptions) -> Self {
@@ -106,8 +130,9 @@ impl Fixture {
         let cache = cache.unwrap_or_else(|| "memory:".to_owned());
         let url = &development.url;
         let file = format!(
-            "database = '{}'\ncache = '{cache}'\nactor_service = '{url}'\n{}\n\
-             [social]\nprovider = 'dev'\nissuer = '{url}'\n\
+            "database = '{}'\ncache = '{cache}'\nactor_service = '{url}'\n\
+             notification_service = '{url}'\n{}\n\
+             [social]\nname = 'dev'\nissuer = '{url}'\n\
              redirect_uri = '{url}/auth/social/login/callback'\nui = 'http://127.0.0.1:1/ui'\n\
              authoritative_domains = ['example.com']\n{}\n",
             database.url, options.config, options.social,
@@ -122,6 +147,9 @@ impl Fixture {
             settings
                 .variables
                 .retain(|name, _| !CREDENTIALS.contains(&name.as_str()));
+        }
+        if options.no_proof_key {
+            settings.variables.remove(SOCIAL_PROOF_KEY);
         }
         Self {
             service: settings.start(&clock).await,
@@ -199,7 +227,7 @@ impl Fixture {
     /// Resets Ada's password with a code that is sent first.
     pub(crate) async fn reset(&self, address: &str, new_password: &str) {
         self.request_code(ADA).await;
-        let code = self.pool().code(ADA, 1).await;
+        let code = self.code(ADA, "account-reset");
         let flow = &self.flows().password;
         let request = reset(ADA, &code, new_password);
         flow.reset(&client_at(address), &request)
@@ -265,14 +293,21 @@ impl Fixture {
         settings.start(&self.clock).await
     }
 
-    /// Starts another replica with AWS credentials.
-    pub(crate) async fn replica_with_credentials(&self) -> Arc<AuthService> {
+    /// Starts another replica with a key for social sign-in: the pool's, or another one.
+    pub(crate) async fn replica_with_proof_key(&self, is_right: bool) -> Arc<AuthService> {
         let mut settings = self.settings.clone();
-        let variables = self.development.variables.iter();
-        for (name, value) in variables.filter(|(name, _)| CREDENTIALS.contains(name)) {
-            settings.variables.insert((*name).to_owned(), value.clone());
-        }
+        let key = match is_right {
+            true => self.development.variable(SOCIAL_PROOF_KEY).to_owned(),
+            false => STANDARD.encode(random::bytes::<32>()),
+        };
+        settings.variables.insert(SOCIAL_PROOF_KEY.to_owned(), key);
         settings.start(&self.clock).await
+    }
+
+    /// Returns the key for social sign-in.
+    pub(crate) fn proof_key(&self) -> SocialProofKey {
+        let key = SocialProofKey::parse(self.development.variable(SOCIAL_PROOF_KEY));
+        key.expect("a key")
     }
 
     /// Serves the HTTP interface on a loopback socket and returns its URL.

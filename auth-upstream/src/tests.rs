@@ -1,5 +1,6 @@
 //! Tests of the flows against the development services.
 
+mod account_codes;
 mod admin;
 mod attempt_limits;
 mod audit;

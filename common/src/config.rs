@@ -88,6 +88,20 @@ impl<A: Into<String>, B: Into<String>> FromIterator<(A, B)> for Env {
     }
 }
 
+/// Reads a secret from the environment variable named by a `…_env` key. The file contains no
+/// secrets.
+pub fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
+    object.required(key, |field| {
+        let variable = field.text(1..=128)?;
+        env.secret(&variable).or_else(|| {
+            field.fail(
+                "missing_variable",
+                format!("the environment has no {variable}"),
+            )
+        })
+    })
+}
+
 /// Reads and parses a configuration file.
 ///
 /// # Errors

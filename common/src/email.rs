@@ -15,6 +15,8 @@ pub const MAX_LOCAL_PART_BYTES: usize = 64;
 /// An e-mail address that every mail server accepts: a dot-atom (RFC 5322 section 3.2.3), `@` and
 /// an ASCII host name of at least two labels, the last of which is not a number. Quoted strings,
 /// address literals, comments and control characters are rejected, which prevents header injection.
+/// Another host name is converted to its A-labels (RFC 5891, UTS 46); a local part outside ASCII is
+/// rejected, because it needs servers with SMTPUTF8 (RFC 6531).
 ///
 /// The host is in lower case; the local part is unchanged, because its server decides whether its
 /// case matters. `Debug` prints no address, since addresses are personal data.
@@ -29,8 +31,13 @@ impl EmailAddress {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (local, host) = text.rsplit_once('@')?;
-        let is_valid = text.len() <= MAX_ADDRESS_BYTES && is_dot_atom(local) && is_host_name(host);
-        is_valid.then(|| Self(format!("{local}@{}", host.to_ascii_lowercase())))
+        let host = match host.is_ascii() {
+            true => host.to_ascii_lowercase(),
+            false => url::Host::parse(host).ok()?.to_string(),
+        };
+        let length = local.len() + 1 + host.len();
+        let is_valid = length <= MAX_ADDRESS_BYTES && is_dot_atom(local) && is_host_name(&host);
+        is_valid.then(|| Self(format!("{local}@{host}")))
     }
 
     /// Reads an address from a field.
@@ -136,12 +143,26 @@ mod tests {
             "<ada@example.com>",
             "\"a\"@example.com",
             "ä@example.com",
-            "a@ü.com",
+            "a@ü",
+            "a@ü..com",
+            "a@ü com",
+            "a@ü.com:25",
+            "a@ü/.com",
+            "a@\u{ff11}\u{ff12}\u{ff17}.0.0.1",
             &long_local,
             &long_label,
             &long_host,
         ] {
             assert!(EmailAddress::parse(invalid).is_none(), "{invalid:?}");
+        }
+        for (entered, stored) in [
+            ("a@ü.com", "a@xn--tda.com"),
+            ("a@BÜCHER.example", "a@xn--bcher-kva.example"),
+            ("a@bu\u{308}cher.example", "a@xn--bcher-kva.example"),
+            ("a@例え。jp", "a@xn--r8jz45g.jp"),
+        ] {
+            let address = EmailAddress::parse(entered);
+            assert_eq!(address.expect(entered).as_str(), stored);
         }
         let mixed = EmailAddress::parse("Ada@Example.COM").expect("an address");
         assert_eq!(

@@ -49,12 +49,16 @@ mod client;
 mod config;
 mod issuer;
 mod secret_hash;
+mod social_proof;
 
 use url::Url;
 
 pub use self::assumed::ASSUMED_IDENTITY;
 pub use self::client::AwsCredentials;
 pub use self::secret_hash::secret_hash;
+pub use self::social_proof::{
+    SOCIAL_PROOF, SOCIAL_PROOF_KEY, SocialAccount, SocialProofKey, SocialStatement,
+};
 use crate::Secret;
 use crate::token::{self, TokenLimits};
 

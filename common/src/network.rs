@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
+use url::{Host, Url};
 
 use crate::decode::Field;
 
@@ -33,6 +34,18 @@ pub struct ForwardedClient {
     pub is_known: bool,
     /// Whether the client uses TLS, as `Forwarded` reports it.
     pub is_https: bool,
+}
+
+/// Returns whether secrets may be sent to a URL: HTTPS, or HTTP on a loopback host.
+#[must_use]
+pub fn is_https_or_loopback(url: &Url) -> bool {
+    let is_loopback = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    url.scheme() == "https" || (url.scheme() == "http" && is_loopback)
 }
 
 // === impl IpNetwork ===

@@ -3,6 +3,8 @@
 use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
 /// Length of a nonce in bytes.
@@ -21,6 +23,60 @@ pub struct Seal {
     cipher: Cipher,
     /// The cache key, used as additional data: a value does not decrypt under another key.
     name: String,
+}
+
+/// The reason for which a text is not accepted as a key.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyTextError {
+    /// The text is no Base64.
+    #[error("is not Base64")]
+    NotBase64,
+    /// The key has another number of bytes.
+    #[error("must be 32 bytes in Base64, not {0}; make one with `openssl rand -base64 32`")]
+    Length(usize),
+    /// The key is evidently not random.
+    #[error("is a sample or was typed by hand; make one with `openssl rand -base64 32`")]
+    NotRandom,
+}
+
+/// Parses a key of 32 bytes from Base64 in either alphabet.
+///
+/// # Errors
+/// Rejects another length, and keys that are evidently not random.
+pub fn parse_key(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyTextError> {
+    let text = text.trim();
+    let decoded = STANDARD.decode(text).or_else(|_| URL_SAFE.decode(text));
+    let decoded = decoded
+        .or_else(|_| URL_SAFE_NO_PAD.decode(text))
+        .map_err(|_| KeyTextError::NotBase64)?;
+    let decoded = Zeroizing::new(decoded);
+    let bytes: &[u8; 32] = decoded
+        .as_slice()
+        .try_into()
+        .map_err(|_| KeyTextError::Length(decoded.len()))?;
+    if !looks_random(bytes) {
+        return Err(KeyTextError::NotRandom);
+    }
+    Ok(Zeroizing::new(*bytes))
+}
+
+/// Returns whether the bytes are plausibly random: at least 20 distinct values, no arithmetic
+/// sequence, not only printable ASCII. 32 random bytes have 30 distinct values on average; fewer
+/// than 20 occur with a probability below 10^-12, only printable bytes with about 10^-13.
+fn looks_random(bytes: &[u8; 32]) -> bool {
+    let mut seen = [false; 256];
+    for byte in bytes {
+        seen[usize::from(*byte)] = true;
+    }
+    let distinct = seen.iter().filter(|seen| **seen).count();
+    let step = bytes[1].wrapping_sub(bytes[0]);
+    let is_sequence = bytes
+        .windows(2)
+        .all(|pair| pair[1].wrapping_sub(pair[0]) == step);
+    let is_printable = bytes
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    distinct >= 20 && !is_sequence && !is_printable
 }
 
 // === impl Cipher ===
@@ -176,5 +232,22 @@ mod tests {
                 test["tcId"]
             );
         }
+    }
+
+    #[test]
+    fn malformed_short_and_sample_keys_are_rejected() {
+        let error = |text: &str| parse_key(text).expect_err("rejected");
+        assert_eq!(error("not base64!"), KeyTextError::NotBase64);
+        assert_eq!(error(&STANDARD.encode([7; 16])), KeyTextError::Length(16));
+        assert_eq!(error(&STANDARD.encode([0; 32])), KeyTextError::NotRandom);
+        assert_eq!(
+            error(&STANDARD.encode(b"0123456789abcdefghijklmnopqrstuv")),
+            KeyTextError::NotRandom
+        );
+        let sequence: Vec<u8> = (0..32).collect();
+        assert_eq!(error(&STANDARD.encode(sequence)), KeyTextError::NotRandom);
+        let random: [u8; 32] = *b"\x9a\x11\xe2\x43\x74\xb5\x06\xd7\x28\xf9\x5a\x8b\xcc\x1d\xee\x3f\x60\x95\xa1\xc2\x03\x14\x77\xf8\x89\xda\x4b\x2c\xbd\x6e\x0f\x91";
+        assert!(parse_key(&STANDARD.encode(random)).is_ok());
+        assert!(parse_key(&URL_SAFE_NO_PAD.encode(random)).is_ok());
     }
 }

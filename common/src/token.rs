@@ -7,7 +7,7 @@
 //! fetched in the background. [`oidc`] verifies ID tokens of social providers with the same parts.
 //!
 //! Input: the value of `Authorization` and the keys of the issuers. Output: the caller, or the
-//! reason for the rejection. Depends on `clock`, `log_limit` and `problem`.
+//! reason for the rejection. Depends on `clock`, `log_limit`, `network` and `problem`.
 
 mod cache;
 mod caller;

@@ -21,7 +21,7 @@ pub use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags
 pub use opentelemetry::{KeyValue, Value};
 pub use opentelemetry_sdk::trace::SpanData;
 
-pub use client::{client_span, execute, send, set_server};
+pub use client::{client_span, send, set_server};
 pub use config::{Protocol, TracingConfig};
 pub use context::{TRACEPARENT, TRACESTATE};
 pub use export::{SpanExport, SpanExportTask};

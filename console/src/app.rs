@@ -13,9 +13,9 @@ use crate::access::Access;
 use crate::config::Config;
 use crate::http::router;
 use crate::processes::ProcessDirectory;
-use crate::public_gateway::PublicGateway;
 use crate::sampling::Sampler;
 use crate::sessions::ConsoleSessions;
+use crate::sign_in::SignInService;
 use crate::state::ConsoleState;
 use crate::tail_limit::TailLimit;
 
@@ -46,13 +46,13 @@ impl App {
             sessions,
             clock.clone(),
         );
-        let gateway = PublicGateway::new(directory.client().clone(), config.gateway);
+        let sign_in = SignInService::new(directory.client().clone(), config.auth);
         let sampler = Arc::new(Sampler::new(Arc::clone(&directory), clock));
         let state = ConsoleState {
             access,
             directory,
             sampler,
-            gateway,
+            sign_in,
             tail_limit: TailLimit::default(),
             trace_link: config.trace_link,
             trusted_proxies: config.trusted_proxies,

@@ -14,7 +14,7 @@ use url::Url;
 
 const DEFAULT_LISTEN_ADDRESS: SocketAddr =
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8512));
-const DEFAULT_GATEWAY: &str = "http://127.0.0.1:8500";
+const DEFAULT_AUTH: &str = "http://127.0.0.1:8501";
 
 /// The settings of the console.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub struct Config {
     pub trusted_proxies: TrustedProxies,
     /// Log format and filter. Default JSON at `info`.
     pub log: Log,
-    /// The gateway at which people sign in (`sign_in.gateway`). Default `http://127.0.0.1:8500`.
-    pub gateway: Url,
+    /// The postern-auth at which people sign in (`sign_in.auth`). Default `http://127.0.0.1:8501`.
+    pub auth: Url,
     /// Who may see the pages and who may make changes.
     pub roles: RoleRules,
     /// The address of a trace in a tracing system (`trace.link`). Default none.
@@ -95,8 +95,8 @@ impl Config {
         let trusted_proxies = root
             .optional("trusted_proxies", |field| field.array(IpNetwork::read))
             .map_or_else(TrustedProxies::default, TrustedProxies::from);
-        let gateway = root.section("sign_in", |sign_in| {
-            sign_in.optional("gateway", |field| field.url())
+        let auth = root.section("sign_in", |sign_in| {
+            sign_in.optional("auth", |field| field.url())
         });
         let roles = root.section("roles", RoleRules::read).unwrap_or_default();
         let trace_link = root.section("trace", |trace| trace.optional("link", TraceLink::read));
@@ -108,13 +108,13 @@ impl Config {
         if !processes.is_empty() && !processes.iter().any(has_gateway) {
             root.fail("missing_field", detail);
         }
-        let gateway = gateway.or_else(|| Url::parse(DEFAULT_GATEWAY).ok())?;
+        let auth = auth.or_else(|| Url::parse(DEFAULT_AUTH).ok())?;
         Some(Self {
             listen,
             hosts,
             trusted_proxies,
             log,
-            gateway,
+            auth,
             roles,
             trace_link,
             processes,
@@ -246,7 +246,7 @@ address = "127.0.0.1:8512"
 format = "json"
 filter = "info"
 [sign_in]
-gateway = "http://127.0.0.1:8500"
+auth = "http://127.0.0.1:8501"
 [trace]
 link = "https://traces.example/trace/{trace_id}"
 [roles.viewer]

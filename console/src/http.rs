@@ -3,7 +3,7 @@
 //! Shells and assets are public. Changes of other origins are rejected. Fragments, streams and changes require a bearer token. Changes
 //! require the role operator and a JSON body, which a form of another site cannot send.
 //!
-//! Depends on `access`, `actions`, `live`, `pages`, `public_gateway`, `sessions`, `shell`, `state`,
+//! Depends on `access`, `actions`, `live`, `pages`, `sessions`, `shell`, `sign_in`, `state`,
 //! `tail` and `widgets`.
 
 use std::convert::Infallible;
@@ -197,7 +197,7 @@ async fn sign_in(
         Some(object!({ "email": email?, "password": password? }))
     })?;
     let attempt = state.access.attempts.admit(caller.address)?;
-    let token = state.gateway.sign_in(&credentials, caller.address).await;
+    let token = state.sign_in.sign_in(&credentials, caller.address).await;
     attempt.settle(&token);
     Ok(secret_answer("token", &token?))
 }

@@ -7,7 +7,7 @@
 //! The modules, in the order of the data flow:
 //!
 //! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them (`json_limit`
-//!    bounds their answers), `public_gateway` the gateway's public listener.
+//!    bounds their answers), `sign_in` the listener of postern-auth.
 //! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s and keeps an hour
 //!    (`prometheus_text` parses, `status` is the result, `findings` says what is wrong).
 //! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link); `actions` are the changes that an operator may make.
@@ -19,7 +19,6 @@ mod config;
 
 mod json_limit;
 mod processes;
-mod public_gateway;
 
 mod prometheus_text;
 
@@ -41,6 +40,7 @@ mod configuration;
 mod line_diff;
 mod pages;
 mod shell;
+mod sign_in;
 mod widgets;
 
 mod state;

@@ -1,4 +1,4 @@
-//! What the routes share. Depends on `access`, `config`, `pages`, `processes`, `public_gateway`, `sampling` and
+//! What the routes share. Depends on `access`, `config`, `pages`, `processes`, `sampling`, `sign_in` and
 //! `tail_limit`.
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::access::{Access, Person};
 use crate::config::TraceLink;
 use crate::pages::{self, Context};
 use crate::processes::ProcessDirectory;
-use crate::public_gateway::PublicGateway;
 use crate::sampling::Sampler;
+use crate::sign_in::SignInService;
 use crate::tail_limit::TailLimit;
 
 /// The parts of a running console.
@@ -24,7 +24,7 @@ pub(crate) struct ConsoleState {
     pub(crate) access: Access,
     pub(crate) directory: Arc<ProcessDirectory>,
     pub(crate) sampler: Arc<Sampler>,
-    pub(crate) gateway: PublicGateway,
+    pub(crate) sign_in: SignInService,
     pub(crate) tail_limit: TailLimit,
     pub(crate) trace_link: Option<TraceLink>,
     /// Proxies in front of the console.

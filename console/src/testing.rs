@@ -100,7 +100,7 @@ impl Console {
             trusted_proxies: TrustedProxies::default(),
             link_secret: Some(Secret::from(LINK_SECRET)),
             log: log(),
-            gateway: stub.clone(),
+            auth: stub.clone(),
             roles: RoleRules {
                 viewer: members("support", "monitoring"),
                 operator: members("admin", "deploy"),

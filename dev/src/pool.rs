@@ -2,7 +2,8 @@
 //! and for administration, so that AWS SDKs and the AWS CLI work against it.
 //!
 //! Its behaviour follows Cognito: the name that `SECRET_HASH` covers, real usernames, rotation and
-//! reuse detection of refresh tokens, lockout, readable and writable attributes. Deliberate
+//! reuse detection of refresh tokens, lockout, readable and writable attributes. It sends no mail: the
+//! authentication service makes the codes. Deliberate
 //! deviations are stricter and are documented where they are implemented. [`App`] runs the server;
 //! [`ProvisionedPools`] holds the ids and secrets that other processes need.
 //!
@@ -21,7 +22,6 @@ mod wire;
 mod operations;
 
 // State and rules that operations share.
-mod code_delivery;
 mod context;
 mod tokens;
 
@@ -35,7 +35,6 @@ mod model;
 
 pub use app::App;
 pub use bootstrap::{PoolAccess, ProvisionedPools, ServiceAccount};
-pub use code_delivery::{CodeDelivery, CodeMail, CodePurpose};
 pub use config::Config;
 pub use crypto::HashingSettings;
 pub use model::{ClientSettings, PasswordPolicy, PoolSettings};

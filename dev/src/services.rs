@@ -2,7 +2,6 @@
 //!
 //! Input: a data folder and bound sockets. Output: running services and their credentials.
 
-mod code_mailer;
 mod start_page;
 
 use std::path::Path;
@@ -17,10 +16,9 @@ use postern_common::config::{self, Env};
 use postern_common::database::{Database, Sqlite};
 use postern_common::exit::Exit;
 use postern_common::http::{BodyBudgets, Limits, serve};
-use postern_common::identity::IdentityConfig;
+use postern_common::identity::{IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Secret};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -30,16 +28,13 @@ use crate::data_folder::{self, DataFolder, url_safe};
 use crate::database;
 use crate::documents::{self, DocumentService};
 use crate::mail::{self, Mailbox};
-use crate::pool::{self, CodeDelivery, CodeMail, HashingSettings, ProvisionedPools};
+use crate::pool::{self, HashingSettings, ProvisionedPools};
 use crate::signing_key::{KeyError, SigningKey};
 use crate::social::{self, RegisteredClient, SocialProvider};
 use crate::web::landing_page;
 
 /// The variable with the secret of the admin routes of all three services.
 pub const ADMIN_TOKEN: &str = "POSTERN_ADMIN_TOKEN";
-
-/// Capacity of the queue of codes to be delivered.
-const CODE_QUEUE_CAPACITY: usize = 256;
 
 /// Limits of the development services' HTTP servers.
 const SERVER_LIMITS: Limits = Limits {
@@ -63,10 +58,10 @@ pub struct DevelopmentServices {
     social: Arc<SocialProvider>,
     verifier: Arc<Verifier>,
     mailbox: Arc<Mailbox>,
-    codes: mpsc::Receiver<CodeMail>,
     sqlite: Sqlite,
     social_client: RegisteredClient,
     social_sealing_key: Secret,
+    social_proof_key: Secret,
     mail_token_key: Secret,
     admin_token: Secret,
     addresses: Addresses,
@@ -87,11 +82,13 @@ impl DevelopmentServices {
         hashing: HashingSettings,
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let (code_sender, codes) = mpsc::channel(CODE_QUEUE_CAPACITY);
         let key_path = folder.path().join("social-key.der");
         // Both generate RSA keys at the first start, so they run in parallel.
         let key = tokio::task::spawn_blocking(move || social_key(&key_path));
-        let identity_pool = identity_pool(folder, addresses, hashing, code_sender, clock);
+        let social_proof_key = folder.secret("social-proof.key", |bytes| STANDARD.encode(bytes))?;
+        let mut pool_config = pool_config(folder, addresses, &social_proof_key)?;
+        pool_config.hashing = hashing;
+        let identity_pool = pool::App::build(pool_config, clock.clone());
         let sqlite_path = folder.path().join("development.db");
         let (identity_pool, sqlite, key) =
             tokio::join!(Box::pin(identity_pool), database::open(&sqlite_path), key);
@@ -121,6 +118,7 @@ impl DevelopmentServices {
             ),
             social_sealing_key: folder
                 .secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
+            social_proof_key,
             mail_token_key: folder.secret("mail-token.key", |bytes| STANDARD.encode(bytes))?,
             admin_token: folder.secret("admin.token", url_safe)?,
             social_client: client,
@@ -128,7 +126,6 @@ impl DevelopmentServices {
             http: http_client()?,
             identity_pool,
             verifier,
-            codes,
             sqlite,
         })
     }
@@ -160,6 +157,7 @@ impl DevelopmentServices {
             "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY",
             secret(&self.social_sealing_key),
         ));
+        variables.push((SOCIAL_PROOF_KEY, secret(&self.social_proof_key)));
         variables.push(("NOTIFY_TOKEN_KEY", secret(&self.mail_token_key)));
         variables.push((ADMIN_TOKEN, secret(&self.admin_token)));
         variables
@@ -178,8 +176,7 @@ impl DevelopmentServices {
             Database::Sqlite(sqlite).close().await;
         };
         let pool = self.identity_pool.run(sockets.identity_pool, stop.clone());
-        let catcher = mail::serve(sockets.smtp, Arc::clone(&self.mailbox), stop.clone());
-        let codes = code_mailer::deliver(self.codes, self.mailbox, stop.clone());
+        let catcher = mail::serve(sockets.smtp, self.mailbox, stop.clone());
         vec![
             ("identity pool", pool.boxed()),
             ("verifier", self.verifier.run(stop.clone()).boxed()),
@@ -197,25 +194,23 @@ impl DevelopmentServices {
             ),
             ("mail page", http(sockets.mail, mail)),
             ("mail catcher", catcher.boxed()),
-            ("codes", codes.boxed()),
             ("development store", close_store.boxed()),
         ]
     }
 }
 
-async fn identity_pool(
+fn pool_config(
     folder: &DataFolder,
     addresses: &Addresses,
-    hashing: HashingSettings,
-    codes: mpsc::Sender<CodeMail>,
-    clock: &Clock,
-) -> Result<pool::App, Exit> {
+    social_proof_key: &Secret,
+) -> Result<pool::Config, Exit> {
     let base = Url::parse(&format!("http://{}", addresses.identity_pool));
     let base = base.map_err(|error| Exit::usage(format!("identity pool: {error}")))?;
     let mut config = pool::Config::new(folder.database("identity-pool.db"), folder.path(), base);
-    config.code_delivery = CodeDelivery::Mail(codes);
-    config.hashing = hashing;
-    pool::App::build(config, clock.clone()).await
+    let key = SocialProofKey::parse(social_proof_key.expose());
+    let key = key.map_err(|error| Exit::unavailable(format!("social-proof.key {error}")))?;
+    config.social_proof_key = Some(Arc::new(key));
+    Ok(config)
 }
 
 /// Returns the client for requests of this process to itself.

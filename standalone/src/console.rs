@@ -59,10 +59,10 @@ pub(crate) fn build(
     };
     let text = format!(
         "listen = [{{ address = \"{}\" }}]\n\
-         [sign_in]\ngateway = \"http://{}\"\n\
+         [sign_in]\nauth = \"http://{}\"\n\
          [roles.viewer]\ngroups = [\"support\"]\n[roles.operator]\ngroups = [\"admin\"]\n{}{}{}",
         addresses.console,
-        addresses.proxy,
+        addresses.auth,
         process("gateway", addresses.proxy_admin),
         process("auth", addresses.auth_admin),
         process("notify", addresses.notify_admin),

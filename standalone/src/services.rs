@@ -333,7 +333,11 @@ fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer,
             .set(&["database"], folder.database("auth.db"))
             .set(&["cache"], "memory:")
             .set(&["actor_service"], format!("http://{}", addresses.actor))
-            .set(&["social", "provider"], "development")
+            .set(
+                &["notification_service"],
+                format!("http://{}", addresses.notify),
+            )
+            .set(&["social", "name"], "development")
             .set(
                 &["social", "issuer"],
                 format!("http://{}", addresses.social),

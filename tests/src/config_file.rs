@@ -71,6 +71,14 @@ impl ConfigFile {
         }
     }
 
+    /// Sets the social provider, which is authoritative for the addresses of the sample persons.
+    #[must_use]
+    pub fn social_provider(self, issuer: &str) -> Self {
+        let google = "# authoritative_domains = [\"gmail.com\", \"googlemail.com\"]";
+        self.set("issuer", &crate::split::quoted(issuer))
+            .replace(google, "authoritative_domains = [\"example.com\"]")
+    }
+
     /// Replaces the value of a key, in any table. `value` is TOML, for instance a quoted string.
     ///
     /// # Panics

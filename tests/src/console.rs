@@ -64,6 +64,8 @@ pub struct Console {
 #[derive(Debug)]
 pub struct Target<'a> {
     surface: &'a PublicApi,
+    /// The port of the authentication service.
+    auth: u16,
     /// Ports of the admin listeners of gateway, authentication and notification service.
     admin: [u16; 3],
     token: &'a str,
@@ -74,6 +76,7 @@ impl<'a> From<&'a Split> for Target<'a> {
         let [(_, auth), (_, notify), (_, gateway)] = split.admin_ports();
         Self {
             surface: split.surface(),
+            auth: split.auth_port(),
             admin: [gateway, auth, notify],
             token: split.admin_token(),
         }
@@ -90,6 +93,7 @@ impl<'a> From<&'a Postern> for Target<'a> {
         ];
         Self {
             surface: postern.surface(),
+            auth: addresses.auth.port(),
             admin: admin.map(|address| address.port()),
             token: postern.surface().env("POSTERN_ADMIN_TOKEN"),
         }
@@ -405,11 +409,10 @@ pub fn events(log: &str, message: &str, members: &Value) -> Vec<Value> {
 }
 
 fn config(target: &Target<'_>, port: u16) -> ConfigFile {
-    let gateway = target.surface.client().address().port();
     let [proxy, auth, notify] = target.admin;
     ConfigFile::of_repository("console.toml")
         .replace_port(8512, port)
-        .replace_port(8500, gateway)
+        .replace_port(8501, target.auth)
         .replace_port(8509, proxy)
         .replace_port(8510, auth)
         .replace_port(8511, notify)

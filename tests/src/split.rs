@@ -214,6 +214,12 @@ impl Split {
         ]
     }
 
+    /// Returns the port of postern-auth.
+    #[must_use]
+    pub fn auth_port(&self) -> u16 {
+        self.ports.auth
+    }
+
     /// Returns the secret of the admin routes ([`Changes::admin_token`]).
     ///
     /// # Panics
@@ -257,10 +263,11 @@ pub(crate) fn auth_config(development: &Postern, ports: Ports) -> ConfigFile {
     ConfigFile::of_repository("auth.toml")
         .replace_port(8501, ports.auth)
         .replace_port(8510, ports.auth_admin)
+        .replace_port(8502, ports.notify)
         .replace_port(8504, addresses.actor.port())
         // The provider redirects to standalone's callback address; the tests use its path only.
         .replace_port(8500, addresses.proxy.port())
-        .set("issuer", &quoted(&social))
+        .social_provider(&social)
 }
 
 pub(crate) fn notify_config(development: &Postern, ports: Ports) -> ConfigFile {

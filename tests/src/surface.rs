@@ -243,6 +243,16 @@ impl PublicApi {
         who: &[(&str, &str)],
         code_challenge: Option<&str>,
     ) -> Result<String, String> {
+        let back = self.social_callback(who, code_challenge).await;
+        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
+        landed(&self.client.get(&path).send().await)
+    }
+
+    /// Chooses a person at the social provider, and returns the URL to which it sends the browser.
+    ///
+    /// # Panics
+    /// If a redirect is missing.
+    pub async fn social_callback(&self, who: &[(&str, &str)], code_challenge: Option<&str>) -> Url {
         let query = code_challenge
             .map(|challenge| format!("?code_challenge={challenge}"))
             .unwrap_or_default();
@@ -268,16 +278,23 @@ impl PublicApi {
             .send()
             .await
             .expect(303);
-        let back = Url::parse(&chosen.header("location")).expect("a redirect is a URL");
-        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-        let landed = self.client.get(&path).send().await.expect(302);
-        let ui = Url::parse(&landed.header("location")).expect("a redirect is a URL");
-        assert_eq!(ui.query(), None, "a token is never in a query");
-        match ui.fragment().and_then(|fragment| fragment.split_once('=')) {
-            Some(("temporaryToken", token)) => Ok(token.to_owned()),
-            Some(("error", error)) => Err(error.to_owned()),
-            Some(_) | None => panic!("the UI gets {ui}"),
-        }
+        Url::parse(&chosen.header("location")).expect("a redirect is a URL")
+    }
+}
+
+/// Returns what the UI receives in the fragment from a callback's answer: the temporary token, or the
+/// error.
+///
+/// # Panics
+/// If the answer is no redirect, or the fragment has other contents.
+pub fn landed(answer: &Answer) -> Result<String, String> {
+    assert_eq!(answer.status, 302, "{}", answer.text());
+    let ui = Url::parse(&answer.header("location")).expect("a redirect is a URL");
+    assert_eq!(ui.query(), None, "a token is never in a query");
+    match ui.fragment().and_then(|fragment| fragment.split_once('=')) {
+        Some(("temporaryToken", token)) => Ok(token.to_owned()),
+        Some(("error", error)) => Err(error.to_owned()),
+        Some(_) | None => panic!("the UI gets {ui}"),
     }
 }
 

@@ -109,14 +109,17 @@ impl AuthCluster {
             .replace_port(8501, listen)
             .replace_port(8510, admin)
             .replace_port(8500, self.port)
-            .set("issuer", &quoted(&address("POSTERN_SOCIAL_URL")))
+            .social_provider(&address("POSTERN_SOCIAL_URL"))
             .set("database", &quoted(database))
             .set("cache", &quoted(&cache));
         let actor = changes
             .actor_service
             .clone()
             .unwrap_or_else(|| address("POSTERN_ACTOR_URL"));
-        let file = file.set("actor_service", &quoted(&actor));
+        let notify = address("POSTERN_NOTIFY_URL");
+        let file = file
+            .set("actor_service", &quoted(&actor))
+            .set("notification_service", &quoted(&notify));
         match changes.filter {
             Some(filter) => file.set("filter", &quoted(filter)),
             None => file,

@@ -1,7 +1,7 @@
 //! Social sign-in against independent OpenID providers (`tests/peers/oidc`,
 //! `tests/peers/oidc-mock`), end to end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +12,7 @@ use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_common::startup::ConfigOrigin;
 use postern_tests::http_body::json;
+use postern_tests::surface::text;
 use postern_tests::{Client, Postern, PublicApi};
 use serde_json::Value;
 use sqlx::Row;
@@ -28,33 +29,46 @@ struct AuthWithPeer {
     postern: Postern,
     shutdown: CancellationToken,
     folder: TempDir,
-    _peer: Child,
+    _peers: Vec<Child>,
 }
+
+/// Providers besides the first one: name, habits, and lines of the configuration.
+type Further = (&'static str, &'static [&'static str], &'static str);
 
 // === impl AuthWithPeer ===
 
 impl AuthWithPeer {
     async fn start() -> Self {
-        Self::start_with("oidc").await
+        Self::start_with("oidc", &[]).await
     }
 
-    /// Starts the upstream with one of the providers in `tests/peers`.
-    async fn start_with(peer: &str) -> Self {
+    /// Starts the upstream with one of the providers in `tests/peers`, and further ones.
+    async fn start_with(peer: &str, further: &[Further]) -> Self {
         let postern = Postern::start().await;
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
             .expect("the loopback has a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let callback = format!("{base}/auth/social/login/callback");
-        let (peer, issuer) = start_peer(peer, &callback).await;
+        let (peer, issuer) = start_peer(peer, &callback, &[]).await;
+        let mut peers = vec![peer];
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let config = format!(
-            "database = 'sqlite://{}'\nactor_service = 'http://{}'\n[social]\nprovider = 'peer'\n\
+        let mut config = format!(
+            "database = 'sqlite://{}'\nactor_service = 'http://{}'\nnotification_service = 'http://{}'\n[social]\nname = 'peer'\n\
              issuer = '{issuer}'\nredirect_uri = '{callback}'\nui = 'http://127.0.0.1:9/ui'\n\
-             scopes = ['openid', 'email', 'profile', 'offline_access']\n",
+             scopes = ['openid', 'email', 'profile', 'offline_access']\nauthoritative_domains = ['example.com']\n",
             folder.path().join("auth.db").display(),
             postern.addresses().actor,
+            postern.addresses().notify,
         );
+        for (name, habits, lines) in further {
+            let (peer, issuer) = start_peer("oidc", &callback, habits).await;
+            peers.push(peer);
+            config += &format!(
+                "[[social.provider]]\nname = '{name}'\nissuer = '{issuer}'\nclient_id = 'peer-client'\n\
+                 client_secret_env = 'SOCIAL_OAUTH2_CLIENT_SECRET'\nauthoritative_domains = ['example.com']\n{lines}\n"
+            );
+        }
         let env = environment(postern.surface());
         let config = parse("auth.toml", &config, |root| Config::read(root, &env))
             .expect("the configuration is valid");
@@ -76,29 +90,34 @@ impl AuthWithPeer {
             postern,
             shutdown,
             folder,
-            _peer: peer,
+            _peers: peers,
         }
     }
 
     /// Signs in as a browser does, and returns the parameter that the UI receives in the fragment.
     async fn sign_in(&self, who: &str) -> (String, String) {
-        let started = self
-            .surface
-            .client()
-            .get("/auth/social/login")
-            .send()
-            .await
-            .expect(302);
+        self.sign_in_at("peer", who).await
+    }
+
+    /// Signs in at a provider.
+    async fn sign_in_at(&self, provider: &str, who: &str) -> (String, String) {
+        let client = self.surface.client();
+        let path = format!("/auth/social/login?provider={provider}");
+        let started = client.get(&path).send().await.expect(302);
         let mut authorization_url =
             Url::parse(&started.header("location")).expect("a redirect is a URL");
         authorization_url
             .query_pairs_mut()
             .append_pair("login_hint", who);
-        let back = Browser::new(&authorization_url)
-            .follow(authorization_url, "/auth/social/login/callback")
-            .await;
+        let mut browser = Browser::new(&authorization_url);
+        let until = "/auth/social/login/callback";
+        let back = browser.follow(authorization_url, until).await;
         let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-        let landed = self.surface.client().get(&path).send().await.expect(302);
+        let landed = match browser.form.take() {
+            Some(form) => client.post(&path).body(FORM, form).send().await,
+            None => client.get(&path).send().await,
+        };
+        let landed = landed.expect(302);
         let ui = Url::parse(&landed.header("location")).expect("a redirect is a URL");
         let (name, value) = ui
             .fragment()
@@ -117,11 +136,12 @@ impl AuthWithPeer {
     }
 }
 
-async fn start_peer(peer: &str, callback: &str) -> (Child, String) {
+async fn start_peer(peer: &str, callback: &str, habits: &[&str]) -> (Child, String) {
     let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     let mut command = Command::new(peers.join(peer).join("run"));
     command
         .args(["peer-client", "peer-secret", callback])
+        .args(habits)
         .stdout(std::process::Stdio::piped());
     let mut child = command
         .stderr(std::process::Stdio::null())
@@ -162,10 +182,14 @@ fn environment(surface: &PublicApi) -> Env {
     all.into_iter().collect()
 }
 
+const FORM: &str = "application/x-www-form-urlencoded";
+
 /// An HTTP client that follows redirects with the provider's cookies.
 struct Browser {
     client: Client,
     cookies: BTreeMap<String, String>,
+    /// The fields of the form that was submitted last, encoded.
+    form: Option<String>,
 }
 
 // === impl Browser ===
@@ -175,10 +199,12 @@ impl Browser {
         Self {
             client: Client::new(&at.origin().ascii_serialization()),
             cookies: BTreeMap::new(),
+            form: None,
         }
     }
 
-    /// Follows redirects up to the one with the path `until`, which is returned.
+    /// Follows redirects, and submits forms as their script does, up to the one with the path
+    /// `until`, which is returned.
     async fn follow(&mut self, mut url: Url, until: &str) -> Url {
         for _ in 0..10 {
             let cookies: Vec<String> = self
@@ -192,12 +218,9 @@ impl Browser {
                 .header("cookie", &cookies.join("; "))
                 .send()
                 .await;
-            assert!(
-                answer.status.is_redirection(),
-                "{url}: {} {}",
-                answer.status,
-                answer.text()
-            );
+            let text = answer.text();
+            let is_redirect = answer.status.is_redirection();
+            assert!(is_redirect || text.contains("<form"), "{url}: {text}");
             for cookie in answer.headers.get_all("set-cookie") {
                 let pair = cookie
                     .to_str()
@@ -208,15 +231,68 @@ impl Browser {
                 let (name, value) = pair.split_once('=').expect("a pair");
                 self.cookies.insert(name.to_owned(), value.to_owned());
             }
-            url = url
-                .join(&answer.header("location"))
-                .expect("a redirect is a URL");
+            let target = match is_redirect {
+                true => answer.header("location"),
+                false => {
+                    self.form = Some(hidden_fields(&text));
+                    attribute(&text, "action")
+                }
+            };
+            url = url.join(&target).expect("a redirect is a URL");
             if url.path() == until {
                 return url;
             }
         }
         panic!("the provider redirects without an end: {url}");
     }
+}
+
+/// Returns the first attribute of this name in a page.
+fn attribute(page: &str, name: &str) -> String {
+    let (_, rest) = page.split_once(&format!("{name}=\"")).expect(name);
+    let value = rest.split('"').next().expect("it ends");
+    value.replace("&amp;", "&")
+}
+
+/// Returns the hidden fields of a page, encoded.
+fn hidden_fields(page: &str) -> String {
+    let mut fields = url::form_urlencoded::Serializer::new(String::new());
+    for input in page.split("<input ").skip(1) {
+        fields.append_pair(&attribute(input, "name"), &attribute(input, "value"));
+    }
+    fields.finish()
+}
+
+/// Providers as Apple, LinkedIn, Twitch and Entra ID are, beside one as Google is.
+#[tokio::test]
+async fn providers_with_other_habits_work_side_by_side() {
+    let further: [Further; 3] = [
+        (
+            "posting",
+            &["post"],
+            "parameters = { response_mode = 'form_post' }",
+        ),
+        ("odd", &["post", "odd"], "scopes = ['openid', 'email']"),
+        ("large", &["large"], "nonce = false"),
+    ];
+    let peered = AuthWithPeer::start_with("oidc", &further).await;
+    let mut subjects = BTreeSet::new();
+    for provider in ["peer", "posting", "odd", "large"] {
+        let (name, token) = peered.sign_in_at(provider, "ada").await;
+        assert_eq!(name, "temporaryToken", "{provider}: {token}");
+        let user = &peered.exchange(&token).await["user"];
+        assert_eq!(user["provider"], provider);
+        assert_eq!(user["email"], "ada.peer@example.com");
+        subjects.insert(user["userId"].to_string());
+        let cancelled = peered.sign_in_at(provider, "nobody").await;
+        assert_eq!(cancelled, ("error".to_owned(), "access_denied".to_owned()));
+    }
+    assert_eq!(subjects.len(), 1, "all are authoritative for the address");
+    let client = peered.surface.client();
+    let unknown = client.get("/auth/social/login?provider=Peer").send().await;
+    let refused = unknown.problem(400, "invalid_request");
+    refused.assert_pointers(&["?provider"]);
+    peered.stop().await;
 }
 
 #[tokio::test]
@@ -240,33 +316,45 @@ async fn users_of_a_provider_sign_in() {
         .await;
     assert_eq!(user["userId"], ada.id.as_str());
     // A second sign-in is the same user. Another user of the provider, without a verified address,
-    // gets no pool user.
+    // must prove it first.
     let (_, again) = peered.sign_in("ada").await;
     assert_eq!(
         peered.exchange(&again).await["user"]["userId"],
         ada.id.as_str()
     );
     let (_, eve) = peered.sign_in("eve").await;
-    let eve = peered.exchange(&eve).await;
-    assert_eq!(
-        (&eve["tokens"], &eve["user"]["emailVerified"]),
-        (&Value::Null, &json!(false))
-    );
-    assert_eq!(eve["tokensUnavailable"], "no_account");
+    let required = peered.surface.exchange(&eve).await.expect(401).json();
+    assert_eq!(required["challenge"]["name"], "CONFIRM_ADDRESS");
+    let mail = peered.surface.mailbox().to("eve.peer@example.com").await;
+    let mail = text(&mail, "text").to_owned();
+    let code: String = mail.chars().filter(char::is_ascii_digit).collect();
+    let answer = json!({ "session": required["challenge"]["session"], "code": code });
+    let client = peered.surface.client();
+    let tokens = client
+        .post_json("/auth/challenge", &answer)
+        .await
+        .expect(200);
+    let tokens = tokens.json();
+    peered
+        .surface
+        .person("eve.peer@example.com", tokens.clone())
+        .await;
     // The provider's refresh tokens are stored sealed.
     let path = peered.folder.path().join("auth.db");
     let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
         .await
         .expect("the store");
-    let rows = sqlx::query("SELECT refresh_token FROM auth_social_identities")
-        .fetch_all(&store)
-        .await;
+    let rows = sqlx::query(
+        "SELECT refresh_token FROM auth_social_identities WHERE refresh_token IS NOT NULL",
+    )
+    .fetch_all(&store)
+    .await;
     let sealed: Vec<String> = rows
         .expect("the rows are read")
         .iter()
         .map(|row| row.get("refresh_token"))
         .collect();
-    assert_eq!(sealed.len(), 2);
+    assert_eq!(sealed.len(), 1);
     assert!(
         sealed
             .iter()
@@ -344,7 +432,7 @@ async fn code_is_bound_to_its_sign_in() {
 /// The provider's ID tokens have no `kid`, because its key set has one key.
 #[tokio::test]
 async fn provider_with_one_key_may_omit_kid() {
-    let peered = AuthWithPeer::start_with("oidc-mock").await;
+    let peered = AuthWithPeer::start_with("oidc-mock", &[]).await;
     let client = peered.surface.client();
     let started = client.get("/auth/social/login").send().await.expect(302);
     let authorization_url = Url::parse(&started.header("location")).expect("a redirect is a URL");

@@ -65,12 +65,12 @@ async fn post(client: &Client, path: &str, body: &Value, status: u16) -> Answer 
     client.post_json(path, body).await.expect(status)
 }
 
-/// Returns the six-digit code of the last mail to an address.
+/// Returns the code of the last mail to an address.
 async fn code(surface: &PublicApi, email: &str) -> String {
     let mail = surface.mailbox().to(email).await;
     let mut words = text(&mail, "text").split(|c: char| !c.is_ascii_digit());
     words
-        .find(|word| word.len() == 6)
+        .find(|word| word.len() == 8)
         .expect("a code")
         .to_owned()
 }

@@ -243,7 +243,7 @@ fn assert_references(manifests: &Manifests) {
     let console = manifests.config("console");
     let urls = console["process"].as_array().expect("tables").iter();
     let urls = urls.map(|process| &process["urls"][0]);
-    for url in urls.chain([&console["sign_in"]["gateway"]]) {
+    for url in urls.chain([&console["sign_in"]["auth"]]) {
         let url = url.as_str().expect("a URL");
         manifests.assert_service(url.trim_start_matches("http://"));
     }

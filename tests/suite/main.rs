@@ -19,6 +19,7 @@ mod browser;
 mod ceilings;
 mod clients;
 mod cluster;
+mod cognito;
 mod command_line;
 mod config_files;
 mod console;

@@ -32,6 +32,11 @@ const ELSEWHERE: &[(&str, u16, &str)] = &[
         404,
         "environment_variables.rs, without a social provider",
     ),
+    (
+        "socialFormCallback",
+        404,
+        "environment_variables.rs, without a social provider",
+    ),
 ];
 
 /// Statuses of the upstreams' own errors.

@@ -290,3 +290,34 @@ async fn hidden_characters_are_revealed_in_a_browser() {
     browser.close().await;
     postern.stop().await;
 }
+
+#[tokio::test]
+async fn guess_at_the_console_counts_for_the_person_there() {
+    let postern = Postern::start().await;
+    let addresses = postern.addresses();
+    let email = "guessed-at-the-console@example.com";
+    sensitive::record("email", email);
+    let body = json!({ "email": email, "password": "Wrong-Horse-9" });
+    let sign_in = format!("http://{}/session/sign-in", addresses.console);
+    let request = reqwest::Client::new().post(sign_in).json(&body);
+    let request = request.header("x-forwarded-for", "203.0.113.77");
+    let answer = request.send().await.expect("an answer");
+    assert_eq!(answer.status(), 401);
+    let list = format!(
+        "http://{}/admin/sign-ins?email={email}",
+        addresses.auth_admin
+    );
+    let secret = postern.surface().env("POSTERN_ADMIN_TOKEN");
+    let mut poll = tokio::time::interval(std::time::Duration::from_millis(25));
+    let stored = loop {
+        let request = reqwest::Client::new().get(&list).bearer_auth(secret);
+        let answer = request.send().await.expect("an answer");
+        let page: Value = answer.json().await.expect("JSON");
+        if let Some(event) = page["signIns"].get(0) {
+            break event.clone();
+        }
+        poll.tick().await;
+    };
+    assert_eq!(stored["network"], "203.0.113.0/24", "{stored}");
+    postern.stop().await;
+}

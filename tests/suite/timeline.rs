@@ -124,6 +124,16 @@ async fn timeline_of_a_bounced_address_names_the_cause() {
     let by_request = timeline(&postern, &["--request", &request_id]).await.stdout;
     let expected = ["POST /notifications", &of_notification, "FAILED"];
     assert_contains(&by_request, &expected);
+    // A code and the request for it have the same id.
+    let forgot = json!({"email": eve.email});
+    let asked = surface.client().post_json("/auth/password/forgot", &forgot);
+    let asked = asked.await.expect(204).header("x-request-id");
+    let is_complete = |text: &str| {
+        ["password_reset_code ok", "template=account-reset", "SENT"]
+            .iter()
+            .all(|part| text.contains(part))
+    };
+    timeline_until(&postern, &["--request", &asked], is_complete).await;
     // The person is found by subject as well, with the failed sign-in that named the address only.
     let by_user = timeline(&postern, &["--user", &ada.id]).await;
     assert_contains(&by_user.stdout, &["sign_in invalid_credentials"]);

@@ -53,7 +53,7 @@ impl AuditReader {
         let mut rows = RowsInOrder::new();
         match &query.selector {
             TimelineSelector::Email(email) => {
-                let hashes = self.key_ring.email_hashes(email);
+                let hashes = self.key_ring.email_hashes(email.as_str());
                 let by_email: Vec<_> = hashes
                     .into_iter()
                     .map(|hash| AuditSelector::EmailHash(hash.to_vec()))

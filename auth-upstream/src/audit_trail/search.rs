@@ -174,7 +174,7 @@ impl AuditReader {
         let hashes = search
             .email
             .as_ref()
-            .map(|email| self.key_ring.email_hashes(email));
+            .map(|email| self.key_ring.email_hashes(email.as_str()));
         let hashes: Vec<Vec<u8>> = hashes
             .into_iter()
             .flatten()

@@ -29,6 +29,10 @@ fn required_variables_suffice() {
         (ConfirmationMode::Pool, PasswordAuthFlow::UserPassword)
     );
     assert!(config.social.is_none() && config.aws.is_none());
+    assert!(!config.own_codes && config.notices);
+    let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s")];
+    assert!(read("", &keys).expect("defaults").own_codes);
+    assert!(!read("codes = 'pool'", &keys).expect("a config").own_codes);
 }
 
 #[test]
@@ -67,10 +71,8 @@ fn shipped_configuration_file_is_valid() {
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
     ];
     let config = read(text, &social).expect("conf/auth.toml with social sign-in");
-    assert_eq!(
-        config.social.expect("on").issuer,
-        "https://accounts.google.com"
-    );
+    let google = &config.social.expect("on").providers[0];
+    assert_eq!(google.issuer, "https://accounts.google.com");
 }
 
 #[test]
@@ -88,8 +90,7 @@ fn store_urls_of_the_environment_have_precedence() {
 
 #[test]
 fn all_errors_are_reported_at_once() {
-    let text =
-        "listen = [{ address = 8501 }]\nconfirm = 'admin'\nflwo = 'x'\npool_deadline = '9s'\n";
+    let text = "listen = [{ address = 8501 }]\nconfirm = 'admin'\ncodes = 'own'\nflwo = 'x'\npool_deadline = '9s'\n";
     let social = [
         ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ="),
@@ -98,6 +99,7 @@ fn all_errors_are_reported_at_once() {
     for part in [
         "listen.0.address: must be a string",
         "confirm: needs AWS credentials",
+        "codes: needs AWS credentials",
         "pool_deadline: must be at most 8s",
         "flwo: is not a known field",
         "SOCIAL_OAUTH2_CLIENT_SECRET is required",
@@ -147,22 +149,69 @@ fn social(text: &str) -> SocialConfig {
 #[test]
 fn authority_of_google_applies_to_google_alone() {
     let google = social("");
+    let settings = &google.providers[0].settings;
     assert_eq!(
-        google.authoritative_domains,
+        settings.authoritative_domains,
         ["gmail.com", "googlemail.com"]
     );
-    assert!(google.trust_hosted_domain && google.authority_warnings().is_empty());
+    assert!(settings.trust_hosted_domain && google.warnings().is_empty());
     let other = social("issuer = 'https://login.example'");
-    assert!(other.authoritative_domains.is_empty() && !other.trust_hosted_domain);
-    assert!(other.authority_warnings().is_empty());
+    let settings = &other.providers[0].settings;
+    assert!(settings.authoritative_domains.is_empty() && !settings.trust_hosted_domain);
+    assert!(other.warnings().is_empty());
     let text = "issuer = 'https://login.example'\nauthoritative_domains = ['login.example', 'Gmail.com']\n\
                 trust_hosted_domain = true";
-    let warnings = social(text).authority_warnings();
+    let warnings = social(text).warnings();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(
         warnings[0].contains("Gmail.com") && warnings[1].contains("trust_hosted_domain"),
         "{warnings:?}"
     );
+}
+
+#[test]
+fn providers_are_read_side_by_side() {
+    let apple = "[[social.provider]]\nname = 'apple'\nissuer = 'https://appleid.apple.com'\nclient_id = 'web'\n\
+                 client_secret_env = 'SOCIAL_OAUTH2_CLIENT_SECRET'\n";
+    let both = social(&format!(
+        "redirect_uri = 'https://gateway.example/x'\n{apple}"
+    ));
+    let [google, apple_read] = &both.providers[..] else {
+        panic!("{both:?}");
+    };
+    assert_eq!((&*google.name, &*apple_read.name), ("google", "apple"));
+    let settings = &apple_read.settings;
+    assert_eq!(settings.redirect_uri, google.settings.redirect_uri);
+    assert!(settings.parameters.is_empty() && !settings.trust_hosted_domain);
+    assert!(settings.nonce && settings.pkce && both.warnings().is_empty());
+    // Without the variables, the first one is the default.
+    let key = STANDARD.encode(crate::crypto::random::bytes::<32>());
+    let variables = [
+        ("SOCIAL_OAUTH2_CLIENT_SECRET", "s"),
+        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
+    ];
+    let head = "[social]\nui = 'http://127.0.0.1:8500/'\n";
+    let alone = read(&format!("{head}{apple}"), &variables).expect("a config");
+    assert_eq!(alone.social.expect("on").providers[0].name, "apple");
+    let loose = apple.to_owned() + "nonce = false\npkce = false\n";
+    let loose = read(&format!("{head}{loose}"), &variables).expect("a config");
+    let warnings = loose.social.expect("on").warnings();
+    assert!(warnings[0].contains("RFC 9700"), "{warnings:?}");
+    for (entries, mistake) in [
+        (
+            format!("{apple}{apple}"),
+            "has the name or the issuer of apple",
+        ),
+        (apple.replace("https:", "http:"), "must be an https URL"),
+        (
+            apple.replace("_SECRET'", "_OTHER'"),
+            "the environment has no",
+        ),
+        (apple.replace("name = 'apple'\n", ""), "name: is required"),
+    ] {
+        let exit = read(&format!("{head}{entries}"), &variables).expect_err("rejected");
+        assert!(exit.message().contains(mistake), "{exit}");
+    }
 }
 
 #[test]
@@ -187,6 +236,9 @@ database = "sqlite://var/auth.db"
 database_connections = 10
 cache = "memory:"
 actor_service = "http://127.0.0.1:8504"
+notification_service = "http://127.0.0.1:8502"
+codes = "own"
+notices = true
 aws_credentials = "chain"
 confirm = "pool"
 flow = "user_password"
@@ -211,11 +263,14 @@ sign_ins = 60
 [audit]
 retention = "90d"
 [social]
-provider = "google"
+name = "google"
 issuer = "https://accounts.google.com"
 authorization_endpoint = "https://accounts.google.com/auth"
 token_endpoint = "https://accounts.google.com/token"
 jwks_url = "https://accounts.google.com/keys"
+token_endpoint_auth_method = "client_secret_basic"
+nonce = true
+pkce = true
 redirect_uri = "http://127.0.0.1:8500/auth/social/login/callback"
 scopes = ["openid"]
 ui = "http://127.0.0.1:8500/"
@@ -226,6 +281,22 @@ authoritative_domains = ["gmail.com"]
 trust_hosted_domain = true
 [social.parameters]
 prompt = "consent"
+[[social.provider]]
+name = "apple"
+issuer = "https://appleid.apple.com"
+client_id = "com.example.web"
+client_secret_env = "APPLE_SECRET"
+authorization_endpoint = "https://appleid.apple.com/auth"
+token_endpoint = "https://appleid.apple.com/token"
+jwks_url = "https://appleid.apple.com/keys"
+token_endpoint_auth_method = "client_secret_post"
+nonce = true
+pkce = true
+redirect_uri = "http://127.0.0.1:8500/auth/social/login/callback"
+scopes = ["openid"]
+authoritative_domains = ["icloud.com"]
+trust_hosted_domain = false
+parameters = { response_mode = "form_post" }
 [tracing]
 endpoint = "http://127.0.0.1:4318"
 protocol = "http/protobuf"
@@ -236,10 +307,13 @@ headers = { authorization = "IDP_ACTOR_CLIENT_SECRET" }
 
 #[test]
 fn every_key_is_in_the_reference_and_in_the_schema() {
+    let key = STANDARD.encode(crate::crypto::random::bytes::<32>());
     let secrets = [
+        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", &*key),
         ("IDP_ACTOR_CLIENT_SECRET", "x"),
         ("IDP_SERVICE_CLIENT_SECRET", "x"),
         ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
+        ("APPLE_SECRET", "x"),
     ];
     let env: Env = POOLS.iter().chain(&secrets).copied().collect();
     let reference = ConfigurationReference {

@@ -3,7 +3,6 @@
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
-use postern_common::email::EmailAddress;
 use zeroize::Zeroizing;
 
 /// The purpose of the derived key, with the version of the hash.
@@ -30,8 +29,8 @@ impl EmailHashKey {
 
     /// Returns the hash of an address in lower case, because support does not know the case in
     /// which a user wrote it.
-    pub(crate) fn hash(&self, email: &EmailAddress) -> EmailHash {
-        let text = email.as_str().to_ascii_lowercase();
+    pub(crate) fn hash(&self, email: &str) -> EmailHash {
+        let text = email.to_ascii_lowercase();
         let tag = hmac::sign(&self.0, text.as_bytes());
         let mut hash = [0; 32];
         hash.copy_from_slice(tag.as_ref());

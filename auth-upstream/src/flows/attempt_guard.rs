@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
+use postern_common::token::oidc::IdToken;
 use postern_common::{Code, Problem, Secret};
 use tokio::time::Instant;
 
 use super::is_not_evaluated;
 use super::token_issuer::{SignedInUser, TokenIssuer};
+use crate::account_messages::{AccountMessages, AccountNotice};
 use crate::client::{ClientContext, RequestDetails};
 use crate::protection::{
     Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ResponseTimePadding,
@@ -28,6 +32,7 @@ pub(crate) struct AttemptGuard {
     limiter: AttemptLimiter,
     padding: Arc<ResponseTimePadding>,
     issuer: TokenIssuer,
+    messages: AccountMessages,
     metrics: Metrics,
 }
 
@@ -53,17 +58,46 @@ pub(super) struct AttemptError {
 // === impl AttemptGuard ===
 
 impl AttemptGuard {
-    pub(crate) fn new(limiter: AttemptLimiter, issuer: TokenIssuer, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        limiter: AttemptLimiter,
+        issuer: TokenIssuer,
+        messages: AccountMessages,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             limiter,
             padding: Arc::default(),
             issuer,
+            messages,
             metrics,
         }
     }
 
     pub(crate) fn limiter(&self) -> &AttemptLimiter {
         &self.limiter
+    }
+
+    pub(crate) fn messages(&self) -> &AccountMessages {
+        &self.messages
+    }
+
+    /// Trusts the client's network after a completed sign-in that started at `started_at`, and
+    /// tells the owner of the account if the sign-in is the first one from there.
+    pub(super) async fn trust_network(
+        &self,
+        client: &ClientContext,
+        email: &EmailAddress,
+        subject: &str,
+        started_at: Timestamp,
+    ) {
+        let (account, subject) = (email.as_str(), Some(subject));
+        let trusting = self
+            .limiter
+            .trust_network(client, account, subject, started_at);
+        if trusting.await {
+            self.messages
+                .notice(AccountNotice::NewNetwork, email, client);
+        }
     }
 
     /// Counts and logs a throttled attempt. The account is not logged: it may be an e-mail address.
@@ -192,6 +226,25 @@ impl AttemptGuard {
             self.record_throttled(kind, client);
             Problem::new(Code::RateLimited).retry_after(THROTTLED_RETRY_AFTER_S)
         })
+    }
+
+    /// Counts a sign-in of a social identity.
+    ///
+    /// # Errors
+    /// `rate_limited` if it exceeds the quota, which is that of right passwords.
+    pub(super) async fn count_social_sign_in(
+        &self,
+        client: &ClientContext,
+        id: &IdToken,
+    ) -> Result<(), Problem> {
+        let identity = self.limiter.social_digest(&id.issuer, &id.subject);
+        match self.limiter.count_sign_in(&identity).await {
+            None => Ok(()),
+            Some(wait) => {
+                client.details.set_reason(SIGN_IN_QUOTA);
+                Err(too_many_sign_ins(wait))
+            }
+        }
     }
 
     /// Admits an attempt whose response does not depend on the outcome. Returns `None` if it is

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use postern_common::email::EmailAddress;
+use postern_common::token::oidc::IdToken;
 use postern_common::{Clock, Code, Problem};
 
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
 use super::challenge_session::ChallengeSession;
+use super::social::AccountResolver;
 use super::token_issuer::{SignedInUser, TokenIssuer};
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
@@ -29,6 +31,8 @@ pub(crate) struct ChallengeFlow {
     pub(crate) audit: AuditLog,
     pub(crate) key_ring: Arc<KeyRing>,
     pub(crate) clock: Clock,
+    /// `None` if social sign-in is not configured.
+    pub(crate) accounts: Option<Arc<AccountResolver>>,
 }
 
 /// A client's response to a challenge.
@@ -38,7 +42,7 @@ pub(crate) struct ChallengeAnswer {
     pub(crate) session: String,
     /// A new password, for `NEW_PASSWORD_REQUIRED`.
     pub(crate) new_password: Option<String>,
-    /// A code, for the MFA challenges.
+    /// A code, for the MFA challenges and CONFIRM_ADDRESS.
     pub(crate) code: Option<String>,
     /// Other responses, under Cognito's names.
     pub(crate) responses: HashMap<String, String>,
@@ -68,19 +72,25 @@ impl ChallengeFlow {
         answer: ChallengeAnswer,
     ) -> Result<SignedInUser, Problem> {
         let opened = ChallengeSession::open(&self.key_ring, &answer.session, self.clock.now());
+        if let Some(ChallengeSession::Address { id, .. }) = opened {
+            return self.prove_address(client, &id, answer).await;
+        }
         let Some(ChallengeSession::Pool {
             name,
             session,
             username,
             email,
+            attributes,
             ..
         }) = opened
         else {
             return Err(Code::InvalidChallenge.into());
         };
-        let email = EmailAddress::parse(&email).ok_or(Code::InvalidChallenge)?;
-        client.details.set_email(&email);
-        let answers = answer.into_pool_responses(&name)?;
+        let email = email.as_deref().and_then(EmailAddress::parse);
+        if let Some(email) = &email {
+            client.details.set_email(email);
+        }
+        let answers = answer.into_pool_responses(&name, &attributes)?;
         let started_at = self.guard.limiter().now();
         let evaluation = async {
             let step = self
@@ -89,7 +99,7 @@ impl ChallengeFlow {
                 .await;
             let step =
                 step.map_err(|error| AttemptError::from(error.problem(PoolCall::Challenge)))?;
-            self.issuer.complete_step(step, &email)
+            self.issuer.complete_step(step, email.as_ref())
         };
         let signed_in = if name == NEW_PASSWORD_REQUIRED {
             evaluation.await.map_err(|error| error.problem)?
@@ -104,10 +114,37 @@ impl ChallengeFlow {
             };
             self.guard.evaluate(attempt, evaluation).await?
         };
-        let (account, subject) = (email.as_str(), Some(&*signed_in.subject));
+        if let Some(email) = &email {
+            self.guard
+                .trust_network(client, email, &signed_in.subject, started_at)
+                .await;
+        }
+        Ok(signed_in)
+    }
+
+    /// Signs a social user in whose address is proven by a code.
+    async fn prove_address(
+        &self,
+        client: &ClientContext,
+        id: &IdToken,
+        answer: ChallengeAnswer,
+    ) -> Result<SignedInUser, Problem> {
+        let accounts = self.accounts.as_ref().ok_or(Code::InvalidChallenge)?;
+        let email = id.email.as_deref().and_then(EmailAddress::parse);
+        let email = email.ok_or(Code::InvalidChallenge)?;
+        let code = answer.code.ok_or(Code::InvalidChallenge)?;
+        client.details.set_email(&email);
+        let started_at = self.guard.limiter().now();
+        let attempt = AccountAttempt {
+            kind: AttemptKind::ConfirmationCode,
+            client,
+            account: email.as_str(),
+            failure_code: Code::InvalidChallenge,
+        };
+        let evaluation = accounts.sign_in_with_code(client, id, &email, &code);
+        let signed_in = self.guard.evaluate(attempt, evaluation).await?;
         self.guard
-            .limiter()
-            .trust_network(client, account, subject, started_at)
+            .trust_network(client, &email, &signed_in.subject, started_at)
             .await;
         Ok(signed_in)
     }
@@ -116,8 +153,13 @@ impl ChallengeFlow {
 // === impl ChallengeAnswer ===
 
 impl ChallengeAnswer {
-    /// Returns the responses under the names that Cognito expects for this challenge.
-    fn into_pool_responses(self, challenge: &str) -> Result<HashMap<String, String>, Problem> {
+    /// Returns the responses under the names that Cognito expects for this challenge. Attributes of
+    /// the user are those that the challenge requires.
+    fn into_pool_responses(
+        self,
+        challenge: &str,
+        attributes: &[String],
+    ) -> Result<HashMap<String, String>, Problem> {
         let mut answers = self.responses;
         if let Some(code) = self.code {
             answers.insert(format!("{challenge}_CODE"), code);
@@ -125,13 +167,18 @@ impl ChallengeAnswer {
         if let Some(password) = self.new_password {
             answers.insert("NEW_PASSWORD".to_owned(), password);
         }
-        let reserved = ["USERNAME", "SECRET_HASH"];
-        if answers.keys().any(|name| reserved.contains(&name.as_str())) {
-            return Err(Problem::new(Code::InvalidRequest).error(
-                "/responses",
-                "unknown_field",
-                "USERNAME and SECRET_HASH are set by the service",
-            ));
+        let is_allowed = |name: &String| match name.strip_prefix("userAttributes.") {
+            Some(_) => attributes.contains(name),
+            None => !["USERNAME", "SECRET_HASH"].contains(&name.as_str()),
+        };
+        let refused: Vec<&String> = answers.keys().filter(|name| !is_allowed(name)).collect();
+        if !refused.is_empty() {
+            let problem = Problem::new(Code::InvalidRequest);
+            return Err(refused.iter().fold(problem, |problem, name| {
+                let pointer = format!("/responses/{}", name.replace('~', "~0").replace('/', "~1"));
+                let detail = "is set by the service, or not among the required attributes";
+                problem.error(&pointer, "unknown_field", detail)
+            }));
         }
         if answers.is_empty() {
             return Err(Problem::new(Code::InvalidRequest).error(
@@ -171,26 +218,35 @@ mod tests {
             ("SOFTWARE_TOKEN_MFA", "SOFTWARE_TOKEN_MFA_CODE"),
         ] {
             let answers = answer(Some("123456"), None, &[])
-                .into_pool_responses(challenge)
+                .into_pool_responses(challenge, &[])
                 .expect("answers");
             assert_eq!(answers.get(name).map(String::as_str), Some("123456"));
         }
         let answers = answer(None, Some("new"), &[])
-            .into_pool_responses("NEW_PASSWORD_REQUIRED")
+            .into_pool_responses("NEW_PASSWORD_REQUIRED", &[])
             .expect("answers");
         assert_eq!(answers.get("NEW_PASSWORD").map(String::as_str), Some("new"));
     }
 
     #[test]
-    fn response_cannot_name_another_user() {
-        let error = answer(None, None, &[("USERNAME", "bob")])
-            .into_pool_responses("SMS_MFA")
-            .expect_err("rejected");
-        assert_eq!(error.code(), Code::InvalidRequest);
-        assert!(
-            answer(None, None, &[])
-                .into_pool_responses("SMS_MFA")
-                .is_err()
-        );
+    fn response_sets_no_user_and_only_required_attributes() {
+        let required = ["userAttributes.given_name".to_owned()];
+        let accepted = |name: &str| {
+            let answers = answer(None, Some("new"), &[(name, "bob")]);
+            answers.into_pool_responses(NEW_PASSWORD_REQUIRED, &required)
+        };
+        assert!(accepted("userAttributes.given_name").is_ok());
+        for (name, pointer) in [
+            ("USERNAME", "/responses/USERNAME"),
+            ("SECRET_HASH", "/responses/SECRET_HASH"),
+            ("userAttributes.email", "/responses/userAttributes.email"),
+            ("userAttributes.a/b~c", "/responses/userAttributes.a~1b~0c"),
+        ] {
+            let problem = accepted(name).expect_err(name).to_json("id");
+            assert_eq!(problem["code"], "invalid_request");
+            assert_eq!(problem["errors"][0]["pointer"], pointer);
+        }
+        let empty = answer(None, None, &[]);
+        assert!(empty.into_pool_responses("SMS_MFA", &[]).is_err());
     }
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
+use postern_common::token::oidc::IdToken;
 use postern_common::{Code, Problem};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::crypto::KeyRing;
 use crate::pool::PoolChallenge;
@@ -17,11 +18,14 @@ use crate::pool::PoolChallenge;
 /// Validity of a challenge session. The pool's own session is shorter (3 to 15 minutes) and
 /// decides.
 pub(super) const CHALLENGE_TTL: Duration = Duration::from_secs(15 * 60);
-/// Validity of a confirmation session: as long as a code of Cognito, 24 hours.
+/// Validity of a confirmation session, its code and its profile: as long as a code of Cognito, 24
+/// hours.
 pub(super) const CONFIRMATION_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// The challenge that `POST /auth/register/confirm` answers.
 const CONFIRM_SIGN_UP: &str = "CONFIRM_SIGN_UP";
+/// The challenge of a social sign-in whose address the provider does not prove.
+const CONFIRM_ADDRESS: &str = "CONFIRM_ADDRESS";
 
 /// The sealing context of challenge sessions.
 const CHALLENGE_CONTEXT: [&str; 1] = ["postern challenge session"];
@@ -36,14 +40,20 @@ pub(super) enum ChallengeSession {
         session: String,
         /// The pool's user name.
         username: String,
-        /// The address of the sign-in.
-        email: String,
+        /// The address of a sign-in with a password.
+        email: Option<String>,
+        /// `requiredAttributes` of NEW_PASSWORD_REQUIRED, such as `userAttributes.given_name`: the only
+        /// ones that the answer may set.
+        attributes: Vec<String>,
         expires_at: i64,
     },
+    /// The proof of a social identity's address with a code.
+    Address { id: IdToken, expires_at: i64 },
     /// The confirmation of an address with a code.
     Confirm {
         email: String,
-        profile: Map<String, Value>,
+        /// The id of the pending registration, which has the profile.
+        id: String,
         expires_at: i64,
     },
 }
@@ -53,26 +63,39 @@ pub(super) enum ChallengeSession {
 impl ChallengeSession {
     pub(super) fn for_challenge(
         challenge: &PoolChallenge,
-        email: &EmailAddress,
+        email: Option<&EmailAddress>,
         expires_at: Timestamp,
     ) -> Self {
+        let required = challenge.parameters.get("requiredAttributes");
+        let required = required.and_then(|text| serde_json::from_str(text).ok());
         Self::Pool {
             name: challenge.name.clone(),
             session: challenge.session.clone(),
             username: challenge.username.clone(),
-            email: email.as_str().to_owned(),
+            email: email.map(|email| email.as_str().to_owned()),
+            attributes: required.unwrap_or_default(),
             expires_at: expires_at.0,
         }
     }
 
-    pub(super) fn for_confirmation(
-        email: &EmailAddress,
-        profile: Map<String, Value>,
-        expires_at: Timestamp,
-    ) -> Self {
+    pub(super) fn for_address(id: &IdToken, email: &EmailAddress, expires_at: Timestamp) -> Self {
+        let mut id = IdToken {
+            email: Some(email.as_str().to_owned()),
+            picture: None,
+            ..id.clone()
+        };
+        let names = ["given_name", "family_name"];
+        id.claims.retain(|name, _| names.contains(&name.as_str()));
+        Self::Address {
+            id,
+            expires_at: expires_at.0,
+        }
+    }
+
+    pub(super) fn for_confirmation(email: &EmailAddress, id: &str, expires_at: Timestamp) -> Self {
         Self::Confirm {
             email: email.as_str().to_owned(),
-            profile,
+            id: id.to_owned(),
             expires_at: expires_at.0,
         }
     }
@@ -86,7 +109,9 @@ impl ChallengeSession {
     pub(super) fn open(key_ring: &KeyRing, text: &str, now: Timestamp) -> Option<Self> {
         let session: Self =
             serde_json::from_slice(&key_ring.open(&CHALLENGE_CONTEXT, text)?).ok()?;
-        let (Self::Pool { expires_at, .. } | Self::Confirm { expires_at, .. }) = &session;
+        let (Self::Pool { expires_at, .. }
+        | Self::Address { expires_at, .. }
+        | Self::Confirm { expires_at, .. }) = &session;
         (now.0 < *expires_at).then_some(session)
     }
 }
@@ -101,6 +126,12 @@ pub(super) fn challenge_required(challenge: &PoolChallenge, session: &str) -> Pr
         )
     });
     problem(&challenge.name, session, &json!(parameters))
+}
+
+/// Returns the problem that asks for the code that was sent to the address of a social identity.
+pub(super) fn address_unproven(email: &EmailAddress, session: &str) -> Problem {
+    let parameters = json!({ "CODE_DELIVERY_DESTINATION": email.as_str() });
+    problem(CONFIRM_ADDRESS, session, &parameters)
 }
 
 /// Returns the problem that asks for the code that was sent to the address.
@@ -132,7 +163,7 @@ mod tests {
     fn session_expires_and_is_no_refresh_token() {
         let keys = KeyRing::new(SealingKey::new(&random::bytes()), Vec::new());
         let email = EmailAddress::parse("ada@example.com").expect("address");
-        let session = ChallengeSession::for_confirmation(&email, Map::new(), Timestamp(1000));
+        let session = ChallengeSession::for_confirmation(&email, "r-1", Timestamp(1000));
         let text = session.seal(&keys);
         assert!(ChallengeSession::open(&keys, &text, Timestamp(999)).is_some());
         assert!(ChallengeSession::open(&keys, &text, Timestamp(1000)).is_none());

@@ -1,8 +1,9 @@
 //! Completion or reversal of registrations that were interrupted by a crash, or whose user could
 //! not be deleted.
 //!
-//! A registration is completed if the actor service has the profile, or if a social identity
-//! belongs to the user, whose profile is saved at the next sign-in. Otherwise the pool user is
+//! A registration is completed if the actor service has the profile, if a social identity belongs to
+//! the user, whose profile is saved at the next sign-in, or if the user has confirmed the address
+//! and the row has the profile, which is saved now. Otherwise the pool user is
 //! deleted if this registration created it. The lock of the address is held meanwhile, so that a
 //! concurrent registration of the same address is not affected.
 
@@ -11,14 +12,18 @@ use std::time::Duration;
 
 use postern_common::backoff::Backoff;
 use postern_common::email::EmailAddress;
-use postern_common::{Clock, Problem};
+use postern_common::{Clock, Code, Problem, Secret};
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::user_locks::UserLocks;
-use crate::actor_service::ActorService;
+use crate::actor_service::{ActorService, ActorServiceError};
 use crate::client::ClientContext;
+use crate::crypto::KeyRing;
 use crate::pool::UserPool;
-use crate::pool::admin::PoolAdmin;
+use crate::pool::admin::{PoolAccount, PoolAdmin};
+use crate::pool::error::{PoolCall, PoolError};
 use crate::store::{AuthStore, PendingRegistration, StoreError};
 use crate::telemetry::{AuditLog, Metrics, Operation};
 
@@ -31,6 +36,8 @@ const COMPENSATION_INTERVAL: Duration = Duration::from_secs(15);
 const COMPENSATION_BATCH_SIZE: i64 = 50;
 /// The delays after failures.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(3600));
+/// The first part of the sealing context of profiles.
+const PROFILE_CONTEXT: &str = "postern registration profile";
 /// Tolerance for the clock of the pool, which counts whole seconds, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 5_000;
 
@@ -41,6 +48,8 @@ pub(crate) struct RegistrationCompensator {
     pub(crate) store: AuthStore,
     pub(crate) actor_service: Arc<ActorService>,
     pub(crate) locks: UserLocks,
+    /// Seals the profiles in the rows.
+    pub(crate) key_ring: Arc<KeyRing>,
     pub(crate) audit: AuditLog,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
@@ -147,8 +156,11 @@ impl RegistrationCompensator {
     ) -> Resolution {
         let Some(admin) = &self.pool.admin else {
             // Users cannot be deleted without AWS credentials. Repeating the registration completes
-            // it.
-            return Resolution::Postponed;
+            // it. Of one that awaited its confirmation, the pool keeps the user.
+            return match pending.profile {
+                Some(_) => Resolution::Undone,
+                None => Resolution::Postponed,
+            };
         };
         let subject = match self.created_user(admin, pending, email).await {
             Ok(Some(subject)) => subject,
@@ -162,12 +174,82 @@ impl RegistrationCompensator {
         }
         match self.actor_service.has_profile(&subject).await {
             Ok(true) => Resolution::Completed,
-            Ok(false) => match admin.delete_user(&subject).await {
-                Ok(()) => Resolution::Undone,
-                Err(_) => Resolution::Postponed,
-            },
+            Ok(false) => {
+                let resolved = self.save_or_delete(admin, pending, email, &subject).await;
+                resolved.unwrap_or(Resolution::Postponed)
+            }
             Err(_) => Resolution::Postponed,
         }
+    }
+
+    /// Saves the profile of a user who has confirmed the address, and deletes any other.
+    async fn save_or_delete(
+        &self,
+        admin: &PoolAdmin,
+        pending: &PendingRegistration,
+        email: &EmailAddress,
+        subject: &str,
+    ) -> Result<Resolution, PoolError> {
+        if let Some(profile) = open_profile(&self.key_ring, pending) {
+            let account = admin.find_user(subject).await?;
+            if account.is_some_and(|account| !account.is_unconfirmed) {
+                let saved = self
+                    .actor_service
+                    .save_profile(subject, email, &profile)
+                    .await;
+                return Ok(match saved {
+                    Err(ActorServiceError::Unavailable) => Resolution::Postponed,
+                    Ok(()) | Err(_) => Resolution::Completed,
+                });
+            }
+        }
+        admin
+            .delete_user(subject)
+            .await
+            .map(|()| Resolution::Undone)
+    }
+
+    /// Replaces an account, whose address nobody had proven, by a new one with a verified address, so
+    /// that whoever has created it keeps neither profile nor tokens. To be called under the lock of
+    /// the address. A crash leaves no account, or one without a profile, which is saved later.
+    pub(super) async fn replace_unproven(
+        &self,
+        client: &ClientContext,
+        email: &EmailAddress,
+        account: &PoolAccount,
+        password: &Secret,
+    ) -> Result<PoolAccount, Problem> {
+        let admin = self.pool.admin.as_ref().ok_or(Code::Internal)?;
+        let problem = |error: PoolError| error.problem(PoolCall::Admin);
+        let (id, now) = (Uuid::new_v4().to_string(), self.clock.now());
+        let due_at = now.plus(REGISTRATION_TIMEOUT);
+        self.store
+            .insert_registration(&id, email.as_str(), now, due_at)
+            .await?;
+        admin
+            .delete_user(&account.username)
+            .await
+            .map_err(problem)?;
+        let (operation, outcome) = (Operation::PasswordReset, "unverified_account_deleted");
+        self.audit.log(client, operation, &account.subject, outcome);
+        let created = admin.create_user(email).await.map_err(problem)?;
+        let empty = Map::new();
+        let profile = seal_profile(&self.key_ring, &id, &empty);
+        self.store
+            .set_registration_subject(&id, &created.subject)
+            .await?;
+        self.store
+            .await_confirmation(&id, email.as_str(), &profile, due_at)
+            .await?;
+        let set = admin.set_password(&created.username, password.expose());
+        set.await.map_err(problem)?;
+        let saved = self
+            .actor_service
+            .save_profile(&created.subject, email, &empty);
+        if saved.await.is_ok() {
+            self.store.delete_registrations_of(email.as_str()).await?;
+        }
+        Ok(created)
     }
 
     /// Returns the subject of the user that a registration created. If the response to SignUp was
@@ -187,4 +269,20 @@ impl RegistrationCompensator {
             .filter(|account| account.created_at.0 >= earliest)
             .map(|account| account.subject))
     }
+}
+
+/// Seals the profile of a registration for its row.
+pub(super) fn seal_profile(key_ring: &KeyRing, id: &str, profile: &Map<String, Value>) -> String {
+    let plain = serde_json::to_vec(profile).expect("a map serializes to JSON");
+    key_ring.seal(&[PROFILE_CONTEXT, id], &plain)
+}
+
+/// Returns the profile in the row of a registration, if it has one.
+pub(super) fn open_profile(
+    key_ring: &KeyRing,
+    pending: &PendingRegistration,
+) -> Option<Map<String, Value>> {
+    let sealed = pending.profile.as_deref()?;
+    let plain = key_ring.open(&[PROFILE_CONTEXT, &pending.id], sealed)?;
+    serde_json::from_slice(&plain).ok()
 }

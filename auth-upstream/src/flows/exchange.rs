@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_common::{Code, Problem};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -54,31 +55,23 @@ pub(crate) struct UserInfo {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExchangedIdentity {
     pub(crate) user: UserInfo,
-    /// `null` if the pool issues no tokens for this user.
-    pub(crate) tokens: Option<TokenSet>,
-    /// The reason for missing tokens, from which the UI derives the next step.
+    /// Absent if the pool has no triggers for social sign-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) tokens_unavailable: Option<TokensUnavailable>,
+    pub(crate) tokens: Option<TokenSet>,
 }
 
-/// The reason for which a social sign-in yields no tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum TokensUnavailable {
-    /// The account has a password of its own: tokens are available at `POST /auth/login` only.
-    PasswordRequired,
-    /// The identity has no pool user: the provider has not verified the address, or is not
-    /// authoritative for an address that another account has. The user can register, sign in with
-    /// a password, or sign in again when the address is verified.
-    NoAccount,
-    /// There are no AWS credentials, without which the pool issues tokens for passwords only.
-    NotConfigured,
+/// What a social sign-in ends with.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum SocialResult {
+    User(ExchangedIdentity),
+    /// The member `challenge` of the problem that asks for the next step.
+    Challenge(Value),
 }
 
 /// The value that is stored under a temporary token.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredExchange {
-    exchanged: ExchangedIdentity,
+    result: SocialResult,
     /// The S256 challenge of the verifier that the exchange needs (RFC 7636 section 4.2).
     code_challenge: Option<String>,
 }
@@ -90,14 +83,14 @@ impl TemporaryTokens {
         Self { vault }
     }
 
-    /// Issues a temporary token for a user who has signed in.
+    /// Issues a temporary token for the result of a sign-in.
     pub(crate) async fn issue(
         &self,
-        exchanged: ExchangedIdentity,
+        result: SocialResult,
         code_challenge: Option<String>,
     ) -> Result<String, Problem> {
         let stored = StoredExchange {
-            exchanged,
+            result,
             code_challenge,
         };
         let plain = serde_json::to_vec(&stored).expect("the struct serializes to JSON");
@@ -114,10 +107,15 @@ impl TemporaryTokens {
     ) -> Result<ExchangedIdentity, Problem> {
         let taken = self.vault.take(token).await.map_err(cache_unavailable)?;
         let stored = taken.and_then(|plain| serde_json::from_slice::<StoredExchange>(&plain).ok());
-        stored
-            .filter(|stored| matches_challenge(stored.code_challenge.as_deref(), verifier))
-            .map(|stored| stored.exchanged)
-            .ok_or_else(|| Code::InvalidTemporaryToken.into())
+        let redeemed =
+            stored.filter(|stored| matches_challenge(stored.code_challenge.as_deref(), verifier));
+        match redeemed.map(|stored| stored.result) {
+            Some(SocialResult::User(exchanged)) => Ok(exchanged),
+            Some(SocialResult::Challenge(challenge)) => {
+                Err(Problem::new(Code::ChallengeRequired).member("challenge", challenge))
+            }
+            None => Err(Code::InvalidTemporaryToken.into()),
+        }
     }
 }
 
@@ -128,7 +126,8 @@ impl ExchangeFlow {
     ///
     /// # Errors
     /// `invalid_temporary_token` for an unknown, used or expired token and for a wrong verifier
-    /// alike.
+    /// alike; `challenge_required` if the sign-in has a next step, answered at
+    /// `POST /auth/challenge`.
     pub(crate) async fn exchange(
         &self,
         client: &ClientContext,

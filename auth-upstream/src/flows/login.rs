@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use postern_common::email::EmailAddress;
-use postern_common::{Code, Secret};
-use serde_json::Map;
+use postern_common::{Code, Problem, Secret};
 
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
 use super::challenge_session::password_reset_required;
@@ -14,12 +13,14 @@ use crate::client::ClientContext;
 use crate::pool::UserPool;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::protection::AttemptKind;
+use crate::store::AuthStore;
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
 
 /// Signs users in with a password.
 #[derive(Debug)]
 pub(crate) struct LoginFlow {
     pub(crate) pool: Arc<UserPool>,
+    pub(crate) store: AuthStore,
     pub(crate) issuer: TokenIssuer,
     pub(crate) guard: AttemptGuard,
     pub(crate) audit: AuditLog,
@@ -59,10 +60,8 @@ impl LoginFlow {
             .evaluate_password(attempt, &request.password, evaluation)
             .await;
         if let Ok(signed_in) = &outcome {
-            let (account, subject) = (request.email.as_str(), Some(&*signed_in.subject));
-            self.guard
-                .limiter()
-                .trust_network(client, account, subject, started_at)
+            guard
+                .trust_network(client, &request.email, &signed_in.subject, started_at)
                 .await;
         }
         self.audit
@@ -72,10 +71,13 @@ impl LoginFlow {
     async fn check_password(&self, request: &LoginRequest) -> Result<SignedInUser, AttemptError> {
         let email = &request.email;
         match self.pool.sign_in(email.as_str(), &request.password).await {
-            Ok(step) => self.issuer.complete_step(step, email),
-            Err(PoolError::UserNotConfirmed) => Err(AttemptError::after_proof(
-                self.issuer.confirmation_required(email, Map::new()),
-            )),
+            Ok(step) => self.issuer.complete_step(step, Some(email)),
+            Err(PoolError::UserNotConfirmed) => {
+                let pending = self.store.awaiting_registration(email.as_str()).await;
+                let id = pending.map_err(Problem::from)?.unwrap_or_default();
+                let problem = self.issuer.confirmation_required(email, &id);
+                Err(AttemptError::after_proof(problem))
+            }
             // The pool reports this before it verifies the password, so that the attempt proves
             // nothing.
             Err(PoolError::PasswordResetRequired) => Err(password_reset_required().into()),

@@ -3,31 +3,35 @@
 use std::sync::Arc;
 
 use postern_common::email::EmailAddress;
-use postern_common::{Clock, Code, Problem, Secret};
+use postern_common::{Code, Problem, Secret};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use super::account_codes::{AccountCodes, CodePurpose};
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
+use super::compensation::RegistrationCompensator;
 use super::{is_not_evaluated, run_to_completion};
+use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::pool::UserPool;
-use crate::pool::error::PoolCall;
+use crate::pool::admin::PoolAdmin;
+use crate::pool::error::{PoolCall, PoolError};
 use crate::protection::AttemptKind;
-use crate::store::AuthStore;
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation, log_limited};
 
 /// The maximum number of reset codes that are being requested at the same time.
-const MAX_CODE_REQUESTS: usize = 64;
+pub(crate) const MAX_CODE_REQUESTS: usize = 64;
 
 /// Requests codes for password resets and resets passwords.
 #[derive(Clone, Debug)]
 pub(crate) struct PasswordFlow {
-    pool: Arc<UserPool>,
-    store: AuthStore,
-    guard: AttemptGuard,
-    audit: AuditLog,
-    clock: Clock,
-    code_requests: Arc<Semaphore>,
+    pub(crate) pool: Arc<UserPool>,
+    pub(crate) guard: AttemptGuard,
+    /// `None` if the pool makes the codes.
+    pub(crate) codes: Option<AccountCodes>,
+    pub(crate) compensator: Arc<RegistrationCompensator>,
+    pub(crate) audit: AuditLog,
+    pub(crate) code_requests: Arc<Semaphore>,
 }
 
 /// A new password and the code that permits it.
@@ -41,23 +45,6 @@ pub(crate) struct ResetRequest {
 // === impl PasswordFlow ===
 
 impl PasswordFlow {
-    pub(crate) fn new(
-        pool: Arc<UserPool>,
-        store: AuthStore,
-        guard: AttemptGuard,
-        audit: AuditLog,
-        clock: Clock,
-    ) -> Self {
-        Self {
-            pool,
-            store,
-            guard,
-            audit,
-            clock,
-            code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
-        }
-    }
-
     /// Requests a code in a background task, so that response and response time are the same for
     /// every address, registered or not. Returns the task for tests, or `None` if
     /// [`MAX_CODE_REQUESTS`] are in progress.
@@ -93,9 +80,14 @@ impl PasswordFlow {
             return;
         };
         let limiter = self.guard.limiter();
-        // Logs failures of the pool only, not that the user does not exist.
-        let sent = self.pool.forgot_password(email).await;
-        let sent = sent.map_err(|error| error.problem(PoolCall::ForgotPassword));
+        // Logs failures only, not that the user does not exist.
+        let sent = match (&self.codes, &self.pool.admin) {
+            (Some(codes), Some(admin)) => send_own_code(codes, admin, email, client).await,
+            (_, _) => {
+                let sent = self.pool.forgot_password(email).await;
+                sent.map_err(|error| error.problem(PoolCall::ForgotPassword))
+            }
+        };
         let outcome = sent
             .as_ref()
             .map_or_else(|problem| problem.code().as_str(), |_| "ok");
@@ -145,28 +137,83 @@ impl PasswordFlow {
         };
         let subject = self
             .guard
-            .evaluate(attempt, self.try_reset(request))
+            .evaluate(attempt, self.try_reset(client, request))
             .await?;
         // Networks may have been trusted for an attacker who knew the old password.
         self.guard
             .limiter()
             .trust_only(client, account, subject.as_deref())
             .await;
+        let notice = AccountNotice::PasswordChanged;
+        self.guard.messages().notice(notice, &request.email, client);
         Ok(subject)
     }
 
     /// Resets the password and returns the user's subject, if AWS credentials permit to find it.
-    async fn try_reset(&self, request: &ResetRequest) -> Result<Option<String>, AttemptError> {
-        let outcome = self
-            .pool
-            .reset_password(&request.email, &request.code, &request.new_password)
-            .await;
-        outcome.map_err(|error| error.problem(PoolCall::ResetPassword))?;
-        Ok(self.end_earlier_sign_ins(&request.email).await)
+    async fn try_reset(
+        &self,
+        client: &ClientContext,
+        request: &ResetRequest,
+    ) -> Result<Option<String>, AttemptError> {
+        let ResetRequest {
+            email,
+            code,
+            new_password,
+        } = request;
+        match (&self.codes, &self.pool.admin) {
+            (Some(codes), Some(admin)) => {
+                let work = async {
+                    let redeemed = codes.redeem(CodePurpose::Reset, email, code).await?;
+                    let done = self.set_password(admin, client, request).await;
+                    if done.is_err() {
+                        redeemed.give_back().await;
+                    }
+                    done
+                };
+                let locks = &self.compensator.locks;
+                locks.with_address(email, Box::pin(work)).await?;
+            }
+            (_, _) => {
+                let reset = self.pool.reset_password(email, code, new_password).await;
+                reset.map_err(|error| error.problem(PoolCall::ResetPassword))?;
+            }
+        }
+        Ok(self.end_earlier_sign_ins(email).await)
     }
 
-    /// Revokes the user's refresh tokens, which Cognito leaves valid after a password reset, and
-    /// notes that the user has a password, which a social sign-in must not replace. Best effort.
+    /// Sets the password of an account whose owner has proven the address. If nobody had proven it
+    /// before, the account is replaced, unless an operator has created it.
+    async fn set_password(
+        &self,
+        admin: &PoolAdmin,
+        client: &ClientContext,
+        request: &ResetRequest,
+    ) -> Result<(), Problem> {
+        let (email, password) = (&request.email, &request.new_password);
+        let problem = |error: PoolError| error.problem(PoolCall::Admin);
+        let account = admin.find_user(email.as_str()).await.map_err(problem)?;
+        let account = account.filter(|account| account.is_enabled);
+        let account = account.ok_or(Code::InvalidCode)?;
+        // Before a replacement as well: a password that the pool refuses must change nothing.
+        let set = admin.set_password(&account.username, password.expose());
+        set.await.map_err(problem)?;
+        if account.is_verified {
+            return Ok(());
+        }
+        if account.is_invited {
+            let verified = admin.verify_email(&account.username).await;
+            return verified.map_err(problem);
+        }
+        let limiter = self.guard.limiter();
+        limiter.forget_trusted_networks(email.as_str()).await;
+        self.compensator
+            .replace_unproven(client, email, &account, password)
+            .await
+            .map(drop)
+    }
+
+    /// Revokes the user's refresh tokens, which Cognito leaves valid after a password reset. Best
+    /// effort.
     async fn end_earlier_sign_ins(&self, email: &EmailAddress) -> Option<String> {
         let admin = self.pool.admin.as_ref()?;
         let account = match admin.find_user(email.as_str()).await {
@@ -180,13 +227,21 @@ impl PasswordFlow {
         if let Err(error) = admin.sign_out_everywhere(&account.username).await {
             log_limited!(warn, %error, "refresh tokens not revoked after password reset");
         }
-        if let Err(error) = self
-            .store
-            .mark_own_password(&account.username, self.clock.now())
-            .await
-        {
-            log_limited!(warn, %error, "password reset not recorded for social sign-in");
-        }
         Some(account.subject)
     }
+}
+
+/// Sends a code to an address that has an account which may sign in.
+async fn send_own_code(
+    codes: &AccountCodes,
+    admin: &PoolAdmin,
+    email: &EmailAddress,
+    client: &ClientContext,
+) -> Result<(), Problem> {
+    let account = admin.find_user(email.as_str()).await;
+    let account = account.map_err(|error| error.problem(PoolCall::Admin))?;
+    if account.is_some_and(|account| account.is_enabled) {
+        codes.send(CodePurpose::Reset, email, client).await?;
+    }
+    Ok(())
 }

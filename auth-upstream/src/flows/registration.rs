@@ -5,6 +5,11 @@
 //! is completed or undone. [`super::RegistrationCompensator`] resolves the rows that a crash leaves
 //! behind. Registrations are idempotent: if the user exists and the password is right, the profile
 //! is saved again under the same id.
+//!
+//! While an address awaits its confirmation, the row has the profile. Nobody has proven the address
+//! then, so that another registration of it replaces the user.
+
+mod confirmation;
 
 use std::sync::Arc;
 
@@ -14,9 +19,10 @@ use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::account_codes::{AccountCodes, CodePurpose};
 use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
-use super::challenge_session::ChallengeSession;
-use super::compensation::REGISTRATION_TIMEOUT;
+use super::challenge_session::{CONFIRMATION_TTL, ChallengeSession};
+use super::compensation::{REGISTRATION_TIMEOUT, open_profile, seal_profile};
 use super::token_issuer::{SignedInUser, TokenIssuer};
 use super::token_set::TokenSet;
 use super::user_locks::UserLocks;
@@ -27,7 +33,7 @@ use crate::crypto::KeyRing;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::pool::{PoolTokens, SignInStep, SignUpResult, UserPool};
 use crate::protection::AttemptKind;
-use crate::store::AuthStore;
+use crate::store::{AuthStore, PendingRegistration};
 use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation, log_limited};
 
 /// `Retry-After` when the actor service is unavailable, in seconds.
@@ -44,6 +50,8 @@ pub(crate) struct RegistrationFlow {
     pub(crate) guard: AttemptGuard,
     pub(crate) audit: AuditLog,
     pub(crate) key_ring: Arc<KeyRing>,
+    /// `None` if the pool makes the codes.
+    pub(crate) codes: Option<AccountCodes>,
     pub(crate) confirmation: ConfirmationMode,
     pub(crate) clock: Clock,
 }
@@ -96,10 +104,9 @@ impl RegistrationFlow {
         signed_in: &SignedInUser,
         started_at: Timestamp,
     ) {
-        let (account, subject) = (email.as_str(), Some(&*signed_in.subject));
-        self.guard
-            .limiter()
-            .trust_network(client, account, subject, started_at)
+        let guard = &self.guard;
+        guard
+            .trust_network(client, email, &signed_in.subject, started_at)
             .await;
     }
 
@@ -127,7 +134,7 @@ impl RegistrationFlow {
         let email = &request.email;
         let created = self
             .locks
-            .with_address(email, Box::pin(self.register_new(request)))
+            .with_address(email, Box::pin(self.register_new(client, request)))
             .await?;
         if let Some(signed_in) = created {
             return Ok(signed_in);
@@ -158,8 +165,8 @@ impl RegistrationFlow {
         client: &ClientContext,
         request: &ConfirmationRequest,
     ) -> AuditedResult<TokenSet> {
-        let registration = match self.open_session(request) {
-            Ok(registration) => registration,
+        let (registration, pending) = match self.open_session(request).await {
+            Ok(opened) => opened,
             Err(problem) => {
                 return self
                     .audit
@@ -168,7 +175,8 @@ impl RegistrationFlow {
         };
         client.details.set_email(&registration.email);
         let started_at = self.clock.now();
-        let outcome = self.try_confirm(client, &registration, &request.code).await;
+        let (pending, code) = (pending.as_ref(), &*request.code);
+        let outcome = self.try_confirm(client, &registration, pending, code).await;
         if let Ok(signed_in) = &outcome {
             self.trust_network(client, &registration.email, signed_in, started_at)
                 .await;
@@ -176,16 +184,24 @@ impl RegistrationFlow {
         self.complete(client, outcome)
     }
 
-    fn open_session(&self, request: &ConfirmationRequest) -> Result<RegistrationRequest, Problem> {
+    /// Returns the registration of a session, and its row unless it has been completed.
+    async fn open_session(
+        &self,
+        request: &ConfirmationRequest,
+    ) -> Result<(RegistrationRequest, Option<PendingRegistration>), Problem> {
         let opened = ChallengeSession::open(&self.key_ring, &request.session, self.clock.now());
-        let Some(ChallengeSession::Confirm { email, profile, .. }) = opened else {
+        let Some(ChallengeSession::Confirm { email, id, .. }) = opened else {
             return Err(Code::InvalidChallenge.into());
         };
-        Ok(RegistrationRequest {
+        let pending = self.store.registration(&id).await?;
+        let profile = pending.as_ref();
+        let profile = profile.and_then(|pending| open_profile(&self.key_ring, pending));
+        let registration = RegistrationRequest {
             email: EmailAddress::parse(&email).ok_or(Code::InvalidChallenge)?,
             password: request.password.clone(),
-            profile,
-        })
+            profile: profile.unwrap_or_default(),
+        };
+        Ok((registration, pending))
     }
 
     /// Verifies the code and then the password, each as an attempt of its own. A throttled attempt
@@ -194,10 +210,15 @@ impl RegistrationFlow {
         &self,
         client: &ClientContext,
         registration: &RegistrationRequest,
+        pending: Option<&PendingRegistration>,
         code: &str,
     ) -> Result<SignedInUser, Problem> {
         let email = &registration.email;
         let confirmation = async {
+            if let (Some(codes), Some(admin)) = (&self.codes, &self.pool.admin) {
+                let confirmed = self.redeem(codes, admin, registration, pending, code);
+                return Ok(confirmed.await?);
+            }
             match self.pool.confirm_sign_up(email, code).await {
                 // NotAuthorized: "Current status is CONFIRMED". The password decides.
                 Ok(()) | Err(PoolError::NotAuthorized) => Ok(()),
@@ -212,7 +233,13 @@ impl RegistrationFlow {
         };
         let confirmation = self.locks.with_address(email, Box::pin(confirmation));
         self.guard.evaluate(attempt, confirmation).await?;
-        let sign_in = self.sign_in_and_save_profile(registration);
+        let sign_in = async {
+            let tokens = self.sign_in(registration).await?;
+            if pending.is_none() && self.has_profile(&tokens).await? {
+                return Ok(self.issuer.issue(tokens)?);
+            }
+            Ok(self.save_profile_again(registration, tokens).await?)
+        };
         let sign_in = self.locks.with_address(email, Box::pin(sign_in));
         let attempt = AccountAttempt {
             kind: AttemptKind::Password,
@@ -226,9 +253,16 @@ impl RegistrationFlow {
             .await
     }
 
-    /// Registers a new user. Returns `None` if the pool has a user with this address.
+    async fn has_profile(&self, tokens: &PoolTokens) -> Result<bool, Problem> {
+        let found = self.actor_service.has_profile(&tokens.claims.sub).await;
+        found.map_err(profile_problem)
+    }
+
+    /// Registers a new user, also in place of one who has not confirmed the address. Returns `None`
+    /// if the pool has another user with this address.
     async fn register_new(
         &self,
+        client: &ClientContext,
         request: &RegistrationRequest,
     ) -> Result<Option<SignedInUser>, Problem> {
         let id = Uuid::new_v4().to_string();
@@ -237,8 +271,15 @@ impl RegistrationFlow {
         self.store
             .insert_registration(&id, email.as_str(), now, now.plus(REGISTRATION_TIMEOUT))
             .await?;
-        match self.pool.sign_up(email, &request.password).await {
-            Ok(created) => self.complete_new(&id, request, &created).await.map(Some),
+        let mut created = self.pool.sign_up(email, &request.password).await;
+        if matches!(created, Err(PoolError::UserExists)) && self.release_unconfirmed(email).await? {
+            created = self.pool.sign_up(email, &request.password).await;
+        }
+        match created {
+            Ok(created) => {
+                let completed = self.complete_new(client, &id, request, &created);
+                completed.await.map(Some)
+            }
             Err(error) => {
                 // Without a response, the user may exist: the row stays for the compensation.
                 if !matches!(error, PoolError::Unavailable(_)) {
@@ -253,10 +294,26 @@ impl RegistrationFlow {
         }
     }
 
+    /// Deletes the user of an address who has not confirmed it, and returns whether there was one.
+    /// Such a user has never signed in, and would keep the owner of the address out.
+    async fn release_unconfirmed(&self, email: &EmailAddress) -> Result<bool, Problem> {
+        let Some(admin) = &self.pool.admin else {
+            return Ok(false);
+        };
+        let problem = |error: PoolError| error.problem(PoolCall::Admin);
+        let found = admin.find_user(email.as_str()).await.map_err(problem)?;
+        let Some(account) = found.filter(|it| it.is_unconfirmed && it.is_enabled) else {
+            return Ok(false);
+        };
+        let deleted = admin.delete_user(&account.username).await;
+        deleted.map_err(problem).map(|()| true)
+    }
+
     /// Confirms and signs in a new user and saves the profile. Deletes the user if the profile
     /// cannot be saved.
     async fn complete_new(
         &self,
+        client: &ClientContext,
         id: &str,
         request: &RegistrationRequest,
         created: &SignUpResult,
@@ -271,11 +328,16 @@ impl RegistrationFlow {
                     confirmed.map_err(|error| error.problem(PoolCall::Admin))?;
                 }
                 (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
-                    // Rows of earlier attempts would let the compensation delete this user.
-                    self.store
-                        .delete_registrations_of(request.email.as_str())
-                        .await?;
-                    return Err(self.confirmation_required(request));
+                    let challenge = self.confirmation_required(id, request).await?;
+                    if let Some(codes) = &self.codes {
+                        let purpose = CodePurpose::Confirmation;
+                        codes.send(purpose, &request.email, client).await?;
+                    } else if !created.code_sent {
+                        let reason = "SignUp sends no code: AutoVerifiedAttributes lacks email";
+                        let error = PoolError::Misconfigured(reason.to_owned());
+                        return Err(error.problem(PoolCall::SignUp));
+                    }
+                    return Err(challenge);
                 }
             }
         }
@@ -286,16 +348,28 @@ impl RegistrationFlow {
             .await
         {
             Ok(()) => {
-                self.store.delete_registration(id).await?;
+                self.store
+                    .delete_registrations_of(request.email.as_str())
+                    .await?;
                 self.issuer.issue(tokens)
             }
             Err(error) => Err(self.undo(id, &tokens, error).await),
         }
     }
 
-    fn confirmation_required(&self, request: &RegistrationRequest) -> Problem {
-        self.issuer
-            .confirmation_required(&request.email, request.profile.clone())
+    /// Keeps the profile until the address is confirmed. Rows of interrupted attempts go, because
+    /// they would let the compensation delete this user.
+    async fn confirmation_required(
+        &self,
+        id: &str,
+        request: &RegistrationRequest,
+    ) -> Result<Problem, Problem> {
+        let profile = seal_profile(&self.key_ring, id, &request.profile);
+        let (email, due_at) = (&request.email, self.clock.now().plus(CONFIRMATION_TTL));
+        self.store
+            .await_confirmation(id, email.as_str(), &profile, due_at)
+            .await?;
+        Ok(self.issuer.confirmation_required(email, id))
     }
 
     async fn sign_in(&self, request: &RegistrationRequest) -> Result<PoolTokens, AttemptError> {
@@ -303,7 +377,7 @@ impl RegistrationFlow {
         match self.pool.sign_in(email.as_str(), &request.password).await {
             Ok(SignInStep::Tokens(tokens)) => Ok(tokens),
             Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
-                self.issuer.challenge_required(&challenge, email),
+                self.issuer.challenge_required(&challenge, Some(email)),
             )),
             Err(error) => Err(error.problem(PoolCall::SignIn).into()),
         }
@@ -335,21 +409,20 @@ impl RegistrationFlow {
         match self.pool.sign_in(email.as_str(), &request.password).await {
             Ok(SignInStep::Tokens(tokens)) => Ok(self.save_profile_again(request, tokens).await?),
             Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
-                self.issuer.challenge_required(&challenge, email),
+                self.issuer.challenge_required(&challenge, Some(email)),
             )),
-            Err(PoolError::UserNotConfirmed) => match (self.confirmation, &self.pool.admin) {
-                (ConfirmationMode::Admin, Some(admin)) => {
-                    let confirmed = admin.confirm_sign_up(email.as_str()).await;
-                    confirmed.map_err(|error| error.problem(PoolCall::Admin))?;
-                    self.sign_in_and_save_profile(request).await
-                }
-                (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
-                    let sent = self.pool.resend_code(email).await;
-                    sent.map_err(|error| error.problem(PoolCall::Confirm))?;
-                    let problem = self.confirmation_required(request);
-                    Err(AttemptError::after_proof(problem))
-                }
-            },
+            // Only without AWS credentials, with which the user has been replaced.
+            Err(PoolError::UserNotConfirmed) => {
+                let sent = self.pool.resend_code(email).await;
+                sent.map_err(|error| error.problem(PoolCall::Confirm))?;
+                let (id, now) = (Uuid::new_v4().to_string(), self.clock.now());
+                let inserted = self
+                    .store
+                    .insert_registration(&id, email.as_str(), now, now);
+                inserted.await.map_err(Problem::from)?;
+                let problem = self.confirmation_required(&id, request).await?;
+                Err(AttemptError::after_proof(problem))
+            }
             Err(error) => {
                 let code = error.code(PoolCall::SignIn);
                 let is_taken = matches!(code, Code::InvalidCredentials | Code::ChallengeRequired);
@@ -362,16 +435,8 @@ impl RegistrationFlow {
         }
     }
 
-    async fn sign_in_and_save_profile(
-        &self,
-        request: &RegistrationRequest,
-    ) -> Result<SignedInUser, AttemptError> {
-        let tokens = self.sign_in(request).await?;
-        Ok(self.save_profile_again(request, tokens).await?)
-    }
-
     /// Saves the profile of a user who existed before this request. Nothing is undone if that
-    /// fails.
+    /// fails; if the registration is still pending, the compensation saves it.
     async fn save_profile_again(
         &self,
         request: &RegistrationRequest,
@@ -382,7 +447,15 @@ impl RegistrationFlow {
             .actor_service
             .save_profile(&tokens.claims.sub, email, &request.profile)
             .await;
-        saved.map_err(profile_problem)?;
+        if let Err(error) = saved {
+            if self.pool.admin.is_some() {
+                let due = self
+                    .store
+                    .expedite_registration(&tokens.claims.sub, self.clock.now());
+                due.await?;
+            }
+            return Err(profile_problem(error));
+        }
         self.store.delete_registrations_of(email.as_str()).await?;
         self.issuer.issue(tokens)
     }

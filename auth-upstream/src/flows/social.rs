@@ -1,6 +1,6 @@
 //! Social sign-in: `GET /auth/social/login` and its callback.
 //!
-//! The browser is sent to the provider with a single-use state, a PKCE challenge and a nonce, and
+//! The browser is sent to one of the providers with a single-use state, a PKCE challenge and a nonce, and
 //! returns with a code. The code is exchanged for an ID token, which is verified; the identity is
 //! resolved to an account ([`AccountResolver`]), and the UI receives a temporary token. Error
 //! messages of the provider are never passed on: the UI gets the name of a [`SocialError`].
@@ -14,39 +14,38 @@ mod authorization_state;
 mod provider;
 mod provider_cache;
 mod provider_tokens;
-mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::dependency::Dependency;
+use postern_common::dependency::Dependencies;
 use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem};
+use serde_json::Value;
 use url::Url;
 
-pub(crate) use self::account::AccountResolver;
+pub(crate) use self::account::{AccountResolver, ResolvedIdentity};
 use self::authorization_state::AuthorizationState;
 pub(crate) use self::authorization_state::AuthorizationStates;
-use self::provider::{AuthorizedUser, Provider};
+use self::provider::{AuthorizedUser, ProviderClient};
 use self::provider_cache::ProviderCache;
 pub(crate) use self::provider_tokens::ProviderTokens;
-pub(crate) use self::tokens::SocialTokenIssuer;
 use super::attempt_guard::AttemptGuard;
-use super::exchange::{ExchangedIdentity, TemporaryTokens, UserInfo};
+use super::exchange::{ExchangedIdentity, SocialResult, TemporaryTokens, UserInfo};
 use crate::client::ClientContext;
-use crate::config::{SocialConfig, TokenDelivery};
+use crate::config::{SocialConfig, SocialProviderConfig, TokenDelivery};
 use crate::protection::AttemptKind;
 use crate::telemetry::{AuditLog, Audited, Completed, Operation, OutcomeName, log_limited};
 
 /// The time that a user may take at the provider.
 const STATE_TTL: Duration = Duration::from_secs(10 * 60);
 
-/// Signs users in at a social provider.
+/// Signs users in at social providers.
 #[derive(Debug)]
 pub(crate) struct SocialFlow {
     config: Arc<SocialConfig>,
-    http: reqwest::Client,
-    provider_cache: ProviderCache,
+    /// The clients of the configured providers, in their order.
+    providers: Vec<ProviderClient>,
     parts: SocialParts,
 }
 
@@ -54,14 +53,13 @@ pub(crate) struct SocialFlow {
 #[derive(Debug)]
 pub(crate) struct SocialParts {
     pub(crate) states: AuthorizationStates,
-    pub(crate) accounts: AccountResolver,
-    pub(crate) tokens: SocialTokenIssuer,
+    pub(crate) accounts: Arc<AccountResolver>,
     pub(crate) provider_tokens: ProviderTokens,
     pub(crate) temporary_tokens: TemporaryTokens,
     pub(crate) guard: AttemptGuard,
     pub(crate) audit: AuditLog,
     pub(crate) clock: Clock,
-    pub(crate) availability: Dependency,
+    pub(crate) dependencies: Dependencies,
 }
 
 /// The parameters of a callback.
@@ -72,6 +70,10 @@ pub(crate) struct SocialCallback {
     pub(crate) error: Option<String>,
     /// The issuer of the response (RFC 9207), if the provider sends it.
     pub(crate) issuer: Option<String>,
+    /// The name of the provider, if its redirect URI has it as a parameter.
+    pub(crate) provider: Option<String>,
+    /// The user, as JSON, if the provider sends it beside the code (Sign in with Apple).
+    pub(crate) user: Option<String>,
 }
 
 /// The result of a social sign-in for the UI.
@@ -92,6 +94,8 @@ pub(crate) enum SocialError {
     InvalidRequest,
     InvalidState,
     AccessDenied,
+    /// The address is missing, or neither the provider nor a code can prove it.
+    EmailNotVerified,
     ProviderError,
     ProviderUnavailable,
     InvalidIdToken,
@@ -107,6 +111,7 @@ impl OutcomeName for SocialError {
             Self::InvalidRequest => "invalid_request",
             Self::InvalidState => "invalid_state",
             Self::AccessDenied => "access_denied",
+            Self::EmailNotVerified => "email_not_verified",
             Self::ProviderError => "provider_error",
             Self::ProviderUnavailable => "provider_unavailable",
             Self::InvalidIdToken => "invalid_id_token",
@@ -119,9 +124,23 @@ impl OutcomeName for SocialError {
 impl From<Problem> for SocialError {
     fn from(problem: Problem) -> Self {
         match problem.code().status().as_u16() {
+            401 => Self::AccessDenied,
             429 | 503 => Self::Unavailable,
             _ => Self::Internal,
         }
+    }
+}
+
+impl From<SocialError> for Problem {
+    /// Returns the problem of an answer at `POST /auth/challenge`.
+    fn from(error: SocialError) -> Self {
+        Self::new(if error == SocialError::Unavailable {
+            Code::Unavailable
+        } else if error == SocialError::Internal {
+            Code::Internal
+        } else {
+            Code::InvalidChallenge
+        })
     }
 }
 
@@ -130,13 +149,27 @@ impl From<Problem> for SocialError {
 impl SocialFlow {
     pub(crate) fn new(
         config: Arc<SocialConfig>,
-        http: reqwest::Client,
+        http: &reqwest::Client,
         parts: SocialParts,
     ) -> Self {
+        let client = |(index, provider): (usize, &Arc<SocialProviderConfig>)| {
+            let dependency = match index {
+                0 => "social_provider".to_owned(),
+                _ => format!("social_provider-{}", provider.name),
+            };
+            let address = provider.issuer.clone();
+            ProviderClient {
+                config: Arc::clone(provider),
+                http: http.clone(),
+                deadline: config.deadline,
+                clock: parts.clock.clone(),
+                availability: parts.dependencies.optional(dependency, address),
+                cache: ProviderCache::default(),
+            }
+        };
         Self {
+            providers: config.providers.iter().enumerate().map(client).collect(),
             config,
-            http,
-            provider_cache: ProviderCache::default(),
             parts,
         }
     }
@@ -146,22 +179,33 @@ impl SocialFlow {
         &self.config
     }
 
-    /// Returns the stored refresh tokens of the provider.
+    /// Returns the stored refresh tokens of the providers.
     pub(crate) fn provider_tokens(&self) -> &ProviderTokens {
         &self.parts.provider_tokens
     }
 
-    /// Starts a sign-in and returns the URL at the provider.
+    /// Starts a sign-in at the provider with this index in the configuration, and returns the URL
+    /// there.
     ///
     /// # Errors
-    /// `unavailable` if the provider's endpoints are not known, or the cache fails.
-    pub(crate) async fn start(&self, code_challenge: Option<String>) -> Result<Url, Problem> {
-        let provider = self.provider().await.map_err(|error| {
+    /// `not_found` if there is no such provider; `unavailable` if its endpoints are not known, or the
+    /// cache fails.
+    pub(crate) async fn start(
+        &self,
+        client: &ClientContext,
+        provider: usize,
+        code_challenge: Option<String>,
+    ) -> Result<Url, Problem> {
+        let at = self.providers.get(provider).ok_or(Code::NotFound)?;
+        let provider = at.provider().await.map_err(|error| {
             log_limited!(warn, %error, "social provider unavailable");
             Problem::new(Code::Unavailable)
         })?;
-        let (sealed, state) = self.parts.states.create(code_challenge).await?;
-        Ok(provider.authorization_url(&self.config, sealed, &state))
+        let (states, issuer) = (&self.parts.states, &at.config.issuer);
+        let (sealed, state) = states
+            .create(issuer, client.address, code_challenge)
+            .await?;
+        Ok(at.authorization_url(&provider, &sealed, &state))
     }
 
     /// Handles the callback of the provider. Returns a redirect to the UI with a temporary token or
@@ -171,7 +215,7 @@ impl SocialFlow {
         client: &ClientContext,
         callback: SocialCallback,
     ) -> Audited<SocialLanding> {
-        let outcome = Box::pin(self.limited_sign_in(client, callback)).await;
+        let outcome = Box::pin(self.sign_in(client, callback)).await;
         let audit = &self.parts.audit;
         match audit.complete(client, Operation::SocialSignIn, outcome) {
             Ok(token) => token.map(|token| self.landing("temporaryToken", token)),
@@ -179,114 +223,109 @@ impl SocialFlow {
         }
     }
 
-    /// Signs a user in under the limits of the client's address: each failed callback costs an
-    /// entry in the cache and, with a valid state, a call to the provider.
-    async fn limited_sign_in(
-        &self,
-        client: &ClientContext,
-        callback: SocialCallback,
-    ) -> Result<Completed<String>, SocialError> {
-        let guard = &self.parts.guard;
-        let mut attempt = guard
-            .check_anonymous(AttemptKind::SocialCallback, client)
-            .await?;
-        let outcome = self.sign_in(client, callback).await;
-        match outcome {
-            // A failure of this service's own stores says nothing of the client.
-            Ok(_) | Err(SocialError::Unavailable) => attempt.settle().await,
-            Err(_) => guard.limiter().record_failure(&mut attempt).await,
-        }
-        outcome
-    }
-
     /// Returns the user's subject and a temporary token.
+    ///
+    /// Browsers open what pages of other sites tell them to: only a state that is valid and unused
+    /// costs a call to the provider, and only a failure of that call counts, for the address that
+    /// has started the sign-in.
     async fn sign_in(
         &self,
         client: &ClientContext,
         callback: SocialCallback,
     ) -> Result<Completed<String>, SocialError> {
         let state = self.parts.states.redeem(callback.state.as_deref()).await?;
-        let provider = self.provider().await?;
-        if !provider.is_issuer_valid(callback.issuer.as_deref(), &self.config) {
+        let mut providers = self.providers.iter();
+        let at = providers
+            .find(|it| it.config.issuer == state.issuer)
+            .ok_or(SocialError::InvalidState)?;
+        let is_other = |name: &str| name != at.config.name;
+        if callback.provider.as_deref().is_some_and(is_other) {
             return Err(SocialError::InvalidRequest);
         }
+        let provider = at.provider().await?;
+        if !provider.is_issuer_valid(callback.issuer.as_deref(), &state.issuer) {
+            return Err(SocialError::InvalidRequest);
+        }
+        let user = callback.user.as_deref().map(serde_json::from_str::<Value>);
         let code = callback.into_code()?;
-        let authorized = self.exchange_code(&provider, code, &state).await?;
-        let id = &authorized.id_token;
+        let (guard, kind) = (&self.parts.guard, AttemptKind::SocialCallback);
+        let starter = ClientContext {
+            address: state.address,
+            ..client.clone()
+        };
+        let mut attempt = guard.check_anonymous(kind, &starter).await?;
+        let authorized = at.exchange_code(&provider, &code, &state).await;
+        match &authorized {
+            // An outage says nothing of the client.
+            Err(SocialError::ProviderError | SocialError::InvalidIdToken)
+                if at.availability.is_up() =>
+            {
+                guard.limiter().record_failure(&mut attempt).await;
+            }
+            Ok(_) | Err(_) => attempt.settle().await,
+        }
+        let mut authorized = authorized?;
+        let id = &mut authorized.id_token;
+        if let Some(Ok(user)) = user {
+            let name = |part: &str| user["name"][part].as_str();
+            id.add_names(name("firstName"), name("lastName"));
+        }
         // An address that the provider has not verified may belong to somebody else.
         if let Some(email) = id.email.as_deref().and_then(EmailAddress::parse)
             && id.email_verified
         {
             client.details.set_email(&email);
         }
-        let exchanged = self.resolve_user(client, &authorized).await?;
-        let subject = exchanged.user.user_id.clone();
+        guard.count_social_sign_in(client, id).await?;
+        let resolved = self.resolve_user(client, &at.config.name, &authorized);
+        let (subject, result) = resolved.await?;
         let temporary_tokens = &self.parts.temporary_tokens;
-        let token = temporary_tokens
-            .issue(exchanged, state.code_challenge)
-            .await?;
+        let token = temporary_tokens.issue(result, state.code_challenge).await?;
         Ok(Completed {
             subject,
             value: token,
         })
     }
 
-    async fn exchange_code(
-        &self,
-        provider: &Provider,
-        code: String,
-        state: &AuthorizationState,
-    ) -> Result<AuthorizedUser, SocialError> {
-        provider
-            .exchange_code(
-                &self.http,
-                self.config.deadline,
-                code,
-                state,
-                &self.parts.availability,
-            )
-            .await
-    }
-
-    /// Resolves the account of a user and requests tokens for it.
+    /// Resolves the account of a user and requests tokens for it. Returns the subject and the result.
     async fn resolve_user(
         &self,
         client: &ClientContext,
+        provider: &str,
         authorized: &AuthorizedUser,
-    ) -> Result<ExchangedIdentity, SocialError> {
-        let id = &authorized.id_token;
-        let identity = self.parts.accounts.resolve(client, id).await?;
+    ) -> Result<(String, SocialResult), SocialError> {
+        let (id, accounts) = (&authorized.id_token, &self.parts.accounts);
+        let (identity, challenge) = match accounts.resolve(client, id, false).await? {
+            ResolvedIdentity::Started(identity, challenge) => (identity, Some(challenge)),
+            ResolvedIdentity::Identified(identity) => (identity, None),
+            ResolvedIdentity::Pending(problem) => return Ok((String::new(), next_step(&problem))),
+        };
         if let Some(token) = &authorized.refresh_token {
             self.parts
                 .provider_tokens
                 .save(id, &identity.user_id, token)
                 .await?;
         }
-        let (tokens, tokens_unavailable) = match self.parts.tokens.issue(&identity).await? {
-            Ok(tokens) => (Some(tokens), None),
-            Err(reason) => (None, Some(reason)),
+        let tokens = match challenge {
+            Some(challenge) => match accounts.finish(&challenge).await {
+                Ok(signed_in) => Some(signed_in.tokens),
+                Err(problem) if problem.code() == Code::ChallengeRequired => {
+                    return Ok((identity.user_id, next_step(&problem)));
+                }
+                Err(problem) => return Err(problem.into()),
+            },
+            None => None,
         };
         let user = UserInfo {
-            user_id: identity.user_id,
+            user_id: identity.user_id.clone(),
             email: id.email.clone().unwrap_or_default(),
             email_verified: id.email_verified,
             name: id.name.clone(),
             picture: id.picture.clone(),
-            provider: self.config.provider.clone(),
+            provider: provider.to_owned(),
         };
-        Ok(ExchangedIdentity {
-            user,
-            tokens,
-            tokens_unavailable,
-        })
-    }
-
-    async fn provider(&self) -> Result<Arc<Provider>, SocialError> {
-        self.provider_cache
-            .get_or_discover(&self.parts.clock, |clock| {
-                Provider::discover(&self.config, &self.http, clock, &self.parts.availability)
-            })
-            .await
+        let result = SocialResult::User(ExchangedIdentity { user, tokens });
+        Ok((identity.user_id, result))
     }
 
     fn landing(&self, name: &'static str, value: String) -> SocialLanding {
@@ -299,6 +338,11 @@ impl SocialFlow {
     }
 }
 
+/// Returns the result of a sign-in whose next step this problem asks for.
+fn next_step(problem: &Problem) -> SocialResult {
+    SocialResult::Challenge(problem.to_json("")["challenge"].take())
+}
+
 // === impl SocialCallback ===
 
 impl SocialCallback {
@@ -306,7 +350,7 @@ impl SocialCallback {
     fn into_code(self) -> Result<String, SocialError> {
         match (self.code, self.error.as_deref()) {
             (Some(code), None) => Ok(code),
-            (_, Some("access_denied")) => Err(SocialError::AccessDenied),
+            (_, Some(error)) if is_cancelled(error) => Err(SocialError::AccessDenied),
             (_, Some("temporarily_unavailable" | "server_error")) => {
                 Err(SocialError::ProviderUnavailable)
             }
@@ -314,4 +358,12 @@ impl SocialCallback {
             (None, None) => Err(SocialError::InvalidRequest),
         }
     }
+}
+
+/// Returns whether the person has cancelled the sign-in: `access_denied` (RFC 6749 section 4.1.2.1),
+/// `user_denied` (its drafts), `user_cancelled_login` and `user_cancelled_authorize` (LinkedIn, Apple),
+/// and `interaction_required`, which Red Hat's single sign-on sends and which has no other meaning
+/// without `prompt=none`.
+fn is_cancelled(error: &str) -> bool {
+    error.contains("denied") || error.contains("cancel") || error == "interaction_required"
 }

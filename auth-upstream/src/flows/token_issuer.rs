@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use postern_common::email::EmailAddress;
+use postern_common::token::oidc::IdToken;
 use postern_common::{Clock, Code, Problem};
-use serde_json::{Map, Value};
 
 use super::attempt_guard::AttemptError;
 use super::challenge_session::{
-    CHALLENGE_TTL, CONFIRMATION_TTL, ChallengeSession, challenge_required, confirmation_required,
+    CHALLENGE_TTL, CONFIRMATION_TTL, ChallengeSession, address_unproven, challenge_required,
+    confirmation_required,
 };
 use super::grant::RefreshGrant;
 use super::token_set::TokenSet;
@@ -42,11 +43,12 @@ impl TokenIssuer {
         }
     }
 
-    /// Returns the tokens of a completed sign-in, or the challenge as an error.
+    /// Returns the tokens of a completed sign-in, or the challenge as an error. `email` is the address
+    /// of the account, if it is known.
     pub(super) fn complete_step(
         &self,
         step: SignInStep,
-        email: &EmailAddress,
+        email: Option<&EmailAddress>,
     ) -> Result<SignedInUser, AttemptError> {
         match step {
             SignInStep::Tokens(tokens) => Ok(self.issue(tokens)?),
@@ -79,21 +81,28 @@ impl TokenIssuer {
     pub(crate) fn challenge_required(
         &self,
         challenge: &PoolChallenge,
-        email: &EmailAddress,
+        email: Option<&EmailAddress>,
     ) -> Problem {
         let expires_at = self.clock.now().plus(CHALLENGE_TTL);
         let session = ChallengeSession::for_challenge(challenge, email, expires_at);
         challenge_required(challenge, &session.seal(&self.key_ring))
     }
 
+    /// Returns the problem that asks for the code that was sent to the address of a social identity.
+    pub(super) fn address_unproven(&self, id: &IdToken, email: &EmailAddress) -> Problem {
+        let expires_at = self.clock.now().plus(CHALLENGE_TTL);
+        let session = ChallengeSession::for_address(id, email, expires_at);
+        address_unproven(email, &session.seal(&self.key_ring))
+    }
+
     /// Returns the problem that asks for the code that was sent to the address.
     pub(super) fn confirmation_required(
         &self,
         email: &EmailAddress,
-        profile: Map<String, Value>,
+        registration: &str,
     ) -> Problem {
         let expires_at = self.clock.now().plus(CONFIRMATION_TTL);
-        let session = ChallengeSession::for_confirmation(email, profile, expires_at);
+        let session = ChallengeSession::for_confirmation(email, registration, expires_at);
         confirmation_required(&session.seal(&self.key_ring))
     }
 

@@ -53,15 +53,6 @@ impl UserLocks {
             .await
     }
 
-    /// Runs `work` under the lock of a social user's one-time password.
-    pub(super) async fn with_one_time_password<T, E: From<Problem>>(
-        &self,
-        username: &str,
-        work: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        self.with_lock("social-password", username, work).await
-    }
-
     async fn with_lock<T, E: From<Problem>>(
         &self,
         scope: &str,

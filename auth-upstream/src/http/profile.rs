@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 /// Maximum number of fields of a profile.
 const MAX_PROFILE_FIELDS: usize = 32;
 /// Maximum length of a string.
-const MAX_STRING_BYTES: usize = 1024;
+const MAX_STRING_CHARACTERS: usize = 1024;
 /// Maximum length of a field name.
-const MAX_NAME_BYTES: usize = 64;
+const MAX_NAME_CHARACTERS: usize = 64;
 
 /// Reads a profile. `firstName`, `lastName` and `phone` are validated; other fields contain a
 /// string, number or boolean.
@@ -53,17 +53,22 @@ fn phone(field: Field<'_>) -> Option<String> {
 }
 
 fn other_field(name: &str, field: Field<'_>) -> Option<(String, Value)> {
-    if name.len() > MAX_NAME_BYTES {
-        return field.fail("invalid_length", "the name must be at most 64 bytes long");
+    if name.chars().count() > MAX_NAME_CHARACTERS {
+        let detail = "the name must be at most 64 characters long";
+        return field.fail("invalid_length", detail);
     }
-    // Set by the actor service, because readers of the profile trust these fields.
-    if matches!(name, "emailVerified" | "phoneVerified" | "deviceVerified") {
+    // Set by this and the actor service; readers of the profile may compare names in any spelling.
+    let folded = name.replace(['_', '.', '-'], "").to_lowercase();
+    let fact = folded.strip_suffix("verified").unwrap_or_default();
+    if matches!(fact, "email" | "phone" | "device")
+        || matches!(&*folded, "email" | "actorid" | "createdat")
+    {
         return field.reject("not_allowed", "cannot be set by a client");
     }
     match field.value() {
         Node::String(_) => Some((
             name.to_owned(),
-            Value::String(field.text(0..=MAX_STRING_BYTES)?),
+            Value::String(field.text(0..=MAX_STRING_CHARACTERS)?),
         )),
         Node::Bool(_) | Node::Integer(_) | Node::Float(_) => {
             Some((name.to_owned(), field.node().to_json()))
@@ -101,10 +106,27 @@ mod tests {
         assert_eq!(read(r#"{"phone":"555"}"#), Err(vec!["invalid_format"]));
         assert_eq!(read(r#"{"x":{}}"#), Err(vec!["invalid_type"]));
         assert_eq!(read("[]"), Err(vec!["invalid_type"]));
-        let reserved = read(r#"{"emailVerified":true,"phoneVerified":true,"deviceVerified":true}"#);
-        assert_eq!(
-            reserved,
-            Err(vec!["not_allowed", "not_allowed", "not_allowed"])
-        );
+        let long = |length| format!(r#"{{"city":"{}"}}"#, "ö".repeat(length));
+        assert!(read(&long(1024)).is_ok());
+        assert_eq!(read(&long(1025)), Err(vec!["invalid_length"]));
+    }
+
+    #[test]
+    fn reserved_name_is_refused_in_every_spelling() {
+        for name in [
+            "emailVerified",
+            "EmailVerified",
+            "PHONEVERIFIED",
+            "email_verified",
+            "device-verified",
+            "phone.Verified",
+            "Email",
+            "actor_id",
+            "CREATED_AT",
+        ] {
+            let body = format!(r#"{{"{name}":true}}"#);
+            assert_eq!(read(&body), Err(vec!["not_allowed"]), "{name}");
+        }
+        assert!(read(r#"{"emailVerifiedBy":"x","verified":true}"#).is_ok());
     }
 }

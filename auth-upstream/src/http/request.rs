@@ -6,6 +6,7 @@ use postern_common::decode::{Field, Object};
 use postern_common::email::EmailAddress;
 use postern_common::http::Query;
 use postern_common::{Problem, Secret};
+use url::form_urlencoded;
 
 use super::profile::profile;
 use crate::flows::{
@@ -143,20 +144,25 @@ fn code(field: Field<'_>) -> Option<String> {
         .or_else(|| field.fail("invalid_format", "is empty"))
 }
 
-/// Reads a password of 1 to 256 bytes. Its strength is checked by the pool. The maximum is
+/// Reads a password of 1 to 256 characters. Its strength is checked by the pool. The maximum is
 /// Cognito's and bounds the cost of hashing.
 fn password(field: Field<'_>) -> Option<Secret> {
-    let text = field.string()?;
-    if (1..=256).contains(&text.len()) {
-        return Some(Secret::from(text));
-    }
-    field.fail("invalid_length", "must be 1 to 256 bytes long")
+    field.sized(1..=256).map(Secret::from)
 }
 
-/// Reads `code_challenge` from the query of `GET /auth/social/login`. The only supported method is
-/// S256.
-pub(super) fn social_query(query: &str, is_required: bool) -> Result<Option<String>, Problem> {
-    let mut query = Query::parse(query, &["code_challenge", "code_challenge_method"]);
+/// Reads the query of `GET /auth/social/login`: the index of `provider` in `names`, and
+/// `code_challenge`. The only supported method is S256.
+pub(super) fn social_query(
+    query: &str,
+    names: &[&str],
+    is_required: bool,
+) -> Result<(usize, Option<String>), Problem> {
+    let known = ["provider", "code_challenge", "code_challenge_method"];
+    let mut query = Query::parse(query, &known);
+    let expected = format!("must be one of {}", names.join(", "));
+    let provider = query.read("provider", &expected, |wanted| {
+        names.iter().position(|name| *name == wanted)
+    });
     if is_required && query.get("code_challenge").is_none() {
         query.fail("code_challenge", "missing_field", "is required");
     }
@@ -167,12 +173,13 @@ pub(super) fn social_query(query: &str, is_required: bool) -> Result<Option<Stri
     query.read("code_challenge_method", "must be S256", |method| {
         (method == "S256").then_some(())
     });
-    query.finish().map(|()| challenge)
+    query.finish().map(|()| (provider.unwrap_or(0), challenge))
 }
 
-/// Reads the query of a callback. Unknown parameters are ignored; repeated ones count as absent.
-pub(super) fn social_callback(query: &str) -> SocialCallback {
-    let parameters: Vec<_> = url::form_urlencoded::parse(query.as_bytes()).collect();
+/// Reads query and form of a callback. Unknown parameters are ignored; repeated ones count as absent.
+pub(super) fn social_callback(parts: &[&[u8]]) -> SocialCallback {
+    let parameters = parts.iter().flat_map(|part| form_urlencoded::parse(part));
+    let parameters: Vec<_> = parameters.collect();
     let read = |wanted: &str| {
         let mut values = parameters.iter().filter(|(name, _)| name == wanted);
         let (Some((_, value)), None) = (values.next(), values.next()) else {
@@ -186,6 +193,8 @@ pub(super) fn social_callback(query: &str) -> SocialCallback {
         state: read("state"),
         error: read("error"),
         issuer: read("iss"),
+        provider: read("provider"),
+        user: read("user"),
     }
 }
 
@@ -197,8 +206,9 @@ mod tests {
 
     #[test]
     fn unknown_callback_parameters_are_ignored() {
-        let read =
-            social_callback("code=c&state=s&scope=openid&hd=example.com&iss=https%3A%2F%2Fa");
+        let query = b"code=c&state=s&scope=openid&hd=example.com&iss=https%3A%2F%2Fa";
+        let read = social_callback(&[query, b"user=%7B%7D"]);
+        assert_eq!(read.user.as_deref(), Some("{}"));
         assert_eq!(
             (read.code.as_deref(), read.state.as_deref()),
             (Some("c"), Some("s"))
@@ -208,7 +218,7 @@ mod tests {
             (Some("https://a"), None)
         );
         assert_eq!(
-            social_callback("code=a&code=b&state="),
+            social_callback(&[b"code=a&state=", b"code=b"]),
             SocialCallback::default()
         );
     }
@@ -216,33 +226,30 @@ mod tests {
     #[test]
     fn invalid_code_challenge_is_rejected() {
         let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
-        let read = |query: &str| social_query(query, false).map_err(|problem| problem.code());
-        assert_eq!(read(""), Ok(None));
-        assert_eq!(
-            read(&format!("code_challenge={challenge}")),
-            Ok(Some(challenge.to_owned()))
-        );
+        let read = |query: &str, is_required| {
+            let read = social_query(query, &["google", "apple"], is_required);
+            read.map_err(|problem| problem.code())
+        };
+        assert_eq!(read("", false), Ok((0, None)));
+        assert_eq!(read("provider=apple", false), Ok((1, None)));
+        let sent = format!("code_challenge={challenge}");
+        for is_required in [false, true] {
+            assert_eq!(
+                read(&sent, is_required),
+                Ok((0, Some(challenge.to_owned())))
+            );
+        }
         for invalid in [
             "codeChallenge=x",
             "code_challenge=x",
             "code_challenge_method=plain",
+            "provider=",
+            "provider=Google",
+            &format!("{sent}&{sent}"),
         ] {
-            assert_eq!(read(invalid), Err(Code::InvalidRequest), "{invalid}");
+            assert_eq!(read(invalid, false), Err(Code::InvalidRequest), "{invalid}");
         }
-        assert!(
-            read(&format!(
-                "code_challenge={challenge}&code_challenge={challenge}"
-            ))
-            .is_err()
-        );
-        let required = |query: &str| social_query(query, true).map_err(|problem| problem.code());
-        assert_eq!(
-            required(&format!("code_challenge={challenge}")),
-            Ok(Some(challenge.to_owned()))
-        );
-        assert_eq!(
-            required("code_challenge_method=S256"),
-            Err(Code::InvalidRequest)
-        );
+        let absent = read("code_challenge_method=S256", true);
+        assert_eq!(absent, Err(Code::InvalidRequest));
     }
 }

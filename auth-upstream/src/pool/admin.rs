@@ -8,14 +8,16 @@ use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::primitives::DateTime;
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserStatusType,
+    UsernameAttributeType,
 };
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
 use postern_common::identity::Pool;
 
+use super::SignInStep;
 use super::circuit_breaker::PoolCircuitBreaker;
 use super::error::PoolError;
-use super::{SignInStep, sign_in_step};
+use super::sign_in_step::sign_in_step;
 use crate::telemetry::PoolOperation;
 
 /// A client for administrative calls to the pool.
@@ -39,6 +41,8 @@ pub(crate) struct AppClientSettings {
     pub(crate) rotation_grace_s: Option<i32>,
     /// `EnableTokenRevocation`.
     pub(crate) allows_revocation: bool,
+    /// `AllowedOAuthFlowsUserPoolClient`.
+    pub(crate) has_hosted_sign_in: bool,
 }
 
 /// A user of the pool.
@@ -53,6 +57,8 @@ pub(crate) struct PoolAccount {
     pub(crate) is_enabled: bool,
     /// Whether the user was created by an administrator and has not chosen a password yet.
     pub(crate) is_invited: bool,
+    /// Whether the user has registered and not confirmed the address.
+    pub(crate) is_unconfirmed: bool,
     pub(crate) created_at: Timestamp,
 }
 
@@ -121,6 +127,26 @@ impl PoolAdmin {
             .map(drop)
     }
 
+    /// Confirms a new user who has proven the address.
+    pub(crate) async fn confirm_verified(&self, name: &str) -> Result<(), PoolError> {
+        self.confirm_sign_up(name).await?;
+        self.verify_email(name).await
+    }
+
+    /// Marks the address of a user as verified.
+    pub(crate) async fn verify_email(&self, name: &str) -> Result<(), PoolError> {
+        let call = self
+            .client
+            .admin_update_user_attributes()
+            .user_pool_id(&self.pool.pool_id)
+            .username(name)
+            .user_attributes(attribute("email_verified", "true")?);
+        self.breaker
+            .call(PoolOperation::AdminUpdateUserAttributes, call.send())
+            .await
+            .map(drop)
+    }
+
     /// Deletes a user. Succeeds if the user does not exist.
     pub(crate) async fn delete_user(&self, name: &str) -> Result<(), PoolError> {
         let call = self
@@ -158,8 +184,10 @@ impl PoolAdmin {
         let status = response.user_status();
         let attributes = response.user_attributes();
         let is_verified = value_of(attributes, "email_verified") == Some("true");
+        let is_unconfirmed = status == Some(&UserStatusType::Unconfirmed);
         Ok(Some(PoolAccount {
-            is_verified: is_verified && status != Some(&UserStatusType::Unconfirmed),
+            is_verified: is_verified && !is_unconfirmed,
+            is_unconfirmed,
             is_enabled: response.enabled(),
             is_invited: status == Some(&UserStatusType::ForceChangePassword),
             ..new_account(response.username(), attributes, response.user_create_date())
@@ -220,6 +248,24 @@ impl PoolAdmin {
             .map(drop)
     }
 
+    /// Returns whether the users of the pool sign in with their address and have another user name
+    /// (`UsernameAttributes`).
+    pub(crate) async fn has_email_usernames(&self) -> Result<bool, PoolError> {
+        let call = self
+            .client
+            .describe_user_pool()
+            .user_pool_id(&self.pool.pool_id);
+        let response = self
+            .breaker
+            .call(PoolOperation::DescribeUserPool, call.send())
+            .await?;
+        let pool = response.user_pool();
+        Ok(pool.is_some_and(|pool| {
+            let attributes = pool.username_attributes();
+            attributes.contains(&UsernameAttributeType::Email)
+        }))
+    }
+
     /// Returns the permissions of an app client of this or another pool.
     pub(crate) async fn describe_app_client(
         &self,
@@ -251,6 +297,7 @@ impl PoolAdmin {
                 .filter(|rotation| *rotation.feature() == FeatureType::Enabled)
                 .map(|rotation| rotation.retry_grace_period_seconds().unwrap_or(0)),
             allows_revocation: client.enable_token_revocation() != Some(false),
+            has_hosted_sign_in: client.allowed_o_auth_flows_user_pool_client() == Some(true),
         })
     }
 }
@@ -268,6 +315,7 @@ fn new_account(
         is_verified: true,
         is_enabled: true,
         is_invited: true,
+        is_unconfirmed: false,
         created_at: Timestamp(created_at),
     }
 }
@@ -282,5 +330,5 @@ fn attribute(name: &str, value: &str) -> Result<AttributeType, PoolError> {
         .name(name)
         .value(value)
         .build()
-        .map_err(|_| PoolError::InvalidParameter)
+        .map_err(|_| PoolError::InvalidParameter(""))
 }

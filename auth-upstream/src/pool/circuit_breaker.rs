@@ -105,7 +105,7 @@ impl PoolCircuitBreaker {
         let result = client_span(
             operation.span_name(),
             |span| self.describe(span, operation),
-            Box::pin(self.call_or_probe(call)),
+            Box::pin(self.call_or_probe(operation, call)),
             |result| {
                 let failure = result.as_ref().err();
                 failure.map(|failure| failure.error_type.clone())
@@ -139,10 +139,11 @@ impl PoolCircuitBreaker {
     /// Waits for the call, or until a liveness probe fails.
     async fn call_or_probe<T, E: ProvideErrorMetadata>(
         &self,
+        operation: PoolOperation,
         call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     ) -> Result<T, CallFailure> {
         tokio::select! {
-            result = call => result.map_err(|error| CallFailure::from_sdk(&error)),
+            result = call => result.map_err(|error| CallFailure::from_sdk(operation, &error)),
             () = self.probe.wait_for_failure() => Err(CallFailure {
                 error: PoolError::Unavailable("no response, liveness probe failed"),
                 cause: None,
@@ -182,7 +183,10 @@ impl PoolCircuitBreaker {
 // === impl CallFailure ===
 
 impl CallFailure {
-    fn from_sdk<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> Self {
+    fn from_sdk<E: ProvideErrorMetadata>(
+        operation: PoolOperation,
+        error: &SdkError<E, HttpResponse>,
+    ) -> Self {
         let exception = error.as_service_error().and_then(|error| error.code());
         let error_type = match (exception, error) {
             (Some(name), _) => Cow::Owned(name.to_owned()),
@@ -191,7 +195,7 @@ impl CallFailure {
             (None, _) => Cow::Borrowed("_OTHER"),
         };
         Self {
-            error: PoolError::from_sdk(error),
+            error: PoolError::from_sdk(operation, error),
             cause: connection_error(error),
             error_type,
         }

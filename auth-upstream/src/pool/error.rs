@@ -1,14 +1,20 @@
 //! Errors of the user pool and their mapping to problem codes.
 //!
-//! The pool reports the name of a Cognito exception and a message. [`PoolError`] is their meaning;
-//! [`PoolError::code`] is the problem code for the client, which depends on the [`PoolCall`]: a wrong
-//! code at a challenge has another problem code than one at a password reset.
+//! The pool reports the name of a Cognito exception and a message. [`PoolError`] is their meaning,
+//! which depends on the operation: an exception of SignUp that a user cannot cause is the operator's
+//! mistake. [`PoolError::code`] is the problem code for the client, which depends on the
+//! [`PoolCall`]: a wrong code at a challenge has another problem code than one at a password reset.
+//! The [API reference][api] lists the exceptions of each operation.
+//!
+//! [api]: https://docs.aws.amazon.com/cognito-user-identity-pools/latest/APIReference/API_Operations.html
 
 use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use postern_common::{Code, Problem};
 
 use postern_common::log_limit::LogLimit;
+
+use crate::telemetry::PoolOperation;
 
 /// The kind of a call to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +54,9 @@ pub(crate) enum PoolError {
     UserExists,
     #[error("another user has this e-mail address")]
     AliasExists,
+    /// With advice for the user.
     #[error("password does not meet the policy")]
-    WeakPassword,
+    WeakPassword(&'static str),
     #[error("code does not match")]
     CodeMismatch,
     #[error("code has expired")]
@@ -58,10 +65,13 @@ pub(crate) enum PoolError {
     CodeNotDelivered,
     #[error("too many attempts for this user")]
     TooManyAttempts,
+    #[error("quota of the pool reached, such as that of mails in a day")]
+    QuotaExceeded,
     #[error("refresh token was used before")]
     TokenReused,
+    /// With the field of the client's request, as a JSON pointer.
     #[error("parameter not acceptable")]
-    InvalidParameter,
+    InvalidParameter(&'static str),
     #[error("rejected by a Lambda trigger of the pool")]
     RejectedByTrigger,
     #[error("call not supported by the pool")]
@@ -84,7 +94,8 @@ impl PoolCall {
     fn failure_code(self) -> Code {
         match self {
             Self::SignIn => Code::InvalidCredentials,
-            Self::Confirm | Self::ResetPassword | Self::ForgotPassword => Code::InvalidCode,
+            Self::Confirm | Self::ResetPassword => Code::InvalidCode,
+            Self::ForgotPassword => Code::NotFound,
             Self::Challenge => Code::InvalidChallenge,
             Self::Refresh | Self::Revoke => Code::InvalidRefreshToken,
             Self::SignUp | Self::Admin => Code::IdpMisconfigured,
@@ -96,13 +107,17 @@ impl PoolCall {
 
 impl PoolError {
     /// Converts an error of the SDK.
-    pub(crate) fn from_sdk<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> Self {
+    pub(super) fn from_sdk<E: ProvideErrorMetadata>(
+        operation: PoolOperation,
+        error: &SdkError<E, HttpResponse>,
+    ) -> Self {
         if let Some(service) = error.as_service_error() {
             let status = error
                 .raw_response()
                 .map_or(0, |response| response.status().as_u16());
             let name = service.code().unwrap_or_default();
-            return Self::from_exception(name, service.message().unwrap_or_default(), status);
+            let message = service.message().unwrap_or_default();
+            return Self::from_exception(operation, name, message, status);
         }
         if matches!(error, SdkError::TimeoutError(_)) {
             return Self::Unavailable("timeout");
@@ -115,52 +130,69 @@ impl PoolError {
         Self::Unavailable("connection failed")
     }
 
-    /// Converts the name and the message of an exception and the HTTP status. The message only
-    /// distinguishes errors of users from errors of operators, for both of which Cognito reports
-    /// `NotAuthorizedException`.
-    pub(crate) fn from_exception(name: &str, message: &str, status: u16) -> Self {
-        match name {
-            // Rotation is enabled or disabled for this app client, and the call is for the other case.
-            "NotAuthorizedException" | "InvalidParameterException"
-                if message.contains("otation") =>
+    /// Converts an exception by its name and the operation. The message decides only where Cognito
+    /// has one exception for mistakes of users and of operators, and then by its beginning: what
+    /// follows may contain text of a client.
+    fn from_exception(operation: PoolOperation, name: &str, message: &str, status: u16) -> Self {
+        use PoolOperation as Op;
+        match (name, operation) {
+            ("NotAuthorizedException", _)
+                if operation == Op::SignUp || is_about_app_client(message) =>
             {
-                Self::Unsupported
-            }
-            "NotAuthorizedException" if is_operator_error(message) => misconfigured(name, message),
-            "NotAuthorizedException" | "UserDisabledException" => Self::NotAuthorized,
-            "UserNotFoundException" => Self::UserNotFound,
-            "UserNotConfirmedException" => Self::UserNotConfirmed,
-            "PasswordResetRequiredException" => Self::PasswordResetRequired,
-            "UsernameExistsException" => Self::UserExists,
-            "AliasExistsException" => Self::AliasExists,
-            "InvalidPasswordException" | "PasswordHistoryPolicyViolationException" => {
-                Self::WeakPassword
-            }
-            "CodeMismatchException" | "EnableSoftwareTokenMFAException" => Self::CodeMismatch,
-            "ExpiredCodeException" => Self::CodeExpired,
-            "CodeDeliveryFailureException" => Self::CodeNotDelivered,
-            "TooManyFailedAttemptsException" | "LimitExceededException" => Self::TooManyAttempts,
-            "RefreshTokenReuseException" => Self::TokenReused,
-            "InvalidParameterException" if is_operator_error(message) => {
                 misconfigured(name, message)
             }
-            "InvalidParameterException" => Self::InvalidParameter,
-            "UserLambdaValidationException" => Self::RejectedByTrigger,
-            "UnsupportedOperationException"
-            | "OperationNotEnabledException"
-            | "UnknownOperationException" => Self::Unsupported,
-            // Reported by a web application firewall in front of the pool.
-            "ForbiddenException" => Self::Throttled,
-            "TooManyRequestsException"
-            | "ThrottlingException"
-            | "RequestLimitExceeded"
-            | "SlowDown" => Self::Throttled,
-            "InternalErrorException" | "InternalServerException" | "ServiceUnavailable" => {
-                Self::Unavailable("internal error")
+            // The first password is still to be chosen, or the address was never verified.
+            ("NotAuthorizedException" | "InvalidParameterException", Op::ForgotPassword) => {
+                Self::UserNotConfirmed
+            }
+            // Rotation is enabled or disabled for this app client, and the call is for the other case.
+            ("InvalidParameterException", Op::GetTokensFromRefreshToken) => Self::Unsupported,
+            ("NotAuthorizedException", _) if message.starts_with("Refresh token rotation") => {
+                Self::Unsupported
+            }
+            ("NotAuthorizedException", _) => Self::NotAuthorized,
+            ("InvalidParameterException", _) => mistaken_field(operation, message)
+                .map_or_else(|| misconfigured(name, message), Self::InvalidParameter),
+            (
+                "MFAMethodNotFoundException" | "SoftwareTokenMFANotFoundException",
+                Op::RespondToAuthChallenge | Op::AdminRespondToAuthChallenge,
+            ) => Self::InvalidParameter("/responses"),
+            ("LimitExceededException", Op::SignUp) => Self::QuotaExceeded,
+            ("LimitExceededException", _) if message.starts_with("Exceeded daily") => {
+                Self::QuotaExceeded
+            }
+            ("TooManyFailedAttemptsException" | "LimitExceededException", _) => {
+                Self::TooManyAttempts
+            }
+            ("UserNotFoundException", _) => Self::UserNotFound,
+            ("UserNotConfirmedException", _) => Self::UserNotConfirmed,
+            ("PasswordResetRequiredException", _) => Self::PasswordResetRequired,
+            ("UsernameExistsException", _) => Self::UserExists,
+            ("AliasExistsException", _) => Self::AliasExists,
+            ("InvalidPasswordException", _) => Self::WeakPassword(
+                "choose a longer password with upper-case and lower-case letters, digits and symbols",
+            ),
+            ("PasswordHistoryPolicyViolationException", _) => {
+                Self::WeakPassword("choose a password that is new")
+            }
+            ("CodeMismatchException", _) => Self::CodeMismatch,
+            ("ExpiredCodeException", _) => Self::CodeExpired,
+            ("CodeDeliveryFailureException", _) => Self::CodeNotDelivered,
+            ("RefreshTokenReuseException", _) => Self::TokenReused,
+            ("UserLambdaValidationException", _) => Self::RejectedByTrigger,
+            (
+                "UnsupportedOperationException"
+                | "OperationNotEnabledException"
+                | "UnknownOperationException",
+                _,
+            ) => Self::Unsupported,
+            // The last is reported by a web application firewall in front of the pool.
+            ("TooManyRequestsException" | "ThrottlingException" | "ForbiddenException", _) => {
+                Self::Throttled
             }
             _ if status == 429 => Self::Throttled,
             _ if status >= 500 => Self::Unavailable("server error"),
-            other => misconfigured(other, message),
+            _ => misconfigured(name, message),
         }
     }
 
@@ -175,14 +207,19 @@ impl PoolError {
         match self {
             Self::Misconfigured(_) | Self::Unsupported => Code::IdpMisconfigured,
             Self::Throttled => Code::RateLimited,
-            Self::Unavailable(_) | Self::CodeNotDelivered => Code::Unavailable,
+            Self::Unavailable(_) | Self::CodeNotDelivered | Self::QuotaExceeded => {
+                Code::Unavailable
+            }
             Self::UserNotConfirmed | Self::PasswordResetRequired
-                if matches!(call, PoolCall::SignIn | PoolCall::Challenge) =>
+                if matches!(
+                    call,
+                    PoolCall::SignIn | PoolCall::Challenge | PoolCall::ForgotPassword
+                ) =>
             {
                 Code::ChallengeRequired
             }
             Self::UserExists | Self::AliasExists => Code::EmailNotAvailable,
-            Self::WeakPassword => Code::WeakPassword,
+            Self::WeakPassword(_) => Code::WeakPassword,
             Self::CodeMismatch | Self::CodeExpired if call == PoolCall::SignIn => {
                 Code::InvalidChallenge
             }
@@ -194,7 +231,9 @@ impl PoolError {
                 Code::RateLimited
             }
             Self::TokenReused => Code::InvalidRefreshToken,
-            Self::InvalidParameter if call == PoolCall::SignUp => Code::ValidationFailed,
+            Self::InvalidParameter(pointer) if call != PoolCall::SignIn && *pointer != "/code" => {
+                Code::ValidationFailed
+            }
             Self::RejectedByTrigger if matches!(call, PoolCall::SignUp | PoolCall::Confirm) => {
                 Code::ValidationFailed
             }
@@ -205,7 +244,7 @@ impl PoolError {
             | Self::CodeMismatch
             | Self::CodeExpired
             | Self::TooManyAttempts
-            | Self::InvalidParameter
+            | Self::InvalidParameter(_)
             | Self::RejectedByTrigger => call.failure_code(),
         }
     }
@@ -218,16 +257,22 @@ impl PoolError {
             self.log(call);
         }
         let problem = Problem::new(code);
-        if code == Code::WeakPassword {
-            return problem.detail(
-                "choose a longer password with upper-case and lower-case letters, digits and symbols",
-            );
-        }
-        if code == Code::RateLimited {
-            problem.retry_after(2)
-        } else {
-            problem
-        }
+        let (pointer, detail) = match (self, code) {
+            // A quota of mails is one of a day; a user is locked out for up to 15 minutes.
+            (Self::QuotaExceeded, _) => return problem.retry_after(3600),
+            (Self::TooManyAttempts, Code::RateLimited) => return problem.retry_after(900),
+            (_, Code::RateLimited) => return problem.retry_after(2),
+            (Self::WeakPassword(advice), _) if call == PoolCall::SignUp => ("/password", *advice),
+            (Self::WeakPassword(advice), _) => ("/newPassword", *advice),
+            (Self::InvalidParameter(pointer), Code::ValidationFailed) => {
+                (*pointer, "the identity pool does not accept this value")
+            }
+            (_, Code::ValidationFailed) => ("", "a rule of the identity pool refuses the request"),
+            _ => return problem,
+        };
+        problem
+            .detail(detail)
+            .error(pointer, "not_acceptable", detail)
     }
 
     fn log(&self, call: PoolCall) {
@@ -249,19 +294,34 @@ fn misconfigured(name: &str, message: &str) -> PoolError {
     PoolError::Misconfigured(format!("{name}: {message}"))
 }
 
-/// Returns whether a message is about the app client, its secret, its flows or the AWS credentials.
-fn is_operator_error(message: &str) -> bool {
-    const OPERATOR: [&str; 7] = [
-        "secret",
-        "client",
-        "flow",
-        "not permitted",
-        "not enabled",
-        "not authorized to perform",
-        "credentials",
+/// Returns whether a message of `NotAuthorizedException` is about the app client, its secret or its
+/// permissions, not about the user.
+fn is_about_app_client(message: &str) -> bool {
+    const BEGINNINGS: [&str; 5] = [
+        "A client attempted to write unauthorized attribute",
+        "Client ",
+        "SecretHash does not match",
+        "Unable to verify secret hash",
+        "User pool client",
     ];
-    let message = message.to_ascii_lowercase();
-    OPERATOR.iter().any(|word| message.contains(word))
+    BEGINNINGS.iter().any(|it| message.starts_with(it))
+}
+
+/// Returns the field of a client's request to which `InvalidParameterException` objects; `None` if
+/// the operator has to change something. Messages about the form of a parameter name it.
+fn mistaken_field(operation: PoolOperation, message: &str) -> Option<&'static str> {
+    use PoolOperation as Op;
+    let named = message.split_once("Value at '").map(|(_, rest)| rest);
+    match (operation, named.and_then(|rest| rest.split('\'').next())) {
+        (Op::SignUp, Some("password")) => Some("/password"),
+        (Op::SignUp, None) if message.starts_with("Invalid email address format") => Some("/email"),
+        (_, Some("username")) => Some("/email"),
+        (Op::ConfirmForgotPassword, Some("password")) => Some("/newPassword"),
+        (Op::ConfirmSignUp | Op::ConfirmForgotPassword, _) => Some("/code"),
+        (Op::RespondToAuthChallenge | Op::AdminRespondToAuthChallenge, _) => Some("/responses"),
+        (Op::InitiateAuth | Op::AdminInitiateAuth, Some(_)) => Some(""),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

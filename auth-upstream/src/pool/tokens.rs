@@ -1,9 +1,12 @@
 //! The tokens that the pool issues.
 
+use aws_sdk_cognitoidentityprovider::types::AuthenticationResultType;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_common::clock::Timestamp;
 use serde::Deserialize;
+
+use super::error::PoolError;
 
 /// Tokens that the pool issued for a sign-in or a refresh.
 #[derive(Clone)]
@@ -25,6 +28,25 @@ pub(crate) struct AccessTokenClaims {
     /// The pool's user name, which differs from the e-mail address. Secret hashes after sign-in are
     /// computed over it.
     pub(crate) username: String,
+}
+
+// === impl PoolTokens ===
+
+impl PoolTokens {
+    /// Reads the tokens of a response.
+    pub(super) fn read(result: Option<AuthenticationResultType>) -> Result<Self, PoolError> {
+        let malformed = || PoolError::Unavailable("response without tokens");
+        let result = result.ok_or_else(malformed)?;
+        let access_token = result.access_token.ok_or_else(malformed)?;
+        let claims = AccessTokenClaims::decode(&access_token).ok_or_else(malformed)?;
+        let id_token = result.id_token.unwrap_or_default();
+        Ok(Self {
+            access_token,
+            id_token,
+            refresh_token: result.refresh_token,
+            claims,
+        })
+    }
 }
 
 // === impl AccessTokenClaims ===

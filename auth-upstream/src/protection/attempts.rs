@@ -79,7 +79,7 @@ pub(crate) enum AttemptKind {
     ResetCode,
     /// A request for such a code.
     ResetRequest,
-    /// A code that confirms the address of a registration.
+    /// A code that confirms the address of a registration or of a social identity.
     ConfirmationCode,
     SecondFactor,
     /// A registration. Nothing is guessed; each one counts.
@@ -203,6 +203,9 @@ impl AttemptLimiter {
             return self.admit_account(account_key).await;
         };
         let network = network(address);
+        // A code is guessed for each network by itself, so that nobody uses up the guesses of its
+        // owner: `AccountCodes`, or the pool, ends a code that many networks guess at.
+        let is_code = matches!(kind, AttemptKind::ConfirmationCode | AttemptKind::ResetCode);
         // Codes are guessed by attackers who know the password. They may have signed in from any
         // network, so that trust is no argument here.
         let considers_trust = !matches!(
@@ -217,6 +220,11 @@ impl AttemptLimiter {
         if is_trusted {
             return self.admit_account(format!("{account_key}:{network}")).await;
         }
+        let account_key = if is_code {
+            format!("{account_key}:{network}")
+        } else {
+            account_key
+        };
         let mut attempt = self.reserve_client(kind, address, is_flood).await?;
         let (account, total) = join(
             self.reserve_account(account_key),

@@ -35,7 +35,10 @@ async fn replicas_get_the_same_key() {
     }
 }
 
+const SELECT_EMAIL: &str = "SELECT email FROM auth_pending_registrations";
+
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one sequence of changes")]
 async fn registration_is_pending_until_it_is_deleted() {
     for (store, _database) in stores().await {
         store
@@ -61,6 +64,7 @@ async fn registration_is_pending_until_it_is_deleted() {
             id: "r1".into(),
             email: "ada@example.com".into(),
             subject: Some("sub-1".into()),
+            profile: None,
             began_at: 10,
             attempts: 0,
         };
@@ -69,6 +73,16 @@ async fn registration_is_pending_until_it_is_deleted() {
             Some(&expected)
         );
         assert_eq!(due, [expected]);
+        let stored = match &store.database {
+            Database::Postgres(pool) => sqlx::query_scalar(SELECT_EMAIL).fetch_one(pool).await,
+            Database::Sqlite(it) => {
+                sqlx::query_scalar(SELECT_EMAIL)
+                    .fetch_one(&it.readers)
+                    .await
+            }
+        };
+        let stored: String = stored.expect("one registration");
+        assert!(!stored.contains("ada"), "{stored}");
         store
             .postpone_registration("r1", Timestamp(200))
             .await
@@ -93,11 +107,17 @@ async fn registration_is_pending_until_it_is_deleted() {
             .await
             .expect("inserted");
         assert_eq!(store.count_registrations().await.expect("count"), 2);
-        store
-            .delete_registrations_of("Ada@Example.com")
-            .await
-            .expect("deleted");
+        let ada = "Ada@Example.com";
+        let awaited = store.await_confirmation("r2", ada, "sealed", Timestamp(300));
+        awaited.await.expect("updated");
+        let interrupted = store.registration("r1").await.expect("read");
+        assert_eq!(interrupted, None, "deleted");
+        let awaiting = store.awaiting_registration(ada).await.expect("read");
+        assert_eq!(awaiting.as_deref(), Some("r2"));
         assert_eq!(store.count_registrations().await.expect("count"), 0);
+        store.delete_registrations_of(ada).await.expect("deleted");
+        let awaiting = store.awaiting_registration(ada).await.expect("read");
+        assert_eq!(awaiting, None);
     }
 }
 
@@ -107,7 +127,6 @@ fn identity(user_id: &str) -> SocialIdentity {
     SocialIdentity {
         user_id: user_id.to_owned(),
         username: Some("u".to_owned()),
-        social_only: true,
         profile_saved: false,
     }
 }

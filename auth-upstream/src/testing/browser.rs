@@ -25,7 +25,9 @@ pub(crate) const ADA: Person = Person {
 /// Starts a sign-in and returns the URL at the provider.
 pub(crate) async fn start(fixture: &Fixture, code_challenge: Option<&str>) -> Url {
     let code_challenge = code_challenge.map(str::to_owned);
-    fixture.social().start(code_challenge).await.expect("a URL")
+    let client = client();
+    let started = fixture.social().start(&client, 0, code_challenge);
+    started.await.expect("a URL")
 }
 
 /// Chooses a person at the provider and returns the redirect back to the service.
@@ -56,6 +58,7 @@ pub(crate) async fn consent(url: &Url, person: Person) -> SocialCallback {
         state: query.remove("state"),
         error: query.remove("error"),
         issuer: query.remove("iss"),
+        ..SocialCallback::default()
     }
 }
 

@@ -1,13 +1,10 @@
 //! The development services in this process, behind a [`FaultProxy`], and their operator's view.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use postern_common::Clock;
 use postern_common::identity::secret_hash;
 use postern_dev::data_folder::DataFolder;
-use postern_dev::mail::{Mailbox, Query};
 use postern_dev::pool::{HashingSettings, ProvisionedPools};
 use postern_dev::{Addresses, DevelopmentServices, DevelopmentSockets};
 use serde_json::{Value, json};
@@ -42,7 +39,6 @@ pub(super) struct Development {
 pub(crate) struct PoolOperator {
     url: String,
     pools: ProvisionedPools,
-    mailbox: Arc<Mailbox>,
 }
 
 // === impl Development ===
@@ -59,7 +55,6 @@ impl Development {
         let pool = PoolOperator {
             url: base(&sockets.identity_pool),
             pools: services.provisioned().clone(),
-            mailbox: services.mailbox(),
         };
         let targets = Targets {
             pool: pool.url.clone(),
@@ -77,6 +72,12 @@ impl Development {
             variables,
             _folder: folder,
         }
+    }
+
+    /// Returns an environment variable of the service under test.
+    pub(super) fn variable(&self, name: &str) -> &str {
+        let mut found = self.variables.iter().filter(|(known, _)| *known == name);
+        &found.next().expect("a variable").1
     }
 }
 
@@ -208,28 +209,5 @@ impl PoolOperator {
             json!({ "AuthFlow": flow, "ClientId": actor.client_id, "AuthParameters": parameters });
         let answer = self.call("AdminInitiateAuth", body).await;
         answer.expect("the password is right")
-    }
-
-    /// Returns the n-th code that was sent to an address.
-    pub(crate) async fn code(&self, email: &str, number: usize) -> String {
-        let query = Query {
-            recipient: Some(email.to_owned()),
-            ..Query::default()
-        };
-        let waiting = async {
-            loop {
-                let mails = self.mailbox.list(&query);
-                if let Some(index) = mails.len().checked_sub(number) {
-                    return mails[index].id.clone();
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let id = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-        let mail = self.mailbox.raw(&id.expect("a code is sent in time"));
-        let mail = mail.expect("readable").expect("stored");
-        let text = String::from_utf8(mail).expect("text");
-        let code = text.trim_end().rsplit(' ').next();
-        code.expect("a code").to_owned()
     }
 }

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-/// A proxy before the identity pool, the social provider and the actor service. A call is named by
+/// A proxy before the identity pool, the social provider and the actor service, which accepts
+/// notifications itself. A call is named by
 /// the pool's operation or by its path; a name that begins with `/` stands for all paths that begin
 /// with it.
 #[derive(Clone)]
@@ -156,7 +157,7 @@ impl FaultProxy {
         self.bodies(call).len()
     }
 
-    /// Returns the bodies of the calls that have arrived; `null` for one that is not JSON.
+    /// Returns the bodies of the calls that have arrived; as text for one that is not JSON.
     pub(crate) fn bodies(&self, call: &str) -> Vec<Value> {
         let calls = self.0.calls.lock();
         let matching = calls.iter().filter(|(name, _)| is_named(name, call));
@@ -177,6 +178,9 @@ impl FaultProxy {
     }
 
     async fn forward(&self, head: Parts, body: Vec<u8>) -> (u16, HeaderMap, Vec<u8>) {
+        if head.uri.path() == "/notifications" {
+            return (201, HeaderMap::new(), b"{}".to_vec());
+        }
         let targets = &self.0.targets;
         let base = match head.uri.path() {
             "/" => &targets.pool,
@@ -211,7 +215,8 @@ async fn handle(State(proxy): State<FaultProxy>, request: Request) -> Response {
     let target = head.headers.get("x-amz-target");
     let operation = target.and_then(|target| target.to_str().ok()?.rsplit('.').next());
     let name = operation.unwrap_or(head.uri.path()).to_owned();
-    let json = serde_json::from_slice(&body).unwrap_or_default();
+    let text = || String::from_utf8_lossy(&body).into_owned().into();
+    let json = serde_json::from_slice(&body).unwrap_or_else(|_| text());
     proxy.0.calls.lock().push((name.clone(), json));
     match proxy.next_fault(&name) {
         None => respond(proxy.forward(head, body).await),

@@ -7,8 +7,8 @@ use postern_common::{Code, Problem, Secret};
 
 use super::password_flows::new_password;
 use super::second_factor::session_of;
-use crate::flows::ConfirmationRequest;
-use crate::testing::browser::{self, callback};
+use crate::flows::{ConfirmationRequest, SocialCallback};
+use crate::testing::browser::{self, consent};
 use crate::testing::{ADA, Fault, Fixture, PASSWORD, client_at, email, plain, register, reset};
 
 /// Starts a registration and returns its confirmation session.
@@ -35,35 +35,28 @@ async fn confirm(
 }
 
 #[tokio::test]
-async fn confirmation_code_guesses_are_limited_across_networks() {
+async fn confirmation_code_guesses_are_limited_for_each_network() {
     let fixture = Fixture::with_confirmation().await;
-    let mut session = start_registration(&fixture, "192.0.2.1").await;
+    let session = start_registration(&fixture, "192.0.2.1").await;
     let mut bodies = BTreeSet::new();
-    for network in 0..20 {
-        let address = format!("198.51.{network}.1");
-        // Registering again with the right password requests a new code, but permits no more
-        // guesses.
-        if network % 4 == 0 {
-            session = start_registration(&fixture, &address).await;
-        }
-        let rejected = confirm(&fixture, &address, &session, "wrong").await;
+    for _ in 0..20 {
+        let rejected = confirm(&fixture, "198.51.100.1", &session, "wrong").await;
         bodies.insert(rejected.expect_err("rejected").render("id").body);
     }
     assert_eq!(
-        (bodies.len(), fixture.proxy().count("ConfirmSignUp")),
+        (bodies.len(), fixture.proxy().count("AdminGetUser")),
         (1, 6),
         "five are free, one starts the delay"
     );
-    let code = fixture.pool().code(ADA, 6).await;
-    let right = async || confirm(&fixture, "192.0.2.1", &session, &code).await;
+    let code = fixture.code(ADA, "account-confirm");
+    let right = async |address: &str| confirm(&fixture, address, &session, &code).await;
     // A throttled confirmation does not wait for the lock of the address.
     let locks = &fixture.flows().registration.locks;
-    let throttled = async { Ok::<_, Problem>(right().await) };
+    let throttled = async { Ok::<_, Problem>(right("198.51.100.2").await) };
     let throttled = locks.with_address(&email(ADA), Box::pin(throttled)).await;
     let throttled = throttled.expect("the lock is free").expect_err("throttled");
     assert_eq!(throttled.code(), Code::InvalidCode);
-    fixture.clock.advance(Duration::from_secs(2));
-    right().await.expect("after the delay");
+    right("192.0.2.1").await.expect("another network");
 }
 
 #[tokio::test]
@@ -99,14 +92,21 @@ async fn registrations_of_an_address_and_network_are_limited() {
 async fn only_failed_callbacks_are_counted() {
     let fixture = Fixture::with_config("[abuse]\naddress = 3").await;
     let back = async |code: Option<&str>| {
-        let mut callback = callback(&fixture).await;
-        callback.code = code.map(str::to_owned).or(callback.code);
         let client = client_at("192.0.2.1");
+        let url = fixture.social().start(&client, 0, None).await;
+        let mut callback = consent(&url.expect("a URL"), browser::ADA).await;
+        callback.code = code.map(str::to_owned).or(callback.code);
         let landing = fixture.social().handle_callback(&client, callback).await;
         landing.into_inner()
     };
     for _ in 0..5 {
         assert_eq!(back(None).await.name, "temporaryToken");
+    }
+    // Not those of an outage.
+    let outage = Fault::Answer(502, "text/html", String::new());
+    fixture.proxy().inject("/token", 4, outage);
+    for _ in 0..4 {
+        assert_eq!(back(None).await.value, "provider_error");
     }
     for _ in 0..3 {
         assert_eq!(back(Some("guessed")).await.value, "provider_error");
@@ -120,6 +120,77 @@ async fn only_failed_callbacks_are_counted() {
     assert_eq!(elsewhere.name, "temporaryToken", "without an address");
     fixture.clock.advance(Duration::from_secs(1));
     assert_eq!(back(None).await.name, "temporaryToken", "after the delay");
+}
+
+/// Pages of other sites make browsers open callbacks: as images, or by forms.
+#[tokio::test]
+async fn callbacks_that_others_started_cost_nothing() {
+    let fixture = Fixture::with_config("[abuse]\naddress = 1\nnetwork = 1").await;
+    let started = async |address| {
+        let client = client_at(address);
+        let url = fixture.social().start(&client, 0, None).await;
+        consent(&url.expect("a URL"), browser::ADA).await
+    };
+    let follow = async |callback| {
+        let client = client_at("192.0.2.1");
+        let landing = fixture.social().handle_callback(&client, callback).await;
+        landing.into_inner()
+    };
+    let of_attacker = async || started("198.51.100.1").await;
+    let used = of_attacker().await;
+    assert_eq!(follow(used.clone()).await.name, "temporaryToken");
+    let mut expired = of_attacker().await;
+    fixture.clock.advance(Duration::from_secs(600));
+    expired.code = Some("x".to_owned());
+    for (callback, error) in [
+        (SocialCallback::default(), "invalid_request"),
+        (
+            SocialCallback {
+                state: Some("x".to_owned()),
+                ..used.clone()
+            },
+            "invalid_state",
+        ),
+        (used, "invalid_state"),
+        (expired, "invalid_state"),
+    ] {
+        assert_eq!(follow(callback).await.value, error);
+    }
+    for error in ["user_cancelled_login", "server_error", "invalid_scope"] {
+        let mut own = started("192.0.2.1").await;
+        own.error = Some(error.to_owned());
+        assert_eq!(follow(own).await.name, "error");
+    }
+    // The failure counts for the attacker, who has started the sign-in.
+    for error in ["provider_error", "temporarily_unavailable"] {
+        let mut guessed = of_attacker().await;
+        guessed.code = Some("x".to_owned());
+        assert_eq!(follow(guessed).await.value, error);
+    }
+    let own = started("192.0.2.1").await;
+    assert_eq!(follow(own).await.name, "temporaryToken");
+}
+
+#[tokio::test]
+async fn social_sign_ins_of_an_account_have_a_quota() {
+    let fixture = Fixture::with_config("[abuse]\nsign_ins = 2").await;
+    for _ in 0..2 {
+        let landing = browser::sign_in(&fixture, browser::ADA).await;
+        assert_eq!(landing.name, "temporaryToken");
+    }
+    let calls = fixture.proxy().count("AdminGetUser");
+    let landing = browser::sign_in(&fixture, browser::ADA).await;
+    assert_eq!(landing.value, "temporarily_unavailable");
+    assert_eq!(fixture.proxy().count("AdminGetUser"), calls);
+    let bob = browser::Person {
+        email: "bob@example.com",
+        is_verified: true,
+    };
+    let landing = browser::sign_in(&fixture, bob).await;
+    assert_eq!(landing.name, "temporaryToken", "of another account");
+    fixture.clock.advance(Duration::from_secs(600));
+    let landing = browser::sign_in(&fixture, browser::ADA).await;
+    assert_eq!(landing.name, "temporaryToken", "in the next window");
 }
 
 #[tokio::test]
@@ -233,17 +304,17 @@ async fn reset_code_that_was_not_sent_is_refunded() {
         task.expect("a task").await.expect("no panic");
     };
     let fault = Fault::internal_error();
-    fixture.proxy().inject("ForgotPassword", 3, fault);
+    fixture.proxy().inject("AdminGetUser", 3, fault);
     for _ in 0..12 {
         ask(ADA).await;
     }
     fixture.clock.advance(Duration::from_secs(1));
-    let before = fixture.proxy().count("ForgotPassword");
+    let before = fixture.proxy().count("AdminGetUser");
     for account in [ADA, "bob@example.com", "eve@example.com", "kim@example.com"] {
         ask(account).await;
     }
     assert_eq!(
-        fixture.proxy().count("ForgotPassword"),
+        fixture.proxy().count("AdminGetUser"),
         before + 3,
         "three are free for the address"
     );
@@ -251,7 +322,9 @@ async fn reset_code_that_was_not_sent_is_refunded() {
 
 #[tokio::test]
 async fn other_reset_errors_count_for_the_client_address() {
-    let fixture = Fixture::with_config("[abuse]\naddress = 3").await;
+    let fixture = Fixture::with_config("codes = 'pool'\n[abuse]\naddress = 3").await;
+    let fault = Fault::exception("InvalidPasswordException", "x");
+    fixture.proxy().inject("ConfirmForgotPassword", 10, fault);
     for number in 0..10 {
         let weak = reset(&format!("u{number}@example.com"), "1", "a");
         let flow = &fixture.flows().password;

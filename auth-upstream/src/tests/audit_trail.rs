@@ -125,8 +125,12 @@ async fn database_file_contains_no_address() {
     let flow = &fixture.service.flows.password;
     let task = flow.request_code(client, email("ada.lovelace@example.com"));
     task.expect("started").await.expect("no panic");
+    let (store, now) = (&fixture.service.store, fixture.clock.now());
+    let inserted = store.insert_registration("r", account, now, now).await;
+    inserted.expect("inserted");
+    store.delete_registration("r").await.expect("deleted");
     store_events(&fixture).await;
-    let rows = select(&fixture.service.store, AuditSelector::All).await;
+    let rows = select(store, AuditSelector::All).await;
     assert_eq!(rows.len(), 2);
     let path = fixture.database.url.trim_start_matches("sqlite://");
     let files = [path.to_owned(), format!("{path}-wal")];

@@ -33,12 +33,13 @@ fn assert_fault(results: &[CheckResult], subject: &str, parts: &[&str]) {
     assert!(parts.iter().all(|part| text.contains(part)), "{text}");
 }
 
-const SUBJECTS: [&str; 5] = [
+const SUBJECTS: [&str; 6] = [
     "actor pool id",
     "database",
     "cache",
     "sign-in",
     "service account",
+    "notification service",
 ];
 
 #[tokio::test]
@@ -61,6 +62,7 @@ async fn errors_are_reported_with_their_remedy() {
     let client = json!({ "UserPoolClient": {
         "ExplicitAuthFlows": ["ALLOW_REFRESH_TOKEN_AUTH"], "ReadAttributes": ["email"],
         "WriteAttributes": ["email", "custom:service_id"],
+        "AllowedOAuthFlowsUserPoolClient": true,
     } });
     let fault = Fault::answer(200, &client);
     fixture.proxy().inject("DescribeUserPoolClient", 2, fault);
@@ -68,6 +70,7 @@ async fn errors_are_reported_with_their_remedy() {
     let parts = [
         "ALLOW_USER_PASSWORD_AUTH is not enabled",
         "it can write custom:service_id",
+        "sign-in pages (AllowedOAuthFlowsUserPoolClient) are enabled",
     ];
     assert_fault(&results, "actor client", &parts);
     let parts = ["not among its ReadAttributes"];
@@ -95,4 +98,32 @@ async fn region_that_differs_from_the_pools_is_reported() {
     let results = run(&fixture, elsewhere).await;
     let parts = ["set CLOUD_REGION to us-west-2"];
     assert_fault(&results, "actor pool id", &parts);
+}
+
+#[tokio::test]
+async fn social_users_without_tokens_are_reported() {
+    let fixture = Fixture::with(FixtureOptions {
+        no_proof_key: true,
+        ..FixtureOptions::default()
+    })
+    .await;
+    let results = run(&fixture, |_| {}).await;
+    let reported = result(&results, "social tokens").to_string();
+    let expected = "WARNING social tokens: exchanges return the user without tokens";
+    assert!(reported.starts_with(expected), "{reported}");
+    let fixture = Fixture::new().await;
+    let results = run(&fixture, |_| {}).await;
+    for subject in ["social tokens", "user names"] {
+        let status = &result(&results, subject).status;
+        assert!(matches!(status, CheckStatus::Passed(_)), "{status:?}");
+    }
+    let message = "CUSTOM_AUTH flow not enabled for this client";
+    let disabled = Fault::exception("InvalidParameterException", message);
+    fixture.proxy().inject("InitiateAuth", 2, disabled);
+    let names = Fault::answer(200, &json!({ "UserPool": {} }));
+    fixture.proxy().inject("DescribeUserPool", 1, names);
+    let results = run(&fixture, |_| {}).await;
+    assert_fault(&results, "social tokens", &[message]);
+    let reported = result(&results, "user names");
+    assert!(reported.needs_attention() && !reported.is_fault());
 }

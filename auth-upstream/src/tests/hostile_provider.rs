@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::flows::SocialCallback;
 use crate::testing::browser::{self, Person, callback, follow};
-use crate::testing::{ADA, Fault, Fixture, FixtureOptions, http};
+use crate::testing::{ADA, Fault, Fixture, FixtureOptions, client, http};
 
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 const TOKEN: &str = "/token";
@@ -84,6 +84,130 @@ async fn invalid_token_responses_are_rejected() {
     assert_eq!(sign_in(&fixture).await, "temporaryToken");
 }
 
+/// Twitch, AD FS and others deviate in fields that a sign-in does not need.
+#[tokio::test]
+async fn unused_fields_of_token_responses_are_ignored() {
+    let fixture = Fixture::new().await;
+    for (name, value) in [
+        ("scope", json!(["openid", "email"])),
+        ("scope", json!(7)),
+        ("expires_in", json!("3599")),
+        ("expires_in", json!(3599.5)),
+        ("token_type", Value::Null),
+        ("access_token", json!({})),
+        ("refresh_token", Value::Null),
+        ("error", Value::Null),
+    ] {
+        let changed = value.clone();
+        let odd = Fault::change(move |answer| answer[name] = changed.clone());
+        fixture.proxy().inject(TOKEN, 1, odd);
+        assert_eq!(sign_in(&fixture).await, "temporaryToken", "{name} {value}");
+    }
+    let slim = Fault::change(|answer| *answer = json!({ "id_token": answer["id_token"] }));
+    fixture.proxy().inject(TOKEN, 1, slim);
+    assert_eq!(sign_in(&fixture).await, "temporaryToken");
+}
+
+#[tokio::test]
+async fn client_authentication_is_discovered_or_configured() {
+    let secret = "client_secret=";
+    for (social, methods, is_posted) in [
+        ("", json!(["client_secret_post"]), true),
+        (
+            "",
+            json!(["client_secret_post", "client_secret_basic"]),
+            false,
+        ),
+        ("", json!(["private_key_jwt"]), false),
+        ("", Value::Null, false),
+        ("", json!("client_secret_post"), false),
+        (
+            "token_endpoint_auth_method = 'client_secret_post'",
+            json!(["client_secret_basic"]),
+            true,
+        ),
+        (
+            "token_endpoint_auth_method = 'client_secret_basic'",
+            json!(["client_secret_post"]),
+            false,
+        ),
+    ] {
+        let options = FixtureOptions {
+            social,
+            ..FixtureOptions::default()
+        };
+        let fixture = Fixture::with(options).await;
+        let supported = methods.clone();
+        let change = Fault::change(move |found| {
+            found["token_endpoint_auth_methods_supported"] = supported.clone();
+        });
+        fixture.proxy().inject(DISCOVERY, 1, change);
+        assert_eq!(sign_in(&fixture).await, "temporaryToken");
+        let sent = &fixture.proxy().bodies(TOKEN)[0];
+        let sent = sent.as_str().expect("a form");
+        assert_eq!(sent.contains(secret), is_posted, "{social} {methods}");
+    }
+}
+
+/// Endpoints of the discovery document receive codes and the secret as configured ones do.
+#[tokio::test]
+async fn insecure_discovered_endpoint_is_rejected() {
+    let fixture = Fixture::new().await;
+    for endpoint in ["authorization_endpoint", "token_endpoint", "jwks_uri"] {
+        for url in [
+            "http://0.0.0.0:1/x",
+            "http://login.example/x",
+            "ftp://localhost/x",
+            "x",
+        ] {
+            let evil = Fault::change(move |found| found[endpoint] = json!(url));
+            fixture.proxy().inject(DISCOVERY, 1, evil);
+            fixture.clock.advance(Duration::from_secs(1));
+            let started = fixture.social().start(&client(), 0, None).await;
+            let rejected = started.expect_err("rejected");
+            assert_eq!(rejected.code(), Code::Unavailable, "{endpoint} {url}");
+            let degraded = fixture.service.metrics.health().degraded();
+            assert!(
+                degraded["social_provider"].contains(endpoint),
+                "{degraded:?}"
+            );
+        }
+    }
+    fixture.clock.advance(Duration::from_secs(1));
+    assert_eq!(sign_in(&fixture).await, "temporaryToken");
+}
+
+/// Apple sends the name beside the first code, and not in the ID token.
+#[tokio::test]
+async fn posted_name_is_used_if_the_token_has_none() {
+    let sent = r#"{"name":{"firstName":"Aida\u0007","lastName":"L"},"email":"eve@example.com"}"#;
+    for (scopes, expected) in [
+        ("scopes = ['openid', 'email']", "Aida L"),
+        ("", "Ada Lovelace"),
+    ] {
+        let options = FixtureOptions {
+            social: scopes,
+            ..FixtureOptions::default()
+        };
+        let fixture = Fixture::with(options).await;
+        let mut back = callback(&fixture).await;
+        back.user = Some(sent.to_owned());
+        let token = follow(&fixture, back).await.value;
+        let user = fixture.exchange(&token).await.user;
+        assert_eq!(user.name.as_deref(), Some(expected));
+        assert_eq!(user.email, ADA);
+        let profile = &fixture.proxy().bodies("/actors/register")[0]["profile"];
+        assert_eq!(
+            profile["firstName"],
+            expected.split(' ').next().expect("a name")
+        );
+    }
+    let fixture = Fixture::new().await;
+    let mut back = callback(&fixture).await;
+    back.user = Some("{".to_owned());
+    assert_eq!(follow(&fixture, back).await.name, "temporaryToken");
+}
+
 #[tokio::test]
 async fn issuer_of_a_callback_must_be_the_provider() {
     let fixture = Fixture::new().await;
@@ -92,6 +216,10 @@ async fn issuer_of_a_callback_must_be_the_provider() {
         back.issuer = issuer;
         assert_eq!(follow(&fixture, back).await.value, "invalid_request");
     }
+    // A redirect URI with the name of another provider.
+    let mut back = callback(&fixture).await;
+    back.provider = Some("other".to_owned());
+    assert_eq!(follow(&fixture, back).await.value, "invalid_request");
     // A provider that does not send it.
     let fixture = Fixture::new().await;
     let member = "authorization_response_iss_parameter_supported";
@@ -109,6 +237,10 @@ async fn timeout_and_provider_errors_map_to_error_names() {
     assert_eq!(sign_in(&fixture).await, "provider_unavailable");
     for (error, expected) in [
         ("access_denied", "access_denied"),
+        ("user_denied", "access_denied"),
+        ("user_cancelled_login", "access_denied"),
+        ("user_cancelled_authorize", "access_denied"),
+        ("interaction_required", "access_denied"),
         ("temporarily_unavailable", "provider_unavailable"),
         ("server_error", "provider_unavailable"),
         ("invalid_scope", "provider_error"),
@@ -133,7 +265,7 @@ async fn discovery_is_cached_repeated_and_validated() {
         fixture.clock.advance(Duration::from_secs(1));
         let discoveries = proxy.count(DISCOVERY);
         for _ in 0..3 {
-            let rejected = fixture.social().start(None).await;
+            let rejected = fixture.social().start(&client(), 0, None).await;
             let rejected = rejected.expect_err("no endpoints");
             assert_eq!(rejected.code(), Code::Unavailable);
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use postern_common::{Code, Problem};
+use serde_json::json;
 
 use super::second_factor::session_of;
 use crate::client::ClientContext;
@@ -111,25 +112,25 @@ async fn password_reset_does_not_reveal_users() {
         fixture.request_code(ADA).await;
     }
     assert_eq!(
-        fixture.proxy().count("ForgotPassword"),
+        fixture.proxy().count("AdminGetUser"),
         7,
         "five messages are free, and one starts the first delay"
     );
     let flow = &fixture.flows().password;
-    let code = fixture.pool().code(ADA, 6).await;
+    assert!(
+        fixture
+            .messages("bob@example.com", "account-reset")
+            .is_empty()
+    );
+    let code = fixture.code(ADA, "account-reset");
     let mut refusals = BTreeSet::new();
     for (address, code) in [(ADA, "wrong"), ("bob@example.com", code.as_str())] {
         let wrong = reset(address, code, "Password-2");
         let rejected = flow.reset(&client(), &wrong).await.expect_err("rejected");
         refusals.insert(rejected.render("id").body);
     }
-    // Before any proof, the pool's own limit reveals nothing either.
-    let fault = Fault::exception("LimitExceededException", "Attempt limit exceeded");
-    fixture.proxy().inject("ConfirmForgotPassword", 1, fault);
-    let right = reset(ADA, &code, "Password-2");
-    let limited = flow.reset(&client(), &right).await.expect_err("rejected");
-    refusals.insert(limited.render("id").body);
     assert_eq!(refusals.len(), 1);
+    let right = reset(ADA, &code, "Password-2");
     flow.reset(&client(), &right).await.expect("reset");
     fixture.sign_in("Password-2").await.expect("signed in");
 }
@@ -144,4 +145,25 @@ async fn password_reset_revokes_earlier_refresh_tokens() {
     assert_eq!(rejected.code(), Code::InvalidRefreshToken);
     // Cognito leaves them valid, unlike the development pool.
     assert_eq!(fixture.proxy().count("AdminUserGlobalSignOut"), 1);
+}
+
+#[tokio::test]
+async fn pool_makes_the_codes_if_configured() {
+    let fixture = Fixture::with_config("codes = 'pool'").await;
+    fixture.add_ada().await;
+    let done = || Fault::answer(200, &json!({}));
+    fixture.proxy().inject("ForgotPassword", 1, done());
+    fixture.request_code(ADA).await;
+    let flow = &fixture.flows().password;
+    // Before any proof, the pool's own limit reveals nothing.
+    let fault = Fault::exception("LimitExceededException", "Attempt limit exceeded");
+    fixture.proxy().inject("ConfirmForgotPassword", 1, fault);
+    fixture.proxy().inject("ConfirmForgotPassword", 1, done());
+    let right = reset(ADA, "123456", "Password-2");
+    let limited = flow.reset(&client(), &right).await.expect_err("rejected");
+    assert_eq!(limited.code(), Code::InvalidCode);
+    flow.reset(&client(), &right).await.expect("reset");
+    let calls = ["ForgotPassword", "ConfirmForgotPassword"];
+    assert_eq!(calls.map(|call| fixture.proxy().count(call)), [1, 2]);
+    assert!(fixture.messages(ADA, "account-reset").is_empty());
 }

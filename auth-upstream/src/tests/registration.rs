@@ -156,27 +156,43 @@ async fn compensation_is_postponed_during_an_outage() {
 
 #[tokio::test]
 async fn registration_with_confirmation_requires_the_code() {
-    let fixture = Fixture::with_confirmation().await;
-    let problem = fixture.register(PASSWORD).await.expect_err("a code");
-    let signed_in = fixture.sign_in(PASSWORD).await.expect_err("a code");
-    for body in [&problem, &signed_in].map(|problem| problem.to_json("id")) {
-        let found = (&body["status"], &body["challenge"]["name"]);
-        assert_eq!(found, (&json!(401), &json!("CONFIRM_SIGN_UP")));
-    }
-    let confirm = async |code: &str| {
-        let confirmation = ConfirmationRequest {
-            session: session_of(&problem),
-            code: code.to_owned(),
-            password: Secret::from(PASSWORD),
+    // The development pool makes no codes: its answers to them are injected.
+    for config in ["confirm = 'code'", "confirm = 'code'\ncodes = 'pool'"] {
+        let fixture = Fixture::with_config(config).await;
+        let sent = json!({"DeliveryMedium": "EMAIL", "AttributeName": "email"});
+        let sends = Fault::change(move |answer| answer["CodeDeliveryDetails"] = sent.clone());
+        fixture.proxy().inject("SignUp", 1, sends);
+        let problem = fixture.register(PASSWORD).await.expect_err("a code");
+        let signed_in = fixture.sign_in(PASSWORD).await.expect_err("a code");
+        for body in [&problem, &signed_in].map(|problem| problem.to_json("id")) {
+            let found = (&body["status"], &body["challenge"]["name"]);
+            assert_eq!(found, (&json!(401), &json!("CONFIRM_SIGN_UP")));
+        }
+        let confirm = async |code: &str| {
+            let confirmation = ConfirmationRequest {
+                session: session_of(&problem),
+                code: code.to_owned(),
+                password: Secret::from(PASSWORD),
+            };
+            let flow = &fixture.flows().registration;
+            plain(flow.confirm(&client(), &confirmation).await)
         };
-        let flow = &fixture.flows().registration;
-        plain(flow.confirm(&client(), &confirmation).await)
-    };
-    let wrong = confirm("wrong").await.expect_err("rejected");
-    assert_eq!(wrong.code(), Code::InvalidCode);
-    let code = fixture.pool().code(ADA, 1).await;
-    confirm(&code).await.expect("registered");
-    let sent = &fixture.proxy().bodies(REGISTER)[0];
-    assert_eq!(sent["profile"]["firstName"], "Ada");
-    confirm(&code).await.expect("idempotent");
+        let mismatch = Fault::exception("CodeMismatchException", "x");
+        fixture.proxy().inject("ConfirmSignUp", 1, mismatch);
+        let wrong = confirm("wrong").await.expect_err("rejected");
+        assert_eq!(wrong.code(), Code::InvalidCode);
+        let code = if config.contains("pool") {
+            assert!(fixture.messages(ADA, "account-confirm").is_empty());
+            fixture.pool().change_user("AdminConfirmSignUp", ADA).await;
+            let confirmed = Fault::answer(200, &json!({}));
+            fixture.proxy().inject("ConfirmSignUp", 2, confirmed);
+            "123456".to_owned()
+        } else {
+            fixture.code(ADA, "account-confirm")
+        };
+        confirm(&code).await.expect("registered");
+        let sent = &fixture.proxy().bodies(REGISTER)[0];
+        assert_eq!(sent["profile"]["firstName"], "Ada");
+        confirm(&code).await.expect("idempotent");
+    }
 }

@@ -21,9 +21,10 @@ fn challenge(fixture: &Fixture, name: &str) -> String {
         parameters: HashMap::new(),
     };
     let issuer = &fixture.flows().login.issuer;
-    session_of(&issuer.challenge_required(&challenge, &email(ADA)))
+    session_of(&issuer.challenge_required(&challenge, Some(&email(ADA))))
 }
 
+/// Returns the session of a challenge.
 pub(super) fn session_of(problem: &Problem) -> String {
     let session = &problem.to_json("id")["challenge"]["session"];
     session.as_str().expect("a session").to_owned()

@@ -1,21 +1,18 @@
 //! Resolution of social identities to accounts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
+use postern_common::identity::SocialAccount;
+use postern_common::{Code, Problem};
 use serde_json::json;
 
-use crate::flows::{ExchangedIdentity, TokensUnavailable};
+use super::second_factor::session_of;
+use crate::flows::{ChallengeAnswer, ExchangedIdentity, TokenSet};
 use crate::testing::browser::{self, Person, consent, start};
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, PausePoint, REGISTRATION_DUE, client, social_of,
-};
-
-/// An address for which the provider is not authoritative.
-const ADA_ELSEWHERE: Person = Person {
-    email: "ada@elsewhere.org",
-    is_verified: true,
+    ADA, Fault, Fixture, FixtureOptions, PASSWORD, PausePoint, client, plain, social_of,
 };
 
 const UNVERIFIED_ADA: Person = Person {
@@ -35,6 +32,45 @@ async fn error_of(fixture: &Fixture) -> String {
     landing.value
 }
 
+/// Signs a person in at the provider and returns the problem that the exchange ends with.
+async fn next_step(fixture: &Fixture, person: Person) -> Problem {
+    let landing = browser::sign_in(fixture, person).await;
+    assert_eq!(landing.name, "temporaryToken", "{}", landing.value);
+    let required = fixture.try_exchange(&landing.value, None).await;
+    required.expect_err("a challenge")
+}
+
+/// Returns how many social sign-ins were started at the pool.
+fn started(fixture: &Fixture) -> usize {
+    let calls = fixture.proxy().bodies("InitiateAuth").into_iter();
+    calls.filter(|it| it["AuthFlow"] == "CUSTOM_AUTH").count()
+}
+
+/// Returns the name of a challenge.
+fn name_of(required: &Problem) -> String {
+    let problem = required.to_json("id");
+    assert_eq!(
+        (&problem["status"], &problem["code"]),
+        (&json!(401), &json!("challenge_required"))
+    );
+    let name = problem["challenge"]["name"].as_str();
+    name.expect("a name").to_owned()
+}
+
+async fn answer_with_code(
+    fixture: &Fixture,
+    required: &Problem,
+    code: &str,
+) -> Result<TokenSet, Problem> {
+    let answer = ChallengeAnswer {
+        session: session_of(required),
+        new_password: None,
+        code: Some(code.to_owned()),
+        responses: HashMap::new(),
+    };
+    plain(fixture.flows().challenge.answer(&client(), answer).await)
+}
+
 /// Creates an account with Ada's address by somebody else.
 async fn squat(fixture: &Fixture) -> String {
     let pool = fixture.pool();
@@ -46,24 +82,48 @@ async fn verified_account_is_linked_and_keeps_its_password() {
     let fixture = Fixture::new().await;
     let subject = fixture.add_ada().await;
     let found = sign_in(&fixture).await;
-    assert_eq!((found.user.user_id, found.tokens), (subject, None));
-    let reason = TokensUnavailable::PasswordRequired;
-    assert_eq!(found.tokens_unavailable, Some(reason));
+    assert_eq!(found.user.user_id, subject);
+    let tokens = found.tokens.expect("tokens");
+    fixture.refresh(&tokens).await.expect("refreshed");
     fixture.sign_in(PASSWORD).await.expect("the password works");
+}
+
+/// Registers Ada's address without a confirmation.
+async fn squat_unconfirmed(fixture: &Fixture) -> String {
+    let address = crate::testing::email(ADA);
+    let password = "Squatter-1".into();
+    let created = fixture.service.pool.sign_up(&address, &password);
+    created.await.expect("registered").subject
 }
 
 #[tokio::test]
 async fn unconfirmed_account_is_replaced() {
     let fixture = Fixture::new().await;
-    let subject = fixture.add_ada().await;
-    let unconfirmed = Fault::change(|user| user["UserStatus"] = json!("UNCONFIRMED"));
-    fixture.proxy().inject("AdminGetUser", 1, unconfirmed);
-    assert_ne!(sign_in(&fixture).await.user.user_id, subject);
+    let subject = squat_unconfirmed(&fixture).await;
+    let ada = sign_in(&fixture).await;
+    assert_ne!(ada.user.user_id, subject);
+    assert!(ada.tokens.is_some());
+    // Without AWS credentials nobody can delete a user who cannot sign in.
+    let fixture = Fixture::without_credentials().await;
+    squat_unconfirmed(&fixture).await;
+    assert_eq!(error_of(&fixture).await, "access_denied");
+}
+
+#[tokio::test]
+async fn users_sign_in_without_aws_credentials() {
+    let fixture = Fixture::without_credentials().await;
+    let squatted = squat(&fixture).await;
+    let ada = sign_in(&fixture).await;
+    assert_ne!(ada.user.user_id, squatted, "replaced");
+    assert!(ada.tokens.is_some() && fixture.has_profile().await);
+    let again = sign_in(&fixture).await;
+    assert_eq!(again.user, ada.user);
+    assert!(again.tokens.is_some());
 }
 
 #[tokio::test]
 async fn next_sign_in_recovers_from_a_failed_replacement() {
-    for operation in ["AdminDeleteUser", "AdminCreateUser"] {
+    for operation in ["AdminDeleteUser", "SignUp"] {
         let fixture = Fixture::new().await;
         let squatted = squat(&fixture).await;
         fixture
@@ -73,7 +133,6 @@ async fn next_sign_in_recovers_from_a_failed_replacement() {
         let ada = sign_in(&fixture).await;
         assert_ne!(ada.user.user_id, squatted);
         assert!(ada.tokens.is_some());
-        assert_eq!(fixture.pending_registrations().await, 0);
     }
 }
 
@@ -84,52 +143,33 @@ async fn address_taken_during_a_replacement_is_reclaimed() {
     let squatter = fixture.sign_in_at("192.0.2.1", "Squatter-1").await;
     squatter.expect("signed in");
     let exists = Fault::exception("UsernameExistsException", "x");
-    fixture.proxy().inject("AdminCreateUser", 1, exists.clone());
+    fixture.proxy().inject("SignUp", 1, exists.clone());
     assert!(sign_in(&fixture).await.tokens.is_some());
-    assert_eq!(fixture.proxy().count("AdminCreateUser"), 2);
+    assert_eq!(fixture.proxy().count("SignUp"), 2);
     let limiter = fixture.flows().login.guard.limiter();
     assert!(!limiter.is_trusted(ADA, "192.0.2.0/24").await);
 
     let fixture = Fixture::new().await;
-    fixture.proxy().inject("AdminCreateUser", 3, exists);
+    fixture.proxy().inject("SignUp", 9, exists);
     let error = error_of(&fixture).await;
-    assert_eq!(error, "temporarily_unavailable", "after three attempts");
+    assert_eq!(error, "temporarily_unavailable", "after four attempts");
 }
 
-/// Interrupts a sign-in after AdminCreateUser: the pending registration and the pool user remain.
-async fn interrupt_after_creation(fixture: &Fixture, person: Person) -> String {
-    let back = consent(&start(fixture, None).await, person).await;
-    let paused = fixture.proxy().pause("AdminCreateUser", PausePoint::After);
+#[tokio::test]
+async fn next_sign_in_recovers_from_a_crash_after_creation() {
+    let fixture = Fixture::new().await;
+    let back = consent(&start(&fixture, None).await, browser::ADA).await;
+    let paused = fixture.proxy().pause("SignUp", PausePoint::After);
     let service = Arc::clone(&fixture.service);
     let task =
         tokio::spawn(async move { social_of(&service).handle_callback(&client(), back).await });
     paused.reached().await;
     task.abort();
     assert!(task.await.expect_err("aborted").is_cancelled());
-    assert_eq!(fixture.pending_registrations().await, 1);
-    let subject = fixture.pool().subject(person.email).await;
-    subject.expect("the user exists")
-}
-
-#[tokio::test]
-async fn next_sign_in_recovers_from_a_crash_after_creation() {
-    for person in [browser::ADA, ADA_ELSEWHERE] {
-        let fixture = Fixture::new().await;
-        let interrupted = interrupt_after_creation(&fixture, person).await;
-        let ada = fixture.social_sign_in(person).await;
-        assert!(ada.tokens.is_some(), "{person:?}");
-        assert_ne!(ada.user.user_id, interrupted);
-        assert_eq!(fixture.pending_registrations().await, 0);
-    }
-}
-
-#[tokio::test]
-async fn compensation_deletes_the_user_of_a_crashed_sign_in() {
-    let fixture = Fixture::new().await;
-    interrupt_after_creation(&fixture, browser::ADA).await;
-    fixture.clock.advance(REGISTRATION_DUE);
-    assert_eq!(fixture.compensate().await, 1);
-    assert!(fixture.pool().subject(ADA).await.is_none());
+    let created = fixture.pool().subject(ADA).await.expect("created");
+    let ada = sign_in(&fixture).await;
+    assert_eq!(ada.user.user_id, created);
+    assert!(ada.tokens.is_some() && fixture.has_profile().await);
 }
 
 #[tokio::test]
@@ -171,12 +211,15 @@ async fn concurrent_sign_ins_resolve_to_one_user() {
 #[tokio::test]
 async fn invited_users_are_linked_and_disabled_users_rejected() {
     let fixture = Fixture::new().await;
-    // Invited without a password of their own: the same user.
+    // Invited without a password of their own: the same user, whose invitation stays.
     let invited = fixture.add_ada().await;
     fixture.pool().set_password(ADA, "Temporary-1", false).await;
     let ada = sign_in(&fixture).await;
     assert_eq!(ada.user.user_id, invited);
     assert!(ada.tokens.is_some());
+    let invitation = fixture.sign_in("Temporary-1").await;
+    let invitation = invitation.expect_err("a challenge").to_json("id");
+    assert_eq!(invitation["challenge"]["name"], "NEW_PASSWORD_REQUIRED");
     // Disabled: neither signed in nor replaced, with an account of any kind.
     let linked = Fixture::new().await;
     linked.add_ada().await;
@@ -200,52 +243,209 @@ async fn deleted_user_is_replaced_at_the_next_sign_in() {
     assert!(second.tokens.is_some());
 }
 
-#[tokio::test]
-async fn standalone_identity_gets_a_pool_user_later() {
-    // The address is verified later.
-    let fixture = Fixture::new().await;
-    let before = fixture.social_sign_in(UNVERIFIED_ADA).await;
-    let again = fixture.social_sign_in(UNVERIFIED_ADA).await;
-    assert_eq!(before, again);
-    assert_eq!(before.tokens, None);
-    let reason = TokensUnavailable::NoAccount;
-    assert_eq!(before.tokens_unavailable, Some(reason));
-    let after = sign_in(&fixture).await;
-    assert!(after.tokens.is_some() && after.tokens_unavailable.is_none());
-    assert_ne!(after.user.user_id, before.user.user_id);
-    assert_eq!(sign_in(&fixture).await.user.user_id, after.user.user_id);
+/// Lets the pool name this account in the next challenge.
+fn name_account(fixture: &Fixture, account: SocialAccount) {
+    let key = fixture.proof_key();
+    let rename = Fault::change(move |body| {
+        let parameters = &mut body["ChallengeParameters"];
+        let nonce = parameters["nonce"].as_str().expect("a nonce");
+        parameters["account"] = json!(key.seal_account(Some(&account), nonce));
+    });
+    fixture.proxy().inject("InitiateAuth", 1, rename);
+}
 
-    // AWS credentials are configured later.
-    let fixture = Fixture::with(FixtureOptions {
-        no_credentials: true,
-        ..FixtureOptions::default()
-    })
-    .await;
-    assert_eq!(sign_in(&fixture).await.tokens, None);
-    let replica = fixture.replica_with_credentials().await;
-    let url = social_of(&replica).start(None).await.expect("a URL");
-    let back = consent(&url, browser::ADA).await;
-    let landing = social_of(&replica).handle_callback(&client(), back).await;
-    let exchange = &replica.flows.exchange;
-    let ada = exchange.exchange(&client(), &landing.value, None).await;
-    assert!(ada.expect("exchanged").tokens.is_some());
+/// A former owner, whose user name another person has by now, in a pool whose names are addresses.
+#[tokio::test]
+async fn user_name_of_another_subject_gives_no_tokens() {
+    let fixture = Fixture::new().await;
+    let first = sign_in(&fixture).await.user.user_id;
+    fixture.pool().change_user("AdminDeleteUser", ADA).await;
+    let second = fixture.add_ada().await;
+    name_account(&fixture, SocialAccount::new(second, Some(ADA), true));
+    let required = next_step(&fixture, UNVERIFIED_ADA).await;
+    assert_eq!(name_of(&required), "CONFIRM_ADDRESS");
+    let stored = fixture.service.store.has_social_identity(&first).await;
+    assert!(!stored.expect("read"), "counts as deleted");
+    assert_eq!(fixture.proxy().count("RespondToAuthChallenge"), 1);
+    fixture.sign_in(PASSWORD).await.expect("the second owner's");
 }
 
 #[tokio::test]
-async fn address_without_authority_links_nothing() {
+async fn user_name_that_looks_like_the_address_links_nothing() {
     let fixture = Fixture::new().await;
-    let email = ADA_ELSEWHERE.email;
-    let subject = fixture.pool().add_user(email, PASSWORD, true).await;
-    for is_verified in [true, false] {
-        let person = Person { email, is_verified };
+    let subject = fixture.add_ada().await;
+    let account = SocialAccount::new(subject, Some("eda@example.com"), true);
+    name_account(&fixture, account);
+    assert_eq!(error_of(&fixture).await, "access_denied");
+    assert_eq!(fixture.proxy().count("RespondToAuthChallenge"), 0);
+}
+
+#[tokio::test]
+async fn reset_during_social_sign_ins_keeps_the_new_password() {
+    let fixture = Fixture::new().await;
+    sign_in(&fixture).await;
+    fixture.request_code(ADA).await;
+    let callbacks = join_all((0..12).map(|_| sign_in(&fixture)));
+    let (found, ()) = join(callbacks, fixture.reset("192.0.2.1", "Password-2")).await;
+    assert!(found.iter().all(|found| found.tokens.is_some()));
+    fixture
+        .sign_in("Password-2")
+        .await
+        .expect("the new password");
+    // An operator's temporary password, and the one that replaces it.
+    fixture.pool().set_password(ADA, "Temporary-3", false).await;
+    assert!(sign_in(&fixture).await.tokens.is_some());
+    let required = fixture
+        .sign_in("Temporary-3")
+        .await
+        .expect_err("a challenge");
+    let session = required.to_json("id")["challenge"]["session"].clone();
+    let answer = ChallengeAnswer {
+        session: session.as_str().expect("a session").to_owned(),
+        new_password: Some("Password-4".to_owned()),
+        code: None,
+        responses: HashMap::new(),
+    };
+    let client = client();
+    let answered = fixture.flows().challenge.answer(&client, answer);
+    let (answered, found) = join(answered, sign_in(&fixture)).await;
+    answered.expect("answered");
+    assert!(found.tokens.is_some());
+    fixture
+        .sign_in("Password-4")
+        .await
+        .expect("the own password");
+    let set = fixture.proxy().count("AdminSetUserPassword");
+    assert_eq!(set, 1, "by the reset alone");
+}
+
+#[tokio::test]
+async fn second_factor_of_the_pool_is_asked_for() {
+    let fixture = Fixture::new().await;
+    sign_in(&fixture).await;
+    let body = json!({ "ChallengeName": "SOFTWARE_TOKEN_MFA", "Session": "pool-session" });
+    let respond = "RespondToAuthChallenge";
+    fixture
+        .proxy()
+        .inject(respond, 1, Fault::answer(200, &body));
+    let required = next_step(&fixture, browser::ADA).await;
+    assert_eq!(name_of(&required), "SOFTWARE_TOKEN_MFA");
+    fixture.pool().set_password(ADA, PASSWORD, true).await;
+    let tokens = fixture.pool().sign_in(ADA, PASSWORD).await;
+    fixture
+        .proxy()
+        .inject(respond, 1, Fault::answer(200, &tokens));
+    let answered = answer_with_code(&fixture, &required, "123456").await;
+    answered.expect("tokens");
+}
+
+#[tokio::test]
+async fn required_password_reset_stays_with_a_social_sign_in() {
+    let fixture = Fixture::new().await;
+    sign_in(&fixture).await;
+    let reset = Fault::exception("PasswordResetRequiredException", "Password reset required");
+    fixture.proxy().inject("InitiateAuth", 1, reset);
+    let required = next_step(&fixture, browser::ADA).await;
+    assert_eq!(name_of(&required), "PASSWORD_RESET_REQUIRED");
+}
+
+#[tokio::test]
+async fn identity_without_a_key_gets_an_account_later() {
+    let fixture = Fixture::with(FixtureOptions {
+        no_proof_key: true,
+        ..FixtureOptions::default()
+    })
+    .await;
+    let before = sign_in(&fixture).await;
+    assert_eq!(sign_in(&fixture).await, before);
+    let body = serde_json::to_value(&before).expect("JSON");
+    assert_eq!(body.get("tokens"), None);
+    assert_eq!(started(&fixture), 0);
+    let replica = fixture.replica_with_proof_key(true).await;
+    let (social, client) = (social_of(&replica), client());
+    let url = social.start(&client, 0, None).await.expect("a URL");
+    let back = consent(&url, browser::ADA).await;
+    let landing = social.handle_callback(&client, back).await;
+    let exchange = &replica.flows.exchange;
+    let ada = exchange.exchange(&client, &landing.value, None).await;
+    let ada = ada.expect("exchanged");
+    assert!(ada.tokens.is_some());
+    assert_ne!(ada.user.user_id, before.user.user_id);
+}
+
+#[tokio::test]
+async fn key_of_others_deletes_no_link() {
+    let fixture = Fixture::new().await;
+    let ada = sign_in(&fixture).await;
+    let replica = fixture.replica_with_proof_key(false).await;
+    let social = social_of(&replica);
+    let url = social.start(&client(), 0, None).await.expect("a URL");
+    let back = consent(&url, browser::ADA).await;
+    let landing = social_of(&replica).handle_callback(&client(), back).await;
+    assert_eq!((landing.name, &*landing.value), ("error", "server_error"));
+    assert_eq!(sign_in(&fixture).await.user, ada.user);
+}
+
+/// An address for which the provider is not authoritative.
+const ELSEWHERE: &str = "ada@elsewhere.org";
+
+#[tokio::test]
+async fn address_without_authority_is_proven_by_a_code() {
+    for (account, is_verified) in [
+        (None, true),
+        (None, false),
+        (Some(true), true),
+        (Some(false), false),
+    ] {
+        let case = format!("{account:?} {is_verified}");
+        let fixture = Fixture::new().await;
+        let existing = match account {
+            Some(is_verified) => {
+                let added = fixture.pool().add_user(ELSEWHERE, PASSWORD, is_verified);
+                Some(added.await)
+            }
+            None => None,
+        };
+        let person = Person {
+            email: ELSEWHERE,
+            is_verified,
+        };
+        let required = next_step(&fixture, person).await;
+        assert_eq!(name_of(&required), "CONFIRM_ADDRESS", "{case}");
+        assert_eq!(started(&fixture), 0, "{case}");
+        let wrong = answer_with_code(&fixture, &required, "12345678").await;
+        let wrong = wrong.expect_err("a wrong code");
+        assert_eq!(wrong.code(), Code::InvalidChallenge, "{case}");
+        let code = fixture.code(ELSEWHERE, "account-confirm");
+        let tokens = answer_with_code(&fixture, &required, &code).await;
+        let tokens = tokens.expect("the right code");
+        fixture.refresh(&tokens).await.expect("refreshed");
+        let again = answer_with_code(&fixture, &required, &code).await;
+        again.expect_err("the code is used up");
+        let subject = fixture.pool().subject(ELSEWHERE).await;
+        let is_kept = subject == existing;
+        assert_eq!(is_kept, account == Some(true), "{case}");
         let found = fixture.social_sign_in(person).await;
-        assert_ne!(found.user.user_id, subject);
-        assert_eq!(
-            (&found.tokens, found.tokens_unavailable),
-            (&None, Some(TokensUnavailable::NoAccount))
-        );
-        let again = fixture.social_sign_in(person).await;
-        assert_eq!(again, found, "the same identity");
+        assert_eq!(Some(found.user.user_id), subject, "{case}");
+        assert!(found.tokens.is_some(), "{case}");
+        if account == Some(true) {
+            fixture.pool().sign_in(ELSEWHERE, PASSWORD).await;
+            let notices = fixture.messages(ELSEWHERE, "account-notice");
+            assert!(
+                notices
+                    .iter()
+                    .any(|it| it["variables"]["event"] == "social_link")
+            );
+        }
     }
-    fixture.pool().sign_in(email, PASSWORD).await;
+}
+
+#[tokio::test]
+async fn address_that_nobody_can_prove_ends_the_sign_in() {
+    let fixture = Fixture::with_config("codes = 'pool'").await;
+    let landing = browser::sign_in(&fixture, UNVERIFIED_ADA).await;
+    assert_eq!(
+        (landing.name, &*landing.value),
+        ("error", "email_not_verified")
+    );
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::flows::TEMPORARY_TOKEN_TTL;
 use crate::testing::browser::{self, consent, follow, start};
-use crate::testing::{ADA, Fault, Fixture, FixtureOptions, social_of};
+use crate::testing::{ADA, Fault, Fixture, social_of};
 
 #[tokio::test]
 async fn temporary_token_is_exchanged_once_for_pool_tokens() {
@@ -25,21 +25,6 @@ async fn temporary_token_is_exchanged_once_for_pool_tokens() {
     let again = fixture.try_exchange(&landing.value, None).await;
     let again = again.expect_err("used before");
     assert_eq!(again.code(), Code::InvalidTemporaryToken);
-}
-
-#[tokio::test]
-async fn exchange_without_aws_credentials_has_no_tokens() {
-    let fixture = Fixture::with(FixtureOptions {
-        no_credentials: true,
-        ..FixtureOptions::default()
-    })
-    .await;
-    let found = fixture.social_sign_in(browser::ADA).await;
-    let body = serde_json::to_value(&found).expect("JSON");
-    assert_eq!(
-        (&body["tokens"], &body["tokensUnavailable"]),
-        (&json!(null), &json!("not_configured"))
-    );
 }
 
 #[tokio::test]
@@ -69,17 +54,6 @@ async fn wrong_verifier_invalidates_the_token() {
         let again = fixture.try_exchange(&landing.value, Some(verifier)).await;
         again.expect_err("invalidated");
     }
-}
-
-#[tokio::test]
-async fn password_of_the_user_is_never_replaced() {
-    let fixture = Fixture::new().await;
-    fixture.social_sign_in(browser::ADA).await;
-    fixture.reset("192.0.2.1", "Password-2").await;
-    let found = fixture.social_sign_in(browser::ADA).await;
-    assert_eq!(found.tokens, None);
-    let signed_in = fixture.sign_in("Password-2").await;
-    signed_in.expect("the password works");
 }
 
 #[tokio::test]

@@ -49,6 +49,8 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite,
         .busy_timeout(BUSY_TIMEOUT)
         // Otherwise statement journals and sorts use a temporary file per statement.
         .pragma("temp_store", "memory")
+        // Overwrites what is deleted: recipients, contents and addresses stay in no free page.
+        .pragma("secure_delete", "on")
         .statement_cache_capacity(options.statement_cache)
         .disable_statement_logging();
     if url.contains(":memory:") || url.contains("mode=memory") {

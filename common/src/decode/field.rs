@@ -134,24 +134,25 @@ impl<'a> Field<'a> {
         matches!(&self.node.value, Value::Array(items) if items.is_empty())
     }
 
-    /// Reads text without control characters whose length in bytes is in `range`.
+    /// Reads text without control characters whose number of characters is in `range`.
     pub fn text(&self, range: RangeInclusive<usize>) -> Option<String> {
-        // A character has one to four bytes.
-        let text = self.string_as(|| {
-            let (min, max) = (range.start().div_ceil(4), range.end());
-            json!({ "type": "string", "minLength": min, "maxLength": max })
-        })?;
-        if !range.contains(&text.len()) {
-            let (min, max) = (range.start(), range.end());
-            return self.fail(
-                "invalid_length",
-                format!("must be {min} to {max} bytes long"),
-            );
-        }
+        let text = self.sized(range)?;
         if text.chars().any(char::is_control) {
             return self.fail("invalid_format", "must not contain control characters");
         }
         Some(text.to_owned())
+    }
+
+    /// Reads text whose number of characters is in `range`.
+    pub fn sized(&self, range: RangeInclusive<usize>) -> Option<&'a str> {
+        let (min, max) = (range.start(), range.end());
+        let text =
+            self.string_as(|| json!({ "type": "string", "minLength": min, "maxLength": max }))?;
+        if range.contains(&text.chars().count()) {
+            return Some(text);
+        }
+        let detail = format!("must be {min} to {max} characters long");
+        self.fail("invalid_length", detail)
     }
 
     /// Reads a boolean.

@@ -249,11 +249,11 @@ impl Object<'_> {
         if known.contains(&ANY_NAME) {
             return;
         }
-        for (name, node) in self
-            .entries
-            .iter()
-            .filter(|(name, _)| !known.contains(&name.as_str()))
-        {
+        let unknown = |(name, _): &&(String, Node)| !known.contains(&name.as_str());
+        for (name, node) in self.entries.iter().filter(unknown) {
+            if self.mistakes.is_full() {
+                return;
+            }
             let similar = known.iter().find(|known| is_similar(known, name));
             let detail = similar.map_or_else(
                 || "is not a known field".to_owned(),

@@ -7,7 +7,7 @@ use crate::problem::{Code, Problem};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TokenError {
     /// Longer than [`super::TokenLimits::bytes`].
-    #[error("the token is longer than 8 KiB")]
+    #[error("the token is longer than the limit")]
     TooLong,
     /// Not of the form header, payload, signature.
     #[error("the token does not have exactly three parts")]
@@ -40,11 +40,11 @@ pub enum TokenError {
     #[error("the alg of the token is not the one of its key")]
     AlgorithmOfKey,
     /// A registered claim has the wrong type, such as text in `exp`.
-    #[error("a claim of the token has the wrong type")]
-    ClaimType,
-    /// `exp`, `iss`, `sub`, `token_use` or the client is missing.
-    #[error("the token lacks exp, iss, sub, token_use or its client")]
-    ClaimMissing,
+    #[error("{0} of the token has the wrong type")]
+    ClaimType(&'static str),
+    /// A required claim is missing or empty.
+    #[error("the token has no {0}")]
+    ClaimMissing(&'static str),
     /// `iss` is not a trusted issuer.
     #[error("the issuer of the token is not trusted")]
     Issuer,
@@ -72,6 +72,9 @@ pub enum TokenError {
     /// The service name belongs to another issuer.
     #[error("the issuer of the token may not name this service")]
     ServiceName,
+    /// `azp` of an ID token is another client, or is missing beside several audiences.
+    #[error("the azp of the ID token is not this client")]
+    AuthorizedParty,
     /// `nonce` of an ID token differs from the one that was sent.
     #[error("the nonce of the ID token is not the one that was sent")]
     Nonce,
@@ -101,17 +104,17 @@ impl TokenError {
             | Self::DuplicateName
             | Self::KeyIdMissing
             | Self::HeaderType
-            | Self::ClaimType => Code::TokenMalformed,
+            | Self::ClaimType(_) => Code::TokenMalformed,
             Self::HeaderParameter => Code::TokenHeaderNotAccepted,
             Self::Algorithm | Self::AlgorithmOfKey => Code::TokenAlgorithmNotAccepted,
-            Self::ClaimMissing | Self::Nonce => Code::TokenClaimMissing,
+            Self::ClaimMissing(_) | Self::Nonce => Code::TokenClaimMissing,
             Self::Issuer | Self::ServiceName => Code::IssuerNotAccepted,
             Self::KeyUnknown => Code::TokenKeyUnknown,
             Self::Signature => Code::TokenSignatureInvalid,
             Self::Expired => Code::TokenExpired,
             Self::NotYetValid => Code::TokenNotYetValid,
             Self::TokenUse => Code::TokenUseNotAccepted,
-            Self::Client => Code::ClientNotAccepted,
+            Self::Client | Self::AuthorizedParty => Code::ClientNotAccepted,
             Self::Kind => Code::TokenKindMismatch,
             Self::KeysUnavailable { .. } => Code::KeysUnavailable,
         }

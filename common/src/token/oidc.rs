@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -12,6 +13,12 @@ use super::strict_json::{JsonValue, StrictObject};
 use super::trust::{TokenTimes, check_types, text};
 use super::{TokenError, TokenLimits, VerifierOptions};
 use crate::clock::Clock;
+
+/// The claims with names of a person (OpenID Connect Core 1.0 section 5.1) that are used.
+const NAME_CLAIMS: [&str; 3] = ["name", "given_name", "family_name"];
+
+/// Maximum number of characters of a name.
+const MAX_SHOWN_CHARS: usize = 256;
 
 /// A verifier of ID tokens that one provider issues to one client.
 pub struct OidcVerifier {
@@ -24,28 +31,29 @@ pub struct OidcVerifier {
 
 /// The identity in a verified ID token. It consists of issuer and subject; the e-mail address alone
 /// does not identify a person.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdToken {
     /// `iss`.
     pub issuer: String,
     /// `sub`.
     pub subject: String,
-    /// `email`.
+    /// `email`, unless it has characters that are not shown.
     pub email: Option<String>,
     /// `email_verified`; false if the claim is missing.
     pub email_verified: bool,
-    /// `name`.
+    /// `name`, as it may be shown.
     pub name: Option<String>,
-    /// `picture`.
+    /// `picture`, if it is an HTTPS URL.
     pub picture: Option<String>,
-    /// All claims.
+    /// All claims; those with names as they may be shown.
     pub claims: Map<String, Value>,
 }
 
 // === impl OidcVerifier ===
 
 impl OidcVerifier {
-    /// Creates a verifier without keys; they are fetched for the first token.
+    /// Creates a verifier without keys; they are fetched for the first token. A token may be as long
+    /// as any limit of Bearer tokens: it comes by the back channel, which limits requests' heads not.
     #[must_use]
     pub fn new(
         issuer: impl Into<Arc<str>>,
@@ -64,17 +72,26 @@ impl OidcVerifier {
             issuer,
             client_id: client_id.into(),
             clock,
-            limits: TokenLimits::default(),
+            limits: TokenLimits {
+                bytes: *TokenLimits::BYTES.end(),
+                ..TokenLimits::default()
+            },
             source,
         })
     }
 
     /// Verifies an ID token for a request with `nonce` and returns its identity. Keys that are due
-    /// are fetched first; if that fails, the last fetched ones are used.
+    /// are fetched first; if that fails, the last fetched ones are used. Unless `nonce_required`, a
+    /// token without one is accepted.
     ///
     /// # Errors
     /// Returns the reason why the token is rejected.
-    pub async fn verify(&self, id_token: &str, nonce: &str) -> Result<IdToken, TokenError> {
+    pub async fn verify(
+        &self,
+        id_token: &str,
+        nonce: &str,
+        nonce_required: bool,
+    ) -> Result<IdToken, TokenError> {
         self.limits.check_length(id_token)?;
         let jws = CompactJws::read(id_token)?;
         let claims = jws.claims()?;
@@ -86,9 +103,12 @@ impl OidcVerifier {
         check_types(&claims)?;
         TokenTimes::read(&claims)?
             .check(self.clock.now().unix_seconds(), self.limits.leeway_s())?;
-        require_claim(&claims, "iat")?;
+        if !claims.contains("iat") {
+            return Err(TokenError::ClaimMissing("iat"));
+        }
         self.check_audience(&claims)?;
-        if text(&claims, "nonce")? != nonce {
+        let needs_nonce = nonce_required || claims.contains("nonce");
+        if needs_nonce && text(&claims, "nonce")? != nonce {
             return Err(TokenError::Nonce);
         }
         IdToken::read(&claims)
@@ -121,16 +141,16 @@ impl OidcVerifier {
                 all.len() > 1,
             ),
             Some(_) => (text(claims, "aud")? == self.client_id, false),
-            None => return Err(TokenError::ClaimMissing),
+            None => return Err(TokenError::ClaimMissing("aud")),
         };
         let authorized = match claims.get("azp") {
             Some(party) => party.as_text() == Some(&self.client_id),
             None => !several,
         };
-        if ours && authorized {
-            Ok(())
-        } else {
-            Err(TokenError::Client)
+        match (ours, authorized) {
+            (false, _) => Err(TokenError::Client),
+            (true, false) => Err(TokenError::AuthorizedParty),
+            (true, true) => Ok(()),
         }
     }
 
@@ -141,12 +161,14 @@ impl OidcVerifier {
     }
 }
 
-fn require_claim(claims: &StrictObject<'_>, name: &str) -> Result<(), TokenError> {
-    if claims.contains(name) {
-        Ok(())
-    } else {
-        Err(TokenError::ClaimMissing)
-    }
+/// Returns a text of a provider as it may be shown: at most 256 characters, none of which controls
+/// or reorders others.
+fn shown_text(text: &str) -> String {
+    let reorders = |char| matches!(char, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = text
+        .chars()
+        .filter(|char| !char.is_control() && !reorders(*char));
+    shown.take(MAX_SHOWN_CHARS).collect()
 }
 
 impl std::fmt::Debug for OidcVerifier {
@@ -161,12 +183,14 @@ impl std::fmt::Debug for OidcVerifier {
 
 impl IdToken {
     fn read(claims: &StrictObject<'_>) -> Result<Self, TokenError> {
-        let optional = |name: &str| {
-            claims
-                .get(name)
-                .and_then(JsonValue::as_text)
-                .map(str::to_owned)
-        };
+        let mut all = claims.to_map();
+        for name in NAME_CLAIMS {
+            if let Some(Value::String(text)) = all.get_mut(name) {
+                *text = shown_text(text);
+            }
+        }
+        let optional = |name: &str| all.get(name).and_then(Value::as_str).map(str::to_owned);
+        let is_https = |text: &String| Url::parse(text).is_ok_and(|url| url.scheme() == "https");
         // Some providers send the flag as text.
         let email_verified = match claims.get("email_verified") {
             Some(JsonValue::Bool(flag)) => *flag,
@@ -179,12 +203,30 @@ impl IdToken {
         Ok(Self {
             issuer: text(claims, "iss")?.to_owned(),
             subject: text(claims, "sub")?.to_owned(),
-            email: optional("email"),
+            email: optional("email").filter(|email| shown_text(email) == *email),
             email_verified,
-            name: optional("name"),
-            picture: optional("picture"),
-            claims: claims.to_map(),
+            name: optional("name").filter(|name| !name.is_empty()),
+            picture: optional("picture").filter(is_https),
+            claims: all,
         })
+    }
+
+    /// Adds given and family name where the token has none. The browser has sent them, so that the
+    /// person may have changed them.
+    pub fn add_names(&mut self, given: Option<&str>, family: Option<&str>) {
+        if self.name.is_some() {
+            return;
+        }
+        let [_, given_name, family_name] = NAME_CLAIMS;
+        let mut words = Vec::new();
+        for (claim, text) in [(given_name, given), (family_name, family)] {
+            let text = text.map(shown_text).unwrap_or_default();
+            if !text.is_empty() && !self.claims.contains_key(claim) {
+                self.claims.insert(claim.to_owned(), text.clone().into());
+                words.push(text);
+            }
+        }
+        self.name = Some(words.join(" ")).filter(|name| !name.is_empty());
     }
 }
 

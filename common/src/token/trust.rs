@@ -113,7 +113,7 @@ const SCOPE_CLAIMS: [&str; 2] = ["scope", "scp"];
 impl TokenTimes {
     /// Reads `exp`, `nbf` and `iat`. Fractions of a second do not count: the clock has none either.
     pub(super) fn read(claims: &StrictObject<'_>) -> Result<Self, TokenError> {
-        let expires_at = instant(claims, "exp")?.ok_or(TokenError::ClaimMissing)?;
+        let expires_at = instant(claims, "exp")?.ok_or(TokenError::ClaimMissing("exp"))?;
         let not_before = instant(claims, "nbf")?.unwrap_or(i64::MIN);
         let issued_at = instant(claims, "iat")?.unwrap_or(i64::MIN);
         Ok(Self {
@@ -135,10 +135,10 @@ impl TokenTimes {
     }
 }
 
-fn instant(claims: &StrictObject<'_>, name: &str) -> Result<Option<i64>, TokenError> {
+fn instant(claims: &StrictObject<'_>, name: &'static str) -> Result<Option<i64>, TokenError> {
     claims
         .get(name)
-        .map(|value| value.as_seconds().ok_or(TokenError::ClaimType))
+        .map(|value| value.as_seconds().ok_or(TokenError::ClaimType(name)))
         .transpose()
 }
 
@@ -153,19 +153,31 @@ pub(super) fn check_types(claims: &StrictObject<'_>) -> Result<(), TokenError> {
         | JsonValue::Text(_)
         | JsonValue::Object(_) => value.is_text(),
     };
-    let sound =
-        claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(JsonValue::is_text);
-    if sound {
-        Ok(())
-    } else {
-        Err(TokenError::ClaimType)
+    if !claims.get("aud").is_none_or(audience) {
+        return Err(TokenError::ClaimType("aud"));
     }
+    if !claims.get("jti").is_none_or(JsonValue::is_text) {
+        return Err(TokenError::ClaimType("jti"));
+    }
+    Ok(())
 }
 
 /// Returns a claim that must be present and non-empty text.
-pub(super) fn text<'a>(claims: &'a StrictObject<'_>, name: &str) -> Result<&'a str, TokenError> {
+pub(super) fn text<'a>(
+    claims: &'a StrictObject<'_>,
+    name: &'static str,
+) -> Result<&'a str, TokenError> {
+    text_as(claims, name, name)
+}
+
+/// Returns a claim as [`text`] does, whose name in errors is `shown`.
+fn text_as<'a>(
+    claims: &'a StrictObject<'_>,
+    name: &str,
+    shown: &'static str,
+) -> Result<&'a str, TokenError> {
     match claims.get(name) {
-        Some(JsonValue::Text(text)) if text.is_empty() => Err(TokenError::ClaimMissing),
+        Some(JsonValue::Text(text)) if text.is_empty() => Err(TokenError::ClaimMissing(shown)),
         Some(JsonValue::Text(text)) => Ok(text),
         Some(
             JsonValue::Null
@@ -173,8 +185,8 @@ pub(super) fn text<'a>(claims: &'a StrictObject<'_>, name: &str) -> Result<&'a s
             | JsonValue::Number(_)
             | JsonValue::List(_)
             | JsonValue::Object(_),
-        ) => Err(TokenError::ClaimType),
-        None => Err(TokenError::ClaimMissing),
+        ) => Err(TokenError::ClaimType(shown)),
+        None => Err(TokenError::ClaimMissing(shown)),
     }
 }
 
@@ -312,7 +324,7 @@ impl IssuerTrust {
 
     fn groups(&self, claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
         let groups = claims.find(&self.groups_claim);
-        let groups = groups.map_or(Ok(Vec::new()), texts)?;
+        let groups = groups.map_or(Ok(Vec::new()), |value| texts(value, "groups"))?;
         Ok(groups.into_iter().map(str::to_owned).collect())
     }
 
@@ -354,17 +366,18 @@ impl IssuerTrust {
             return Err(TokenError::Client);
         }
         let has_claim = claims.contains(&self.client_claim);
+        let named = || text_as(claims, &self.client_claim, "client");
         if self.clients.is_empty() {
             return Ok(if has_claim {
-                text(claims, &self.client_claim)?.into()
+                named()?.into()
             } else {
                 "".into()
             });
         }
         let name = match token_use {
             Some("id") => audience(claims)?,
-            Some("access") | None => text(claims, &self.client_claim)?,
-            Some(_) if has_claim => text(claims, &self.client_claim)?,
+            Some("access") | None => named()?,
+            Some(_) if has_claim => named()?,
             Some(_) => audience(claims)?,
         };
         self.clients
@@ -393,7 +406,7 @@ fn audience<'a>(claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
     match claims.get("aud") {
         Some(JsonValue::List(all)) => match all.as_slice() {
             [JsonValue::Text(one)] => Ok(one),
-            [] => Err(TokenError::ClaimMissing),
+            [] => Err(TokenError::ClaimMissing("aud")),
             _ => Err(TokenError::Client),
         },
         _ => text(claims, "aud"),
@@ -404,14 +417,16 @@ fn username(claims: &StrictObject<'_>, subject: &Arc<str>) -> Result<Arc<str>, T
     match claims.get("username") {
         Some(JsonValue::Text(name)) if **name != **subject => Ok((**name).into()),
         Some(JsonValue::Text(_)) | None => Ok(Arc::clone(subject)),
-        Some(_) => Err(TokenError::ClaimType),
+        Some(_) => Err(TokenError::ClaimType("username")),
     }
 }
 
 /// Returns the scopes of both claims: the words of text, or of the items of a list.
 fn scopes(claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
     let found = SCOPE_CLAIMS.iter().filter_map(|name| claims.get(name));
-    let found: Vec<Vec<&str>> = found.map(texts).collect::<Result<_, _>>()?;
+    let found: Vec<Vec<&str>> = found
+        .map(|value| texts(value, "scope"))
+        .collect::<Result<_, _>>()?;
     let words = found
         .into_iter()
         .flatten()
@@ -420,8 +435,8 @@ fn scopes(claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
 }
 
 /// Returns text, or the items of a list of texts. Some providers write a list of one as text.
-fn texts<'a>(value: &'a JsonValue<'_>) -> Result<Vec<&'a str>, TokenError> {
-    let item = |value: &'a JsonValue<'_>| value.as_text().ok_or(TokenError::ClaimType);
+fn texts<'a>(value: &'a JsonValue<'_>, shown: &'static str) -> Result<Vec<&'a str>, TokenError> {
+    let item = |value: &'a JsonValue<'_>| value.as_text().ok_or(TokenError::ClaimType(shown));
     if let JsonValue::List(all) = value {
         return all.iter().map(item).collect();
     }

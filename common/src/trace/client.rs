@@ -24,7 +24,7 @@ pub async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
 ///
 /// # Errors
 /// Those of the HTTP client.
-pub async fn execute(client: &Client, mut request: Request) -> reqwest::Result<Response> {
+async fn execute(client: &Client, mut request: Request) -> reqwest::Result<Response> {
     let Some(scope) = Scope::current() else {
         return client.execute(request).await;
     };

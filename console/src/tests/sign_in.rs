@@ -49,7 +49,7 @@ async fn one_time_link_is_valid_once_and_its_session_for_12_hours() {
 }
 
 #[tokio::test]
-async fn sign_in_passes_the_answer_of_the_gateway_on() {
+async fn sign_in_passes_the_answer_of_the_service_on() {
     let console = Console::start(Answers::Hostile).await;
     let body = json!({ "email": "ada@example.com", "password": "right" });
     let (status, answer) = console.post("/session/sign-in", "", &body).await;
@@ -66,7 +66,7 @@ async fn sign_in_passes_the_answer_of_the_gateway_on() {
 }
 
 #[tokio::test]
-async fn gateway_learns_the_address_of_the_browser() {
+async fn service_learns_the_address_of_the_browser() {
     let console = Console::start(Answers::Hostile).await;
     let sign_in = json!({ "email": "ada@example.com", "password": "right" });
     // The test is a trusted proxy: what it received from its client is not to be believed.

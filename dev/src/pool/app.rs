@@ -109,8 +109,8 @@ fn build_context(config: &Config, clock: Clock, store: PoolStore) -> Result<Pool
         store,
         hasher: PasswordHasher::new(config.hashing)?,
         lockouts: Lockouts::default(),
-        delivery: config.code_delivery.clone(),
         issuer_base: config.issuer_base.clone(),
         region: config.region.clone(),
+        social_proof_key: config.social_proof_key.clone(),
     })
 }

@@ -1,11 +1,12 @@
 //! Configuration of the server. The embedding process fills it in; there is no configuration file.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::identity::SocialProofKey;
 use url::Url;
 
-use crate::pool::code_delivery::CodeDelivery;
 use crate::pool::crypto::HashingSettings;
 use crate::pool::model::{ClientSettings, PoolSettings};
 
@@ -26,8 +27,8 @@ pub struct Config {
     pub hashing: HashingSettings,
     /// Time for which clients may cache JWK sets and discovery documents. Default 5 minutes.
     pub key_max_age: Duration,
-    /// Delivery of one-time codes. Default [`CodeDelivery::Log`].
-    pub code_delivery: CodeDelivery,
+    /// The key of CUSTOM_AUTH. Default none: the pool has no CUSTOM_AUTH.
+    pub social_proof_key: Option<Arc<SocialProofKey>>,
     /// Names of the service accounts to create. Default `auth`, `notify`, `actor`, `document`.
     pub service_accounts: Vec<String>,
     /// Initial settings of the pool of users.
@@ -58,7 +59,7 @@ impl Config {
             region: "us-west-2".to_owned(),
             hashing: HashingSettings::default(),
             key_max_age: Duration::from_secs(300),
-            code_delivery: CodeDelivery::Log,
+            social_proof_key: None,
             service_accounts: ["auth", "notify", "actor", "document"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -74,7 +75,6 @@ impl Config {
 fn actor_pool() -> PoolSettings {
     PoolSettings {
         email_usernames: true,
-        recover_unverified: true,
         ..PoolSettings::default()
     }
 }
@@ -86,7 +86,11 @@ fn actor_client() -> ClientSettings {
         rotation_grace_s: Some(30),
         ..ClientSettings::default()
     }
-    .with_flows(&["ALLOW_USER_PASSWORD_AUTH", "ALLOW_ADMIN_USER_PASSWORD_AUTH"])
+    .with_flows(&[
+        "ALLOW_USER_PASSWORD_AUTH",
+        "ALLOW_ADMIN_USER_PASSWORD_AUTH",
+        "ALLOW_CUSTOM_AUTH",
+    ])
 }
 
 /// Service accounts are created by an administrator only.

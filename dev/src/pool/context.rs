@@ -1,9 +1,11 @@
 //! Dependencies of the operations.
 
+use std::sync::Arc;
+
 use postern_common::Clock;
+use postern_common::identity::SocialProofKey;
 use url::Url;
 
-use crate::pool::code_delivery::CodeDelivery;
 use crate::pool::crypto::{PasswordHasher, SigningKeys};
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::{AppClient, User, UserPool, user_id};
@@ -17,10 +19,11 @@ pub(crate) struct PoolContext {
     pub(crate) keys: SigningKeys,
     pub(crate) hasher: PasswordHasher,
     pub(crate) lockouts: Lockouts,
-    pub(crate) delivery: CodeDelivery,
     /// A pool's issuer is `{issuer_base}/{pool id}`.
     pub(crate) issuer_base: Url,
     pub(crate) region: String,
+    /// The key of CUSTOM_AUTH, which the pool does not have without it.
+    pub(crate) social_proof_key: Option<Arc<SocialProofKey>>,
 }
 
 // === impl PoolContext ===

@@ -15,15 +15,11 @@ pub(crate) struct ApiError {
 /// An exception of the Cognito API or of AWS's common errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExceptionKind {
-    CodeDeliveryFailure,
-    CodeMismatch,
-    ExpiredCode,
     GroupExists,
     IncompleteSignature,
     InternalError,
     InvalidParameter,
     InvalidPassword,
-    LimitExceeded,
     MissingAuthenticationToken,
     NotAuthorized,
     RefreshTokenReuse,
@@ -33,6 +29,7 @@ pub(crate) enum ExceptionKind {
     UnknownOperation,
     UnrecognizedClient,
     UnsupportedTokenType,
+    UserLambdaValidation,
     UserNotConfirmed,
     UserNotFound,
     UsernameExists,
@@ -44,15 +41,11 @@ impl ExceptionKind {
     /// Returns the name on the wire, in `__type` and `x-amzn-errortype`.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::CodeDeliveryFailure => "CodeDeliveryFailureException",
-            Self::CodeMismatch => "CodeMismatchException",
-            Self::ExpiredCode => "ExpiredCodeException",
             Self::GroupExists => "GroupExistsException",
             Self::IncompleteSignature => "IncompleteSignatureException",
             Self::InternalError => "InternalErrorException",
             Self::InvalidParameter => "InvalidParameterException",
             Self::InvalidPassword => "InvalidPasswordException",
-            Self::LimitExceeded => "LimitExceededException",
             Self::MissingAuthenticationToken => "MissingAuthenticationTokenException",
             Self::NotAuthorized => "NotAuthorizedException",
             Self::RefreshTokenReuse => "RefreshTokenReuseException",
@@ -62,6 +55,7 @@ impl ExceptionKind {
             Self::UnknownOperation => "UnknownOperationException",
             Self::UnrecognizedClient => "UnrecognizedClientException",
             Self::UnsupportedTokenType => "UnsupportedTokenTypeException",
+            Self::UserLambdaValidation => "UserLambdaValidationException",
             Self::UserNotConfirmed => "UserNotConfirmedException",
             Self::UserNotFound => "UserNotFoundException",
             Self::UsernameExists => "UsernameExistsException",
@@ -73,14 +67,10 @@ impl ExceptionKind {
         match self {
             Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
             Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::CodeDeliveryFailure
-            | Self::CodeMismatch
-            | Self::ExpiredCode
-            | Self::GroupExists
+            Self::GroupExists
             | Self::IncompleteSignature
             | Self::InvalidParameter
             | Self::InvalidPassword
-            | Self::LimitExceeded
             | Self::MissingAuthenticationToken
             | Self::NotAuthorized
             | Self::RefreshTokenReuse
@@ -89,6 +79,7 @@ impl ExceptionKind {
             | Self::UnknownOperation
             | Self::UnrecognizedClient
             | Self::UnsupportedTokenType
+            | Self::UserLambdaValidation
             | Self::UserNotConfirmed
             | Self::UserNotFound
             | Self::UsernameExists => StatusCode::BAD_REQUEST,
@@ -140,29 +131,12 @@ impl ApiError {
         Self::new(ExceptionKind::UserNotFound, "User does not exist.")
     }
 
+    pub(crate) fn user_not_confirmed() -> Self {
+        Self::new(ExceptionKind::UserNotConfirmed, "User is not confirmed.")
+    }
+
     pub(crate) fn user_disabled() -> Self {
         Self::not_authorized("User is disabled.")
-    }
-
-    pub(crate) fn code_mismatch() -> Self {
-        Self::new(
-            ExceptionKind::CodeMismatch,
-            "Invalid verification code provided, please try again.",
-        )
-    }
-
-    pub(crate) fn code_expired() -> Self {
-        Self::new(
-            ExceptionKind::ExpiredCode,
-            "Invalid code provided, please request a code again.",
-        )
-    }
-
-    pub(crate) fn attempts_exceeded() -> Self {
-        Self::new(
-            ExceptionKind::LimitExceeded,
-            "Attempt limit exceeded, please try after some time.",
-        )
     }
 
     /// Logs the cause and returns an error that does not reveal it.

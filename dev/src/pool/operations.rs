@@ -8,7 +8,7 @@ mod admin_users;
 mod app_clients;
 mod attributes;
 mod challenges;
-mod codes;
+mod custom_auth;
 mod groups;
 mod lockout;
 mod passwords;
@@ -94,14 +94,11 @@ macro_rules! operations {
 operations! {
     Public {
         "ChangePassword" => passwords::change,
-        "ConfirmForgotPassword" => passwords::confirm_forgot,
-        "ConfirmSignUp" => sign_up::confirm,
-        "ForgotPassword" => passwords::forgot,
+        "DeleteUser" => account::delete,
         "GetTokensFromRefreshToken" => refresh::get_tokens,
         "GetUser" => account::get,
         "GlobalSignOut" => account::sign_out,
         "InitiateAuth" => sign_in::initiate,
-        "ResendConfirmationCode" => sign_up::resend,
         "RespondToAuthChallenge" => challenges::respond,
         "RevokeToken" => refresh::revoke,
         "SignUp" => sign_up::sign_up,
@@ -117,10 +114,12 @@ operations! {
         "AdminInitiateAuth" => sign_in::admin_initiate,
         "AdminRespondToAuthChallenge" => challenges::admin_respond,
         "AdminSetUserPassword" => admin_users::set_password,
+        "AdminUpdateUserAttributes" => admin_users::update_attributes,
         "AdminUserGlobalSignOut" => admin_users::sign_out,
         "CreateGroup" => groups::create,
         "CreateUserPool" => user_pools::create,
         "CreateUserPoolClient" => app_clients::create,
+        "DescribeUserPool" => user_pools::describe,
         "DescribeUserPoolClient" => app_clients::describe,
         "UpdateUserPool" => user_pools::update,
     }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use crate::pool::error::ApiError;
-use crate::pool::model::{AppClient, Challenge, Code, Session, User, UserPool};
+use crate::pool::model::{AppClient, Challenge, Session, User, UserPool};
 
 /// The migration. There is none for PostgreSQL, which [`PoolStore::open`] rejects.
 const MIGRATIONS: Migrations = Migrations {
@@ -35,7 +35,6 @@ pub(crate) struct PoolStore {
     pub(crate) users: Table<User>,
     pub(crate) sessions: Table<Session>,
     pub(crate) challenges: Table<Challenge>,
-    pub(crate) codes: Table<Code>,
     sqlite: Sqlite,
 }
 
@@ -76,7 +75,6 @@ impl PoolStore {
             sessions: Table::load("session", &sqlite, |it: &Session| it.expires_at > now.0).await?,
             challenges: Table::load("challenge", &sqlite, |it: &Challenge| it.expires_at > now.0)
                 .await?,
-            codes: Table::load("code", &sqlite, |it: &Code| it.expires_at > now.0).await?,
             sqlite,
         })
     }

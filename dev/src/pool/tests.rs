@@ -1,8 +1,8 @@
 //! Tests of the server through the AWS SDK, over a loopback socket.
 
 mod administration;
-mod codes;
 mod conformance;
+mod custom_auth;
 mod harness;
 mod keys;
 mod lockout;

@@ -44,12 +44,14 @@ enum RequestError {
 
 type RequestParameters = BTreeMap<String, String>;
 
-/// `GET /authorize`
+/// `GET /authorize`: nobody is chosen, whatever the query says. A link is no choice.
 pub(super) async fn show_form(
     State(provider): State<Arc<SocialProvider>>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    respond(&provider, query.unwrap_or_default().as_bytes())
+    let (mut parameters, repeated) = parse_parameters(query.unwrap_or_default().as_bytes());
+    parameters.remove("person");
+    respond(&provider, &parameters, repeated)
 }
 
 /// `POST /authorize`: the same request, with the choice made on the page.
@@ -57,12 +59,12 @@ pub(super) async fn submit_form(
     State(provider): State<Arc<SocialProvider>>,
     RawForm(form): RawForm,
 ) -> Response {
-    respond(&provider, &form)
+    let (parameters, repeated) = parse_parameters(&form);
+    respond(&provider, &parameters, repeated)
 }
 
-fn respond(provider: &SocialProvider, encoded: &[u8]) -> Response {
-    let (parameters, repeated) = parse_parameters(encoded);
-    match validate(provider, &parameters, repeated) {
+fn respond(provider: &SocialProvider, parameters: &RequestParameters, repeated: bool) -> Response {
+    match validate(provider, parameters, repeated) {
         Err(RequestError::ShownToPerson(reason)) => page(
             StatusCode::BAD_REQUEST,
             "Invalid sign-in request",
@@ -80,8 +82,8 @@ fn respond(provider: &SocialProvider, encoded: &[u8]) -> Response {
             &[("error", error), ("error_description", description)],
         ),
         Ok(request) => match parameters.get("person") {
-            None => person_page(&parameters),
-            Some(choice) => handle_choice(provider, request, choice, &parameters),
+            None => person_page(parameters),
+            Some(choice) => handle_choice(provider, request, choice, parameters),
         },
     }
 }

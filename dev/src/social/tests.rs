@@ -214,6 +214,17 @@ async fn sign_in_returns_id_token_that_library_verifies() {
 }
 
 #[tokio::test]
+async fn link_chooses_nobody() {
+    let test = start().await;
+    let chosen = authorization(&[("person", "ada")]);
+    let (status, headers, page) = test.get(&format!("/authorize?{chosen}")).await;
+    assert_eq!((status, headers.get(LOCATION)), (200, None));
+    assert!(page.contains("Choose a person"), "{page}");
+    let repeated = "type=\"hidden\" name=\"person\"";
+    assert!(!page.contains(repeated), "{page}");
+}
+
+#[tokio::test]
 async fn discovery_document_lists_endpoints() {
     let test = start().await;
     let (_, _, document) = test.get("/.well-known/openid-configuration").await;

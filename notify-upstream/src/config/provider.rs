@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use postern_common::Secret;
-use postern_common::config::Env;
+use postern_common::config::{Env, secret};
 use postern_common::decode::{Field, Object};
 use postern_common::email::{EmailAddress, MAX_LOCAL_PART_BYTES};
 use url::Url;
@@ -231,20 +230,6 @@ fn return_path(field: Field<'_>) -> Option<EmailAddress> {
         );
     }
     Some(address)
-}
-
-/// Reads a secret from the environment variable named by a `…_env` key. The file contains no
-/// secrets.
-pub(super) fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
-    object.required(key, |field| {
-        let variable = field.text(1..=128)?;
-        env.secret(&variable).or_else(|| {
-            field.fail(
-                "missing_variable",
-                format!("the environment has no {variable}"),
-            )
-        })
-    })
 }
 
 fn is_loopback(host: &str) -> bool {

@@ -1,10 +1,9 @@
 //! The `[webhooks]` tables of the configuration.
 
-use postern_common::config::Env;
+use postern_common::config::{Env, secret};
 use postern_common::decode::Object;
 use url::Url;
 
-use super::provider::secret;
 use crate::delivery::provider::check_tls;
 use crate::receipts::webhook::{
     CertificateCache, MailgunWebhook, SendGridWebhook, SnsWebhook, StandardWebhook, TwilioWebhook,

@@ -66,6 +66,41 @@ fn welcome_template_exists_for_every_channel_and_locale() {
 }
 
 #[test]
+fn account_templates_exist_in_both_locales() {
+    let templates = shipped();
+    let code = serde_json::json!({"code": "04812345"});
+    let rows = [
+        ("account-confirm", code.clone(), "code"),
+        ("account-reset", code, "code"),
+        (
+            "account-notice",
+            serde_json::json!({"event": "new_network"}),
+            "event",
+        ),
+    ];
+    for (template, values, variable) in rows {
+        let mut texts = Vec::new();
+        for locale in ["en", "de"] {
+            let locale = Locale::parse(locale).expect("tag");
+            let found = templates
+                .find(&name(template), Channel::Email, Some(&locale))
+                .expect("a shipped template");
+            assert_eq!(
+                (found.locale(), found.missing(&Map::new())),
+                (&locale, vec![variable.to_owned()])
+            );
+            let rendered = found.render(&variables(&values), VariableAuthor::Service);
+            let Ok(MessageContent::Email { text, .. }) = rendered else {
+                panic!("{template}")
+            };
+            assert!(variable != "code" || text.contains("04812345"), "{text}");
+            texts.push(text);
+        }
+        assert_ne!(texts[0], texts[1], "{template}");
+    }
+}
+
+#[test]
 fn locale_falls_back_to_language_and_default() {
     let templates = shipped();
     let used = |tag: &str| {

@@ -292,9 +292,10 @@ fn auth_config(development: &Postern, (public, admin): (u16, u16)) -> ConfigFile
     ConfigFile::of_repository("auth.toml")
         .replace_port(8501, public)
         .replace_port(8510, admin)
+        .replace_port(8502, addresses.notify.port())
         .replace_port(8504, addresses.actor.port())
         .replace_port(8500, addresses.proxy.port())
-        .set("issuer", &quoted(&format!("http://{}", addresses.social)))
+        .social_provider(&format!("http://{}", addresses.social))
         .replace_table("abuse", "sign_ins = 1000000\n")
 }
 

@@ -184,7 +184,7 @@ fn settings(actor: &FaultProxy, social: &FaultProxy) -> Vec<(&'static str, &'sta
         ("postern-auth", "actor_service", actor.clone()),
         ("postern-notify", "actor_service", actor),
         ("postern-notify", "user_quota", USER_QUOTA.to_string()),
-        ("postern-auth", "provider", provider),
+        ("postern-auth", "name", provider),
     ]
 }
 

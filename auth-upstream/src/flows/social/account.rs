@@ -1,118 +1,91 @@
-//! Resolution of a social identity to an account, as a state machine.
+//! Resolution of a social identity to an account.
 //!
-//! A social identity is the pair of issuer and subject. An e-mail address alone links nothing: the
-//! provider must have verified it and be authoritative for it, and the account's address must have
-//! been verified as well. An account with an unverified address may have been created by an
-//! attacker: it is deleted with everything that belongs to its subject, and the owner of the
-//! address gets a new subject, for which no other client holds a token.
+//! A social identity is the pair of issuer and subject at the provider, an account the subject at
+//! the pool; names are not compared. An e-mail address alone links nothing: the provider must have
+//! verified it and be authoritative for it, or the person enters a code that is sent to it. An
+//! account whose address is not verified may have been created by an attacker: it is deleted with
+//! everything that belongs to its subject, and the owner of the address gets a new subject, for which
+//! no other client holds a token.
 //!
 //! ```text
-//!            known, with a pool user
-//!   Start ─────────────────────────────────────────► Identified ──► Resolved
-//!     │                                                 ▲   ▲
-//!     │ unknown, without a pool user,                   │   │
-//!     │ or the pool user was deleted                    │   │
-//!     ▼           no credentials or verified address    │   │
-//!   Unlinked ───────────────────────────► Standalone ───┘   │
-//!     │                                       ▲             │
-//!   ··│··· address locked ····················│·············│·····
-//!     ▼                                       │             │
-//!   Reconciling                               │             │
-//!     │           account exists, provider    │             │
-//!     ▼           is not authoritative        │             │
-//!   Claiming ───────────────────────► Unclaimable           │
-//!     │   ▲ │                                               │
-//!     │   │ │     verified account                          │
-//!     │   │ └──────────────────────────────► Saving ──► Saved
-//!     │   │ address taken meanwhile            ▲
-//!     ▼   │                                    │
-//!   Creating ──────────────────────────────────┘
+//!            known, and the pool's user has the stored subject
+//!   stored? ─────────────────────────────────────────────────────────► Started
+//!     │ unknown, without a pool user, or the user was deleted             ▲
+//!     ▼                                                                   │
+//!   address proven? ──► no: Pending (CONFIRM_ADDRESS), again with a code  │
+//!     │ yes                                                               │
+//!   ··│·· address locked ···············································│··
+//!     ▼                    verified                                       │
+//!   account? ─────────────────────────────► link stored ──────────────────┘
+//!     │   ▲
+//!     │   └── created (SignUp)
+//!     └─────────── none, or deleted because it is not verified
 //! ```
 //!
-//! The states above the dotted line are [`AccountState`], those below are [`ClaimState`].
-//! `Claiming` deletes an unverified account before `Creating`. A disabled account ends the sign-in
-//! with `access_denied` in `Start` and `Claiming`. `Creating` stores a pending registration before
-//! it creates a user, as a registration does: `Reconciling` resolves the one that a crash left
-//! behind, and so does [`RegistrationCompensator`].
-
-mod operations;
+//! A disabled account ends the sign-in with `access_denied`. A crash after SignUp leaves a user with
+//! a verified address and an unknown password, to whom the next sign-in is linked. Without a key for
+//! proofs there are no accounts: the identity is [`ResolvedIdentity::Identified`].
 
 use std::sync::Arc;
 
-use postern_common::Clock;
 use postern_common::email::EmailAddress;
 use postern_common::token::oidc::IdToken;
+use postern_common::{Clock, Code, Problem};
+use serde_json::{Map, Value};
+use uuid::Uuid;
 
-use self::operations::{admin_error, linked_identity, standalone_identity};
-use super::super::compensation::RegistrationCompensator;
+use super::super::account_codes::{AccountCodes, CodePurpose};
+use super::super::attempt_guard::{AttemptError, AttemptGuard};
+use super::super::challenge_session::password_reset_required;
+use super::super::token_issuer::{SignedInUser, TokenIssuer};
 use super::super::user_locks::UserLocks;
 use super::SocialError;
+use crate::account_messages::AccountNotice;
 use crate::actor_service::ActorService;
 use crate::client::ClientContext;
 use crate::config::SocialConfig;
-use crate::pool::UserPool;
-use crate::pool::admin::PoolAdmin;
-use crate::pool::error::PoolError;
-use crate::protection::AttemptLimiter;
+use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::{SignInStep, SocialChallenge, UserPool};
+use crate::protection::AttemptKind;
 use crate::store::{AuthStore, SocialIdentity};
-use crate::telemetry::AuditLog;
+use crate::telemetry::{AuditLog, Operation};
 
-/// The maximum number of attempts to create a user whose address is taken concurrently without the
-/// lock, for instance at the pool itself.
-const MAX_CREATE_ATTEMPTS: u32 = 3;
+/// The maximum number of attempts to find or create a user whose address is taken concurrently
+/// without the lock, for instance at the pool itself. One creation needs two.
+const MAX_CLAIM_ATTEMPTS: u32 = 4;
 
-/// Resolves social identities to accounts.
+/// Resolves social identities to accounts and signs them in.
 #[derive(Debug)]
 pub(crate) struct AccountResolver {
     pub(crate) config: Arc<SocialConfig>,
     pub(crate) pool: Arc<UserPool>,
     pub(crate) store: AuthStore,
     pub(crate) actor_service: Arc<ActorService>,
-    pub(crate) compensator: Arc<RegistrationCompensator>,
+    /// `None` if codes are left to the pool, which sends none for social sign-ins.
+    pub(crate) codes: Option<AccountCodes>,
+    pub(crate) issuer: TokenIssuer,
     pub(crate) locks: UserLocks,
-    pub(crate) limiter: AttemptLimiter,
+    pub(crate) guard: AttemptGuard,
     pub(crate) audit: AuditLog,
     pub(crate) clock: Clock,
 }
 
-/// A state of the resolution. `existing` is an identity from an earlier sign-in.
+/// A social identity with the next step of its sign-in.
 #[derive(Debug)]
-enum AccountState {
-    /// The store has not been read.
-    Start,
-    /// The identity has no pool user.
-    Unlinked { existing: Option<SocialIdentity> },
-    /// The identity gets no pool user in this sign-in.
-    Standalone { existing: Option<SocialIdentity> },
-    /// The identity is stored; its profile may have to be saved.
+pub(crate) enum ResolvedIdentity {
+    /// The account is known, and its sign-in waits for the proof.
+    Started(SocialIdentity, SocialChallenge),
+    /// There is no key for proofs, and so no account.
     Identified(SocialIdentity),
-    /// The final state.
-    Resolved(SocialIdentity),
+    /// The problem that asks the person for the next step.
+    Pending(Problem),
 }
 
-/// A state of the claim of an address, which is locked.
-#[derive(Debug)]
-enum ClaimState {
-    /// An interrupted creation is to be resolved.
-    Reconciling,
-    /// The account with the address is to be found.
-    Claiming { create_attempts: u32 },
-    /// No account has the address.
-    Creating { create_attempts: u32 },
-    /// The account is known; the link is to be stored.
-    Saving { linked: SocialIdentity },
-    /// A final state: the identity belongs to the account.
-    Saved(SocialIdentity),
-    /// A final state: another account has the address.
-    Unclaimable,
-}
-
-/// An address that the provider has verified, and the client that can link and create accounts.
+/// A proven address, which is locked.
 #[derive(Clone, Copy, Debug)]
 struct AddressClaim<'a> {
     client: &'a ClientContext,
     id: &'a IdToken,
-    admin: &'a PoolAdmin,
     email: &'a EmailAddress,
 }
 
@@ -120,15 +93,18 @@ struct AddressClaim<'a> {
 
 impl AccountResolver {
     /// Resolves the identity of an ID token. Concurrent sign-ins of one identity are serialized.
+    /// `is_proven` tells that the person has entered a code that was sent to the address.
     ///
     /// # Errors
-    /// `AccessDenied` for a disabled account; `Unavailable` or `Internal` if a dependency fails.
-    pub(super) async fn resolve(
+    /// `AccessDenied` for a disabled account; `EmailNotVerified` if the address can be proven in no
+    /// way; `Unavailable` or `Internal` if a dependency fails.
+    pub(crate) async fn resolve(
         &self,
         client: &ClientContext,
         id: &IdToken,
-    ) -> Result<SocialIdentity, SocialError> {
-        let work = Box::pin(self.run(client, id));
+        is_proven: bool,
+    ) -> Result<ResolvedIdentity, SocialError> {
+        let work = Box::pin(self.run(client, id, is_proven));
         self.locks
             .with_social_identity(&id.issuer, &id.subject, work)
             .await
@@ -138,136 +114,294 @@ impl AccountResolver {
         &self,
         client: &ClientContext,
         id: &IdToken,
-    ) -> Result<SocialIdentity, SocialError> {
-        let email = id
-            .email
-            .as_deref()
-            .and_then(EmailAddress::parse)
-            .filter(|_| id.email_verified);
-        let claim = match (&self.pool.admin, &email) {
-            (Some(admin), Some(email)) => Some(AddressClaim {
-                client,
-                id,
-                admin,
-                email,
-            }),
-            (None, _) | (_, None) => None,
-        };
-        let mut state = AccountState::Start;
-        loop {
-            state = self.advance(id, claim, state).await?;
-            if let AccountState::Resolved(identity) = state {
-                return Ok(identity);
+        is_proven: bool,
+    ) -> Result<ResolvedIdentity, SocialError> {
+        let known = self.store.social_identity(&id.issuer, &id.subject).await;
+        let known = known.map_err(Problem::from)?;
+        if !self.pool.has_social_sign_in() {
+            return Ok(ResolvedIdentity::Identified(match known {
+                Some(identity) => identity,
+                None => self.insert_identity(id, &standalone_identity()).await?,
+            }));
+        }
+        if let Some(identity) = known {
+            if let Some(username) = &identity.username {
+                match self.pool.start_social_sign_in(username).await {
+                    Ok(Some(found)) if found.account.subject == identity.user_id => {
+                        return Ok(self.started(id, identity, found).await);
+                    }
+                    // Deleted; another person may have the name by now.
+                    Ok(_) => {}
+                    Err(error) => return failed_start(&error),
+                }
             }
+            let (store, user_id) = (&self.store, &identity.user_id);
+            let deleted = store.delete_social_identity(&id.issuer, &id.subject, user_id);
+            deleted.await.map_err(Problem::from)?;
+        }
+        let email = id.email.as_deref().and_then(EmailAddress::parse);
+        let email = &email.ok_or(SocialError::EmailNotVerified)?;
+        let is_proven = is_proven || (id.email_verified && self.is_authoritative(id, email));
+        if !is_proven {
+            return self.request_code(client, id, email).await;
+        }
+        let claim = AddressClaim { client, id, email };
+        self.locks
+            .with_address(email, Box::pin(self.claim_address(claim)))
+            .await
+    }
+
+    /// Issues tokens for a started sign-in.
+    ///
+    /// # Errors
+    /// `challenge_required` if the pool requires a second factor; `invalid_challenge` if the user was
+    /// disabled or deleted meanwhile; the problem codes of pool errors.
+    pub(crate) async fn finish(
+        &self,
+        challenge: &SocialChallenge,
+    ) -> Result<SignedInUser, Problem> {
+        match self.pool.finish_social_sign_in(challenge).await {
+            Ok(step) => {
+                let completed = self.issuer.complete_step(step, None);
+                completed.map_err(|error| error.problem)
+            }
+            Err(PoolError::PasswordResetRequired) => Err(password_reset_required()),
+            Err(error) => Err(error.problem(PoolCall::Challenge)),
         }
     }
 
-    /// The transition function of [`AccountState`]. `claim` is the address that the identity can
-    /// claim, if any.
-    async fn advance(
+    /// Signs a person in who enters the code that was sent to the address.
+    pub(in crate::flows) async fn sign_in_with_code(
         &self,
+        client: &ClientContext,
         id: &IdToken,
-        claim: Option<AddressClaim<'_>>,
-        state: AccountState,
-    ) -> Result<AccountState, SocialError> {
-        Ok(match state {
-            AccountState::Start => match self.known_identity(id).await? {
-                Some(identity) if identity.username.is_some() => AccountState::Identified(identity),
-                existing => AccountState::Unlinked { existing },
-            },
-            AccountState::Unlinked { existing } => {
-                let claimed = match claim {
-                    Some(claim) => self.claim_address(claim, existing.as_ref()).await?,
-                    None => None,
-                };
-                match claimed {
-                    Some(identity) => AccountState::Identified(identity),
-                    None => AccountState::Standalone { existing },
+        email: &EmailAddress,
+        code: &str,
+    ) -> Result<SignedInUser, AttemptError> {
+        let codes = self.codes.as_ref().ok_or(Code::InvalidChallenge)?;
+        let redeemed = codes.redeem(CodePurpose::SocialLink, email, code).await;
+        let redeemed = redeemed.map_err(|problem| {
+            if problem.code() == Code::InvalidCode {
+                Code::InvalidChallenge.into()
+            } else {
+                problem
+            }
+        })?;
+        let outcome = match self.resolve(client, id, true).await {
+            Ok(ResolvedIdentity::Started(_, challenge)) => self.finish(&challenge).await,
+            Ok(ResolvedIdentity::Pending(problem)) => Err(problem),
+            Ok(ResolvedIdentity::Identified(_)) => Err(Code::InvalidChallenge.into()),
+            Err(error) => {
+                if error == SocialError::Unavailable {
+                    redeemed.give_back().await;
                 }
+                Err(error.into())
             }
-            AccountState::Standalone {
-                existing: Some(identity),
-            } => AccountState::Identified(identity),
-            AccountState::Standalone { existing: None } => {
-                let identity = standalone_identity();
-                AccountState::Identified(self.insert_identity(id, &identity).await?)
-            }
-            AccountState::Identified(mut identity) => {
-                if !identity.profile_saved && identity.username.is_some() {
-                    identity.profile_saved = self.save_profile(id, &identity.user_id).await;
-                }
-                AccountState::Resolved(identity)
-            }
-            resolved @ AccountState::Resolved(_) => resolved,
-        })
+        };
+        outcome.map_err(AttemptError::after_proof)
     }
 
-    /// Claims an address under its lock, which registrations acquire as well: the address cannot be
-    /// registered between a look-up and the change that follows. Returns `None` if another account
-    /// has the address.
+    /// Finds the verified account of an address and links the identity to it, or creates one. The
+    /// address is locked, which registrations lock as well.
     async fn claim_address(
         &self,
         claim: AddressClaim<'_>,
-        existing: Option<&SocialIdentity>,
-    ) -> Result<Option<SocialIdentity>, SocialError> {
-        let work = async {
-            let mut state = ClaimState::Reconciling;
-            loop {
-                state = self.advance_claim(claim, existing, state).await?;
-                if let ClaimState::Saved(identity) = state {
-                    return Ok(Some(identity));
+    ) -> Result<ResolvedIdentity, SocialError> {
+        let mut is_new = false;
+        for _ in 0..MAX_CLAIM_ATTEMPTS {
+            match self.pool.start_social_sign_in(claim.email.as_str()).await {
+                Ok(Some(found)) if !found.account.has_email(claim.email) => {
+                    return Err(SocialError::AccessDenied);
                 }
-                if let ClaimState::Unclaimable = state {
-                    return Ok(None);
+                Ok(Some(found)) if found.account.is_verified => {
+                    let identity = self.save_link(claim, &found).await?;
+                    if !is_new {
+                        let messages = self.guard.messages();
+                        messages.notice(AccountNotice::SocialLink, claim.email, claim.client);
+                    }
+                    return Ok(self.started(claim.id, identity, found).await);
                 }
+                Ok(Some(found)) => self.delete_unverified(claim, Some(found)).await?,
+                Err(PoolError::UserNotConfirmed) => self.delete_unverified(claim, None).await?,
+                Ok(None) => {}
+                Err(error) => return failed_start(&error),
             }
-        };
-        self.locks.with_address(claim.email, Box::pin(work)).await
+            match self.pool.sign_up_social(claim.email).await {
+                Ok(()) => is_new = true,
+                Err(PoolError::UserExists | PoolError::AliasExists) => {}
+                Err(error) => return Err(error.problem(PoolCall::SignUp).into()),
+            }
+        }
+        Err(SocialError::Unavailable)
     }
 
-    /// The transition function of [`ClaimState`]. The claimed account replaces `existing`.
-    async fn advance_claim(
+    async fn started(
+        &self,
+        id: &IdToken,
+        identity: SocialIdentity,
+        challenge: SocialChallenge,
+    ) -> ResolvedIdentity {
+        let email = id.email.as_deref().and_then(EmailAddress::parse);
+        let email = email.filter(|email| challenge.account.has_email(email));
+        if let (Some(email), false) = (email, identity.profile_saved) {
+            self.save_profile(id, &identity.user_id, &email).await;
+        }
+        ResolvedIdentity::Started(identity, challenge)
+    }
+
+    /// Sends a code to the address. Nothing depends on whether it has an account.
+    async fn request_code(
+        &self,
+        client: &ClientContext,
+        id: &IdToken,
+        email: &EmailAddress,
+    ) -> Result<ResolvedIdentity, SocialError> {
+        let codes = self.codes.as_ref().ok_or(SocialError::EmailNotVerified)?;
+        let kind = AttemptKind::ResetRequest;
+        let attempt = self
+            .guard
+            .admit_silently(kind, client, email.as_str())
+            .await;
+        let mut attempt = attempt.ok_or(SocialError::Unavailable)?;
+        match codes.send(CodePurpose::SocialLink, email, client).await {
+            // Each message counts as a failure, because an attacker may request it.
+            Ok(()) => self.guard.limiter().record_failure(&mut attempt).await,
+            Err(problem) => {
+                self.guard.limiter().refund(attempt).await;
+                return Err(problem.into());
+            }
+        }
+        Ok(ResolvedIdentity::Pending(
+            self.issuer.address_unproven(id, email),
+        ))
+    }
+
+    /// Returns whether the provider is authoritative for the address: it assigns the addresses of
+    /// the domain.
+    fn is_authoritative(&self, id: &IdToken, email: &EmailAddress) -> bool {
+        let host = email.host();
+        let Some(provider) = self.config.by_issuer(&id.issuer) else {
+            return false;
+        };
+        let settings = &provider.settings;
+        let is_listed = settings
+            .authoritative_domains
+            .iter()
+            .any(|domain| domain.eq_ignore_ascii_case(host));
+        let hosted_domain = id.claims.get("hd").and_then(Value::as_str);
+        is_listed
+            || (settings.trust_hosted_domain
+                && hosted_domain.is_some_and(|domain| domain.eq_ignore_ascii_case(host)))
+    }
+
+    /// Deletes an account whose address was never verified, without AWS credentials as its user.
+    /// `found` is `None` if the user is not confirmed, so that nobody can sign in.
+    async fn delete_unverified(
         &self,
         claim: AddressClaim<'_>,
-        existing: Option<&SocialIdentity>,
-        state: ClaimState,
-    ) -> Result<ClaimState, SocialError> {
-        Ok(match state {
-            ClaimState::Reconciling => {
-                self.resolve_interrupted(claim.id, claim.email).await?;
-                ClaimState::Claiming { create_attempts: 0 }
-            }
-            ClaimState::Claiming {
-                create_attempts: MAX_CREATE_ATTEMPTS..,
-            } => return Err(SocialError::Unavailable),
-            ClaimState::Claiming { create_attempts } => {
-                let account = claim.admin.find_user(claim.email.as_str()).await;
-                match account.map_err(admin_error)? {
-                    None => ClaimState::Creating { create_attempts },
-                    Some(_) if !self.is_authoritative(claim.id, claim.email) => {
-                        ClaimState::Unclaimable
-                    }
-                    Some(account) if !account.is_enabled => return Err(SocialError::AccessDenied),
-                    Some(account) if account.is_verified => ClaimState::Saving {
-                        linked: linked_identity(account),
-                    },
-                    Some(account) => {
-                        self.delete_unverified(claim, &account).await?;
-                        ClaimState::Creating { create_attempts }
-                    }
+        found: Option<SocialChallenge>,
+    ) -> Result<(), SocialError> {
+        let address = claim.email.as_str();
+        // Before the deletion, which does not end if the client disconnects.
+        self.guard.limiter().forget_trusted_networks(address).await;
+        let deleted = match (&self.pool.admin, found) {
+            (Some(admin), _) => match admin.find_user(address).await {
+                Ok(Some(user)) if !user.is_verified => {
+                    let deleted = admin.delete_user(&user.username).await;
+                    deleted.map(|()| user.subject)
                 }
-            }
-            ClaimState::Creating { create_attempts } => match self.create_user(claim).await {
-                Ok(linked) => ClaimState::Saving { linked },
-                Err(PoolError::UserExists | PoolError::AliasExists) => ClaimState::Claiming {
-                    create_attempts: create_attempts + 1,
-                },
-                Err(error) => return Err(admin_error(error)),
+                Ok(_) => return Ok(()),
+                Err(error) => Err(error),
             },
-            ClaimState::Saving { linked } => {
-                ClaimState::Saved(self.save_link(claim, existing, &linked).await?)
+            (None, Some(found)) => match self.pool.finish_social_sign_in(&found).await {
+                Ok(SignInStep::Tokens(tokens)) => {
+                    let deleted = self.pool.delete_own_user(&tokens.access_token).await;
+                    deleted.map(|()| found.account.subject)
+                }
+                Ok(SignInStep::Challenge(_)) => return Err(SocialError::AccessDenied),
+                Err(error) => Err(error),
+            },
+            (None, None) => return Err(SocialError::AccessDenied),
+        };
+        let subject = deleted.map_err(|error| error.problem(PoolCall::Admin))?;
+        let outcome = "unverified_account_deleted";
+        self.audit
+            .log(claim.client, Operation::SocialLink, &subject, outcome);
+        Ok(())
+    }
+
+    async fn save_link(
+        &self,
+        claim: AddressClaim<'_>,
+        found: &SocialChallenge,
+    ) -> Result<SocialIdentity, SocialError> {
+        let linked = SocialIdentity {
+            user_id: found.account.subject.clone(),
+            username: Some(found.username.clone()),
+            profile_saved: false,
+        };
+        let identity = self.insert_identity(claim.id, &linked).await?;
+        self.audit
+            .log(claim.client, Operation::SocialLink, &identity.user_id, "ok");
+        Ok(identity)
+    }
+
+    async fn insert_identity(
+        &self,
+        id: &IdToken,
+        identity: &SocialIdentity,
+    ) -> Result<SocialIdentity, SocialError> {
+        let stored = self
+            .store
+            .insert_social_identity(&id.issuer, &id.subject, identity, self.clock.now())
+            .await;
+        Ok(stored.map_err(Problem::from)?)
+    }
+
+    /// Saves the profile, unless the user has one. If that fails, the next sign-in tries again.
+    async fn save_profile(&self, id: &IdToken, user_id: &str, email: &EmailAddress) {
+        let mut profile = Map::new();
+        for (claim, field) in [("given_name", "firstName"), ("family_name", "lastName")] {
+            if let Some(text) = id.claims.get(claim).and_then(Value::as_str) {
+                profile.insert(field.to_owned(), Value::String(text.to_owned()));
             }
-            end @ (ClaimState::Saved(_) | ClaimState::Unclaimable) => end,
-        })
+        }
+        let saved = match self.actor_service.has_profile(user_id).await {
+            Ok(false) => {
+                let save = self.actor_service.save_profile(user_id, email, &profile);
+                save.await.is_ok()
+            }
+            exists => exists.is_ok(),
+        };
+        if saved {
+            let now = self.clock.now();
+            let marked = self.store.mark_profile_saved(&id.issuer, &id.subject, now);
+            let _ = marked.await;
+        }
+    }
+}
+
+/// Returns the next step, or the error, of a sign-in that the pool did not start.
+fn failed_start(error: &PoolError) -> Result<ResolvedIdentity, SocialError> {
+    if *error == PoolError::PasswordResetRequired {
+        return Ok(ResolvedIdentity::Pending(password_reset_required()));
+    }
+    let is_denied = matches!(
+        error,
+        PoolError::NotAuthorized | PoolError::UserNotConfirmed
+    );
+    Err(if is_denied {
+        SocialError::AccessDenied
+    } else {
+        error.problem(PoolCall::SignIn).into()
+    })
+}
+
+/// Returns a new identity without a pool user.
+fn standalone_identity() -> SocialIdentity {
+    SocialIdentity {
+        user_id: Uuid::new_v4().to_string(),
+        username: None,
+        profile_saved: false,
     }
 }

@@ -6,6 +6,7 @@
 //! of the cache, so that a mark that is lost in a restart or a fail-over does not make it valid
 //! again.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use postern_common::cache::Cache;
@@ -24,6 +25,10 @@ const STATE_CONTEXT: [&str; 1] = ["postern social state"];
 pub(super) struct AuthorizationState {
     pub(super) pkce_verifier: String,
     pub(super) nonce: String,
+    /// The issuer of the provider that the user was sent to.
+    pub(super) issuer: String,
+    /// The address of the client that started the sign-in, for which a failure counts.
+    pub(super) address: Option<IpAddr>,
     /// Binds the temporary token to the browser that started the sign-in.
     pub(super) code_challenge: Option<String>,
     expires_at: i64,
@@ -53,6 +58,8 @@ impl AuthorizationStates {
     /// Creates a state. Returns it sealed and in clear.
     pub(super) async fn create(
         &self,
+        issuer: &str,
+        address: Option<IpAddr>,
         code_challenge: Option<String>,
     ) -> Result<(String, AuthorizationState), Problem> {
         let nonce = random::token();
@@ -64,6 +71,8 @@ impl AuthorizationStates {
         let state = AuthorizationState {
             pkce_verifier: random::token(),
             nonce,
+            issuer: issuer.to_owned(),
+            address,
             code_challenge,
             expires_at: self.clock.now().plus(STATE_TTL).0,
             epoch,

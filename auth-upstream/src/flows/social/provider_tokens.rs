@@ -38,13 +38,19 @@ impl ProviderTokens {
         user_id: &str,
         token: &str,
     ) -> Result<(), SocialError> {
-        let context = [&*self.config.provider, &id.issuer, &id.subject, user_id];
+        let context = [self.name(&id.issuer), &id.issuer, &id.subject, user_id];
         let sealed = self.config.key_ring.seal(&context, token.as_bytes());
         let saved = self
             .store
             .save_provider_token(&id.issuer, &id.subject, &sealed, self.clock.now())
             .await;
         Ok(saved.map_err(Problem::from)?)
+    }
+
+    /// Returns the name of the provider of an issuer; an empty one if it is not configured any more.
+    fn name(&self, issuer: &str) -> &str {
+        let provider = self.config.by_issuer(issuer);
+        provider.map_or("", |provider| &provider.name)
     }
 
     /// Seals all tokens with the newest key, so that older keys can be removed from the
@@ -92,7 +98,7 @@ impl ProviderTokens {
     async fn reseal_one(&self, token: &SealedProviderToken) -> Result<Option<bool>, StoreError> {
         let key_ring = &self.config.key_ring;
         let context = [
-            &*self.config.provider,
+            self.name(&token.issuer),
             &token.issuer,
             &token.subject,
             &token.user_id,

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Rows of call, exception, message, HTTP status and expected problem code.
+/// Rows of call, exception, message, HTTP status, expected problem code and the field that it names.
 const ROWS: &str = "\
 SignIn | NotAuthorizedException | Incorrect username or password. | 400 | invalid_credentials
 SignIn | NotAuthorizedException | User is disabled. | 400 | invalid_credentials
@@ -25,12 +25,7 @@ Confirm | CodeMismatchException | Invalid verification code | 400 | invalid_code
 ResetPassword | UserNotFoundException | Username/client id combination not found. | 400 | invalid_code
 SignIn | UserNotConfirmedException | User is not confirmed. | 400 | challenge_required
 SignIn | PasswordResetRequiredException | Password reset required | 400 | challenge_required
-SignUp | UsernameExistsException | User already exists | 400 | email_not_available
 Confirm | AliasExistsException | An account with the email already exists. | 400 | email_not_available
-SignUp | InvalidPasswordException | Password did not conform with policy | 400 | weak_password
-ResetPassword | PasswordHistoryPolicyViolationException | x | 400 | weak_password
-SignUp | InvalidParameterException | Invalid phone number format. | 400 | validation_failed
-SignUp | UserLambdaValidationException | PreSignUp failed | 400 | validation_failed
 ResetPassword | LimitExceededException | Attempt limit exceeded | 400 | invalid_code
 Confirm | TooManyFailedAttemptsException | x | 400 | rate_limited
 SignIn | TooManyRequestsException | Rate exceeded | 400 | rate_limited
@@ -41,42 +36,117 @@ SignIn |  |  | 503 | unavailable
 SignUp | CodeDeliveryFailureException | x | 400 | unavailable
 SignIn | UnsupportedOperationException | x | 400 | idp_misconfigured
 SignIn | ForbiddenException | Request not allowed by WAF | 400 | rate_limited
-SignIn | InvalidParameterException | 1 validation error detected | 400 | invalid_credentials
+SignIn | InvalidParameterException | 1 validation error detected: Value at 'authParameters' failed to satisfy constraint | 400 | invalid_credentials
+SignUp | LimitExceededException | Exceeded daily email limit for the operation or the account. | 400 | unavailable
+Resend | LimitExceededException | Exceeded daily email limit for the operation or the account. | 400 | unavailable
+Resend | LimitExceededException | Attempt limit exceeded, please try after some time. | 400 | rate_limited
+Resend | InvalidParameterException | Cannot resend codes. Auto verification not turned on. | 400 | idp_misconfigured
+ForgotPassword | LimitExceededException | Exceeded daily email limit for the operation or the account. | 400 | unavailable
+ForgotPassword | LimitExceededException | Attempt limit exceeded, please try after some time. | 400 | rate_limited
+ForgotPassword | NotAuthorizedException | User password cannot be reset in the current state. | 400 | challenge_required
+ForgotPassword | InvalidParameterException | Cannot reset password for the user as there is no registered/verified email or phone_number | 400 | challenge_required
+ForgotPassword | NotAuthorizedException | Unable to verify secret hash for client 1a2b | 400 | idp_misconfigured
+ForgotPassword | UserNotFoundException | x | 400 | not_found
+SignUp | NotAuthorizedException | A client attempted to write unauthorized attribute | 400 | idp_misconfigured
+SignUp | InvalidParameterException | Attributes did not conform to the schema: family_name: The attribute is required | 400 | idp_misconfigured
+SignUp | InvalidParameterException | Username cannot be of email format, since user pool is configured for email alias. | 400 | idp_misconfigured
+SignUp | InvalidParameterException | Username should be a phone number. | 400 | idp_misconfigured
+SignUp | InvalidParameterException | Invalid email address format. | 400 | validation_failed /email
+SignUp | InvalidParameterException | 1 validation error detected: Value at 'username' failed to satisfy constraint: Member must have length less than or equal to 128 | 400 | validation_failed /email
+SignUp | InvalidParameterException | 1 validation error detected: Value at 'password' failed to satisfy constraint: Member must satisfy regular expression pattern: ^[\\S]+.*[\\S]+$ | 400 | validation_failed /password
+ResetPassword | InvalidParameterException | 1 validation error detected: Value at 'password' failed to satisfy constraint: Member must satisfy regular expression pattern: ^[\\S]+.*[\\S]+$ | 400 | validation_failed /newPassword
+ResetPassword | InvalidParameterException | 1 validation error detected: Value at 'confirmationCode' failed to satisfy constraint | 400 | invalid_code
+ResetPassword | InvalidPasswordException | Password did not conform with policy | 400 | weak_password /newPassword
+ResetPassword | PasswordHistoryPolicyViolationException | x | 400 | weak_password /newPassword
+SignUp | InvalidPasswordException | Password did not conform with policy | 400 | weak_password /password
+Challenge | InvalidParameterException | Attributes did not conform to the schema: client: Attribute does not exist in the schema. | 400 | validation_failed /responses
+Challenge | NotAuthorizedException | Cannot modify a non-mutable attribute client secret | 400 | invalid_challenge
+Challenge | MFAMethodNotFoundException | x | 400 | validation_failed /responses
+SignIn | MFAMethodNotFoundException | x | 400 | idp_misconfigured
+Challenge | CodeDeliveryFailureException | x | 400 | unavailable
+SignIn | FeatureUnavailableInTierException | x | 400 | idp_misconfigured
+SignIn | InvalidSmsRoleAccessPolicyException | x | 400 | idp_misconfigured
+RefreshAuth | NotAuthorizedException | SecretHash does not match for the client: 1a2b | 400 | idp_misconfigured
+RefreshAuth | NotAuthorizedException | Refresh Token has expired | 400 | invalid_refresh_token
+Admin | InvalidParameterException | Attributes did not conform to the schema: family_name: The attribute is required | 400 | idp_misconfigured
+SignUp | UserLambdaValidationException | PreSignUp failed | 400 | validation_failed /
+SignUp | UsernameExistsException | User already exists | 400 | email_not_available
 SignIn | InvalidParameterException | Missing required parameter SECRET_HASH | 400 | idp_misconfigured
 SignIn | InvalidLambdaResponseException | x | 400 | idp_misconfigured
 SignIn | InvalidUserPoolConfigurationException | x | 400 | idp_misconfigured";
 
-const CALLS: [PoolCall; PoolCall::COUNT] = [
-    PoolCall::SignIn,
-    PoolCall::SignUp,
-    PoolCall::Confirm,
-    PoolCall::Challenge,
-    PoolCall::Refresh,
-    PoolCall::Revoke,
-    PoolCall::ForgotPassword,
-    PoolCall::ResetPassword,
-    PoolCall::Admin,
+const CALLS: [(&str, PoolOperation, PoolCall); 11] = [
+    ("SignIn", PoolOperation::InitiateAuth, PoolCall::SignIn),
+    ("SignUp", PoolOperation::SignUp, PoolCall::SignUp),
+    ("Confirm", PoolOperation::ConfirmSignUp, PoolCall::Confirm),
+    (
+        "Resend",
+        PoolOperation::ResendConfirmationCode,
+        PoolCall::Confirm,
+    ),
+    (
+        "Challenge",
+        PoolOperation::RespondToAuthChallenge,
+        PoolCall::Challenge,
+    ),
+    (
+        "Refresh",
+        PoolOperation::GetTokensFromRefreshToken,
+        PoolCall::Refresh,
+    ),
+    (
+        "RefreshAuth",
+        PoolOperation::InitiateAuth,
+        PoolCall::Refresh,
+    ),
+    ("Revoke", PoolOperation::RevokeToken, PoolCall::Revoke),
+    (
+        "ForgotPassword",
+        PoolOperation::ForgotPassword,
+        PoolCall::ForgotPassword,
+    ),
+    (
+        "ResetPassword",
+        PoolOperation::ConfirmForgotPassword,
+        PoolCall::ResetPassword,
+    ),
+    ("Admin", PoolOperation::AdminCreateUser, PoolCall::Admin),
 ];
 
 #[test]
-fn exception_maps_to_its_problem_code() {
+fn exception_maps_to_its_problem_code_and_field() {
     for row in ROWS.lines() {
         let fields: Vec<&str> = row.split(" | ").collect();
         let [call, name, message, status, expected] = fields[..] else {
             panic!("{row}")
         };
-        let call = CALLS.into_iter().find(|known| format!("{known:?}") == call);
+        let known = CALLS.iter().find(|known| known.0 == call);
+        let (_, operation, call) = *known.expect("a call");
         let status = status.parse().expect("a status");
-        let fault = PoolError::from_exception(name, message, status);
-        let code = fault.code(call.expect("a call"));
-        assert_eq!(code.as_str(), expected, "{row}");
+        let error = PoolError::from_exception(operation, name, message, status);
+        let problem = error.problem(call).to_json("id");
+        let (code, field) = expected.split_once(' ').unwrap_or((expected, "none"));
+        let field = field.strip_suffix('/').unwrap_or(field);
+        assert_eq!(problem["code"], code, "{row}");
+        let named = problem["errors"][0]["pointer"].as_str();
+        assert_eq!(named.unwrap_or("none"), field, "{row}");
     }
+}
+
+#[test]
+fn exhausted_quota_is_retried_after_an_hour() {
+    let message = "Exceeded daily email limit for the operation or the account.";
+    let (operation, name) = (PoolOperation::SignUp, "LimitExceededException");
+    let error = PoolError::from_exception(operation, name, message, 400);
+    let rendered = error.problem(PoolCall::SignUp).render("id");
+    assert_eq!(rendered.status, 503);
+    assert_eq!(rendered.headers["retry-after"], "3600");
 }
 
 #[test]
 fn sign_in_failures_render_identically() {
     let rendered = |name, message| {
-        PoolError::from_exception(name, message, 400)
+        PoolError::from_exception(PoolOperation::InitiateAuth, name, message, 400)
             .problem(PoolCall::SignIn)
             .render("id")
             .body
@@ -99,6 +169,7 @@ fn sign_in_failures_render_identically() {
 #[test]
 fn pool_message_is_not_rendered() {
     let problem = PoolError::from_exception(
+        PoolOperation::InitiateAuth,
         "NotAuthorizedException",
         "Unable to verify secret hash for client 1a2b",
         400,
@@ -111,6 +182,7 @@ fn pool_message_is_not_rendered() {
 #[test]
 fn disabled_rotation_is_reported_as_unsupported() {
     let fault = PoolError::from_exception(
+        PoolOperation::GetTokensFromRefreshToken,
         "NotAuthorizedException",
         "Refresh token rotation is not enabled for client",
         400,

@@ -1,4 +1,4 @@
-//! A limit on how often the right password of one account is accepted.
+//! A limit on how often the right password of one account, or a social identity, is accepted.
 //!
 //! Each sign-in costs the pool a password hash and a refresh token, so the
 //! right password is limited as well. Only a client that sends it learns of the limit: a wrong one
@@ -41,13 +41,25 @@ impl AttemptLimiter {
         password: &Secret,
     ) -> CredentialDigest {
         let account = attempt.account.as_ref();
-        let account_key = account.map_or(KEY_PREFIX, |account| &account.key);
+        self.digest_of(
+            account.map_or(KEY_PREFIX, |account| &account.key),
+            password.expose(),
+        )
+    }
+
+    /// Returns the digests of a social identity.
+    pub(crate) fn social_digest(&self, issuer: &str, subject: &str) -> CredentialDigest {
+        let identity = hex(Sha256::digest(format!("{issuer}\0{subject}")));
+        self.digest_of(&format!("{KEY_PREFIX}:social:{identity}"), "")
+    }
+
+    fn digest_of(&self, account_key: &str, secret: &str) -> CredentialDigest {
         let window_ms = i64::try_from(SIGN_IN_QUOTA_WINDOW.as_millis()).unwrap_or(i64::MAX);
         let window = self.clock.now().0.div_euclid(window_ms);
         let digest = Sha256::new()
             .chain_update(self.digest_key.expose())
             .chain_update(Sha256::digest(account_key))
-            .chain_update(password.expose())
+            .chain_update(secret)
             .finalize();
         CredentialDigest {
             counter_key: format!("{account_key}:sign-ins:{window}"),

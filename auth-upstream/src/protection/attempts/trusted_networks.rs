@@ -60,22 +60,25 @@ struct Removal {
 impl AttemptLimiter {
     /// Trusts the client's network for an account. To be called after a completed sign-in or a
     /// registration that started at `started_at`. `subject` is the account's subject, if known.
-    /// Best effort: if the cache fails, the network is not trusted next time.
+    /// Best effort: if the cache fails, the network is not trusted next time. Returns whether other
+    /// networks of the account are trusted and this one was not.
     pub(crate) async fn trust_network(
         &self,
         client: &ClientContext,
         account: &str,
         subject: Option<&str>,
         started_at: Timestamp,
-    ) {
+    ) -> bool {
         let Some(address) = canonical_address(client) else {
-            return;
+            return false;
         };
         let (key, network) = (trusted_key(account), network(address));
         let renew = |trusted: &mut TrustedNetworks| trusted.renew(&network, subject, started_at);
         // Most sign-ins are from a network that was renewed today.
-        if !renew(&mut self.trusted_networks(&key).await) {
-            return;
+        let mut trusted = self.trusted_networks(&key).await;
+        let is_known = trusted.networks.iter().any(|(known, _)| *known == network);
+        if !renew(&mut trusted) {
+            return false;
         }
         let shared = self.counters.shared();
         let add = async {
@@ -87,6 +90,8 @@ impl AttemptLimiter {
         let lock = format!("{key}:lock");
         let adding = shared.with_lock(&lock, LOCK_TIME, LOCK_TIME, add);
         let _ = Box::pin(adding).await;
+        // A list that belonged to another subject has started anew.
+        !is_known && trusted.networks.len() > 1
     }
 
     /// Forgets the trusted networks of an account that is being deleted.

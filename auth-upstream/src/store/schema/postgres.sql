@@ -5,8 +5,10 @@ CREATE TABLE auth_keys (
 );
 CREATE TABLE auth_pending_registrations (
     id TEXT PRIMARY KEY,
+    email_hash BYTEA NOT NULL,
     email TEXT NOT NULL,
     subject TEXT,
+    profile TEXT,
     began_at BIGINT NOT NULL,
     due_at BIGINT NOT NULL,
     attempts BIGINT NOT NULL
@@ -17,7 +19,6 @@ CREATE TABLE auth_social_identities (
     subject TEXT NOT NULL,
     user_id TEXT NOT NULL,
     username TEXT,
-    social_only BOOLEAN NOT NULL,
     profile_saved BOOLEAN NOT NULL,
     refresh_token TEXT,
     created_at BIGINT NOT NULL,
@@ -25,7 +26,6 @@ CREATE TABLE auth_social_identities (
     PRIMARY KEY (issuer, subject)
 );
 CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id);
-CREATE INDEX auth_social_identities_username ON auth_social_identities (username);
 CREATE TABLE auth_audit (
     id TEXT PRIMARY KEY,
     at BIGINT NOT NULL,

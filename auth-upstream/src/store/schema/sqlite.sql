@@ -5,8 +5,10 @@ CREATE TABLE auth_keys (
 ) STRICT;
 CREATE TABLE auth_pending_registrations (
     id TEXT PRIMARY KEY,
+    email_hash BLOB NOT NULL,
     email TEXT NOT NULL,
     subject TEXT,
+    profile TEXT,
     began_at INTEGER NOT NULL,
     due_at INTEGER NOT NULL,
     attempts INTEGER NOT NULL
@@ -17,7 +19,6 @@ CREATE TABLE auth_social_identities (
     subject TEXT NOT NULL,
     user_id TEXT NOT NULL,
     username TEXT,
-    social_only INTEGER NOT NULL,
     profile_saved INTEGER NOT NULL,
     refresh_token TEXT,
     created_at INTEGER NOT NULL,
@@ -25,7 +26,6 @@ CREATE TABLE auth_social_identities (
     PRIMARY KEY (issuer, subject)
 ) STRICT;
 CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id);
-CREATE INDEX auth_social_identities_username ON auth_social_identities (username);
 CREATE TABLE auth_audit (
     id TEXT PRIMARY KEY,
     at INTEGER NOT NULL,

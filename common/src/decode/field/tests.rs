@@ -91,6 +91,58 @@ fn recorded_mistakes_are_bounded_by_the_text() {
 }
 
 #[test]
+fn unknown_names_beyond_the_kept_mistakes_cost_no_comparison() {
+    const KNOWN: [&str; 8] = [
+        "request-timeout-a",
+        "request-timeout-b",
+        "request-timeout-c",
+        "request-timeout-d",
+        "request-timeout-e",
+        "request-timeout-f",
+        "request-timeout-g",
+        "request-timeout-h",
+    ];
+    let time = |names: u32| {
+        let entries: Vec<_> = (0..names)
+            .map(|n| format!("\"another-name-{n:05}\":0"))
+            .collect();
+        let text = format!("{{{}}}", entries.join(","));
+        let mistakes = Mistakes::default();
+        let root = json(text.as_bytes(), &mistakes).expect("JSON");
+        let started_at = std::time::Instant::now();
+        let value = mistakes.object(&root, |object| {
+            KNOWN
+                .into_iter()
+                .for_each(|name| drop(object.optional(name, |field| field.text(1..=9))));
+            Some(())
+        });
+        assert_eq!(mistakes.finish(value).expect_err("mistakes").len(), 100);
+        started_at.elapsed()
+    };
+    let (kept, all) = (time(100), time(50_000));
+    assert!(
+        all < kept * 20,
+        "{all:?} for 50,000 names, {kept:?} for 100"
+    );
+}
+
+#[test]
+fn length_of_text_counts_characters() {
+    let read = |text: &str| {
+        let mistakes = Mistakes::default();
+        let root = json(format!("\"{text}\"").as_bytes(), &mistakes).expect("JSON");
+        let value = mistakes.field(&root).text(2..=4);
+        mistakes
+            .finish(value)
+            .map_err(|found| found[0].detail.clone())
+    };
+    assert_eq!(read("漢字漢字").as_deref(), Ok("漢字漢字"));
+    let expected = Err("must be 2 to 4 characters long".to_owned());
+    assert_eq!(read("漢字漢字漢"), expected);
+    assert_eq!(read("漢"), expected);
+}
+
+#[test]
 fn url_with_user_information_is_rejected() {
     let detail = |url: &str| {
         let mistakes = Mistakes::default();

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http::header::CACHE_CONTROL;
-use url::{Host, Url};
+use url::Url;
+
+use crate::network::is_https_or_loopback;
 
 /// Fetches one JWKS without redirects or proxy, within a time and size limit.
 pub(super) struct JwksFetcher {
@@ -76,7 +78,7 @@ impl JwksFetcher {
 }
 
 fn client(url: &Url, timeout: Duration) -> Result<reqwest::Client, &'static str> {
-    if !is_allowed(url) {
+    if !is_https_or_loopback(url) {
         return Err("the address of the JWKS is neither HTTPS nor on a loopback host");
     }
     let mut builder = reqwest::Client::builder()
@@ -101,20 +103,6 @@ fn describe_error(error: &reqwest::Error) -> &'static str {
         "the server cannot be reached"
     } else {
         "the exchange with the server failed"
-    }
-}
-
-/// Returns whether the URL is HTTPS, or HTTP on a loopback host.
-fn is_allowed(url: &Url) -> bool {
-    match url.scheme() {
-        "https" => true,
-        "http" => match url.host() {
-            Some(Host::Ipv4(address)) => address.is_loopback(),
-            Some(Host::Ipv6(address)) => address.is_loopback(),
-            Some(Host::Domain(name)) => name == "localhost",
-            None => false,
-        },
-        _ => false,
     }
 }
 

@@ -60,9 +60,17 @@ async fn scopes_have_two_names_and_two_forms() {
         (Value::Null, json!(["a", "b c"]), Ok(vec!["a", "b", "c"])),
         (json!("a"), json!(["b"]), Ok(vec!["a", "b"])),
         (json!([]), json!(""), Ok(vec![])),
-        (json!(["a", 1]), Value::Null, Err(TokenError::ClaimType)),
-        (Value::Null, json!({"a": 1}), Err(TokenError::ClaimType)),
-        (json!(7), Value::Null, Err(TokenError::ClaimType)),
+        (
+            json!(["a", 1]),
+            Value::Null,
+            Err(TokenError::ClaimType("scope")),
+        ),
+        (
+            Value::Null,
+            json!({"a": 1}),
+            Err(TokenError::ClaimType("scope")),
+        ),
+        (json!(7), Value::Null, Err(TokenError::ClaimType("scope"))),
     ] {
         let claims = with(with(claims(), "scope", scope.clone()), "scp", scp.clone());
         let found = caller(&[], &other_provider(), &claims).await;
@@ -87,12 +95,12 @@ async fn groups_are_in_the_claim_of_the_issuer() {
         (
             "realm_access",
             json!({"roles": [1]}),
-            Err(TokenError::ClaimType),
+            Err(TokenError::ClaimType("groups")),
         ),
         (
             "realm_access",
             json!({"roles": {}}),
-            Err(TokenError::ClaimType),
+            Err(TokenError::ClaimType("groups")),
         ),
     ] {
         let claims = with(claims(), name, value.clone());
@@ -226,7 +234,7 @@ async fn issuer_without_token_use_requires_audience_and_client() {
         ("aud", json!([]), Err(TokenError::Client)),
         ("aud", Value::Null, Err(TokenError::Client)),
         ("azp", json!("mobile"), Err(TokenError::Client)),
-        ("azp", Value::Null, Err(TokenError::ClaimMissing)),
+        ("azp", Value::Null, Err(TokenError::ClaimMissing("client"))),
         ("custom:service_id", json!("notify"), Err(TokenError::Kind)),
     ] {
         let outcome = verdict(&["web"], &rules, &with(claims(), change, value.clone())).await;
@@ -259,6 +267,6 @@ async fn configured_token_uses_are_accepted() {
     );
     assert_eq!(
         verdict(&["web"], &rules, &claims()).await,
-        Err(TokenError::ClaimMissing)
+        Err(TokenError::ClaimMissing("token_use"))
     );
 }

@@ -20,11 +20,6 @@ pub(crate) fn lower_alphanumeric(length: usize) -> Result<String, ApiError> {
     sample(LOWER_AND_DIGITS, length)
 }
 
-/// Returns a decimal code of six digits.
-pub(crate) fn six_digits() -> Result<String, ApiError> {
-    sample(b"0123456789", 6)
-}
-
 /// Returns 32 random bytes in base64url.
 pub(crate) fn token() -> Result<String, ApiError> {
     let mut bytes = [0; 32];
@@ -32,7 +27,7 @@ pub(crate) fn token() -> Result<String, ApiError> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// Returns the SHA-256 digest of the parts in base64url: the stored form of tokens and codes.
+/// Returns the SHA-256 digest of the parts in base64url: the stored form of tokens.
 pub(crate) fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -75,13 +70,6 @@ mod tests {
         assert_eq!(name.len(), 52);
         assert!(name.bytes().all(|byte| LOWER_AND_DIGITS.contains(&byte)));
         assert_ne!(name, lower_alphanumeric(52).expect("random"));
-        assert!(
-            six_digits()
-                .expect("random")
-                .parse::<u32>()
-                .expect("digits")
-                < 1_000_000
-        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sign-ins, challenges and one-time codes. Only digests of tokens and codes are stored.
+//! Sign-ins and challenges. Only digests of tokens are stored.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,20 +36,12 @@ pub(crate) struct Challenge {
     pub(crate) client_id: String,
     pub(crate) pool_id: String,
     pub(crate) username: String,
+    /// [`User::version`] when the challenge was created.
+    pub(crate) user_version: String,
+    /// The nonce of a CUSTOM_CHALLENGE.
+    #[serde(default)]
+    pub(crate) nonce: Option<String>,
     pub(crate) expires_at: i64,
-}
-
-/// The last code that was created for a name and a purpose. Codes of unknown names are stored but
-/// never sent, so that the request takes the same time.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Code {
-    /// `None` once it was used.
-    pub(crate) hash: Option<String>,
-    pub(crate) expires_at: i64,
-    pub(crate) wrong_attempts: u32,
-    /// Codes that were created since `window_start`.
-    pub(crate) sent: u32,
-    pub(crate) window_start: i64,
 }
 
 // === impl Session ===

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::pool::crypto::random;
+
 /// A user.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct User {
@@ -65,15 +67,28 @@ impl User {
         self.attributes.get("email").map(String::as_str)
     }
 
-    pub(crate) fn email_verified(&self) -> bool {
-        self.attributes
-            .get("email_verified")
-            .is_some_and(|flag| flag == "true")
-    }
-
     /// Returns the id in the store.
     pub(crate) fn id(&self) -> String {
         user_id(&self.pool_id, &self.username)
+    }
+
+    /// Returns a digest that changes with the subject, the password and each sign-out: a proof of an
+    /// earlier version is void.
+    pub(crate) fn version(&self) -> String {
+        let password = self.password.as_deref().unwrap_or_default();
+        random::digest(&[&self.sub, password, &self.sign_outs.to_string()])
+    }
+
+    pub(crate) fn email_verified(&self) -> bool {
+        self.attributes
+            .get("email_verified")
+            .is_some_and(|verified| verified == "true")
+    }
+
+    /// Marks the address as verified.
+    pub(crate) fn verify_email(&mut self) {
+        self.attributes
+            .insert("email_verified".to_owned(), "true".to_owned());
     }
 
     /// Sets the user's own password.
@@ -81,12 +96,6 @@ impl User {
         self.password = Some(hash);
         self.status = UserStatus::Confirmed;
         self.temporary_until = None;
-    }
-
-    /// Records that the e-mail address was verified.
-    pub(crate) fn verify_email(&mut self) {
-        let verified = ("email_verified".to_owned(), "true".to_owned());
-        self.attributes.extend([verified]);
     }
 
     /// Returns `sub` and the attributes that `readable` accepts, as `[{"Name", "Value"}]`.

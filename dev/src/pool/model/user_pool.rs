@@ -26,11 +26,6 @@ pub struct PoolSettings {
     /// Whether users sign in with their e-mail address and have a UUID as real username
     /// (`UsernameAttributes`).
     pub email_usernames: bool,
-    /// Whether SignUp sends a code to the address (`AutoVerifiedAttributes`).
-    pub verify_email: bool,
-    /// Whether a forgotten password can be reset through an unverified address, which is verified
-    /// thereby. Cognito rejects this; a pool whose users are confirmed by a service needs it.
-    pub recover_unverified: bool,
     /// Whether SignUp is rejected (`AllowAdminCreateUserOnly`).
     pub admin_create_only: bool,
     /// Names of custom attributes, with the prefix `custom:`.

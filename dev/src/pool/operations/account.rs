@@ -27,6 +27,15 @@ pub(super) async fn get(
     }))
 }
 
+pub(super) async fn delete(
+    context: &PoolContext,
+    request: AccessTokenRequest,
+) -> Result<Value, ApiError> {
+    let (_, user) = tokens::verify(context, &request.access_token)?;
+    context.store.users.take(&user.id()).await?;
+    Ok(empty_response())
+}
+
 pub(super) async fn sign_out(
     context: &PoolContext,
     request: AccessTokenRequest,

@@ -7,9 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{attributes, empty_response, sign_up};
-use crate::pool::code_delivery::{CodeMail, CodePurpose};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
 use crate::pool::model::{User, UserAttribute, UserPool, UserStatus, seconds};
 
@@ -29,7 +27,14 @@ pub(super) struct CreateUserRequest {
     #[serde(default)]
     user_attributes: Vec<UserAttribute>,
     temporary_password: Option<String>,
-    message_action: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct UpdateAttributesRequest {
+    #[serde(flatten)]
+    user: UserRequest,
+    user_attributes: Vec<UserAttribute>,
 }
 
 #[derive(Deserialize)]
@@ -42,55 +47,29 @@ pub(super) struct SetPasswordRequest {
     permanent: bool,
 }
 
-/// AdminCreateUser. An invitation cannot be sent again (`RESEND`).
+/// AdminCreateUser. Sends no invitation.
 pub(super) async fn create(
     context: &PoolContext,
     request: CreateUserRequest,
 ) -> Result<Value, ApiError> {
     let pool = context.pool(&request.user_pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
-    let sends_invitation = match request.message_action.as_deref() {
-        None => true,
-        Some("SUPPRESS") => false,
-        Some(other) => return Err(ApiError::invalid(format!("{other} is not supported"))),
-    };
-    let password = match request.temporary_password {
-        Some(password) => {
-            pool.settings.password_policy.check(&password)?;
-            Some(Secret::new(password))
-        }
-        None if sends_invitation => Some(temporary_password(&pool)?),
-        // Without an invitation, the user has no password until one is set.
-        None => None,
-    };
+    if let Some(password) = &request.temporary_password {
+        pool.settings.password_policy.check(password)?;
+    }
     let mut user = sign_up::new_user(context, &pool, &request.username)?;
     let attributes_to_apply =
         sign_up::with_email_attribute(&pool, &request.username, request.user_attributes);
     attributes::apply(&pool, &mut user, &attributes_to_apply);
     sign_up::ensure_name_is_free(context, &pool.id, &request.username)?;
     user.status = UserStatus::ForceChangePassword;
-    if let Some(password) = &password {
-        let hash = context.hasher.hash(password).await?;
+    // Without a password, the user has none until one is set.
+    if let Some(password) = request.temporary_password {
+        let hash = context.hasher.hash(&Secret::new(password)).await?;
         set_temporary_password(context, &pool, &mut user, hash);
     }
     sign_up::add_user(context, &request.username, &user).await?;
-    if let (Some(code), true, Some(email)) = (password, sends_invitation, user.email()) {
-        context.delivery.deliver(CodeMail {
-            to: email.to_owned(),
-            purpose: CodePurpose::Invitation,
-            code,
-        })?;
-    }
     Ok(json!({"User": user.to_user_type()}))
-}
-
-/// Generates a random password that satisfies any policy up to its length.
-fn temporary_password(pool: &UserPool) -> Result<Secret, ApiError> {
-    let length = pool.settings.password_policy.minimum_length.max(20);
-    Ok(Secret::new(format!(
-        "{}-aA1",
-        random::alphanumeric(length)?
-    )))
 }
 
 fn set_temporary_password(context: &PoolContext, pool: &UserPool, user: &mut User, hash: String) {
@@ -141,6 +120,7 @@ pub(super) async fn confirm_sign_up(
     change(context, request, confirm).await
 }
 
+/// AdminSetUserPassword. Unlike Cognito, revokes all sign-ins of the user.
 pub(super) async fn set_password(
     context: &PoolContext,
     request: SetPasswordRequest,
@@ -160,6 +140,7 @@ pub(super) async fn set_password(
         } else {
             set_temporary_password(context, &pool, user, hash);
         }
+        user.sign_outs += 1;
         Ok(())
     };
     let user = UserRequest {
@@ -167,6 +148,19 @@ pub(super) async fn set_password(
         username,
     };
     change(context, user, set).await
+}
+
+pub(super) async fn update_attributes(
+    context: &PoolContext,
+    request: UpdateAttributesRequest,
+) -> Result<Value, ApiError> {
+    let pool = context.pool(&request.user.user_pool_id)?;
+    attributes::check(&pool, &request.user_attributes)?;
+    let apply = |user: &mut User| {
+        attributes::apply(&pool, user, &request.user_attributes);
+        Ok(())
+    };
+    change(context, request.user, apply).await
 }
 
 pub(super) async fn enable(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {

@@ -1,4 +1,4 @@
-//! Authentication challenges. The only one implemented is NEW_PASSWORD_REQUIRED.
+//! Authentication challenges: NEW_PASSWORD_REQUIRED, and CUSTOM_CHALLENGE in `custom_auth`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,13 +7,11 @@ use postern_common::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{attributes, sign_in};
+use super::{custom_auth, sign_in};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
-use crate::pool::model::{
-    AppClient, Challenge, User, UserAttribute, UserPool, UserStatus, user_id,
-};
+use crate::pool::model::{AppClient, Challenge, User, UserPool, user_id};
 
 /// Lifetime of a challenge: Cognito's default for `AuthSessionValidity`.
 const SESSION_LIFETIME: Duration = Duration::from_secs(180);
@@ -44,15 +42,7 @@ pub(super) async fn require_new_password(
     client: &AppClient,
     user: &User,
 ) -> Result<Value, ApiError> {
-    let session = random::token()?;
-    let challenge = Challenge {
-        client_id: client.id.clone(),
-        pool_id: client.pool_id.clone(),
-        username: user.username.clone(),
-        expires_at: context.clock.now().plus(SESSION_LIFETIME).0,
-    };
-    let id = random::digest(&[&session]);
-    context.store.challenges.put(&id, challenge).await?;
+    let session = store(context, client, &user.username, Some(user), None).await?;
     let shown = user
         .attributes
         .iter()
@@ -71,6 +61,28 @@ pub(super) async fn require_new_password(
     }))
 }
 
+/// Stores a pending challenge and returns its session. `user` is `None` if it does not exist.
+pub(super) async fn store(
+    context: &PoolContext,
+    client: &AppClient,
+    username: &str,
+    user: Option<&User>,
+    nonce: Option<String>,
+) -> Result<String, ApiError> {
+    let session = random::token()?;
+    let challenge = Challenge {
+        client_id: client.id.clone(),
+        pool_id: client.pool_id.clone(),
+        username: username.to_owned(),
+        user_version: user.map(User::version).unwrap_or_default(),
+        nonce,
+        expires_at: context.clock.now().plus(SESSION_LIFETIME).0,
+    };
+    let id = random::digest(&[&session]);
+    context.store.challenges.put(&id, challenge).await?;
+    Ok(session)
+}
+
 pub(super) async fn admin_respond(
     context: &PoolContext,
     request: AdminChallengeResponse,
@@ -84,6 +96,10 @@ pub(super) async fn respond(
     request: ChallengeResponse,
 ) -> Result<Value, ApiError> {
     let (client, pool) = context.client(&request.client_id)?;
+    if request.challenge_name == custom_auth::CUSTOM_CHALLENGE {
+        let (session, responses) = (request.session.as_deref(), &request.challenge_responses);
+        return custom_auth::answer(context, &client, session, responses).await;
+    }
     if request.challenge_name != NEW_PASSWORD_CHALLENGE {
         return Err(ApiError::invalid(format!(
             "{} is not a challenge of this pool",
@@ -93,26 +109,25 @@ pub(super) async fn respond(
     let session = request.session.as_deref();
     let (id, user) = pending_challenge(context, &client, session)?;
     let responses = &request.challenge_responses;
-    let name = sign_in::parameter(responses, "USERNAME")?;
-    client.check_secret_hash(
-        responses.get("SECRET_HASH").map(String::as_str),
-        &user.username,
-    )?;
-    if name != user.username {
-        return Err(ApiError::not_authorized("Invalid session for the user."));
+    check_user(context, &pool, &client, &user, responses)?;
+    // Cognito accepts attributes that the challenge requires, of which this pool has none.
+    if responses.keys().any(|it| it.starts_with("userAttributes.")) {
+        return Err(ApiError::invalid("Cannot modify attributes."));
     }
     let password = Secret::from(sign_in::parameter(responses, "NEW_PASSWORD")?);
     pool.settings.password_policy.check(password.expose())?;
-    let written = written_attributes(&pool, &client, responses)?;
     let password = context.hasher.hash(&password).await?;
     if context.store.challenges.take(&id).await?.is_none() {
         return Err(ApiError::not_authorized(
             "Invalid session for the user, session can only be used once.",
         ));
     }
+    let version = user.version();
     let replace = |user: &mut User| {
+        if user.version() != version {
+            return Err(invalid_session());
+        }
         user.set_password(password);
-        attributes::apply(&pool, user, &written);
         Ok(())
     };
     let user = context.update_user(&user, replace).await?;
@@ -127,46 +142,48 @@ fn pending_challenge(
     session: Option<&str>,
 ) -> Result<(String, User), ApiError> {
     let session = session.ok_or_else(|| ApiError::missing("session"))?;
-    let invalid = || ApiError::not_authorized("Invalid session for the user.");
     let id = random::digest(&[session]);
     let challenge = context
         .store
         .challenges
         .get(&id)
-        .filter(|challenge| challenge.client_id == client.id)
-        .ok_or_else(invalid)?;
+        .filter(|challenge| challenge.client_id == client.id && challenge.nonce.is_none())
+        .ok_or_else(invalid_session)?;
     if challenge.expires_at <= context.clock.now().0 {
         return Err(ApiError::not_authorized(
             "Invalid session for the user, session is expired.",
         ));
     }
     let user = user_id(&challenge.pool_id, &challenge.username);
-    let user = context.store.users.get(&user).ok_or_else(invalid)?;
-    if !user.is_enabled {
-        return Err(ApiError::user_disabled());
-    }
-    if user.status != UserStatus::ForceChangePassword {
-        return Err(invalid());
+    let user = context.store.users.get(&user).ok_or_else(invalid_session)?;
+    // What an operator has done to the user since ends the challenge.
+    if user.version() != challenge.user_version {
+        return Err(invalid_session());
     }
     Ok((id, user))
 }
 
-/// Returns the responses named `userAttributes.{name}`.
-fn written_attributes(
+pub(super) fn invalid_session() -> ApiError {
+    ApiError::not_authorized("Invalid session for the user.")
+}
+
+/// Verifies that a response names the user of the challenge, by user name, `sub` or address. The
+/// secret hash is over the real user name or over the entered one.
+fn check_user(
+    context: &PoolContext,
     pool: &UserPool,
     client: &AppClient,
+    user: &User,
     responses: &HashMap<String, String>,
-) -> Result<Vec<UserAttribute>, ApiError> {
-    let written: Vec<UserAttribute> = responses
-        .iter()
-        .filter_map(|(key, value)| {
-            let name = key.strip_prefix("userAttributes.")?.to_owned();
-            Some(UserAttribute {
-                name,
-                value: value.clone(),
-            })
-        })
-        .collect();
-    attributes::check_client(pool, client, &written)?;
-    Ok(written)
+) -> Result<(), ApiError> {
+    let entered = sign_in::parameter(responses, "USERNAME")?;
+    let hash = responses.get("SECRET_HASH").map(String::as_str);
+    client
+        .check_secret_hash(hash, &user.username)
+        .or_else(|_| client.check_secret_hash(hash, entered))?;
+    let named = context.find_entered_user(pool, entered);
+    named
+        .filter(|named| named.sub == user.sub)
+        .map(drop)
+        .ok_or_else(invalid_session)
 }

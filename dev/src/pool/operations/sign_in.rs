@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::lockout::LockoutKey;
-use super::{challenges, refresh};
+use super::{challenges, custom_auth, refresh};
 use crate::pool::context::PoolContext;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::error::ApiError;
 use crate::pool::model::{AppClient, Session, User, UserPool, UserStatus};
 
-/// The flows of Cognito, of which this pool has those with a password and with a refresh token.
+/// The flows of Cognito, of which this pool has no SRP and no choice of the first factor.
 const FLOWS: [&str; 8] = [
     "ADMIN_NO_SRP_AUTH",
     "ADMIN_USER_PASSWORD_AUTH",
@@ -77,6 +77,7 @@ async fn start_flow(
         flow if flow == password_flow => {
             password_auth(context, &client, &pool, flow, parameters).await
         }
+        "CUSTOM_AUTH" => custom_auth::start(context, &client, &pool, parameters).await,
         "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => {
             refresh::refresh_token_auth(context, &client, parameters).await
         }
@@ -158,9 +159,7 @@ async fn complete_password_auth(
         UserStatus::ForceChangePassword => ApiError::not_authorized(
             "Temporary password has expired and must be reset by an administrator.",
         ),
-        UserStatus::Unconfirmed => {
-            ApiError::new(ExceptionKind::UserNotConfirmed, "User is not confirmed.")
-        }
+        UserStatus::Unconfirmed => ApiError::user_not_confirmed(),
     };
     Err(reason)
 }

@@ -1,15 +1,14 @@
-//! SignUp, ConfirmSignUp and ResendConfirmationCode.
+//! SignUp.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use postern_common::email::EmailAddress;
+use postern_common::identity::SOCIAL_PROOF;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::codes::{CodeBinding, delivery_details};
-use super::{attributes, empty_response};
-use crate::pool::code_delivery::CodePurpose;
+use super::{attributes, custom_auth};
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::{User, UserAttribute, UserPool, UserStatus};
@@ -23,23 +22,8 @@ pub(super) struct SignUpRequest {
     password: String,
     #[serde(default)]
     user_attributes: Vec<UserAttribute>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct ConfirmSignUpRequest {
-    client_id: String,
-    secret_hash: Option<String>,
-    username: String,
-    confirmation_code: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct ResendCodeRequest {
-    client_id: String,
-    secret_hash: Option<String>,
-    username: String,
+    #[serde(default)]
+    client_metadata: HashMap<String, String>,
 }
 
 pub(super) async fn sign_up(
@@ -62,16 +46,13 @@ pub(super) async fn sign_up(
         &with_email_attribute(&pool, &request.username, request.user_attributes),
     );
     ensure_name_is_free(context, &pool.id, &request.username)?;
+    if let Some(proof) = request.client_metadata.get(SOCIAL_PROOF) {
+        custom_auth::confirm_proven(context, &client, &mut user, proof)?;
+    }
     user.password = Some(context.hasher.hash(&request.password.into()).await?);
     add_user(context, &request.username, &user).await?;
-    let mut response = json!({"UserConfirmed": false, "UserSub": user.sub});
-    if let Some(email) = user.email().filter(|_| pool.settings.verify_email) {
-        CodeBinding::for_user(&user, CodePurpose::SignUp)
-            .issue(context, true)
-            .await?;
-        response["CodeDeliveryDetails"] = delivery_details(email);
-    }
-    Ok(response)
+    let is_confirmed = user.status == UserStatus::Confirmed;
+    Ok(json!({"UserConfirmed": is_confirmed, "UserSub": user.sub}))
 }
 
 /// Returns a new user. In a pool whose users sign in with their address, the real username is the
@@ -167,33 +148,6 @@ pub(super) async fn add_user(
     context.store.users.update(&user.id(), add).await
 }
 
-pub(super) async fn confirm(
-    context: &PoolContext,
-    request: ConfirmSignUpRequest,
-) -> Result<Value, ApiError> {
-    let (client, pool) = context.client(&request.client_id)?;
-    client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
-    let found = context.find_entered_user(&pool, &request.username);
-    let Some(user) = found else {
-        return Err(if client.settings.prevent_user_existence_errors {
-            ApiError::code_expired()
-        } else {
-            ApiError::user_not_found()
-        });
-    };
-    ensure_unconfirmed(&user)?;
-    let binding = CodeBinding::for_user(&user, CodePurpose::SignUp);
-    binding.check(context, &request.confirmation_code).await?;
-    binding.consume(context, &request.confirmation_code).await?;
-    let confirm = |user: &mut User| {
-        user.status = UserStatus::Confirmed;
-        user.verify_email();
-        Ok(())
-    };
-    context.update_user(&user, confirm).await?;
-    Ok(empty_response())
-}
-
 pub(super) fn ensure_unconfirmed(user: &User) -> Result<(), ApiError> {
     if user.status == UserStatus::Unconfirmed {
         return Ok(());
@@ -202,31 +156,4 @@ pub(super) fn ensure_unconfirmed(user: &User) -> Result<(), ApiError> {
         "User cannot be confirmed. Current status is {}",
         user.status.name()
     )))
-}
-
-pub(super) async fn resend(
-    context: &PoolContext,
-    request: ResendCodeRequest,
-) -> Result<Value, ApiError> {
-    let (client, pool) = context.client(&request.client_id)?;
-    client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
-    let found = context.find_entered_user(&pool, &request.username);
-    if found.is_none() && !client.settings.prevent_user_existence_errors {
-        return Err(ApiError::user_not_found());
-    }
-    if found
-        .as_ref()
-        .is_some_and(|user| user.status != UserStatus::Unconfirmed)
-    {
-        return Err(ApiError::invalid("User is already confirmed."));
-    }
-    let binding = CodeBinding::for_entered_name(
-        &pool,
-        found.as_ref(),
-        &request.username,
-        CodePurpose::SignUp,
-    );
-    binding.issue(context, found.is_some()).await?;
-    let to = found.as_ref().and_then(User::email);
-    Ok(json!({"CodeDeliveryDetails": delivery_details(to.unwrap_or(&request.username))}))
 }

@@ -25,6 +25,12 @@ pub(super) struct CreatePoolRequest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
+pub(super) struct DescribePoolRequest {
+    user_pool_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
 pub(super) struct UpdatePoolRequest {
     user_pool_id: String,
     #[serde(flatten)]
@@ -36,7 +42,6 @@ pub(super) struct UpdatePoolRequest {
 #[serde(rename_all = "PascalCase")]
 struct PoolSettingsRequest {
     policies: Option<PoolPolicies>,
-    auto_verified_attributes: Option<Vec<String>>,
     admin_create_user_config: Option<AdminCreateUserConfig>,
 }
 
@@ -113,6 +118,20 @@ fn custom_attributes(schema: &[SchemaAttribute]) -> Vec<String> {
     ours.map(|name| format!("custom:{name}")).collect()
 }
 
+pub(super) async fn describe(
+    context: &PoolContext,
+    request: DescribePoolRequest,
+) -> Result<Value, ApiError> {
+    let pool = context.pool(&request.user_pool_id)?;
+    let username_attributes: &[&str] = match pool.settings.email_usernames {
+        true => &["email"],
+        false => &[],
+    };
+    Ok(json!({"UserPool": {
+        "Id": pool.id, "Name": pool.name, "UsernameAttributes": username_attributes,
+    }}))
+}
+
 pub(super) async fn update(
     context: &PoolContext,
     request: UpdatePoolRequest,
@@ -132,9 +151,6 @@ fn apply_settings(
         .and_then(|policies| policies.password_policy.as_ref())
     {
         settings.password_policy = parse_policy(policy)?;
-    }
-    if let Some(verified) = &request.auto_verified_attributes {
-        settings.verify_email = verified.iter().any(|name| name == "email");
     }
     if let Some(config) = &request.admin_create_user_config {
         settings.admin_create_only = config.allow_admin_create_user_only.unwrap_or(false);

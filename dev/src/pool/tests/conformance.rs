@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use postern_common::testing::skipped;
 use tokio::process::Command;
 
-use super::harness::start_with_system_clock;
+use super::harness::{SAMPLE_PROOF_KEY, start_with_system_clock};
 
 fn peers_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/boto3")
@@ -52,6 +52,7 @@ async fn identity_pool_passes_conformance_suite() {
     assert_command_succeeds(
         Command::new(peers_folder().join("run"))
             .args(["postern", &pool.url])
+            .env("SOCIAL_PROOF_KEY", SAMPLE_PROOF_KEY)
             .env("AWS_ACCESS_KEY_ID", &keys.access_key_id)
             .env("AWS_SECRET_ACCESS_KEY", keys.secret_access_key.expose()),
     )

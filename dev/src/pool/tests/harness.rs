@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
@@ -8,7 +10,7 @@ use aws_sdk_cognitoidentityprovider::operation::respond_to_auth_challenge::Respo
 use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, AuthenticationResultType};
 use postern_common::config::{self, Env};
 use postern_common::database::testing::{self, TestDatabase};
-use postern_common::identity::{AwsCredentials, IdentityConfig, Pool};
+use postern_common::identity::{AwsCredentials, IdentityConfig, Pool, SocialProofKey};
 use postern_common::token::{Caller, TokenError, Verifier, VerifierOptions};
 use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
@@ -23,6 +25,9 @@ pub(super) const LOW_COST_HASHING: HashingSettings = HashingSettings {
     passes: 1,
 };
 
+/// A key of CUSTOM_AUTH.
+pub(super) const SAMPLE_PROOF_KEY: &str = "mhHiQ3S1Btco+VqLzB3uP2CVocIDFHf4idpLLL1uD5E=";
+
 /// A running server with a manual clock, and clients of it.
 pub(super) struct RunningServer {
     pub(super) provisioned: ProvisionedPools,
@@ -31,9 +36,8 @@ pub(super) struct RunningServer {
     pub(super) clock: Clock,
     pub(super) anonymous: Client,
     pub(super) admin: Client,
-    pub(super) codes: tokio::sync::mpsc::Receiver<crate::pool::CodeMail>,
     /// Counter of hashed passwords.
-    pub(super) hashes: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    pub(super) hashes: Arc<std::sync::atomic::AtomicU64>,
     config: Config,
     shutdown: CancellationToken,
     served: JoinHandle<()>,
@@ -45,24 +49,19 @@ pub(super) struct RunningServer {
 
 /// Starts a server with a manual clock.
 pub(super) async fn start() -> RunningServer {
-    start_with_config(|_| {}).await
-}
-
-/// Starts a server with a manual clock and a changed configuration.
-pub(super) async fn start_with_config(change: impl FnOnce(&mut Config)) -> RunningServer {
-    start_server(manual_clock(), change).await
+    start_server(manual_clock()).await
 }
 
 /// Starts a server with the system clock, for clients that sign with it.
 pub(super) async fn start_with_system_clock() -> RunningServer {
-    start_server(Clock::system(), |_| {}).await
+    start_server(Clock::system()).await
 }
 
 fn manual_clock() -> Clock {
     Clock::manual(Clock::system().now())
 }
 
-async fn start_server(clock: Clock, change: impl FnOnce(&mut Config)) -> RunningServer {
+async fn start_server(clock: Clock) -> RunningServer {
     let database = testing::sqlite().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
@@ -70,14 +69,15 @@ async fn start_server(clock: Clock, change: impl FnOnce(&mut Config)) -> Running
     let path = folder.path().to_owned();
     let mut config = Config::new(&database.url, path, url.parse().expect("URL"));
     config.hashing = LOW_COST_HASHING;
-    change(&mut config);
+    let key = SocialProofKey::parse(SAMPLE_PROOF_KEY).expect("a key");
+    config.social_proof_key = Some(Arc::new(key));
     run((database, folder), listener, config, clock).await
 }
 
 async fn run(
     (database, folder): (TestDatabase, tempfile::TempDir),
     listener: TcpListener,
-    mut config: Config,
+    config: Config,
     clock: Clock,
 ) -> RunningServer {
     postern_common::log::init(
@@ -85,8 +85,6 @@ async fn run(
         postern_common::log::Format::Text,
         "off,postern_dev=error",
     );
-    let (sender, codes) = tokio::sync::mpsc::channel(16);
-    config.code_delivery = crate::pool::CodeDelivery::Mail(sender);
     let app = App::build(config.clone(), clock.clone())
         .await
         .expect("the server starts");
@@ -104,7 +102,6 @@ async fn run(
         identity,
         clock,
         admin,
-        codes,
         hashes,
         config,
         shutdown,
@@ -210,29 +207,6 @@ impl RunningServer {
     }
 
     /// Calls ForgotPassword. Returns the masked address that the code was sent to.
-    pub(super) async fn forgot(&self, name: &str) -> Result<String, String> {
-        let (actor, call) = (self.actor(), self.anonymous.forgot_password());
-        let call = call.client_id(&actor.client_id).username(name);
-        let call = call.set_secret_hash(actor.secret_hash(name));
-        let answer = call.send().await.map_err(error_text)?;
-        let details = answer.code_delivery_details().expect("details");
-        Ok(details.destination().expect("destination").to_owned())
-    }
-
-    /// Calls ConfirmForgotPassword.
-    pub(super) async fn confirm_forgot(
-        &self,
-        name: &str,
-        code: &str,
-        password: &str,
-    ) -> Result<(), String> {
-        let (actor, call) = (self.actor(), self.anonymous.confirm_forgot_password());
-        let call = call.client_id(&actor.client_id).username(name);
-        let call = call.set_secret_hash(actor.secret_hash(name));
-        let call = call.confirmation_code(code).password(password);
-        call.send().await.map(drop).map_err(error_text)
-    }
-
     /// Creates a user as an administrator, without an invitation. Returns its `sub`.
     pub(super) async fn create_user(&self, email: &str, password: Option<&str>) -> String {
         let call = self.admin.admin_create_user().username(email);

@@ -1,96 +1,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, claims, error_text, start};
+use super::harness::{EMAIL, PASSWORD, error_text, start};
 
 const NEW_PASSWORD: &str = "Fresher-Horse-8";
-
-#[tokio::test]
-async fn password_reset_uses_code_once_and_revokes_sign_ins() {
-    let mut pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-    assert_eq!(pool.forgot(EMAIL).await.expect("sent"), "a***@e***");
-    let mail = pool.codes.recv().await.expect("a mail");
-    let code = mail.code.expose();
-    let weak = pool
-        .confirm_forgot(EMAIL, code, "weak")
-        .await
-        .expect_err("rejected");
-    assert!(weak.starts_with("InvalidPasswordException"), "{weak}");
-    pool.confirm_forgot(EMAIL, code, NEW_PASSWORD)
-        .await
-        .expect("reset");
-    let again = pool
-        .confirm_forgot(EMAIL, code, PASSWORD)
-        .await
-        .expect_err("used");
-    assert!(again.starts_with("ExpiredCodeException"), "{again}");
-    assert!(pool.sign_in(EMAIL, PASSWORD).await.is_err());
-    let fresh = pool.sign_in(EMAIL, NEW_PASSWORD).await.expect("signed in");
-    assert_eq!(
-        claims(fresh.id_token().expect("ID token"))["email_verified"],
-        true
-    );
-    assert!(
-        pool.get_user(&tokens).await.is_err(),
-        "sign-ins are revoked"
-    );
-}
-
-#[tokio::test]
-async fn forgot_password_for_unknown_address_sends_no_mail() {
-    let mut pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    assert_eq!(
-        pool.forgot("anna@elsewhere.org").await.expect("answered"),
-        "a***@e***"
-    );
-    let wrong = pool
-        .confirm_forgot("anna@elsewhere.org", "000000", NEW_PASSWORD)
-        .await
-        .expect_err("rejected");
-    assert!(wrong.starts_with("CodeMismatchException"), "{wrong}");
-    assert!(pool.codes.try_recv().is_err(), "no mail");
-    pool.forgot(EMAIL).await.expect("sent");
-    pool.codes.recv().await.expect("a mail");
-}
-
-#[tokio::test]
-async fn code_expires_after_five_wrong_attempts_or_one_hour() {
-    let mut pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    pool.forgot(EMAIL).await.expect("sent");
-    let code = pool.codes.recv().await.expect("a mail").code;
-    let wrong = if code.expose() == "000000" {
-        "000001"
-    } else {
-        "000000"
-    };
-    for _ in 0..5 {
-        let refused = pool
-            .confirm_forgot(EMAIL, wrong, NEW_PASSWORD)
-            .await
-            .expect_err("wrong");
-        assert!(refused.starts_with("CodeMismatchException"), "{refused}");
-    }
-    pool.confirm_forgot(EMAIL, wrong, NEW_PASSWORD)
-        .await
-        .expect_err("the sixth");
-    let dead = pool
-        .confirm_forgot(EMAIL, code.expose(), NEW_PASSWORD)
-        .await
-        .expect_err("an expired code");
-    assert!(dead.starts_with("LimitExceededException"), "{dead}");
-    pool.forgot(EMAIL).await.expect("sent again");
-    let code = pool.codes.recv().await.expect("a mail").code;
-    pool.clock.advance(Duration::from_secs(3601));
-    let late = pool
-        .confirm_forgot(EMAIL, code.expose(), NEW_PASSWORD)
-        .await
-        .expect_err("late");
-    assert!(late.starts_with("ExpiredCodeException"), "{late}");
-}
 
 #[tokio::test]
 async fn temporary_password_and_challenge_session_expire() {
@@ -162,4 +75,67 @@ async fn wrong_password_costs_one_hash_for_any_user() {
         assert_eq!(pool.hashes.load(Ordering::Relaxed), before + 1, "{name}");
     }
     assert_eq!(refusals.len(), 1, "{refusals:?}");
+}
+
+#[tokio::test]
+async fn challenge_is_answered_under_any_name_of_the_user() {
+    let pool = start().await;
+    for (n, hashed_as_entered) in [(0, true), (1, false)] {
+        let email = format!("ada{n}@example.com");
+        let sub = pool.create_user(&email, Some(PASSWORD)).await;
+        let asked = pool.initiate(pool.actor(), &email, PASSWORD).await;
+        let asked = asked.expect("asked");
+        let other = pool
+            .replace_password(&asked, EMAIL, &sub, NEW_PASSWORD)
+            .await;
+        assert!(other.expect_err("another user").contains("Invalid session"));
+        let hashed = if hashed_as_entered { &email } else { &sub };
+        let answered = pool.replace_password(&asked, &email, hashed, NEW_PASSWORD);
+        answered.await.expect("answered");
+    }
+}
+
+#[tokio::test]
+async fn change_by_an_operator_ends_challenges_and_sign_ins() {
+    const OTHER: &str = "Temporary-Horse-7";
+    let pool = start().await;
+    let id = &pool.actor().pool_id;
+    for action in ["password", "sign-out", "disable", "delete"] {
+        let email = format!("{action}@example.com");
+        let sub = pool.create_user(&email, Some(PASSWORD)).await;
+        let asked = pool.initiate(pool.actor(), &email, PASSWORD).await;
+        let asked = asked.expect("asked");
+        match action {
+            "password" => {
+                let call = pool.admin.admin_set_user_password().user_pool_id(id);
+                let call = call.username(&email).password(OTHER).send();
+                call.await.expect("set");
+            }
+            "sign-out" => {
+                let call = pool.admin.admin_user_global_sign_out().user_pool_id(id);
+                call.username(&email).send().await.expect("signed out");
+            }
+            "disable" => {
+                pool.set_enabled(&email, false).await;
+                pool.set_enabled(&email, true).await;
+            }
+            _ => {
+                let call = pool.admin.admin_delete_user().user_pool_id(id);
+                call.username(&email).send().await.expect("deleted");
+                pool.create_user(&email, Some(PASSWORD)).await;
+            }
+        }
+        let late = pool
+            .replace_password(&asked, &sub, &sub, NEW_PASSWORD)
+            .await;
+        let late = late.expect_err("the challenge has ended");
+        assert!(late.contains("Invalid session"), "{action}: {late}");
+    }
+    pool.register(EMAIL, PASSWORD).await;
+    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    pool.set_password(EMAIL, OTHER).await;
+    assert!(
+        pool.get_user(&tokens).await.is_err(),
+        "the sign-in has ended"
+    );
 }

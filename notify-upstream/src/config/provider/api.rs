@@ -1,11 +1,10 @@
 //! Configuration of providers with an HTTP API.
 
 use postern_common::Secret;
-use postern_common::config::Env;
+use postern_common::config::{Env, secret};
 use postern_common::decode::Object;
 use url::Url;
 
-use super::secret;
 use crate::address::PhoneNumber;
 use crate::config::webhooks::callback;
 use crate::delivery::provider::{

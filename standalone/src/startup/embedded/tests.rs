@@ -88,7 +88,11 @@ async fn restart_preserves_data_and_credentials() {
     )
     .await;
     assert_eq!(forgot.0, 204);
-    assert!(mail_to(&first, "ada@example.com").await.contains("code is"));
+    assert!(
+        mail_to(&first, "ada@example.com")
+            .await
+            .contains("new password is")
+    );
     first.stop().await;
 
     let second = start(options(&folder)).await.expect("started again");
@@ -110,7 +114,7 @@ async fn restart_preserves_data_and_credentials() {
     assert!(
         mail_to(&second, "ada@example.com")
             .await
-            .contains("code is")
+            .contains("new password is")
     );
     second.stop().await;
 }

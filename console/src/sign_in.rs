@@ -1,6 +1,8 @@
-//! Sign-in at the gateway's public listener on behalf of a browser.
+//! Sign-in at the authentication service on behalf of a browser.
 //!
-//! The gateway learns the address of the browser, so that its limits count people, not the console.
+//! The service learns the address of the browser, so that its limits count people, not the console. It
+//! trusts the console as it trusts a gateway: on the same machine by default, and else by its
+//! `trusted_proxies`.
 //! Input: credentials and the address of the browser. Output: a token. Depends on `processes`.
 
 use std::net::IpAddr;
@@ -20,16 +22,16 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The public listener of the gateway.
+/// The listener of postern-auth.
 #[derive(Debug)]
-pub(crate) struct PublicGateway {
+pub(crate) struct SignInService {
     client: reqwest::Client,
     base: Url,
 }
 
-// === impl PublicGateway ===
+// === impl SignInService ===
 
-impl PublicGateway {
+impl SignInService {
     pub(crate) fn new(client: reqwest::Client, base: Url) -> Self {
         Self { client, base }
     }
@@ -37,7 +39,7 @@ impl PublicGateway {
     /// Signs in. The answer to wrong credentials is passed on.
     ///
     /// # Errors
-    /// The problem of the gateway, or 503 if it does not answer.
+    /// The problem of the service, or 503 if it does not answer.
     pub(crate) async fn sign_in(
         &self,
         credentials: &Value,
@@ -69,5 +71,5 @@ impl PublicGateway {
 }
 
 fn unavailable() -> Problem {
-    Problem::new(Code::Unavailable).detail("the gateway does not answer")
+    Problem::new(Code::Unavailable).detail("the authentication service does not answer")
 }

@@ -1,0 +1,202 @@
+//! One-time codes that this service makes and the notification service sends.
+//!
+//! A code has eight digits. A code of an account can be guessed from many networks at once, each
+//! with the free attempts of the attempt limits; six digits would leave such an attacker one chance
+//! in ten thousand for each code, eight leave one in a million ([`MAX_GUESSES`] of 10^8).
+//!
+//! The cache has, under purpose and address, a keyed digest of both and the code: an AES-GCM tag
+//! over them, with the epoch of the cache as the text. It therefore reveals no code, and a copy that
+//! a fail-over restores is void, as with temporary tokens (`crypto::token_vault`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
+use postern_common::email::EmailAddress;
+use postern_common::{Clock, Code, Problem};
+use serde::{Deserialize, Serialize};
+
+use super::cache_unavailable;
+use super::challenge_session::{CHALLENGE_TTL, CONFIRMATION_TTL};
+use crate::account_messages::AccountMessages;
+use crate::client::ClientContext;
+use crate::crypto::{KeyRing, random, sha256_hex};
+
+/// Validity of a reset code: as in Cognito.
+const RESET_TTL: Duration = Duration::from_secs(3600);
+/// Guesses at one code from all networks together, after which it is void (NIST SP 800-63B section
+/// 3.2.2). Each network may make only a few, so that it takes many of them to void a code.
+const MAX_GUESSES: u64 = 100;
+/// The first part of the sealing context of codes.
+const CONTEXT: &str = "postern account code";
+
+/// What a code proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodePurpose {
+    /// The address of a registration.
+    Confirmation,
+    /// The right to set a new password.
+    Reset,
+    /// The address of a social identity whose provider is not authoritative for it.
+    SocialLink,
+}
+
+/// Makes, sends and redeems codes. Clones share the cache.
+///
+/// A new code replaces the one before of the same purpose and address. The caller limits both calls
+/// by the attempt guard (`ResetRequest`, `ResetCode`, `ConfirmationCode`): [`AccountCodes`] itself
+/// ends a code after [`MAX_GUESSES`] only.
+#[derive(Clone, Debug)]
+pub(crate) struct AccountCodes {
+    pub(crate) cache: Cache,
+    pub(crate) key_ring: Arc<KeyRing>,
+    pub(crate) messages: AccountMessages,
+    pub(crate) clock: Clock,
+}
+
+/// A code that was redeemed by this caller and by no other. Dropping it is right; a caller whose
+/// operation was refused for a reason other than the code gives it back.
+#[derive(Debug)]
+pub(crate) struct RedeemedCode {
+    codes: AccountCodes,
+    key: String,
+    sealed: Vec<u8>,
+    content: CodeContent,
+}
+
+/// The text of a stored code.
+#[derive(Debug, Serialize, Deserialize)]
+struct CodeContent {
+    epoch: String,
+    expires_at: i64,
+}
+
+// === impl CodePurpose ===
+
+impl CodePurpose {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Confirmation => "confirmation",
+            Self::Reset => "reset",
+            Self::SocialLink => "social-link",
+        }
+    }
+
+    fn template(self) -> &'static str {
+        match self {
+            Self::Confirmation | Self::SocialLink => "account-confirm",
+            Self::Reset => "account-reset",
+        }
+    }
+
+    /// Returns the validity of a code: that of the session in which it is entered, if there is one.
+    fn ttl(self) -> Duration {
+        match self {
+            Self::Confirmation => CONFIRMATION_TTL,
+            Self::Reset => RESET_TTL,
+            Self::SocialLink => CHALLENGE_TTL,
+        }
+    }
+}
+
+// === impl AccountCodes ===
+
+impl AccountCodes {
+    /// Makes a code and sends it to the address, in the locale of the client and with the id of its
+    /// request. Returns when the notification service has stored the message, so that a caller whose
+    /// response must not depend on the outcome runs it in a background task.
+    ///
+    /// # Errors
+    /// `unavailable` if the cache or the notification service is; `internal` if the latter does not
+    /// accept the message, which is logged.
+    pub(crate) async fn send(
+        &self,
+        purpose: CodePurpose,
+        address: &EmailAddress,
+        client: &ClientContext,
+    ) -> Result<(), Problem> {
+        let (key, code) = (cache_key(purpose, address), random::digits());
+        let epoch = self.cache.epoch(&key).await.map_err(cache_unavailable)?;
+        let expires_at = self.clock.now().plus(purpose.ttl());
+        let content = CodeContent {
+            epoch,
+            expires_at: expires_at.0,
+        };
+        let plain = serde_json::to_vec(&content).expect("the struct serializes to JSON");
+        let sealed = self.key_ring.seal(&[CONTEXT, &key, &code], &plain);
+        let set = self.cache.set(&key, sealed.as_bytes(), purpose.ttl());
+        set.await.map_err(cache_unavailable)?;
+        let guesses = self.cache.delete(&guesses_key(&key)).await;
+        guesses.map_err(cache_unavailable)?;
+        let template = purpose.template();
+        let sending = self
+            .messages
+            .code(template, address, &code, expires_at, client);
+        sending.await
+    }
+
+    /// Uses a code up. Of concurrent callers with the right code one succeeds, also over a fail-over
+    /// of the cache. A wrong code uses nothing up.
+    ///
+    /// # Errors
+    /// `invalid_code` if the code is wrong, used, expired, or of another purpose or address;
+    /// `unavailable` if the cache is.
+    pub(crate) async fn redeem(
+        &self,
+        purpose: CodePurpose,
+        address: &EmailAddress,
+        code: &str,
+    ) -> Result<RedeemedCode, Problem> {
+        let key = cache_key(purpose, address);
+        let counter = guesses_key(&key);
+        let guesses = self.cache.increment(&counter, purpose.ttl());
+        if guesses.await.map_err(cache_unavailable)? > MAX_GUESSES {
+            return Err(Code::InvalidCode.into());
+        }
+        let open = |sealed: &[u8]| -> Option<CodeContent> {
+            let sealed = std::str::from_utf8(sealed).ok()?;
+            let plain = self.key_ring.open(&[CONTEXT, &key, code], sealed)?;
+            serde_json::from_slice(&plain).ok()
+        };
+        let stored = self.cache.get(&key).await.map_err(cache_unavailable)?;
+        if stored.and_then(|sealed| open(&sealed)).is_none() {
+            return Err(Code::InvalidCode.into());
+        }
+        let taken = self.cache.take_with_epoch(&key).await;
+        let (taken, epoch) = taken.map_err(cache_unavailable)?;
+        let sealed = taken.ok_or(Code::InvalidCode)?;
+        let content = open(&sealed).ok_or(Code::InvalidCode)?;
+        if content.epoch != epoch || self.clock.now().0 >= content.expires_at {
+            return Err(Code::InvalidCode.into());
+        }
+        Ok(RedeemedCode {
+            codes: self.clone(),
+            key,
+            sealed,
+            content,
+        })
+    }
+}
+
+// === impl RedeemedCode ===
+
+impl RedeemedCode {
+    /// Makes the code valid again, unless there is a newer one. Best effort.
+    pub(crate) async fn give_back(self) {
+        let left = Timestamp(self.content.expires_at).since(self.codes.clock.now());
+        let (cache, epoch) = (&self.codes.cache, &self.content.epoch);
+        let restored = cache.set_if_absent_in(epoch, &self.key, &self.sealed, left);
+        let _ = restored.await;
+    }
+}
+
+/// Returns the cache key of an address, in which its case does not count, as in the pool.
+fn cache_key(purpose: CodePurpose, address: &EmailAddress) -> String {
+    let address = sha256_hex(address.as_str().to_ascii_lowercase());
+    format!("postern:auth:code:{}:{address}", purpose.name())
+}
+
+fn guesses_key(key: &str) -> String {
+    format!("{key}:guesses")
+}

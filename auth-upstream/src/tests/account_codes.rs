@@ -1,0 +1,462 @@
+//! Codes of the service's own, and accounts whose address nobody has proven.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use postern_common::cache::testing::{RedisServer, redis};
+use postern_common::{Code, Problem, Secret};
+use serde_json::{Value, json};
+
+use super::second_factor::session_of;
+use crate::client::ClientContext;
+use crate::flows::{AccountCodes, CodePurpose, ConfirmationRequest, RegistrationRequest, TokenSet};
+use crate::testing::{
+    ADA, Fault, Fixture, FixtureOptions, PASSWORD, client, client_at, email, http, plain, register,
+    registration, reset,
+};
+
+const REGISTER: &str = "/actors/register";
+const CONFIRM: &str = "account-confirm";
+const RESET: &str = "account-reset";
+const NOTICE: &str = "account-notice";
+/// Longer than every code and every pending registration is kept.
+const DAY: Duration = Duration::from_secs(86_401);
+
+fn codes(fixture: &Fixture) -> &AccountCodes {
+    let codes = fixture.flows().password.codes.as_ref();
+    codes.expect("there are credentials")
+}
+
+async fn redeem(
+    fixture: &Fixture,
+    purpose: CodePurpose,
+    address: &str,
+    code: &str,
+) -> Result<(), Code> {
+    let redeemed = codes(fixture).redeem(purpose, &email(address), code).await;
+    redeemed.map(drop).map_err(|problem| problem.code())
+}
+
+/// Sends a code and returns it.
+async fn send(fixture: &Fixture, purpose: CodePurpose, address: &str) -> String {
+    let (codes, email, client) = (codes(fixture), email(address), client());
+    codes.send(purpose, &email, &client).await.expect("sent");
+    let template = if purpose == CodePurpose::Reset {
+        RESET
+    } else {
+        CONFIRM
+    };
+    fixture.code(address, template)
+}
+
+/// Registers Ada's address and returns the session that awaits the code.
+async fn start_registration(fixture: &Fixture, password: &str, name: &str) -> String {
+    let mut request = registration(ADA, password);
+    request.profile.insert("firstName".to_owned(), name.into());
+    let asked = try_register(fixture, &request).await;
+    session_of(&asked.expect_err("a code is required"))
+}
+
+async fn try_register(
+    fixture: &Fixture,
+    request: &RegistrationRequest,
+) -> Result<TokenSet, Problem> {
+    plain(
+        fixture
+            .flows()
+            .registration
+            .register(&client(), request)
+            .await,
+    )
+}
+
+async fn confirm(
+    fixture: &Fixture,
+    session: &str,
+    code: &str,
+    password: &str,
+) -> Result<TokenSet, Problem> {
+    let confirmation = ConfirmationRequest {
+        session: session.to_owned(),
+        code: code.to_owned(),
+        password: Secret::from(password),
+    };
+    let flow = &fixture.flows().registration;
+    plain(flow.confirm(&client(), &confirmation).await)
+}
+
+async fn try_reset(fixture: &Fixture, client: &ClientContext, code: &str) -> Result<(), Problem> {
+    let request = reset(ADA, code, "Password-2");
+    plain(fixture.flows().password.reset(client, &request).await)
+}
+
+/// Returns the profiles that were sent to the actor service.
+fn profiles(fixture: &Fixture) -> Vec<Value> {
+    let sent = fixture.proxy().bodies(REGISTER).into_iter();
+    sent.map(|body| body["profile"].clone()).collect()
+}
+
+async fn is_verified(fixture: &Fixture) -> bool {
+    let user = fixture
+        .pool()
+        .call("AdminGetUser", json!({ "Username": ADA }));
+    let user = user.await.expect("a user");
+    let verified = json!({ "Name": "email_verified", "Value": "true" });
+    user["UserAttributes"]
+        .as_array()
+        .is_some_and(|all| all.contains(&verified))
+}
+
+#[tokio::test]
+async fn code_is_bound_to_purpose_address_time_and_use() {
+    let fixture = Fixture::new().await;
+    let purpose = CodePurpose::Reset;
+    let code = send(&fixture, purpose, ADA).await;
+    assert!(
+        code.len() == 8 && code.bytes().all(|byte| byte.is_ascii_digit()),
+        "{code}"
+    );
+    let message = &fixture.messages(ADA, RESET)[0];
+    assert_eq!(
+        (&message["priority"], &message["expiresAt"]),
+        (&json!("CRITICAL"), &json!("2026-11-20T08:30:00.000Z"))
+    );
+    let entries = format!("{:?}", fixture.service.cache);
+    assert!(!entries.contains(&code), "{entries}");
+    let refused = Err(Code::InvalidCode);
+    assert_eq!(
+        redeem(&fixture, CodePurpose::Confirmation, ADA, &code).await,
+        refused
+    );
+    assert_eq!(
+        redeem(&fixture, CodePurpose::SocialLink, ADA, &code).await,
+        refused
+    );
+    assert_eq!(
+        redeem(&fixture, purpose, "bob@example.com", &code).await,
+        refused
+    );
+    let wrong = if code == "00000000" {
+        "00000001"
+    } else {
+        "00000000"
+    };
+    assert_eq!(redeem(&fixture, purpose, ADA, wrong).await, refused);
+    assert_eq!(
+        redeem(&fixture, purpose, "ADA@example.com", &code).await,
+        Ok(())
+    );
+    assert_eq!(redeem(&fixture, purpose, ADA, &code).await, refused, "used");
+    let old = send(&fixture, purpose, ADA).await;
+    let code = send(&fixture, purpose, ADA).await;
+    if old != code {
+        assert_eq!(
+            redeem(&fixture, purpose, ADA, &old).await,
+            refused,
+            "replaced"
+        );
+    }
+    fixture.clock.advance(Duration::from_secs(3600));
+    assert_eq!(
+        redeem(&fixture, purpose, ADA, &code).await,
+        refused,
+        "expired"
+    );
+}
+
+#[tokio::test]
+async fn code_is_redeemed_once_by_two_replicas() {
+    let fixture = Fixture::with(FixtureOptions {
+        cache: Some(redis().await),
+        ..FixtureOptions::default()
+    })
+    .await;
+    let replica = fixture.replica().await;
+    let other = replica.flows.password.codes.as_ref().expect("credentials");
+    let (own, address) = (codes(&fixture), email(ADA));
+    for _ in 0..20 {
+        let code = send(&fixture, CodePurpose::Reset, ADA).await;
+        let racing = (0..16).map(|index| {
+            let codes = if index % 2 == 0 { own } else { other };
+            codes.redeem(CodePurpose::Reset, &address, &code)
+        });
+        let redeemed = join_all(racing).await;
+        assert_eq!(redeemed.iter().filter(|result| result.is_ok()).count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn code_of_a_snapshot_is_rejected() {
+    let mut server = RedisServer::start(&["--save", "3600 1", "--appendonly", "no"]).await;
+    let fixture = Fixture::with(FixtureOptions {
+        cache_url: Some(format!("{}?deadline=2000ms", server.url())),
+        ..FixtureOptions::default()
+    })
+    .await;
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
+    server.command("SAVE").await;
+    assert_eq!(
+        redeem(&fixture, CodePurpose::Reset, ADA, &code).await,
+        Ok(())
+    );
+    server.kill().await;
+    server.restart().await;
+    while fixture.service.cache.ping().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let restored = redeem(&fixture, CodePurpose::Reset, ADA, &code).await;
+    assert_eq!(restored, Err(Code::InvalidCode), "of another epoch");
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
+    assert_eq!(
+        redeem(&fixture, CodePurpose::Reset, ADA, &code).await,
+        Ok(())
+    );
+}
+
+#[tokio::test]
+async fn guesses_of_others_do_not_use_up_a_code() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
+    let guess = async |network: u8| {
+        let stranger = client_at(&format!("198.51.{network}.1"));
+        let refused = try_reset(&fixture, &stranger, "wrong").await;
+        assert_eq!(refused.expect_err("wrong").code(), Code::InvalidCode);
+    };
+    for network in 0..80 {
+        guess(network % 10).await;
+    }
+    let owner = client_at("192.0.2.1");
+    try_reset(&fixture, &owner, &code)
+        .await
+        .expect("not locked out");
+    // A hundred networks void a code, not the next one.
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
+    for network in 100..200 {
+        guess(network).await;
+    }
+    let refused = try_reset(&fixture, &owner, &code).await;
+    assert_eq!(refused.expect_err("void").code(), Code::InvalidCode);
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
+    try_reset(&fixture, &owner, &code)
+        .await
+        .expect("a new code");
+}
+
+#[tokio::test]
+async fn refused_password_uses_up_no_code() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    fixture.request_code(ADA).await;
+    let code = fixture.code(ADA, RESET);
+    let weak = reset(ADA, &code, "short");
+    let refused = fixture.flows().password.reset(&client(), &weak).await;
+    assert_eq!(refused.expect_err("weak").code(), Code::WeakPassword);
+    try_reset(&fixture, &client(), &code).await.expect("reset");
+    let again = try_reset(&fixture, &client(), &code).await;
+    assert_eq!(again.expect_err("used").code(), Code::InvalidCode);
+}
+
+#[tokio::test]
+async fn codes_fail_honestly_without_the_notification_service() {
+    let fixture = Fixture::with_confirmation().await;
+    let away = Fault::answer(503, &json!({}));
+    fixture.proxy().inject("/notifications", 4, away);
+    let refused = fixture.register(PASSWORD).await.expect_err("no code");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.render("id").headers.contains_key("retry-after"));
+    fixture.request_code(ADA).await;
+    assert!(
+        fixture.proxy().count("/notifications") == 4,
+        "each is tried twice"
+    );
+    let session = start_registration(&fixture, PASSWORD, "Ada").await;
+    let code = fixture.code(ADA, CONFIRM);
+    confirm(&fixture, &session, &code, PASSWORD)
+        .await
+        .expect("registered");
+}
+
+#[tokio::test]
+async fn unconfirmed_registration_is_replaced_by_the_next_one() {
+    let fixture = Fixture::with_confirmation().await;
+    start_registration(&fixture, "Password-0", "Eve").await;
+    let stranger = fixture.pool().subject(ADA).await;
+    let session = start_registration(&fixture, PASSWORD, "Ada").await;
+    assert_ne!(fixture.pool().subject(ADA).await, stranger);
+    let code = fixture.code(ADA, CONFIRM);
+    confirm(&fixture, &session, &code, PASSWORD)
+        .await
+        .expect("registered");
+    fixture.sign_in(PASSWORD).await.expect("signed in");
+    fixture.sign_in("Password-0").await.expect_err("replaced");
+    assert_eq!(profiles(&fixture), [json!({ "firstName": "Ada" })]);
+    assert!(is_verified(&fixture).await);
+    let taken = register(&fixture.service, &client(), ADA, "Password-0").await;
+    assert_eq!(taken.expect_err("proven").code(), Code::EmailNotAvailable);
+}
+
+#[tokio::test]
+async fn code_confirms_the_registration_of_its_owner() {
+    let fixture = Fixture::with_confirmation().await;
+    let session = start_registration(&fixture, PASSWORD, "Ada").await;
+    // Another person registers the address before its owner has read the mail.
+    let other = start_registration(&fixture, "Password-0", "Eve").await;
+    let code = fixture.code(ADA, CONFIRM);
+    confirm(&fixture, &other, "00000000", "Password-0")
+        .await
+        .expect_err("a guess");
+    confirm(&fixture, &session, &code, PASSWORD)
+        .await
+        .expect("registered");
+    fixture.sign_in(PASSWORD).await.expect("signed in");
+    fixture
+        .sign_in("Password-0")
+        .await
+        .expect_err("another person's");
+    confirm(&fixture, &other, &code, "Password-0")
+        .await
+        .expect_err("used");
+    assert_eq!(profiles(&fixture), [json!({ "firstName": "Ada" })]);
+    fixture.clock.advance(DAY);
+    fixture.compensate().await;
+    fixture.sign_in(PASSWORD).await.expect("still there");
+}
+
+#[tokio::test]
+async fn unconfirmed_user_expires_with_the_code() {
+    let fixture = Fixture::with_confirmation().await;
+    start_registration(&fixture, PASSWORD, "Ada").await;
+    assert_eq!(fixture.pending_registrations().await, 0, "not interrupted");
+    fixture.clock.advance(DAY);
+    assert_eq!(fixture.compensate().await, 1);
+    assert!(fixture.pool().subject(ADA).await.is_none());
+}
+
+#[tokio::test]
+async fn reset_of_an_unproven_account_takes_over_nothing() {
+    // With both ways to register; the profile of the new account may have to be repeated.
+    for (mode, failures) in [("confirm = 'admin'", 0), ("confirm = 'code'", 0), ("", 3)] {
+        let fixture = Fixture::with_config(mode).await;
+        let stranger = register(&fixture.service, &client(), ADA, "Password-0").await;
+        let subject = fixture.pool().subject(ADA).await.expect("a user");
+        fixture.request_code(ADA).await;
+        if failures > 0 {
+            let away = Fault::answer(503, &json!({}));
+            fixture.proxy().inject(REGISTER, failures, away);
+        }
+        let code = fixture.code(ADA, RESET);
+        try_reset(&fixture, &client_at("192.0.2.1"), &code)
+            .await
+            .expect("reset");
+        let own = fixture.pool().subject(ADA).await.expect("a user");
+        assert_ne!(own, subject, "{mode}");
+        assert!(is_verified(&fixture).await);
+        if let Ok(stranger) = stranger {
+            fixture.refresh(&stranger).await.expect_err("ended");
+        }
+        fixture.sign_in("Password-2").await.expect("signed in");
+        fixture.clock.advance(DAY);
+        fixture.compensate().await;
+        fixture.sign_in("Password-2").await.expect("kept");
+        let saved = fixture.proxy().bodies(REGISTER).pop().expect("a profile");
+        assert_eq!(
+            (&saved["actorId"], &saved["profile"]),
+            (&json!(own), &json!({})),
+            "{mode}"
+        );
+        assert!(fixture.has_profile().await);
+        // Proven now, so that the next reset keeps the account.
+        fixture.reset("192.0.2.1", "Password-3").await;
+        assert_eq!(fixture.pool().subject(ADA).await, Some(own));
+    }
+}
+
+#[tokio::test]
+async fn profile_is_kept_until_it_is_saved() {
+    let fixture = Fixture::with_confirmation().await;
+    let mut request = registration(ADA, PASSWORD);
+    for field in 0..30 {
+        request
+            .profile
+            .insert(format!("field{field}"), "\"".repeat(1000).into());
+    }
+    let asked = try_register(&fixture, &request).await.expect_err("a code");
+    assert!(
+        session_of(&asked).len() < 1024,
+        "the session does not carry the profile"
+    );
+    // The page was closed: the session of a sign-in has the same profile.
+    let asked = fixture.sign_in(PASSWORD).await.expect_err("a code");
+    let away = Fault::answer(503, &json!({}));
+    fixture.proxy().inject(REGISTER, 3, away);
+    let (session, code) = (session_of(&asked), fixture.code(ADA, CONFIRM));
+    let refused = confirm(&fixture, &session, &code, PASSWORD).await;
+    assert_eq!(refused.expect_err("not saved").code(), Code::Unavailable);
+    fixture.sign_in(PASSWORD).await.expect("confirmed");
+    assert_eq!(fixture.compensate().await, 1);
+    let expected = Value::Object(request.profile);
+    assert_eq!(profiles(&fixture), vec![expected; 4]);
+    confirm(&fixture, &session, &code, PASSWORD)
+        .await
+        .expect("idempotent");
+    assert_eq!(profiles(&fixture).len(), 4, "not overwritten");
+}
+
+#[tokio::test]
+async fn owner_is_told_of_resets_and_new_networks() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    let events = async |count: usize| {
+        let sent = async {
+            while fixture.messages(ADA, NOTICE).len() < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let sent = tokio::time::timeout(Duration::from_secs(30), sent).await;
+        sent.expect("a notice");
+        let messages = fixture.messages(ADA, NOTICE).into_iter();
+        let events = messages.map(|body| body["variables"]["event"].clone());
+        events.collect::<Vec<Value>>()
+    };
+    let sign_in = async |address: &str, password: &str| {
+        let signed_in = fixture.sign_in_at(address, password).await;
+        signed_in.expect("signed in");
+    };
+    sign_in("192.0.2.1", PASSWORD).await;
+    sign_in("192.0.2.9", PASSWORD).await;
+    sign_in("198.51.100.1", PASSWORD).await;
+    assert_eq!(events(1).await, ["new_network"], "not of the first sign-in");
+    sign_in("198.51.100.2", PASSWORD).await;
+    fixture.reset("192.0.2.1", "Password-2").await;
+    assert_eq!(events(2).await, ["new_network", "password_changed"]);
+    let message = fixture.messages(ADA, NOTICE).remove(0);
+    assert_eq!(message["priority"], "HIGH");
+    // A sign-in does not depend on the message.
+    fixture.clock.advance(DAY);
+    fixture.proxy().inject("/notifications", 2, Fault::Silence);
+    sign_in("203.0.113.1", "Password-2").await;
+
+    let fixture = Fixture::with_config("notices = false").await;
+    fixture.add_ada().await;
+    fixture.reset("192.0.2.1", "Password-2").await;
+    assert!(fixture.messages(ADA, NOTICE).is_empty());
+}
+
+#[tokio::test]
+async fn message_has_the_language_of_the_request() {
+    let fixture = Fixture::with_confirmation().await;
+    let url = fixture.serve().await;
+    let body = json!({ "email": ADA, "password": PASSWORD });
+    for (header, locale) in [
+        ("de-AT,de;q=0.9,en;q=0.8", json!("de-AT")),
+        ("*", Value::Null),
+        ("x-klingon", Value::Null),
+    ] {
+        let request = http().post(format!("{url}/auth/register")).json(&body);
+        let answer = request.header("accept-language", header).send().await;
+        assert_eq!(answer.expect("an answer").status(), 401, "{header}");
+        let message = fixture.messages(ADA, CONFIRM).pop().expect("a message");
+        assert_eq!(message["locale"], locale, "{header}");
+    }
+}
