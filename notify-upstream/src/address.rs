@@ -5,6 +5,8 @@
 
 use std::net::IpAddr;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_common::decode::{Field, Object};
 use postern_common::email::EmailAddress;
 use serde::{Deserialize, Serialize};
@@ -167,11 +169,16 @@ impl PushSubscription {
         });
         let keys = object.required("keys", |field| {
             field.object(|keys| {
-                let p256dh = keys.required("p256dh", |field| base64url(field, 65));
-                let auth = keys.required("auth", |field| base64url(field, 16));
+                let key = |field: Field<'_>, bytes| {
+                    let key = key_bytes(field.string()?, bytes);
+                    let detail = || format!("must be {bytes} bytes in base64url");
+                    key.or_else(|| field.fail("invalid_format", detail()))
+                };
+                let p256dh = keys.required("p256dh", |field| key(field, 65));
+                let auth = keys.required("auth", |field| key(field, 16));
                 Some(SubscriptionKeys {
-                    p256dh: p256dh?,
-                    auth: auth?,
+                    p256dh: URL_SAFE_NO_PAD.encode(p256dh?),
+                    auth: URL_SAFE_NO_PAD.encode(auth?),
                 })
             })
         });
@@ -182,16 +189,15 @@ impl PushSubscription {
     }
 }
 
-fn base64url(field: Field<'_>, bytes: usize) -> Option<String> {
-    use base64::Engine;
-    let text = field.string()?.trim_end_matches('=');
-    match base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text) {
-        Ok(decoded) if decoded.len() == bytes => Some(text.to_owned()),
-        Ok(_) | Err(_) => field.fail(
-            "invalid_format",
-            format!("must be {bytes} bytes in base64url"),
-        ),
-    }
+/// Decodes a key of this many bytes from base64url, or from base64 as `btoa` writes it.
+#[must_use]
+pub(crate) fn key_bytes(text: &str, bytes: usize) -> Option<Vec<u8>> {
+    let text = text
+        .trim_end_matches('=')
+        .replace('+', "-")
+        .replace('/', "_");
+    let decoded = URL_SAFE_NO_PAD.decode(text).ok()?;
+    (decoded.len() == bytes).then_some(decoded)
 }
 
 /// Returns whether a caller may choose this URL: `https`, the default port, and a host name or
@@ -199,14 +205,45 @@ fn base64url(field: Field<'_>, bytes: usize) -> Option<String> {
 #[must_use]
 pub(crate) fn is_public_https(url: &Url) -> bool {
     let public_host = match url.host() {
-        Some(Host::Domain(name)) => {
-            name.contains('.') && !name.ends_with(".local") && !name.ends_with(".internal")
-        }
+        Some(Host::Domain(name)) => is_public_name(name),
         Some(Host::Ipv4(address)) => is_public(IpAddr::V4(address)),
         Some(Host::Ipv6(address)) => is_public(IpAddr::V6(address)),
         None => false,
     };
-    url.scheme() == "https" && url.port().is_none() && url.password().is_none() && public_host
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    url.scheme() == "https" && url.port().is_none() && !has_user && public_host
+}
+
+/// Returns whether a push service can write to this contact (RFC 8292 section 2.1): `mailto:` and an
+/// address, or an `https` URL, of a public host.
+#[must_use]
+pub(crate) fn is_public_contact(text: &str) -> bool {
+    match text.strip_prefix("mailto:") {
+        Some(text) => {
+            EmailAddress::parse(text).is_some_and(|email| is_public_name(email.parts().1))
+        }
+        None => Url::parse(text).is_ok_and(|url| is_public_https(&url)),
+    }
+}
+
+/// Top-level names of which no public server exists: RFC 2606 section 2, RFC 6761, 6762, 7686 and
+/// 9476, `home.arpa` (RFC 8375), and the name that ICANN reserves for private use.
+const SPECIAL_USE_NAMES: [&str; 9] = [
+    "alt",
+    "arpa",
+    "example",
+    "internal",
+    "invalid",
+    "local",
+    "localhost",
+    "onion",
+    "test",
+];
+
+/// Returns whether a host name can be one of a public server. A final dot is another spelling.
+fn is_public_name(name: &str) -> bool {
+    let top = name.rsplit_once('.').map_or("", |(_, top)| top);
+    !top.is_empty() && !SPECIAL_USE_NAMES.contains(&top)
 }
 
 /// Returns whether an address is publicly routable (IANA special-purpose registries).
@@ -224,16 +261,18 @@ pub(crate) fn is_public(address: IpAddr) -> bool {
                 || a >= 224
                 || (a == 100 && (64..128).contains(&b))
                 || (a == 192 && b == 0 && c == 0)
+                || (a == 192 && b == 88 && c == 99)
                 || (a == 198 && (b == 18 || b == 19)))
         }
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
             Some(v4) => is_public(IpAddr::V4(v4)),
-            // Global unicast is 2000::/3. The documentation prefix is excluded, and 6to4, which can
-            // embed a private IPv4 address.
+            // Global unicast is 2000::/3. The documentation prefixes are excluded, protocol
+            // assignments (2001::/23), and 6to4 and Teredo, which can embed a private IPv4 address.
             None => {
                 let [first, second, ..] = v6.segments();
                 (first & 0xe000) == 0x2000
-                    && !(first == 0x2001 && second == 0x0db8)
+                    && !(first == 0x2001 && (second == 0x0db8 || second < 0x0200))
+                    && !(first == 0x3fff && second < 0x1000)
                     && first != 0x2002
             }
         },

@@ -93,7 +93,7 @@ impl App {
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
         );
-        let suppression = Arc::new(SuppressionCache::new(opened.1.clone(), clock.clone()));
+        let suppression = Arc::new(SuppressionCache::new(opened.1.clone()));
         // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
@@ -260,6 +260,7 @@ fn api_state(
         dispatch_state: Arc::clone(&parts.dispatch_state),
         mail_tokens: config.mail_tokens.clone(),
         webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
+        actors: parts.actors.clone(),
         suppression: Arc::clone(&parts.suppression),
         metrics: parts.metrics.clone(),
         trusted_proxies: config.trusted_proxies.clone(),

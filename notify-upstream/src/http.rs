@@ -10,6 +10,7 @@
 mod admin;
 mod create;
 mod list;
+mod preferences;
 mod status;
 mod unsubscribe;
 mod webhook;
@@ -29,6 +30,7 @@ use tokio::sync::Semaphore;
 
 pub(crate) use self::admin::{AdminParts, admin_routes};
 pub(crate) use self::status::CONCURRENT_READS;
+use crate::delivery::actors::ActorClient;
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
 use crate::dispatch::DispatchState;
@@ -59,6 +61,8 @@ pub(crate) struct ApiState {
     pub(crate) webhooks: Arc<Webhooks>,
     /// Verifies the tokens of unsubscribe links.
     pub(crate) mail_tokens: Option<MailTokens>,
+    /// Knows the addresses of the users whose preferences are read.
+    pub(crate) actors: ActorClient,
     pub(crate) suppression: Arc<SuppressionCache>,
     pub(crate) metrics: NotifyMetrics,
     /// Proxies whose `X-Forwarded-For` is used.
@@ -81,7 +85,14 @@ pub(crate) fn router(service: Arc<ApiState>) -> Router {
         )
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
-        .route("/webhooks/unsubscribe", post(unsubscribe::one_click))
+        .route(
+            "/unsubscriptions",
+            get(unsubscribe::page).post(unsubscribe::leave),
+        )
+        .route(
+            "/notification-preferences",
+            get(preferences::get).put(preferences::put),
+        )
         .route("/webhooks/{provider}", post(webhook::receive))
         .with_state(service)
 }

@@ -52,8 +52,9 @@ pub(crate) struct TemplateSettings {
     pub(crate) optional: BTreeSet<String>,
     /// Handling of attempts with an ambiguous result. Default: resend.
     pub(crate) ambiguous: AmbiguityPolicy,
-    /// Whether its e-mail carries `List-Unsubscribe` with one click (RFC 8058). Default: no.
-    pub(crate) unsubscribe: bool,
+    /// The category that recipients may leave; its e-mail carries `List-Unsubscribe` with one click
+    /// (RFC 8058). `None`: transactional. Default: the name.
+    pub(crate) category: Option<String>,
     /// Variables whose values were written by users although a service submits them: they are
     /// limited in length and never become links. All variables submitted by a user are treated so
     /// in every template.
@@ -109,8 +110,8 @@ pub(crate) struct TemplateDescription {
     version: u32,
     /// Variables that may be absent.
     optional_variables: BTreeSet<String>,
-    /// Whether its e-mail carries `List-Unsubscribe`.
-    unsubscribe: bool,
+    /// `null`: transactional.
+    category: Option<String>,
     variants: Vec<VariantDescription>,
 }
 
@@ -189,11 +190,27 @@ impl Templates {
                 name: name.as_str().to_owned(),
                 version: template.settings.version,
                 optional_variables: template.settings.optional.clone(),
-                unsubscribe: template.settings.unsubscribe,
+                category: template.settings.category.clone(),
                 variants: variants.map(variant).collect(),
             }
         };
         self.by_name.iter().map(describe).collect()
+    }
+
+    /// Returns the category of a template, unless it is transactional. That of a template which has
+    /// been deleted is its name.
+    #[must_use]
+    pub(crate) fn category<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        let template = TemplateName::parse(name).and_then(|name| self.by_name.get(&name));
+        template.map_or(Some(name), |template| template.settings.category.as_deref())
+    }
+
+    /// Returns all categories.
+    pub(crate) fn categories(&self) -> BTreeSet<&str> {
+        let templates = self.by_name.values();
+        templates
+            .filter_map(|template| template.settings.category.as_deref())
+            .collect()
     }
 
     /// Returns the number of templates.

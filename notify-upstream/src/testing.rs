@@ -263,7 +263,7 @@ impl TestReplica {
         let dispatch_state = Arc::new(DispatchState::new(&PerChannel::from_fn(|_| permits)));
         let stop = CancellationToken::new();
         let (completed, over) = mpsc::unbounded_channel();
-        let suppression = Arc::new(SuppressionCache::new(store.clone(), clock.clone()));
+        let suppression = Arc::new(SuppressionCache::new(store.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
         let cache = Cache::memory(clock.clone());
         let mut channels = PerChannel::default();

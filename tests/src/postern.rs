@@ -6,11 +6,12 @@ use postern::Options;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_dev::pool::HashingSettings;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::pools::new_user;
 use crate::sensitive;
-use crate::surface::PublicApi;
+use crate::surface::{Person, PublicApi};
 
 /// A running standalone installation. Tests must stop it, which fails if a component ended early.
 #[derive(Debug)]
@@ -114,6 +115,25 @@ impl Postern {
         self.surface
             .service_token(account, &self.password_of(account))
             .await
+    }
+
+    /// Creates a user of whom the actor service says that the address is verified.
+    pub async fn verified_person(&self) -> Person {
+        let (id, token) = new_user(&self.surface, &[]).await;
+        let service = self.surface.client();
+        let service = service.with_token(&self.service_token("auth").await);
+        let (email, profile) = (format!("{id}@example.com"), json!({"emailVerified": true}));
+        let known = json!({"actorId": id, "email": email, "profile": profile});
+        let stored = service.post_json("/actors/register", &known).await;
+        let _ = stored.expect(201);
+        let client = self.surface.client().with_token(&token);
+        let tokens = json!({ "accessToken": token });
+        Person {
+            email,
+            id,
+            tokens,
+            client,
+        }
     }
 
     /// Returns the access token of a new user in this group.

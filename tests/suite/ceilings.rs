@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 80_926,
-    test_lines: 84_260,
-    rust_lines: 198_880,
-    markdown_files: 61,
-    markdown_words: 86_058,
-    configuration_keys: 551,
-    locked_packages: 563,
+    product_lines: 83_300,
+    test_lines: 87_100,
+    rust_lines: 205_000,
+    markdown_files: 62,
+    markdown_words: 89_800,
+    configuration_keys: 573,
+    locked_packages: 562,
 };
 
 /// What there is to own. Tables that `bench` writes are not counted.

@@ -204,9 +204,15 @@ fn every_code_is_documented_under_its_status_only() {
 #[test]
 fn protected_operations_document_401_and_public_ones_do_not() {
     for operation in Contract::shared().operations() {
-        let is_public = ["/auth/", "/api/session", "/webhooks/", "/.well-known/"]
-            .iter()
-            .any(|prefix| operation.path.starts_with(prefix));
+        let is_public = [
+            "/auth/",
+            "/api/session",
+            "/webhooks/",
+            "/unsubscriptions",
+            "/.well-known/",
+        ]
+        .iter()
+        .any(|prefix| operation.path.starts_with(prefix));
         assert_eq!(
             operation.is_protected,
             !is_public || operation.path == "/auth/me",

@@ -228,6 +228,10 @@ async fn notifications(postern: &Postern, examples: &mut Examples) {
     let service = surface
         .client()
         .with_token(&postern.service_token("auth").await);
+    let person = postern.verified_person().await;
+    let preferences = examples.body("putPreferences", None);
+    let put = person.client.put("/notification-preferences");
+    let _ = put.json(&preferences).send().await.expect(200);
     let one = examples.body("createNotification", None);
     let created = post(&service, "/notifications", &one, 201).await;
     let batch = examples.body("createNotifications", None);
@@ -246,10 +250,9 @@ async fn notifications(postern: &Postern, examples: &mut Examples) {
         &id,
         text(&one["recipient"], "email"),
     );
-    let shown = examples.parameter("/webhooks/unsubscribe", "post", "token");
+    let shown = examples.parameter("/unsubscriptions", "post", "token");
     assert_eq!(shown.len(), token.len(), "{shown}");
-    let form =
-        &examples.contract.document()["paths"]["/webhooks/unsubscribe"]["post"]["requestBody"];
+    let form = &examples.contract.document()["paths"]["/unsubscriptions"]["post"]["requestBody"];
     let shown = &form["content"]["application/x-www-form-urlencoded"]["example"];
     let fields: Vec<(&str, &str)> = shown
         .as_object()
@@ -259,6 +262,6 @@ async fn notifications(postern: &Postern, examples: &mut Examples) {
         .collect();
     let click = surface
         .client()
-        .post(&format!("/webhooks/unsubscribe?token={token}"));
+        .post(&format!("/unsubscriptions?token={token}"));
     let _ = click.form(&fields).send().await.expect(204);
 }

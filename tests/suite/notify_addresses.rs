@@ -18,7 +18,7 @@ async fn list_and_remove_ada(cluster: &NotifyCluster) {
     let listed = cluster
         .tool(&["suppression", "list", "--address", " Ada@Example.com"])
         .await;
-    let [at, list, channel, reason, hash] =
+    let [at, list, channel, "-", reason, hash] =
         listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
     else {
         panic!("{}{}", listed.stdout, listed.stderr)
@@ -111,7 +111,7 @@ async fn unsubscribed_address_can_be_removed_from_the_list() {
         let listed = cluster
             .tool(&["suppression", "list", "--channel", "email"])
             .await;
-        let [_, "unsubscribed", "email", "unsubscribed", hash] =
+        let [_, "unsubscribed", "email", "welcome", "unsubscribed", hash] =
             listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
         else {
             panic!("{}{}", listed.stdout, listed.stderr)

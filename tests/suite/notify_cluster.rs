@@ -335,7 +335,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     /// Sends the request of an unsubscribe link.
     pub(crate) async fn unsubscribe(&self, replica: &Replica, id: &str, address: &str) {
         let token = self.mail_token(UNSUBSCRIBE, id, address);
-        let url = format!("{}/webhooks/unsubscribe?token={token}", replica.url);
+        let url = format!("{}/unsubscriptions?token={token}", replica.url);
         let form = "application/x-www-form-urlencoded";
         let request = self
             .http

@@ -1,5 +1,7 @@
 //! The pages of the standalone program and the gateway's pages for problems, in a real browser.
 
+use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
+use postern_tests::surface::welcome;
 use postern_tests::{Browser, Postern, skipped};
 
 const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
@@ -7,6 +9,7 @@ const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
 const SCHEMES: [&str; 2] = ["light", "dark"];
 /// The key that follows a link (WebDriver, section 17.4.2).
 const ENTER: &str = "\u{e007}";
+const TAB: &str = "\u{e004}";
 
 /// A mail that tries to run a script and to load an image.
 const HOSTILE: &str = "Subject: <img src=x onerror=alert(1)>\r\nFrom: \"<script>\" <a@b.test>\r\n\
@@ -152,6 +155,58 @@ async fn gateway_problem_is_a_page_in_a_browser() {
     for message in browser.messages().await {
         assert!(message.contains("401 (Unauthorized)"), "{message}");
     }
+    browser.close().await;
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn unsubscribe_page_works_with_the_keyboard_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("unsubscribe_page_works_with_the_keyboard_alone", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    let surface = postern.surface();
+    let ada = postern.verified_person().await;
+    let notification = welcome(&ada.id);
+    let created = ada.client.post_json("/notifications", &notification).await;
+    let id = created.expect(201).string("/notificationId");
+    let _ = surface.mailbox().to(&ada.email).await;
+    let record = format!("/notifications/{id}");
+    // The address is known only once the notification is sent.
+    while ada
+        .client
+        .get(&record)
+        .send()
+        .await
+        .expect(200)
+        .string("/status")
+        == "QUEUED"
+    {}
+    let token = mail_token(
+        surface.env("NOTIFY_TOKEN_KEY"),
+        UNSUBSCRIBE,
+        &id,
+        &ada.email,
+    );
+    let url = format!("{}unsubscriptions?token={token}", surface.client().base());
+    assert_page_is_clean(&browser, &url).await;
+    let found = ada.client.get("/notification-preferences").send().await;
+    assert_eq!(
+        found.expect(200).json()["categories"][0]["subscribed"],
+        true
+    );
+    browser.press(TAB).await;
+    browser.press(ENTER).await;
+    let done = browser.find("[role=status]").await.text().await;
+    assert!(done.contains("welcome"), "{done}");
+    let found = ada.client.get("/notification-preferences").send().await;
+    assert_eq!(
+        found.expect(200).json()["categories"][0]["subscribed"],
+        false
+    );
+    let messages = browser.messages().await;
+    assert!(messages.is_empty(), "{messages:?}");
     browser.close().await;
     postern.stop().await;
 }

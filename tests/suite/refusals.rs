@@ -250,8 +250,10 @@ async fn sign_in(surface: &PublicApi) {
 }
 
 async fn webhooks(client: &Client) {
+    let page = client.get("/unsubscriptions?token=none").send().await;
+    let _ = page.problem(401, "invalid_webhook_signature");
     let click = client
-        .post("/webhooks/unsubscribe?token=none")
+        .post("/unsubscriptions?token=none")
         .body("text/plain", "List-Unsubscribe=One-Click");
     let _ = click.send().await.problem(401, "invalid_webhook_signature");
     let webhook = client

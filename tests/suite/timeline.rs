@@ -65,6 +65,7 @@ fn assert_contains(text: &str, parts: &[&str]) {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story")]
 async fn timeline_of_a_bounced_address_names_the_cause() {
     let postern = Postern::start().await;
     let email = "ada@bounce.invalid";

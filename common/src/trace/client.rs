@@ -9,7 +9,7 @@ use reqwest::{Client, Request, RequestBuilder, Response};
 use super::scope::Scope;
 use super::span::{ActiveSpan, known_method};
 
-/// Sends a request, see [`execute`].
+/// Sends a request, see `execute`.
 ///
 /// # Errors
 /// Those of the HTTP client.

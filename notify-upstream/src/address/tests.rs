@@ -67,9 +67,51 @@ fn private_urls_are_rejected() {
         "https://[fd00::1]/",
         "https://[2002:7f00:1::]/",
         "https://db.internal/",
+        "https://permanently-removed.invalid/fcm/send/x",
+        "https://localhost./x",
+        "https://printer.local./x",
+        "https://push.example.com./x",
+        "https://push.example/",
+        "https://a.test/",
+        "https://a.onion/",
+        "https://router.home.arpa/",
+        "https://a.localhost/",
+        "https://user@push.example.com/",
+        "https://192.88.99.1/",
+        "https://[2001:0:7f00:1::]/",
+        "https://[3fff::1]/",
     ] {
         assert!(!public(bad), "{bad}");
     }
+}
+
+#[test]
+fn contact_must_be_reachable() {
+    for good in ["mailto:ops@example.com", "https://example.com/contact"] {
+        assert!(is_public_contact(good), "{good}");
+    }
+    for bad in [
+        "mailto: ops@example.com",
+        "mailto:",
+        "mailto:ops@localhost",
+        "mailto:ops@host.local",
+        "mailto:ops",
+        "https://",
+        "https://localhost/",
+        "http://example.com/",
+        "ops@example.com",
+    ] {
+        assert!(!is_public_contact(bad), "{bad}");
+    }
+}
+
+#[test]
+fn keys_are_accepted_in_both_alphabets() {
+    for (text, bytes) in [("-_-_", "_w"), ("+/+/", "/w==")] {
+        assert_eq!(key_bytes(text, 3), Some(vec![0xfb, 0xff, 0xbf]));
+        assert_eq!(key_bytes(bytes, 1), Some(vec![0xff]));
+    }
+    assert_eq!((key_bytes("AAAA", 2), key_bytes("?", 1)), (None, None));
 }
 
 fn recipient(text: &str, channel: Channel) -> Result<Recipient, Vec<&'static str>> {

@@ -8,11 +8,12 @@ use postern_common::output::Output;
 use serde_json::json;
 
 use crate::Config;
+use crate::config::TemplateConfig;
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::delivery::provider::ErrorCodeTable;
 use crate::delivery::suppression::SuppressionCache;
 use crate::receipts::dsn;
 use crate::store::StoreError;
+use crate::templates::Templates;
 
 use super::open;
 
@@ -61,7 +62,7 @@ async fn store_reports(
             &json!({ "stored": 0, "duplicate": 0, "discarded": true }),
         )
     };
-    let Some(report) = dsn::read(&mail, &ErrorCodeTable::shipped(), now) else {
+    let Some(report) = dsn::read(&mail, now) else {
         return discard();
     };
     let ids = report.notification_ids(tokens);
@@ -83,9 +84,17 @@ async fn store_reports(
         return discard();
     }
     let new = store.save_receipts(&receipts).await.map_err(unavailable)?;
-    let suppression = SuppressionCache::new(store.clone(), clock);
+    let TemplateConfig {
+        folder,
+        default_locale,
+    } = &config.templates;
+    let objects = reports.iter().any(|report| report.objector.is_some());
+    let templates = objects
+        .then(|| Templates::load(folder, default_locale.clone()).map_err(Exit::usage))
+        .transpose()?;
+    let suppression = SuppressionCache::new(store.clone());
     suppression
-        .apply_reports(&reports)
+        .apply_reports(&reports, templates.as_ref())
         .await
         .map_err(unavailable)?;
     let duplicate = receipts.len() as u64 - new;

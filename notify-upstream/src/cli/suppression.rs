@@ -1,7 +1,6 @@
 //! Commands on the suppression list.
 
 use clap::{Args, Subcommand};
-use postern_common::Clock;
 use postern_common::exit::Exit;
 use serde_json::json;
 
@@ -17,8 +16,8 @@ use postern_common::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {
-    /// List addresses, oldest first: time, list, channel, reason, SHA-256 of the address. Addresses
-    /// are stored as hashes only; search for one with `--address`.
+    /// List addresses, oldest first: time, list, channel, category, reason, SHA-256 of the address.
+    /// Addresses are stored as hashes only; search for one with `--address`.
     #[command(after_help = "\
 Example:
   postern-notify suppression list --address ada@example.com --json")]
@@ -35,8 +34,8 @@ Example:
 Example:
   postern-notify suppression remove --list suppressed --address ada@example.com")]
     Remove {
-        /// List: suppressed (addresses proven not to exist) or unsubscribed (addresses whose owners
-        /// unsubscribed from templates that offer it; remove them only at the owner's request).
+        /// List: suppressed (addresses proven not to exist) or unsubscribed (addresses that have left
+        /// a category; remove them only at the owner's request).
         #[arg(long)]
         list: String,
         #[command(flatten)]
@@ -56,6 +55,9 @@ pub(crate) struct SuppressionFilter {
     /// Channel: email, sms or push. Default: all.
     #[arg(long)]
     channel: Option<String>,
+    /// Category that the address has left.
+    #[arg(long)]
+    category: Option<String>,
     /// Reason, such as `mailbox_unknown`.
     #[arg(long)]
     reason: Option<String>,
@@ -92,13 +94,13 @@ impl SuppressionCommand {
             Self::Remove { list, filter } => {
                 if filter.is_unrestricted() {
                     return Err(Exit::usage(
-                        "a selector is required: --address, --hash, --reason, --since or --until",
+                        "a selector is required: --address, --hash, --category, --reason, --since or --until",
                     ));
                 }
                 let filter = filter.parse(Some(&list))?;
                 let removed = open_database(&config.database)
                     .await?
-                    .remove_suppressed(&filter, Clock::system().now())
+                    .remove_suppressed(&filter)
                     .await
                     .map_err(unavailable)?;
                 let text = format!("{removed} removed");
@@ -110,10 +112,11 @@ impl SuppressionCommand {
 
 fn line(entry: &SuppressionView) -> String {
     format!(
-        "{} {} {} {} {}",
+        "{} {} {} {} {} {}",
         entry.at,
         entry.list.unwrap_or("-"),
         entry.channel.unwrap_or("-"),
+        entry.category.as_deref().unwrap_or("-"),
         entry.reason,
         entry.address_hash
     )
@@ -127,12 +130,13 @@ impl SuppressionFilter {
             address,
             hash,
             channel: _,
+            category,
             reason,
             since,
             until,
             limit: _,
         } = self;
-        [address, hash, reason, since, until]
+        [address, hash, category, reason, since, until]
             .iter()
             .all(|choice| choice.is_none())
     }
@@ -149,6 +153,7 @@ impl SuppressionFilter {
             address: by_hash
                 .transpose()?
                 .or(self.address.map(|text| address::hash(text.trim()))),
+            category: self.category,
             reason: self.reason,
             since: instant("since", self.since)?,
             until: instant("until", self.until)?,

@@ -142,6 +142,25 @@ pub(super) fn check_unique_names(root: &Object<'_>, providers: &[ProviderConfig]
     }
 }
 
+/// Returns the beginning of links to unsubscribe: only https is allowed (RFC 8058 section 3.1).
+fn unsubscribe_link(object: &Object<'_>, public_url: Option<&Url>) -> Option<String> {
+    let page = object.optional("unsubscribe_url", |field| {
+        let url = field.url()?;
+        if url.scheme() == "https" {
+            Some(url)
+        } else {
+            field.fail("not_allowed", "must be an https URL")
+        }
+    });
+    let own = public_url
+        .filter(|url| url.scheme() == "https")
+        .map(|url| callback(url, "unsubscriptions"));
+    match (page, own) {
+        (Some(page), _) => Some(format!("{}/", page.as_str().trim_end_matches('/'))),
+        (None, own) => own.map(|own| format!("{own}?token=")),
+    }
+}
+
 fn read_smtp(
     object: &Object<'_>,
     env: &Env,
@@ -177,27 +196,18 @@ fn read_smtp(
     });
     let from = object.required("from", EmailAddress::read);
     let return_path = object.optional("return_path", return_path);
-    let from_name = object.or("from_name", String::new(), |field| field.text(0..=128));
+    let from_name = object.or("from_name", String::new(), |field| {
+        let name = field.text(0..=128)?;
+        if name.contains("=?") {
+            return field.fail("invalid_format", "must be the name itself, not encoded");
+        }
+        Some(name)
+    });
     let ehlo_name = object.optional("hello", |field| field.text(1..=253));
     let credentials = object
         .optional("username", |field| field.text(1..=256))
         .map(|user| (user, secret(object, env, "password_env")));
-    // Only https is allowed (RFC 8058 section 3.1).
-    let page = object.optional("unsubscribe_url", |field| {
-        let url = field.url()?;
-        if url.scheme() == "https" {
-            Some(url)
-        } else {
-            field.fail("not_allowed", "must be an https URL")
-        }
-    });
-    let own = public_url
-        .filter(|url| url.scheme() == "https")
-        .map(|url| callback(url, "unsubscribe"));
-    let unsubscribe = match (page, own) {
-        (Some(page), _) => Some(format!("{}/", page.as_str().trim_end_matches('/'))),
-        (None, own) => own.map(|own| format!("{own}?token=")),
-    };
+    let unsubscribe = unsubscribe_link(object, public_url);
     let credentials = match credentials {
         Some((user, password)) => Some((user, password?)),
         None => None,

@@ -26,7 +26,7 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
                 };
                 Some(TwilioWebhook {
                     auth_token: auth_token?,
-                    url: callback(base, "twilio"),
+                    url: callback(base, "webhooks/twilio"),
                 })
             })
         });
@@ -81,13 +81,10 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
     Some(tables.unwrap_or_default())
 }
 
-/// Returns the URL for a provider's callbacks, through the gateway.
-pub(super) fn callback(base: &Url, provider: &str) -> Url {
+/// Returns the URL of a path of this service, through the gateway.
+pub(super) fn callback(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
-    url.set_path(&format!(
-        "{}/webhooks/{provider}",
-        base.path().trim_end_matches('/')
-    ));
+    url.set_path(&format!("{}/{path}", base.path().trim_end_matches('/')));
     url.set_query(None);
     url
 }

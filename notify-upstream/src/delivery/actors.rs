@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::decode::{self, Mistakes};
 use postern_common::dependency::{Dependencies, Dependency, origin, root_cause};
 use postern_common::email::EmailAddress;
 use postern_common::service::{ServiceClient, ServiceTokenError};
 use postern_common::trace;
-use serde_json::Value;
+use serde_json::{Value, json};
 use url::Url;
 
-use crate::address::{
-    ActorId, Address, DeviceToken, PhoneNumber, PushSubscription, SubscriptionKeys, is_public_https,
-};
+use crate::address::{ActorId, Address, DeviceToken, PhoneNumber, PushSubscription};
 use crate::notification::{Channel, PerChannel};
 use crate::principal::Principal;
 
@@ -94,17 +93,38 @@ impl ActorClient {
         channel: Channel,
         creator: &str,
     ) -> Result<ActorAddress, ActorAddressError> {
-        let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.fetch_profile(actor));
-        let profile = asked.await.unwrap_or_else(|_| {
-            self.record_timeout();
-            Err(ActorAddressError::Unavailable)
-        })?;
+        let profile = self.profile(actor).await?;
         let address = address_of(&profile, channel).ok_or(ActorAddressError::Missing)?;
         let is_trusted = !Principal::is_user(creator)
             || self.policy.allow(channel, is_verified(&profile, channel));
         Ok(ActorAddress {
             address,
             is_trusted,
+        })
+    }
+
+    /// Returns the addresses of its own that an actor may send to.
+    ///
+    /// # Errors
+    /// The actor service is unavailable.
+    pub(crate) async fn own_addresses(
+        &self,
+        actor: &ActorId,
+    ) -> Result<Vec<Address>, ActorAddressError> {
+        let profile = self.profile(actor).await?;
+        let allowed = Channel::ALL
+            .into_iter()
+            .filter(|channel| self.policy.allow(*channel, is_verified(&profile, *channel)));
+        Ok(allowed
+            .filter_map(|channel| address_of(&profile, channel))
+            .collect())
+    }
+
+    async fn profile(&self, actor: &ActorId) -> Result<Value, ActorAddressError> {
+        let asked = tokio::time::timeout(LOOKUP_TIMEOUT, self.fetch_profile(actor));
+        asked.await.unwrap_or_else(|_| {
+            self.record_timeout();
+            Err(ActorAddressError::Unavailable)
         })
     }
 
@@ -203,28 +223,19 @@ fn address_of(profile: &Value, channel: Channel) -> Option<Address> {
 }
 
 fn subscription_of(value: &Value) -> Option<PushSubscription> {
-    let endpoint = value.get("endpoint")?.as_str()?;
-    let key = |name| {
-        value
-            .get("keys")?
-            .get(name)?
-            .as_str()
-            .map(|key| key.trim_end_matches('=').to_owned())
-    };
-    let keys = SubscriptionKeys {
-        p256dh: key("p256dh")?,
-        auth: key("auth")?,
-    };
-    is_public_https(&Url::parse(endpoint).ok()?).then(|| PushSubscription {
-        endpoint: endpoint.to_owned(),
-        keys,
-    })
+    let key = |name| value.get("keys")?.get(name);
+    let known = json!({
+        "endpoint": value.get("endpoint")?, "keys": {"p256dh": key("p256dh")?, "auth": key("auth")?}
+    });
+    let mistakes = Mistakes::default();
+    let node = decode::json(known.to_string().as_bytes(), &mistakes)?;
+    let read = mistakes.field(&node).object(PushSubscription::read);
+    mistakes.finish(read).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn each_channel_uses_its_own_profile_field() {

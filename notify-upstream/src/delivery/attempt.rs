@@ -147,10 +147,10 @@ impl AttemptExecutor {
             id: attempt.claimed.id,
             to: &address,
             content: &content,
-            created_at: record.created_at,
+            sent_at: attempt.clock.now(),
             expires_at: record.expires_at,
             urgent: record.lane.priority.is_urgent(),
-            unsubscribe: settings.unsubscribe,
+            unsubscribe: settings.category.is_some(),
         };
         let permit = match attempt
             .unless_stopped(self.acquire_permit(attempt, &message, &settings))
@@ -191,10 +191,10 @@ impl AttemptExecutor {
         {
             return Err(AttemptFailure::permanent("address_suppressed"));
         }
-        if settings.unsubscribe
+        if let Some(category) = &settings.category
             && self
                 .suppression
-                .is_unsubscribed(channel, &address)
+                .has_left(channel, &address, category)
                 .await
                 .map_err(unknown)?
         {
@@ -389,7 +389,7 @@ impl AttemptExecutor {
         address: &Address,
     ) -> AttemptFailure {
         if refusal.suppress {
-            self.suppression.add(channel, address, &refusal.code);
+            self.suppression.add(channel, address.hash(), &refusal.code);
         }
         AttemptFailure {
             class: refusal.class,
@@ -405,7 +405,7 @@ impl AttemptExecutor {
 /// The settings of a template that concern delivery.
 struct DeliverySettings {
     ambiguous: AmbiguityPolicy,
-    unsubscribe: bool,
+    category: Option<String>,
     /// Whether the message may go to the unverified address of the requesting user.
     unverified: bool,
 }
@@ -414,7 +414,7 @@ impl DeliverySettings {
     fn of(settings: &templates::TemplateSettings, channel: Channel) -> Self {
         Self {
             ambiguous: settings.ambiguous,
-            unsubscribe: settings.unsubscribe,
+            category: settings.category.clone(),
             unverified: *settings.unverified_addresses.get(channel),
         }
     }

@@ -63,8 +63,9 @@ pub(crate) struct OutgoingMessage<'a> {
     pub(crate) to: &'a Address,
     /// The rendered template.
     pub(crate) content: &'a MessageContent,
-    /// The time of acceptance: the date of the message, the same for all attempts.
-    pub(crate) created_at: Timestamp,
+    /// The date of the message: the time of this attempt, because mail that was scheduled or retried
+    /// for days would look old.
+    pub(crate) sent_at: Timestamp,
     /// The time at which the message expires.
     pub(crate) expires_at: Option<Timestamp>,
     /// Whether the priority is CRITICAL or HIGH.
@@ -188,6 +189,21 @@ impl Provider {
     }
 }
 
+/// Returns the limit that a message exceeds on its channel, so that it is refused at acceptance. The
+/// parts of e-mail are limited by the templates.
+#[must_use]
+pub(crate) fn exceeded_limit(content: &MessageContent) -> Option<String> {
+    match content {
+        MessageContent::Email { .. } => None,
+        MessageContent::Sms { text } => (segment_count(text) > segments::MAX_SEGMENTS)
+            .then(|| format!("must be at most {} segments", segments::MAX_SEGMENTS)),
+        MessageContent::Push { title, body } => (!web_push::fits(title, body)).then(|| {
+            let max = web_push::MAX_PAYLOAD_BYTES;
+            format!("title and text must be at most {max} bytes, in JSON with the identifier")
+        }),
+    }
+}
+
 /// The result of a lookup by notification identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LookupResult {
@@ -216,6 +232,15 @@ impl ProviderRefusal {
         }
     }
 
+    /// Creates the refusal of a message that is longer than its channel allows. No call was made.
+    #[must_use]
+    pub(crate) fn message_too_long() -> Self {
+        Self {
+            code: "message_too_long".to_owned(),
+            ..Self::unsupported_message()
+        }
+    }
+
     /// Replaces the scope.
     #[must_use]
     pub(crate) fn with_scope(self, scope: FaultScope) -> Self {
@@ -225,7 +250,18 @@ impl ProviderRefusal {
     /// Adds the response of the provider.
     #[must_use]
     pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(detail.into());
+        self.detail = Some(printable(&detail.into()));
         self
     }
 }
+
+/// Returns the words of a provider on one line of at most 2,000 characters: databases refuse NUL.
+fn printable(text: &str) -> String {
+    let chars = text.chars().take(MAX_DETAIL_CHARS);
+    chars
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// Maximum length of the words of a provider in the history.
+const MAX_DETAIL_CHARS: usize = 2_000;

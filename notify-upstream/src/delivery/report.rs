@@ -2,6 +2,7 @@
 
 use postern_common::clock::Timestamp;
 
+use crate::address::AddressHash;
 use crate::notification::NotificationId;
 use crate::store::Receipt;
 use crate::store::row::ReceiptKind;
@@ -22,6 +23,8 @@ pub(crate) struct ProviderReport {
     pub(crate) detail: Option<String>,
     /// An address that is proven not to exist.
     pub(crate) dead_address: Option<String>,
+    /// The address of a recipient who complained or unsubscribed, for the reason in `code`.
+    pub(crate) objector: Option<AddressHash>,
 }
 
 // === impl ProviderReport ===

@@ -1,27 +1,27 @@
 //! Suppression lists: addresses that are proven not to exist, which get no messages, and addresses
-//! whose owners have unsubscribed, which get no messages of templates that offer to unsubscribe.
+//! that have left a category, which get no messages of its templates.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::log_limit::LogLimit;
 use postern_common::log_limited;
+use sha2::{Digest, Sha256};
 
 use crate::address::{self, Address, AddressHash};
 use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId};
-use crate::store::{Store, StoreError, SuppressionChange, SuppressionRow};
+use crate::store::{Store, StoreError, SuppressionChange, SuppressionQuery, SuppressionRow};
+use crate::templates::Templates;
 
 /// An in-memory copy of the suppression lists, which holds hashes only. Each replica reads the
 /// changes of the others from the store.
 #[derive(Debug)]
 pub(crate) struct SuppressionCache {
     store: Store,
-    clock: Clock,
-    known: RwLock<HashSet<(i16, AddressHash)>>,
+    known: RwLock<HashSet<Entry>>,
     /// Maximum number of known entries.
     max_cached: usize,
     /// Whether the lists exceed the cache; then the store is asked about addresses that are not
@@ -36,7 +36,10 @@ pub(crate) struct SuppressionCache {
     log_limit: LogLimit,
 }
 
-/// The times up to which changes have been read from the store.
+/// Kind, and the SHA-256 of the address's hash and the category.
+type Entry = (i16, [u8; 32]);
+
+/// The times, of the database, up to which changes have been read from the store.
 #[derive(Clone, Copy, Debug)]
 struct ReadPosition {
     additions: Timestamp,
@@ -48,7 +51,7 @@ struct ReadPosition {
 pub(crate) enum SuppressionList {
     /// Addresses that are proven not to exist.
     Suppressed,
-    /// Addresses whose owners have unsubscribed.
+    /// Addresses that have left a category.
     Unsubscribed,
 }
 
@@ -72,21 +75,17 @@ pub(crate) const MAX_REMOVED_ROWS: i64 = 50_000;
 impl SuppressionCache {
     /// Creates an empty copy. Nothing may be sent before the first [`SuppressionCache::sync`].
     #[must_use]
-    pub(crate) fn new(store: Store, clock: Clock) -> Self {
-        Self::with_max_cached(store, clock, MAX_CACHED_ADDRESSES)
+    pub(crate) fn new(store: Store) -> Self {
+        Self::with_max_cached(store, MAX_CACHED_ADDRESSES)
     }
 
-    fn with_max_cached(store: Store, clock: Clock, max_cached: usize) -> Self {
+    fn with_max_cached(store: Store, max_cached: usize) -> Self {
         Self {
             max_cached,
             overflows: AtomicBool::new(false),
             store,
-            clock,
             known: RwLock::default(),
-            read_position: Mutex::new(ReadPosition {
-                additions: Timestamp(0),
-                removals: Timestamp(0),
-            }),
+            read_position: Mutex::new(ReadPosition::START),
             pending: Mutex::default(),
             flushing: tokio::sync::Mutex::default(),
             added: AtomicU64::new(0),
@@ -103,26 +102,30 @@ impl SuppressionCache {
         channel: Channel,
         address: &Address,
     ) -> Result<bool, StoreError> {
-        self.is_listed(SuppressionList::Suppressed.kind(channel), address)
+        self.is_listed(SuppressionList::Suppressed.kind(channel), address, "")
             .await
     }
 
-    async fn is_listed(&self, kind: i16, address: &Address) -> Result<bool, StoreError> {
-        if self.is_known(kind, address) {
+    async fn is_listed(
+        &self,
+        kind: i16,
+        address: &Address,
+        category: &str,
+    ) -> Result<bool, StoreError> {
+        if self.known.read().is_empty() {
+            return Ok(false);
+        }
+        let hash = address.hash();
+        if self.known.read().contains(&entry(kind, &hash, category)) {
             return Ok(true);
         }
         Ok(self.overflows.load(Ordering::Relaxed)
-            && Box::pin(self.store.is_suppressed(kind, &address.hash())).await?)
-    }
-
-    fn is_known(&self, kind: i16, address: &Address) -> bool {
-        let known = self.known.read();
-        !known.is_empty() && known.contains(&(kind, address.hash()))
+            && Box::pin(self.store.is_suppressed(kind, &hash, category)).await?)
     }
 
     /// Keeps an entry, unless the maximum is reached: then the store is asked. Returns whether it is
     /// new here.
-    fn remember(&self, known: &mut HashSet<(i16, AddressHash)>, entry: (i16, AddressHash)) -> bool {
+    fn remember(&self, known: &mut HashSet<Entry>, entry: Entry) -> bool {
         if known.len() < self.max_cached {
             return known.insert(entry);
         }
@@ -133,15 +136,11 @@ impl SuppressionCache {
         is_new
     }
 
-    /// Adds an address. The next [`SuppressionCache::flush`] writes it to the store.
-    pub(crate) fn add(&self, channel: Channel, address: &Address, reason: &str) {
-        self.add_hash(channel, address.hash(), reason);
-    }
-
-    /// Adds an address by its hash.
-    pub(crate) fn add_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
+    /// Adds an address that is proven not to exist. The next [`SuppressionCache::flush`] writes it to
+    /// the store.
+    pub(crate) fn add(&self, channel: Channel, hash: AddressHash, reason: &str) {
         let kind = SuppressionList::Suppressed.kind(channel);
-        let is_new = self.remember(&mut self.known.write(), (kind, hash));
+        let is_new = self.remember(&mut self.known.write(), entry(kind, &hash, ""));
         if is_new {
             self.added.fetch_add(1, Ordering::Relaxed);
             if let Some(suppressed) = self.log_limit.admit() {
@@ -154,6 +153,7 @@ impl SuppressionCache {
             pending.push(SuppressionRow {
                 kind,
                 address: hash.to_vec(),
+                category: String::new(),
                 reason: reason.to_owned(),
             });
         } else {
@@ -173,78 +173,113 @@ impl SuppressionCache {
         self.known.read().len()
     }
 
-    /// Returns whether the owner of an address has unsubscribed.
+    /// Returns whether an address has left a category.
     ///
     /// # Errors
     /// The lists exceed the cache and the store is unavailable.
-    pub(crate) async fn is_unsubscribed(
+    pub(crate) async fn has_left(
         &self,
         channel: Channel,
         address: &Address,
+        category: &str,
     ) -> Result<bool, StoreError> {
-        self.is_listed(SuppressionList::Unsubscribed.kind(channel), address)
-            .await
+        self.is_listed(
+            SuppressionList::Unsubscribed.kind(channel),
+            address,
+            category,
+        )
+        .await
     }
 
-    /// Adds addresses to the list of unsubscribed ones. Returns when that is durable.
+    /// Removes an address from a category. Returns when that is durable.
     ///
     /// # Errors
     /// The store is unavailable.
-    pub(crate) async fn unsubscribe(&self, addresses: &[AddressHash]) -> Result<(), StoreError> {
-        let kind = SuppressionList::Unsubscribed.kind(Channel::Email);
-        let rows: Vec<_> = addresses
-            .iter()
-            .map(|hash| SuppressionRow {
-                kind,
-                address: hash.to_vec(),
-                reason: "unsubscribed".to_owned(),
-            })
-            .collect();
-        self.store.suppress(&rows, self.clock.now()).await?;
-        let mut known = self.known.write();
-        for hash in addresses {
-            self.remember(&mut known, (kind, *hash));
-        }
+    pub(crate) async fn unsubscribe(
+        &self,
+        channel: Channel,
+        hash: AddressHash,
+        category: &str,
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        let kind = SuppressionList::Unsubscribed.kind(channel);
+        let row = SuppressionRow {
+            kind,
+            address: hash.to_vec(),
+            category: category.to_owned(),
+            reason: reason.to_owned(),
+        };
+        self.store.suppress(&[row]).await?;
+        self.remember(&mut self.known.write(), entry(kind, &hash, category));
         Ok(())
     }
 
-    /// Suppresses the addresses that reports declare not to exist. A report counts only if the
-    /// notification is known to have been sent to that address: otherwise any user who can cause
-    /// reports could suppress the addresses of others. Returns when the additions are durable.
+    /// Returns an address to a category. Returns when that is durable.
     ///
     /// # Errors
-    /// The store is unavailable: the next bounce adds the addresses of its notifications, and the next
-    /// [`SuppressionCache::flush`] writes what was added.
-    pub(crate) async fn apply_reports(&self, reports: &[ProviderReport]) -> Result<(), StoreError> {
-        let dead: Vec<(&ProviderReport, NotificationId, AddressHash)> = reports
-            .iter()
-            .filter_map(|report| {
-                Some((
-                    report,
-                    report.id?,
-                    address::hash(report.dead_address.as_ref()?),
-                ))
-            })
-            .collect();
-        let ids: Vec<NotificationId> = dead.iter().map(|(_, id, _)| *id).collect();
+    /// The store is unavailable.
+    pub(crate) async fn resubscribe(
+        &self,
+        channel: Channel,
+        hash: AddressHash,
+        category: &str,
+    ) -> Result<(), StoreError> {
+        let kind = SuppressionList::Unsubscribed.kind(channel);
+        let left = SuppressionQuery {
+            kinds: vec![kind],
+            address: Some(hash),
+            category: Some(category.to_owned()),
+            limit: 1,
+            ..SuppressionQuery::default()
+        };
+        self.store.remove_suppressed(&left).await?;
+        self.known.write().remove(&entry(kind, &hash, category));
+        Ok(())
+    }
+
+    /// Suppresses the addresses that reports declare not to exist, and unsubscribes those that
+    /// object from the category of the message. A report counts only if the notification is known to
+    /// have been sent to that address: otherwise any user who can cause reports could suppress the
+    /// addresses of others. Returns when the changes are durable.
+    ///
+    /// # Errors
+    /// The store is unavailable: the provider has to repeat the reports.
+    pub(crate) async fn apply_reports(
+        &self,
+        reports: &[ProviderReport],
+        templates: Option<&Templates>,
+    ) -> Result<(), StoreError> {
+        let about = |report: &ProviderReport| {
+            let dead = report.dead_address.as_deref().map(address::hash);
+            Some((report.id?, dead.or(report.objector)?))
+        };
+        let ids = reports.iter().filter_map(about).map(|(id, _)| id);
+        let ids: Vec<NotificationId> = ids.collect();
         if ids.is_empty() {
             return Ok(());
         }
         let snapshots = self.store.read(&ids).await?;
-        let mut is_changed = false;
-        for (report, id, hash) in dead {
-            if let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == id)
-                && snapshot.addresses().any(|sent_to| sent_to == hash)
+        for report in reports {
+            let Some((id, hash)) = about(report) else {
+                continue;
+            };
+            let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == id) else {
+                continue;
+            };
+            if !snapshot.addresses().any(|sent_to| sent_to == hash) {
+                continue;
+            }
+            let (record, code) = (&snapshot.record, report.code.as_deref());
+            let channel = record.lane.channel;
+            if report.dead_address.is_some() {
+                self.add(channel, hash, code.unwrap_or("bounced"));
+            } else if let Some(category) = templates.and_then(|all| all.category(&record.template))
             {
-                let reason = report.code.as_deref().unwrap_or("bounced");
-                self.add_hash(snapshot.record.lane.channel, hash, reason);
-                is_changed = true;
+                let reason = code.unwrap_or("unsubscribed");
+                self.unsubscribe(channel, hash, category, reason).await?;
             }
         }
-        if is_changed {
-            self.flush().await?;
-        }
-        Ok(())
+        self.flush().await
     }
 
     /// Writes pending additions to the store.
@@ -255,10 +290,16 @@ impl SuppressionCache {
         let _flushing = self.flushing.lock().await;
         let pending = self.pending.lock().clone();
         if !pending.is_empty() {
-            self.store.suppress(&pending, self.clock.now()).await?;
+            self.store.suppress(&pending).await?;
             self.pending.lock().drain(..pending.len());
         }
         Ok(())
+    }
+
+    /// Has the next [`SuppressionCache::sync`] read the lists from the beginning. That finds what was
+    /// written with an earlier time than already read, because the database's clock was set back.
+    pub(crate) fn rewind(&self) {
+        *self.read_position.lock() = ReadPosition::START;
     }
 
     /// Writes pending additions and reads the changes of other replicas.
@@ -288,9 +329,7 @@ impl SuppressionCache {
         let mut known = self.known.write();
         let is_full = is_full(&rows, page);
         for row in rows {
-            if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
-                known.remove(&(row.kind, hash));
-            }
+            known.remove(&entry(row.kind, &row.address, &row.category));
         }
         Ok(is_full)
     }
@@ -304,16 +343,19 @@ impl SuppressionCache {
         let mut known = self.known.write();
         let is_full = is_full(&rows, page);
         for row in rows {
-            if let Ok(hash) = <[u8; 32]>::try_from(row.address) {
-                self.remember(&mut known, (row.kind, hash));
-            }
+            self.remember(&mut known, entry(row.kind, &row.address, &row.category));
         }
         Ok(is_full)
     }
 }
 
+fn entry(kind: i16, address: &[u8], category: &str) -> Entry {
+    let digest = Sha256::new().chain_update(address).chain_update(category);
+    (kind, digest.finalize().into())
+}
+
 /// Returns the time from which the next read starts. After the last page it is a minute earlier,
-/// for rows that were committed late or written with a slow clock.
+/// for rows that were committed late.
 pub(crate) fn next_read_position(rows: &[SuppressionChange], page: i64) -> Timestamp {
     let last = rows.last().map_or(0, |row| row.at.0);
     Timestamp(if is_full(rows, page) {
@@ -325,6 +367,15 @@ pub(crate) fn next_read_position(rows: &[SuppressionChange], page: i64) -> Times
 
 fn is_full(rows: &[SuppressionChange], page: i64) -> bool {
     i64::try_from(rows.len()).unwrap_or(page) >= page
+}
+
+// === impl ReadPosition ===
+
+impl ReadPosition {
+    const START: Self = Self {
+        additions: Timestamp(0),
+        removals: Timestamp(0),
+    };
 }
 
 // === impl SuppressionList ===
@@ -369,7 +420,7 @@ mod tests {
     use postern_common::email::EmailAddress;
 
     use super::*;
-    use crate::testing::{START, execute, stores};
+    use crate::testing::{execute, stores};
 
     #[tokio::test]
     async fn sync_reads_all_entries_with_one_timestamp() {
@@ -377,29 +428,30 @@ mod tests {
         for (store, test) in stores().await {
             let many = match &test.database {
                 Database::Postgres(_) => {
-                    "SELECT 0, sha256(n::text::bytea), 'r', 5 FROM generate_series(1, 100001) n"
+                    "SELECT 0, sha256(n::text::bytea), '', 'r', 5 FROM generate_series(1, 100001) n"
                 }
                 Database::Sqlite(_) => {
                     "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 100001)
-                    SELECT 0, randomblob(32), 'r', 5 FROM s"
+                    SELECT 0, randomblob(32), '', 'r', 5 FROM s"
                 }
             };
-            let sql =
-                format!("INSERT INTO notify_suppression (channel, address, reason, at) {many}");
-            execute(&test.database, &sql).await;
+            let insert = "INSERT INTO notify_suppression (channel, address, category, reason, at)";
+            execute(&test.database, &format!("{insert} {many}")).await;
             let last = [SuppressionRow {
                 kind: Channel::Push.code(),
                 address: ada.hash().to_vec(),
+                category: String::new(),
                 reason: "r".to_owned(),
             }];
-            store.suppress(&last, Timestamp(5)).await.expect("no error");
+            store.suppress(&last).await.expect("no error");
+            execute(
+                &test.database,
+                "UPDATE notify_suppression SET at = 5 WHERE at <> 5",
+            )
+            .await;
             // The second cache holds a part of the list and asks the store about the rest.
             for max_cached in [MAX_CACHED_ADDRESSES, 10] {
-                let list = SuppressionCache::with_max_cached(
-                    store.clone(),
-                    Clock::manual(START),
-                    max_cached,
-                );
+                let list = SuppressionCache::with_max_cached(store.clone(), max_cached);
                 list.sync().await.expect("no error");
                 assert!(
                     list.is_suppressed(Channel::Push, &ada)

@@ -102,13 +102,16 @@ impl StoreMaintenance {
     }
 
     /// Runs one maintenance round: additions to the suppression lists are written each time, and
-    /// changes are read if some were announced, and every 15th round. Queue depths are counted every
+    /// changes are read if some were announced, and every 15th round, and all of them every 1000th. Queue depths are counted every
     /// 5th round, expired keys deleted every 30th, retention is enforced every 1000th and in the first.
     ///
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
         let suppression = &self.suppression;
+        if round.is_multiple_of(1000) {
+            suppression.rewind();
+        }
         if self.is_suppression_sync_due(round) {
             suppression.sync().await?;
         } else {

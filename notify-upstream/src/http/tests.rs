@@ -140,6 +140,7 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
+        actors: crate::testing::unreachable_actors(&clock),
         suppression: rig.suppression,
         metrics: metrics.clone(),
         trusted_proxies: TrustedProxies::default(),

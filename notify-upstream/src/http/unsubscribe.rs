@@ -1,10 +1,13 @@
-//! One-click unsubscription (RFC 8058).
+//! Unsubscription by the link in a mail (RFC 8058).
 
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, REFERRER_POLICY,
+};
 use postern_common::http::Raw;
 use postern_common::{Code, Problem};
 
@@ -14,13 +17,37 @@ use crate::address::AddressHash;
 use crate::delivery::mail_token::{TokenClaim, TokenPurpose};
 use crate::notification::Channel;
 
-/// Handles `POST /webhooks/unsubscribe`, the one-click unsubscription of RFC 8058. The address of
-/// the notification gets no further e-mail of templates that offer unsubscription. Only e-mail of
-/// such templates carries the token, which is valid for its address only. The store is read only
-/// for tokens that this service issued. Returns 204 after the commit.
-pub(super) async fn one_click(
+const PAGE: &str = include_str!("unsubscribe.html");
+const QUESTION: &str = r#"<p>Do you want no more e-mail of the category <b>{category}</b>?</p>
+<form method="post"><button name="List-Unsubscribe" value="One-Click">Unsubscribe</button></form>"#;
+const DONE: &str =
+    "<p role=\"status\">You will get no more e-mail of the category <b>{category}</b>.</p>";
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; \
+                      frame-ancestors 'none'; base-uri 'none'";
+
+/// The address and the category that a token is valid for.
+struct Subscription {
+    address: AddressHash,
+    category: String,
+}
+
+/// Handles `GET /unsubscriptions`: a page with a button. It changes nothing, because programs open
+/// the links in mails too.
+pub(super) async fn page(
     State(service): State<Arc<ApiState>>,
     RawQuery(query): RawQuery,
+    _: AnonymousCaller,
+) -> Result<Response, Problem> {
+    let found = Subscription::of(&service, query.as_deref()).await?;
+    Ok(html(QUESTION, &found.category))
+}
+
+/// Handles `POST /unsubscriptions`, of a mail program (RFC 8058) or of the page. The address of the
+/// notification leaves the category of its template. Returns after the commit.
+pub(super) async fn leave(
+    State(service): State<Arc<ApiState>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
     _: AnonymousCaller,
     Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
@@ -28,25 +55,57 @@ pub(super) async fn one_click(
         return Err(Problem::new(Code::InvalidRequest)
             .detail("the body must be List-Unsubscribe=One-Click"));
     }
-    let invalid_token = || Problem::new(Code::InvalidWebhookSignature);
-    let claim = claim_of(query.as_deref()).ok_or_else(invalid_token)?;
-    let tokens = service.mail_tokens.as_ref().ok_or_else(invalid_token)?;
-    if !tokens.has_issued(TokenPurpose::Unsubscribe, claim) {
-        return Err(invalid_token());
-    }
-    let known = read(&service, claim.id).await?;
-    let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
-    let is_proven =
-        |address: &AddressHash| tokens.verify(TokenPurpose::Unsubscribe, claim, address);
-    let address = mail
-        .and_then(|mail| mail.addresses().find(is_proven))
-        .ok_or_else(invalid_token)?;
+    let Subscription { address, category } = Subscription::of(&service, query.as_deref()).await?;
     service
         .suppression
-        .unsubscribe(&[address])
+        .unsubscribe(Channel::Email, address, &category, "unsubscribed")
         .await
         .map_err(|error| unavailable(&error))?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    Ok(
+        if accept.is_some_and(|accept| accept.contains("text/html")) {
+            html(DONE, &category)
+        } else {
+            StatusCode::NO_CONTENT.into_response()
+        },
+    )
+}
+
+/// Returns a page. The name of a category has no character that HTML requires to be escaped.
+fn html(content: &str, category: &str) -> Response {
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (CACHE_CONTROL, "no-store"),
+        (REFERRER_POLICY, "no-referrer"),
+    ];
+    let page = PAGE.replace("{content}", content);
+    (headers, page.replace("{category}", category)).into_response()
+}
+
+impl Subscription {
+    /// Returns what the token of a query is valid for. The store is read only for tokens that this
+    /// service issued.
+    async fn of(service: &ApiState, query: Option<&str>) -> Result<Self, Problem> {
+        let invalid_token = || Problem::new(Code::InvalidWebhookSignature);
+        let claim = claim_of(query).ok_or_else(invalid_token)?;
+        let tokens = service.mail_tokens.as_ref().ok_or_else(invalid_token)?;
+        if !tokens.has_issued(TokenPurpose::Unsubscribe, claim) {
+            return Err(invalid_token());
+        }
+        let known = read(service, claim.id).await?;
+        let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
+        let mail = mail.ok_or_else(invalid_token)?;
+        let is_proven =
+            |address: &AddressHash| tokens.verify(TokenPurpose::Unsubscribe, claim, address);
+        let address = mail.addresses().find(is_proven);
+        let templates = service.templates.load();
+        let category = templates.category(&mail.record.template);
+        Ok(Self {
+            address: address.ok_or_else(invalid_token)?,
+            category: category.ok_or_else(invalid_token)?.to_owned(),
+        })
+    }
 }
 
 fn claim_of(query: Option<&str>) -> Option<TokenClaim> {
@@ -59,7 +118,6 @@ fn claim_of(query: Option<&str>) -> Option<TokenClaim> {
 }
 
 /// Returns whether the body is the one-click form, URL-encoded or multipart (RFC 8058 section 3.2).
-/// A browser that opens the link sends neither.
 fn is_click(body: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(body) else {
         return false;

@@ -17,8 +17,9 @@ use crate::receipts::webhook::{WebhookRejection, WebhookRequest};
 /// The providers whose webhooks are supported.
 const PROVIDERS: [&str; 5] = ["twilio", "sns", "sendgrid", "mailgun", "standard"];
 
-/// Handles `POST /webhooks/{provider}`: stores and counts the reports of a provider, and suppresses
-/// addresses that are proven invalid. Returns 204 after the commit.
+/// Handles `POST /webhooks/{provider}`: stores and counts the reports of a provider, suppresses
+/// addresses that are proven invalid, and unsubscribes those that object. Returns 204 after the
+/// commit.
 pub(super) async fn receive(
     State(service): State<Arc<ApiState>>,
     WebhookSender { provider, source }: WebhookSender,
@@ -53,9 +54,12 @@ pub(super) async fn receive(
         .filter_map(|report| report.receipt(&provider, now))
         .collect();
     let saved = service.store.save_receipts(&receipts).await;
-    if let Err(error) = service.suppression.apply_reports(&reports).await {
-        tracing::debug!(%error, "address suppression failed");
-    }
+    let templates = service.templates.load_full();
+    let applied = service
+        .suppression
+        .apply_reports(&reports, Some(&templates))
+        .await;
+    applied.map_err(|error| unavailable(&error))?;
     if !receipts.is_empty() {
         let new = saved.map_err(|error| unavailable(&error))?;
         let repeated = receipts.len() as u64 - new;

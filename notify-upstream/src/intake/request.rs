@@ -9,6 +9,7 @@ use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
 use crate::address::{ActorId, Recipient};
+use crate::delivery::provider::exceeded_limit;
 use crate::notification::{Channel, Priority};
 use crate::templates::{
     Locale, RenderError, TemplateLookupError, TemplateName, Templates, UserTextMistake,
@@ -128,9 +129,12 @@ impl NotificationRequest {
                     check_user_text(&found.user_text_mistakes(&self.variables, author))?;
                     // Variables that the template cannot render, such as a number in place of a
                     // string, would fail every delivery attempt.
-                    found
+                    let content = found
                         .render(&self.variables, author)
                         .map_err(|error| render_problem(&error))?;
+                    if let Some(limit) = exceeded_limit(&content) {
+                        return Err(unrenderable(limit));
+                    }
                     let (template_version, locale) = (found.version(), found.locale().clone());
                     return Ok(ValidatedRequest {
                         request: self,
@@ -228,6 +232,10 @@ fn render_problem(error: &RenderError) -> Problem {
         RenderError::Template(_) => "the template does not render with these variables".to_owned(),
         RenderError::TooLong { .. } => error.to_string(),
     };
+    unrenderable(detail)
+}
+
+fn unrenderable(detail: String) -> Problem {
     Problem::new(Code::ValidationFailed).error("/variables", "does_not_render", detail)
 }
 

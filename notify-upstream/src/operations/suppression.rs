@@ -16,6 +16,8 @@ pub(crate) struct SuppressionView {
     pub(crate) at: Timestamp,
     pub(crate) list: Option<&'static str>,
     pub(crate) channel: Option<&'static str>,
+    /// The category that the address has left.
+    pub(crate) category: Option<String>,
     pub(crate) reason: String,
     /// SHA-256 of the address in hexadecimal digits.
     pub(crate) address_hash: String,
@@ -38,19 +40,32 @@ pub(crate) fn parse_hash(text: &str) -> Option<AddressHash> {
     hex::decode(text).ok()?.try_into().ok()
 }
 
-/// Returns the id of an entry: list, channel and hash of the address.
+/// Returns the id of an entry: list and channel, hash of the address, category.
 pub(crate) fn entry_id(entry: &SuppressionEntry) -> String {
-    format!("{}.{}", entry.kind, hex::encode(&entry.address))
+    format!(
+        "{}.{}.{}",
+        entry.kind,
+        hex::encode(&entry.address),
+        entry.category
+    )
+}
+
+/// Returns the parts of the id of an entry.
+pub(crate) fn parse_entry_id(id: &str) -> Option<(i16, AddressHash, String)> {
+    let (kind, id) = id.split_once('.')?;
+    let (hash, category) = id.split_once('.')?;
+    let kind = kind.parse().ok()?;
+    SuppressionList::of_kind(kind)?;
+    Some((kind, parse_hash(hash)?, category.to_owned()))
 }
 
 /// Returns the selection of the entry with this id.
 pub(crate) fn entry_of(id: &str) -> Option<SuppressionQuery> {
-    let (kind, hash) = id.split_once('.')?;
-    let kind = kind.parse().ok()?;
-    SuppressionList::of_kind(kind)?;
+    let (kind, hash, category) = parse_entry_id(id)?;
     Some(SuppressionQuery {
         kinds: vec![kind],
-        address: Some(parse_hash(hash)?),
+        address: Some(hash),
+        category: Some(category),
         limit: 1,
         ..SuppressionQuery::default()
     })
@@ -65,6 +80,7 @@ impl From<&SuppressionEntry> for SuppressionView {
             at: entry.at,
             list: kind.map(|(list, _)| list.as_str()),
             channel: kind.map(|(_, channel)| channel.as_str()),
+            category: Some(entry.category.clone()).filter(|category| !category.is_empty()),
             reason: entry.reason.clone(),
             address_hash: hex::encode(&entry.address),
         }

@@ -1,20 +1,21 @@
-//! Delivery status notifications (DSN): messages from a mail server about failed or delayed
-//! delivery (RFC 3464, in a `multipart/report` of RFC 6522; RFC 6533 for addresses beyond ASCII).
+//! Mails about mails: delivery status notifications (DSN) of a mail server about failed or delayed
+//! delivery (RFC 3464, in a `multipart/report` of RFC 6522; RFC 6533 for addresses beyond ASCII),
+//! the older forms of qmail and Exim, and complaints of recipients (ARF, RFC 5965).
 //!
 //! They are not signed, and notification identifiers are not secret. A report is accepted only with
 //! the token that this service put into the envelope, as its identifier (`ENVID`) or in the return
 //! path ([`mail_token`](crate::delivery::mail_token)), and only for the address that the message
 //! was sent to.
 
-use mail_parser::{DateTime, Message, MessageParser, MessagePart, MimeHeaders};
+use mail_parser::{DateTime, Message, MessageParser, MimeHeaders};
 use postern_common::clock::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::address::{AddressHash, hash};
 use crate::delivery::mail_token::{MailTokens, TokenClaim, TokenPurpose};
-use crate::delivery::provider::ErrorCodeTable;
 use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
+use crate::receipts::bounce::{is_objection, judge};
 use crate::receipts::webhook::without_address;
 use crate::store::row::ReceiptKind;
 
@@ -26,8 +27,10 @@ pub(crate) const PROVIDER: &str = "dsn";
 const MAX_RECIPIENTS: usize = 8;
 /// Maximum number of tokens checked for one message.
 const MAX_CLAIMS: usize = 4;
+/// Maximum nesting of multiparts.
+const MAX_DEPTH: usize = 4;
 
-/// A delivery status notification that has not been verified.
+/// A report that has not been verified.
 #[derive(Clone, Debug)]
 pub(crate) struct DeliveryReport {
     claims: Vec<TokenClaim>,
@@ -40,62 +43,142 @@ struct RecipientReport {
     report: ProviderReport,
     /// Addresses in the report: the original recipient and the one that it was forwarded to.
     addresses: Vec<AddressHash>,
+    /// Whether it is a complaint of the recipient.
+    objects: bool,
 }
 
-/// Parses a message. Returns `None` if it is not a delivery status notification or has no token.
+/// Parses a message. Returns `None` if it is no report or has no token.
 #[must_use]
-pub(crate) fn read(mail: &[u8], codes: &ErrorCodeTable, now: Timestamp) -> Option<DeliveryReport> {
-    let mail = MessageParser::new().parse(mail)?;
-    let is_status = |part: &&MessagePart<'_>| {
-        is_type(
-            part,
-            "message",
-            &["delivery-status", "global-delivery-status"],
-        )
+pub(crate) fn read(mail: &[u8], now: Timestamp) -> Option<DeliveryReport> {
+    let mut parts = Vec::new();
+    collect_parts(mail, MAX_DEPTH, &mut parts);
+    let part = |subtypes: &[&str]| {
+        let found = parts.iter().find(|part| is_type(part, "message", subtypes));
+        found.map(|part| String::from_utf8_lossy(part.root_part().contents()).into_owned())
     };
-    let status = mail
-        .parts
-        .iter()
-        .find(is_status)
-        .map(MessagePart::contents)?;
-    let text = String::from_utf8_lossy(status).replace("\r\n", "\n");
-    let mut groups = text.split("\n\n").filter(|group| !group.trim().is_empty());
-    let message_fields = groups.next().and_then(FieldGroup::read)?;
-    let envelope = message_fields
-        .get("Original-Envelope-Id")
-        .and_then(|id| TokenClaim::parse(&id));
-    let mut claims: Vec<TokenClaim> = envelope.into_iter().chain(return_paths(&mail)).collect();
-    claims.truncate(MAX_CLAIMS);
+    let status = part(&["delivery-status", "global-delivery-status"]);
+    let complaint = part(&["feedback-report"]);
+    let (text, groups) = match (status, complaint) {
+        (Some(text), _) => (text.clone(), groups(&text)),
+        (None, Some(text)) => (text.clone(), groups(&text)),
+        (None, None) => {
+            let text = parts.first()?.body_text(0)?.into_owned();
+            let groups = plain_bounce(mail, &text);
+            (text, groups)
+        }
+    };
+    let claims = claims(&String::from_utf8_lossy(mail), &text);
     let first_id = claims.first()?.id.to_string();
-    let fingerprint = hex::encode(
-        Sha256::new()
-            .chain_update(first_id)
-            .chain_update(status)
-            .finalize(),
-    );
-    let recipient_fields = groups
+    let fingerprint = Sha256::new().chain_update(first_id).chain_update(&text);
+    let fingerprint = hex::encode(fingerprint.finalize());
+    let event_id = |number: usize| format!("{fingerprint}-{number}");
+    let recipients = groups
+        .iter()
+        .filter_map(|fields| report(fields, now))
         .take(MAX_RECIPIENTS)
-        .filter_map(FieldGroup::read)
         .enumerate();
-    let recipients = recipient_fields
-        .filter_map(|(number, fields)| {
-            report(&fields, format!("{fingerprint}-{number}"), codes, now)
-        })
-        .collect();
-    Some(DeliveryReport { claims, recipients })
+    let recipients = recipients.map(|(number, mut recipient)| {
+        recipient.report.event_id = event_id(number);
+        recipient
+    });
+    Some(DeliveryReport {
+        claims,
+        recipients: recipients.collect(),
+    })
 }
 
-/// Returns the tokens of the addresses that the report was sent to. The header that contains them
-/// depends on the receiving mail server. The headers need no authentication, because the tokens are
-/// verified.
-fn return_paths(mail: &Message<'_>) -> Vec<TokenClaim> {
-    let names = ["To", "Delivered-To", "X-Original-To", "Envelope-To"];
-    let values = names.into_iter().filter_map(|name| mail.header_raw(name));
-    let candidates = values.flat_map(|value| value.split([',', ' ', '\t', '\r', '\n', '<', '>']));
-    candidates
-        .filter_map(TokenClaim::from_return_path)
-        .take(MAX_CLAIMS)
-        .collect()
+/// Appends the parts of a message that contain no others. Attached messages are left out: the
+/// library nests them without limit.
+fn collect_parts<'a>(entity: &'a [u8], depth: usize, parts: &mut Vec<Message<'a>>) {
+    let Some(head) = MessageParser::new().parse_headers(entity) else {
+        return;
+    };
+    if is_type(&head, "message", &["rfc822", "global"]) {
+        return;
+    }
+    let kind = head.content_type();
+    let multipart = kind.filter(|kind| kind.ctype().eq_ignore_ascii_case("multipart"));
+    match multipart.and_then(|kind| kind.attribute("boundary")) {
+        None => parts.extend(MessageParser::new().parse(entity)),
+        Some(_) if depth == 0 => {}
+        Some(boundary) => {
+            for part in split(entity, boundary) {
+                collect_parts(part, depth - 1, parts);
+            }
+        }
+    }
+}
+
+/// Returns the parts between the delimiter lines of a multipart (RFC 2046 section 5.1.1), of which
+/// the last may be cut off.
+fn split<'a>(entity: &'a [u8], boundary: &str) -> Vec<&'a [u8]> {
+    let (mut parts, mut start, mut at) = (Vec::new(), None, 0);
+    for line in entity.split_inclusive(|byte| *byte == b'\n') {
+        let text = line.trim_ascii_end().strip_prefix(b"--");
+        let rest = text.and_then(|text| text.strip_prefix(boundary.as_bytes()));
+        if matches!(rest, Some(b"" | b"--")) {
+            parts.extend(start.and_then(|start| entity.get(start..at)));
+            start = (rest == Some(b"")).then_some(at + line.len());
+        }
+        at += line.len();
+    }
+    parts.extend(start.and_then(|start| entity.get(start..)));
+    parts
+}
+
+/// Returns the tokens in a message and in its report, in the order of their appearance: those of
+/// the addresses that the report was sent to come first. They need no authentication, because they
+/// are verified.
+fn claims(mail: &str, report: &str) -> Vec<TokenClaim> {
+    let is_end = |c: char| c.is_whitespace() || "<>,;:\"".contains(c);
+    let words = mail.split(is_end).chain(report.split(is_end));
+    let mut claims = Vec::new();
+    for word in words {
+        let claim = TokenClaim::parse(word).or_else(|| TokenClaim::from_return_path(word));
+        if let Some(claim) = claim.filter(|claim| !claims.contains(claim)) {
+            claims.push(claim);
+            if claims.len() == MAX_CLAIMS {
+                break;
+            }
+        }
+    }
+    claims
+}
+
+/// Returns the recipients of a bounce without a status part: those of qmail (cr.yp.to/proto/qsbmf)
+/// and of Exim, which names them in a header.
+fn plain_bounce(mail: &[u8], text: &str) -> Vec<Fields> {
+    let head = MessageParser::new().parse_headers(mail);
+    let failed = head
+        .as_ref()
+        .and_then(|head| head.header_raw("X-Failed-Recipients"));
+    let addresses: Vec<&str> = match failed {
+        Some(list) => list.split(',').map(str::trim).collect(),
+        None if text.trim_start().starts_with("Hi. This is the") => {
+            let lines = text.lines();
+            lines
+                .filter_map(|line| line.trim().strip_prefix('<')?.strip_suffix(">:"))
+                .collect()
+        }
+        None => Vec::new(),
+    };
+    let fields = |address: &str| {
+        let name = |line: &str| line.trim().trim_matches(['<', '>', ':']).to_owned();
+        let is_end = |line: &&str| !line.trim().is_empty() && !addresses.contains(&&*name(line));
+        let lines = text
+            .lines()
+            .skip_while(|line| name(line) != address)
+            .skip(1);
+        let words: Vec<&str> = lines.take_while(is_end).map(str::trim).collect();
+        [
+            ("action", "failed".to_owned()),
+            ("final-recipient", address.to_owned()),
+            ("diagnostic-code", words.join(" ")),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    };
+    addresses.iter().map(|address| fields(address)).collect()
 }
 
 // === impl DeliveryReport ===
@@ -134,16 +217,20 @@ impl DeliveryReport {
         let Some((id, address)) = proven else {
             return Vec::new();
         };
-        let verified = |RecipientReport { report, .. }: RecipientReport| ProviderReport {
+        let verified = |recipient: RecipientReport| ProviderReport {
             id: Some(id),
-            dead_address: report.dead_address.filter(|dead| hash(dead) == address),
-            ..report
+            dead_address: recipient
+                .report
+                .dead_address
+                .filter(|dead| hash(dead) == address),
+            objector: recipient.objects.then_some(address),
+            ..recipient.report
         };
         self.recipients.into_iter().map(verified).collect()
     }
 }
 
-fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
+fn is_type(part: &Message<'_>, kind: &str, subtypes: &[&str]) -> bool {
     part.content_type().is_some_and(|found| {
         let subtype = found.subtype().unwrap_or_default();
         found.ctype().eq_ignore_ascii_case(kind)
@@ -153,81 +240,65 @@ fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
     })
 }
 
-/// Parses the fields of one recipient (RFC 3464 section 2.3).
-fn report(
-    fields: &FieldGroup<'_>,
-    event_id: String,
-    codes: &ErrorCodeTable,
-    now: Timestamp,
-) -> Option<RecipientReport> {
-    let status = fields.get("Status").unwrap_or_default();
-    let permanent = status.starts_with('5');
-    let kind = match fields.get("Action")?.to_ascii_lowercase().as_str() {
-        "failed" if permanent => ReceiptKind::Bounced,
-        "failed" => ReceiptKind::Failed,
-        "delayed" => ReceiptKind::Deferred,
-        "delivered" => ReceiptKind::Delivered,
+/// Reads the fields of one recipient (RFC 3464 section 2.3), or of a complaint (RFC 5965 section
+/// 3). Returns `None` for the fields of the message.
+fn report(fields: &Fields, now: Timestamp) -> Option<RecipientReport> {
+    let complaint = get(fields, "feedback-type");
+    if complaint.is_some_and(|kind| !is_objection(Some(kind))) {
+        return None;
+    }
+    let action = match complaint {
+        Some(_) => "delivered".to_owned(),
+        None => first_word(get(fields, "action")?).to_ascii_lowercase(),
+    };
+    let status = first_word(get(fields, "status").unwrap_or_default());
+    let diagnostic = get(fields, "diagnostic-code").map(without_type);
+    let (kind, refusal) = match action.as_str() {
+        "failed" => {
+            let (kind, refusal) = judge(diagnostic.unwrap_or_default(), status);
+            (kind, Some(refusal))
+        }
+        "delayed" => (ReceiptKind::Deferred, None),
+        "delivered" => (ReceiptKind::Delivered, None),
         // Relayed to a server that does not report, or expanded to the members of a list.
-        "relayed" | "expanded" => ReceiptKind::Sent,
+        "relayed" | "expanded" => (ReceiptKind::Sent, None),
         _ => return None,
     };
-    // The original recipient takes precedence over the one that it was forwarded to.
-    let address = fields
-        .address("Original-Recipient")
-        .or_else(|| fields.address("Final-Recipient"));
-    let diagnostic = fields
-        .get("Diagnostic-Code")
-        .map(|diagnostic| without_type(&diagnostic).to_owned());
-    let classified = codes.classify("smtp", &code(diagnostic.as_deref(), &status));
-    let failed = kind == ReceiptKind::Failed || kind == ReceiptKind::Bounced;
-    let detail = [Some(status.as_str()), diagnostic.as_deref()]
-        .into_iter()
-        .flatten();
-    let detail = detail
-        .filter(|detail| !detail.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ");
-    let final_recipient = fields.address("Final-Recipient");
-    let at = fields
-        .get("Last-Attempt-Date")
-        .and_then(|date| DateTime::parse_rfc822(&date));
-    let addresses = [address.as_deref(), final_recipient.as_deref()]
-        .into_iter()
-        .flatten()
-        .map(hash)
-        .collect();
+    let recipients = ["original-recipient", "final-recipient", "original-rcpt-to"];
+    let recipients = recipients.map(|name| get(fields, name).map(address_of));
+    let addresses: Vec<&str> = recipients.into_iter().flatten().collect();
+    let detail = [Some(status), diagnostic].into_iter().flatten();
+    let detail: Vec<&str> = detail.filter(|detail| !detail.is_empty()).collect();
+    let hide = |detail: String, address: &&str| without_address(&detail, Some(address));
+    let at = get(fields, "last-attempt-date")
+        .or_else(|| get(fields, "arrival-date").filter(|_| complaint.is_some()))
+        .and_then(DateTime::parse_rfc822);
+    let is_dead = refusal.as_ref().is_some_and(|refusal| refusal.suppress);
+    // An address that forwards to a dead one is not dead.
+    let is_same = |one: &&str| addresses.iter().all(|other| hash(other) == hash(one));
     let report = ProviderReport {
-        event_id,
+        event_id: String::new(),
         id: None,
         kind,
         at: at.map_or(now, |at| {
             Timestamp(at.to_timestamp().saturating_mul(1000)).min(now)
         }),
-        code: failed.then(|| classified.code.clone()),
-        detail: Some(without_address(
-            &without_address(&detail, address.as_deref()),
-            final_recipient.as_deref(),
-        )),
-        dead_address: address.filter(|_| kind == ReceiptKind::Bounced && classified.suppress),
+        code: refusal
+            .map(|refusal| refusal.code)
+            .or_else(|| complaint.map(|_| "complained".to_owned())),
+        detail: Some(addresses.iter().fold(detail.join(" "), hide)),
+        dead_address: addresses
+            .first()
+            .copied()
+            .filter(|address| is_dead && is_same(address))
+            .map(str::to_owned),
+        objector: None,
     };
-    Some(RecipientReport { report, addresses })
-}
-
-/// Returns the response in the form of an SMTP reply: the reply code, if the report quotes one, and
-/// the enhanced status code.
-fn code(diagnostic: Option<&str>, status: &str) -> String {
-    let number = diagnostic.and_then(|diagnostic| diagnostic.split([' ', '-']).next());
-    let number = number.filter(|number| {
-        number.len() == 3
-            && number.bytes().all(|byte| byte.is_ascii_digit())
-            && number.get(..1) == status.get(..1)
-    });
-    let class = if status.starts_with('5') {
-        "550"
-    } else {
-        "450"
-    };
-    format!("{} {status}", number.unwrap_or(class))
+    Some(RecipientReport {
+        report,
+        addresses: addresses.iter().map(|address| hash(address)).collect(),
+        objects: complaint.is_some(),
+    })
 }
 
 /// Returns the value after its type: `smtp; 550 5.1.1 …`, `rfc822; ada@example.com`.
@@ -235,30 +306,60 @@ fn without_type(value: &str) -> &str {
     value.split_once(';').map_or(value, |(_, rest)| rest).trim()
 }
 
-/// A group of fields, which has the syntax of a message header.
-struct FieldGroup<'a>(Message<'a>);
+fn address_of(value: &str) -> &str {
+    without_type(value).trim_matches(['<', '>'])
+}
 
-// === impl FieldGroup ===
+/// Returns a value without a comment behind it.
+fn first_word(value: &str) -> &str {
+    let is_end = |c: char| c.is_whitespace() || c == '(' || c == ';';
+    value.split(is_end).next().unwrap_or_default()
+}
 
-impl<'a> FieldGroup<'a> {
-    fn read(group: &'a str) -> Option<Self> {
-        MessageParser::new()
-            .default_header_raw()
-            .parse(group.trim_start().as_bytes())
-            .map(Self)
+/// The fields of a group: the name in lower case and the value on one line.
+type Fields = Vec<(String, String)>;
+
+fn get<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
+    let found = fields.iter().find(|(known, _)| known == name);
+    found
+        .map(|(_, value)| value.trim())
+        .filter(|value| !value.is_empty())
+}
+
+/// Reads groups of fields (RFC 3464 section 2.1). Those of the next recipient also begin without an
+/// empty line, with a field that the group already has.
+fn groups(text: &str) -> Vec<Fields> {
+    let mut groups = vec![Fields::new()];
+    for line in text.lines() {
+        let group = groups.last_mut();
+        if line.trim().is_empty() {
+            if group.is_some_and(|group| !group.is_empty()) {
+                groups.push(Fields::new());
+            }
+        } else if line.starts_with([' ', '\t']) {
+            if let Some((_, value)) = group.and_then(|group| group.last_mut()) {
+                value.push(' ');
+                value.push_str(line.trim());
+            }
+        } else if let Some((name, value)) = line.split_once(':') {
+            let field = (name.trim().to_ascii_lowercase(), value.trim().to_owned());
+            match group.filter(|group| !begins_recipient(group, &field.0)) {
+                Some(group) => group.push(field),
+                None => groups.push(vec![field]),
+            }
+        }
     }
+    groups
+}
 
-    /// Returns a field's value on one line.
-    fn get(&self, name: &'static str) -> Option<String> {
-        let value = self.0.header_raw(name)?;
-        Some(value.split_whitespace().collect::<Vec<_>>().join(" "))
-            .filter(|value| !value.is_empty())
-    }
-
-    fn address(&self, name: &'static str) -> Option<String> {
-        let value = self.get(name)?;
-        Some(without_type(&value).trim_matches(['<', '>']).to_owned())
-            .filter(|address| !address.is_empty())
+fn begins_recipient(group: &Fields, name: &str) -> bool {
+    let has = |name| get(group, name).is_some();
+    match name {
+        "action" | "status" => has(name),
+        "original-recipient" | "final-recipient" => {
+            has(name) || (has("final-recipient") && has("action"))
+        }
+        _ => false,
     }
 }
 

@@ -59,7 +59,11 @@ impl Store {
         });
         for (table, key, column) in [
             ("notify_receipt", "provider, event_id", "received_at"),
-            ("notify_suppression_lifted", "channel, address", "at"),
+            (
+                "notify_suppression_lifted",
+                "channel, address, category",
+                "at",
+            ),
         ] {
             self.delete_expired(table, key, column, keep_from).await?;
         }

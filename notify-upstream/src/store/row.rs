@@ -329,6 +329,8 @@ pub(crate) struct SuppressionRow {
     pub(crate) kind: i16,
     /// SHA-256 of the address.
     pub(crate) address: Vec<u8>,
+    /// The category that the address has left; empty if it is suppressed.
+    pub(crate) category: String,
     /// The code of the reason.
     pub(crate) reason: String,
 }
@@ -340,6 +342,8 @@ pub(crate) struct SuppressionChange {
     pub(crate) kind: i16,
     /// SHA-256 of the address.
     pub(crate) address: Vec<u8>,
+    /// The category that the address has left; empty if it is suppressed.
+    pub(crate) category: String,
     /// The time of the change.
     pub(crate) at: Timestamp,
 }
@@ -351,6 +355,8 @@ pub(crate) struct SuppressionEntry {
     pub(crate) kind: i16,
     /// SHA-256 of the address.
     pub(crate) address: Vec<u8>,
+    /// The category that the address has left; empty if it is suppressed.
+    pub(crate) category: String,
     /// The code of the reason.
     pub(crate) reason: String,
     /// The time of the addition.
@@ -364,14 +370,16 @@ pub(crate) struct SuppressionQuery {
     pub(crate) kinds: Vec<i16>,
     /// The address.
     pub(crate) address: Option<AddressHash>,
+    /// The category.
+    pub(crate) category: Option<String>,
     /// The code of the reason.
     pub(crate) reason: Option<String>,
     /// Added at or after this time.
     pub(crate) since: Option<Timestamp>,
     /// Added before this time.
     pub(crate) until: Option<Timestamp>,
-    /// Only entries behind this one, in the order of the result: time, kind and address.
-    pub(crate) after: Option<(Timestamp, i16, AddressHash)>,
+    /// Only entries behind this one, in the order of the result: time, kind, address and category.
+    pub(crate) after: Option<(Timestamp, i16, AddressHash, String)>,
     /// The maximum number.
     pub(crate) limit: i64,
 }
@@ -397,11 +405,14 @@ stored_codes!(ReceiptKind {
 // === impl SuppressionEntry ===
 
 impl SuppressionEntry {
-    /// Creates an entry from the columns `channel`, `address`, `reason`, `at`.
-    pub(super) fn of_row((kind, address, reason, at): (i16, Vec<u8>, String, i64)) -> Self {
+    /// Creates an entry from the columns `channel`, `address`, `category`, `reason`, `at`.
+    pub(super) fn of_row(
+        (kind, address, category, reason, at): (i16, Vec<u8>, String, String, i64),
+    ) -> Self {
         Self {
             kind,
             address,
+            category,
             reason,
             at: Timestamp(at),
         }
@@ -411,11 +422,12 @@ impl SuppressionEntry {
 // === impl SuppressionChange ===
 
 impl SuppressionChange {
-    /// Creates a change from the columns `channel`, `address`, `at`.
-    pub(super) fn of_row((kind, address, at): (i16, Vec<u8>, i64)) -> Self {
+    /// Creates a change from the columns `channel`, `address`, `category`, `at`.
+    pub(super) fn of_row((kind, address, category, at): (i16, Vec<u8>, String, i64)) -> Self {
         Self {
             kind,
             address,
+            category,
             at: Timestamp(at),
         }
     }

@@ -128,9 +128,11 @@ impl TemplateLoader {
 
     fn load_template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
         // Without settings the parts are still compiled, so that all errors are reported together.
-        let settings = config::load(&folder.join("template.toml"), TemplateSettings::read)
-            .map_err(|exit| self.errors.push(exit.message().to_owned()))
-            .ok();
+        let settings = config::load(&folder.join("template.toml"), |root| {
+            TemplateSettings::read(root, name)
+        })
+        .map_err(|exit| self.errors.push(exit.message().to_owned()))
+        .ok();
         let optional = |path: &String| {
             settings
                 .as_ref()
@@ -341,7 +343,7 @@ fn is_optional(path: &str, optional: &BTreeSet<String>) -> bool {
 }
 
 impl TemplateSettings {
-    fn read(root: &Object<'_>) -> Option<Self> {
+    fn read(root: &Object<'_>, name: &TemplateName) -> Option<Self> {
         let version = root.required("version", |field| field.integer(1..=u32::MAX));
         let optional = root
             .list("optional", |field| field.text(1..=64))
@@ -354,7 +356,17 @@ impl TemplateSettings {
         let ambiguous = root.or("ambiguous", AmbiguityPolicy::Resend, |field| {
             field.one_of(&names)
         });
-        let unsubscribe = root.or("unsubscribe", false, |field| field.boolean());
+        let category = root.or("category", name.clone(), |field| {
+            TemplateName::parse(field.string()?)
+                .or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
+        });
+        let transactional = root.or("transactional", false, |field| {
+            let transactional = field.boolean()?;
+            if transactional && root.has("category") {
+                return field.fail("not_allowed", "a transactional template has no category");
+            }
+            Some(transactional)
+        });
         let user_variables = root
             .list("user_variables", |field| field.text(1..=64))
             .into_iter()
@@ -365,7 +377,7 @@ impl TemplateSettings {
             version: version?,
             optional,
             ambiguous,
-            unsubscribe,
+            category: (!transactional).then(|| category.as_str().to_owned()),
             user_variables,
             unverified_addresses,
         })

@@ -388,3 +388,30 @@ fn user_text_is_limited_and_never_a_link() {
     );
     assert_eq!(mistakes(&long, VariableAuthor::User), [name, note]);
 }
+
+#[test]
+fn category_is_the_name_unless_given_or_transactional() {
+    let with = |settings: &str| {
+        let settings = format!("version = 1\n{settings}");
+        load(&[("template.toml", &settings), ("sms.en.txt", "x")])
+    };
+    for (settings, category) in [
+        ("", Some("t")),
+        ("category = 'news'", Some("news")),
+        ("transactional = true", None),
+        ("transactional = false", Some("t")),
+    ] {
+        let templates = with(settings).expect("valid");
+        assert_eq!(templates.category("t"), category, "{settings}");
+        assert_eq!(templates.categories().into_iter().next(), category);
+        assert_eq!(templates.category("deleted"), Some("deleted"));
+    }
+    for settings in [
+        "category = 'No <b>'",
+        "category = 'a'\ntransactional = true",
+        "unsubscribe = true",
+    ] {
+        let error = with(settings).expect_err("is rejected");
+        assert!(error.contains("template.toml:"), "{error}");
+    }
+}

@@ -74,7 +74,7 @@ fn mistake(name: &str, value: &Value) -> Option<UserTextMistake> {
 
 /// Returns the text on one line, without invisible characters, and with a space wherever a mail
 /// client or telephone would recognize a link: after the `.` of a domain or an IPv4 address, the
-/// `:` of a scheme, and between slashes. `{{ name | url }}` rejects the result of a changed URL.
+/// `:` of a scheme, between slashes, and in the `=?` that begins an encoded word. `{{ name | url }}` rejects the result of a changed URL.
 pub(super) fn without_links(text: &str) -> String {
     let visible = text.chars().filter(|c| !is_invisible(*c));
     let chars: Vec<char> = visible
@@ -142,6 +142,8 @@ fn is_link_joint(before: Option<char>, c: char, next: char) -> bool {
             !next.is_whitespace() && !is_time
         }
         '/' | '\\' => matches!(next, '/' | '\\'),
+        // The beginning of an encoded word (RFC 2047).
+        '=' => next == '?',
         _ => false,
     }
 }
@@ -169,6 +171,8 @@ mod tests {
             ("a\r\nb", "a  b"),
             ("a\u{2028}b", "a b"),
             ("www.4evil", "www. 4evil"),
+            ("=?utf-8?q?pay_now=3A?=", "= ?utf-8?q?pay_now=3A?="),
+            ("=\u{200b}?utf-8?b?eA==?=", "= ?utf-8?b?eA== ?="),
         ] {
             assert_eq!(without_links(text), plain);
         }

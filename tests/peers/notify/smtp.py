@@ -82,6 +82,7 @@ class Handler:
             "from": envelope.mail_from,
             "to": envelope.rcpt_tos,
             "heads": mail.keys(),
+            "subject": mail["subject"],
             "text": plain.get_content() if plain else None,
         }
         print(json.dumps(taken), flush=True)

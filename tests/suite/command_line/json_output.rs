@@ -272,7 +272,7 @@ async fn settings_are_printed(cluster: &NotifyCluster) {
     let folder = conf().join("templates").display().to_string();
     let folder = ["--folder", &folder];
     let variants = notify(cluster, "postern-notify templates check", &folder).await;
-    assert_eq!(variants.last().expect("a number")["validTemplates"], 1);
+    assert_eq!(variants.last().expect("a number")["validTemplates"], 4);
     let welcome = ["welcome", "--variables", "{\"name\":\"Ada\"}"];
     let preview = [&welcome[..], &folder].concat();
     let preview = notify(cluster, "postern-notify templates preview", &preview).await;

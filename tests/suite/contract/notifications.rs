@@ -20,6 +20,23 @@ async fn newest_is(person: &Person, id: &str) {
     assert_eq!(newest, id);
 }
 
+/// Leaves a category and returns to it.
+async fn preferences(ada: &Person) {
+    let path = "/notification-preferences";
+    let is_subscribed = async || {
+        let found = ada.client.get(path).send().await.expect(200).json();
+        let all = found["categories"].as_array().expect("categories").clone();
+        let welcome = all.iter().find(|one| one["category"] == "welcome");
+        welcome.expect("the category of a shipped template")["subscribed"] == true
+    };
+    assert!(is_subscribed().await);
+    for subscribed in [false, true] {
+        let body = json!({"categories": [{"category": "welcome", "subscribed": subscribed}]});
+        let _ = ada.client.put(path).json(&body).send().await.expect(200);
+        assert_eq!(is_subscribed().await, subscribed);
+    }
+}
+
 /// Requests every operation successfully.
 pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     let created = ada
@@ -67,9 +84,14 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
         created.string("/notificationId"),
     );
     let click = format!(
-        "/webhooks/unsubscribe?token={}",
+        "/unsubscriptions?token={}",
         mail_token(key, UNSUBSCRIBE, &id, &ada.email)
     );
+    let _ = ada.client.get(&click).send().await.expect(200);
+    let mut verified = postern.verified_person().await;
+    let token = verified.tokens["accessToken"].as_str().expect("a token");
+    verified.client = ada.client.with_token(token);
+    preferences(&verified).await;
     let form = "application/x-www-form-urlencoded";
     let click = ada
         .client

@@ -2,19 +2,23 @@
 //!
 //! Providers differ in all that a sign-in does not need, so that only what it needs is read.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::header::ACCEPT;
+use oauth2::basic::BasicClient;
+use oauth2::{
+    AuthType, AuthUrl, AuthorizationCode, ClientId, ClientSecret, CsrfToken, EndpointNotSet,
+    EndpointSet, HttpRequest, HttpResponse, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
+    Scope, TokenUrl,
+};
+use parking_lot::Mutex;
 use postern_common::dependency::{Dependency, root_cause};
 use postern_common::network::is_https_or_loopback;
 use postern_common::token::oidc::{IdToken, OidcVerifier};
 use postern_common::{Clock, Code, trace};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
-use url::{Url, form_urlencoded};
+use url::Url;
 
 use super::provider_cache::ProviderCache;
 use super::{AuthorizationState, SocialError};
@@ -34,6 +38,9 @@ const TOKEN_ERRORS: [&str; 6] = [
     "unsupported_grant_type",
     "invalid_scope",
 ];
+
+type OAuthClient =
+    BasicClient<EndpointSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
 
 /// A provider and the client of it.
 #[derive(Debug)]
@@ -105,26 +112,34 @@ impl ProviderClient {
         sealed_state: &str,
         state: &AuthorizationState,
     ) -> Url {
-        let (config, settings) = (&self.config, &self.config.settings);
-        let mut url = provider.endpoints.authorization.clone();
-        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(&state.pkce_verifier));
-        let scopes = settings.scopes.join(" ");
-        let pkce = [
-            ("code_challenge", &*challenge),
-            ("code_challenge_method", "S256"),
-        ];
-        url.query_pairs_mut()
-            .extend_pairs([
-                ("response_type", "code"),
-                ("client_id", &*config.client_id),
-                ("redirect_uri", settings.redirect_uri.as_str()),
-                ("scope", &*scopes),
-                ("state", sealed_state),
-                ("nonce", &*state.nonce),
-            ])
-            .extend_pairs(pkce.iter().filter(|_| settings.pkce))
-            .extend_pairs(&settings.parameters);
-        url
+        let settings = &self.config.settings;
+        let oauth = self.oauth(provider);
+        let mut request = oauth
+            .authorize_url(|| CsrfToken::new(sealed_state.to_owned()))
+            .add_scopes(settings.scopes.iter().cloned().map(Scope::new))
+            .add_extra_param("nonce", state.nonce.clone());
+        if settings.pkce {
+            let verifier = PkceCodeVerifier::new(state.pkce_verifier.clone());
+            let challenge = PkceCodeChallenge::from_code_verifier_sha256(&verifier);
+            request = request.set_pkce_challenge(challenge);
+        }
+        for (name, value) in &settings.parameters {
+            request = request.add_extra_param(name.clone(), value.clone());
+        }
+        request.url().0
+    }
+
+    fn oauth(&self, provider: &Provider) -> OAuthClient {
+        let (config, endpoints) = (&self.config, &provider.endpoints);
+        BasicClient::new(ClientId::new(config.client_id.clone()))
+            .set_client_secret(ClientSecret::new(config.client_secret.expose().to_owned()))
+            .set_auth_type(match endpoints.authentication {
+                ClientAuthentication::Basic => AuthType::BasicAuth,
+                ClientAuthentication::Post => AuthType::RequestBody,
+            })
+            .set_auth_uri(AuthUrl::from_url(endpoints.authorization.clone()))
+            .set_token_uri(TokenUrl::from_url(endpoints.token.clone()))
+            .set_redirect_uri(RedirectUrl::from_url(config.settings.redirect_uri.clone()))
     }
 
     /// Exchanges an authorization code and verifies the ID token.
@@ -182,30 +197,23 @@ impl ProviderClient {
         code: &str,
         state: &AuthorizationState,
     ) -> Result<(http::StatusCode, Value), SocialError> {
-        let (config, settings) = (&self.config, &self.config.settings);
-        let mut form = vec![
-            ("grant_type", "authorization_code"),
-            ("code", code),
-            ("redirect_uri", settings.redirect_uri.as_str()),
-        ];
-        if settings.pkce {
-            form.push(("code_verifier", &*state.pkce_verifier));
+        let oauth = self.oauth(provider);
+        let mut exchange = oauth.exchange_code(AuthorizationCode::new(code.to_owned()));
+        if self.config.settings.pkce {
+            let verifier = PkceCodeVerifier::new(state.pkce_verifier.clone());
+            exchange = exchange.set_pkce_verifier(verifier);
         }
-        let (id, secret) = (&*config.client_id, config.client_secret.expose());
-        let mut request = self.http.post(provider.endpoints.token.clone());
-        match provider.endpoints.authentication {
-            ClientAuthentication::Basic => {
-                // RFC 6749 section 2.3.1: both are encoded as in a form.
-                let encode = |text: &str| -> String {
-                    form_urlencoded::byte_serialize(text.as_bytes()).collect()
-                };
-                request = request.basic_auth(encode(id), Some(encode(secret)));
-            }
-            ClientAuthentication::Post => {
-                form.extend([("client_id", id), ("client_secret", secret)]);
-            }
-        }
-        let request = request.header(ACCEPT, "application/json").form(&form);
+        // The crate builds the request. It is strict about parts of the answer that are not used, so
+        // that the answer is read here.
+        let built = Mutex::new(None);
+        let keep = |request: HttpRequest| {
+            *built.lock() = Some(request);
+            Ok::<_, Infallible>(HttpResponse::default())
+        };
+        let _unread = exchange.request(&keep);
+        let request = built.into_inner().map(reqwest::Request::try_from);
+        let request = request.and_then(Result::ok).ok_or(SocialError::Internal)?;
+        let request = reqwest::RequestBuilder::from_parts(self.http.clone(), request);
         let answered = self.send(request).await;
         let (status, body) = answered.map_err(|error| self.unavailable("code exchange", &error))?;
         if status.is_server_error() {

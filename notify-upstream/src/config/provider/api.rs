@@ -5,7 +5,7 @@ use postern_common::config::{Env, secret};
 use postern_common::decode::Object;
 use url::Url;
 
-use crate::address::PhoneNumber;
+use crate::address::{PhoneNumber, is_public_contact};
 use crate::config::webhooks::callback;
 use crate::delivery::provider::{
     FcmAccount, HttpConfig, ID_PLACEHOLDER, TwilioConfig, TwilioSender, VapidKey,
@@ -43,7 +43,7 @@ pub(super) fn read_twilio(
             None
         }
     };
-    let callback = public_url.map(|url| callback(url, "twilio"));
+    let callback = public_url.map(|url| callback(url, "webhooks/twilio"));
     Some(TwilioConfig {
         base,
         account: account?,
@@ -109,11 +109,11 @@ pub(super) fn read_fcm(object: &Object<'_>) -> Option<FcmAccount> {
 pub(super) fn read_web_push(object: &Object<'_>, env: &Env) -> Option<VapidKey> {
     let contact = object.required("contact", |field| {
         let text = field.text(1..=256)?;
-        let is_valid = text.starts_with("mailto:") || text.starts_with("https://");
-        if is_valid {
+        if is_public_contact(&text) {
             Some(text)
         } else {
-            field.fail("invalid_format", "must begin with mailto: or https://")
+            let detail = "must be `mailto:` and an address, or an https URL, of a public host";
+            field.fail("invalid_format", detail)
         }
     });
     let private = secret(object, env, "private_key_env")?;

@@ -71,7 +71,9 @@ struct PublicAddressResolver;
 impl reqwest::dns::Resolve for PublicAddressResolver {
     fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            // The same for a name without addresses: the status tells nobody which names exist.
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await;
+            let found = found.into_iter().flatten();
             let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
             if public.is_empty() {
                 return Err("resolves to no public address".into());
@@ -129,15 +131,15 @@ impl ApiResponse {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Creates the refusal of a response, from the error code of the provider if there is one,
-    /// otherwise from the status.
+    /// Creates the refusal of a response, from the provider's error codes, the most exact first, and
+    /// from the status.
     pub(super) fn refusal(
         &self,
         codes: &ErrorCodeTable,
         provider: &'static str,
-        code: Option<&str>,
+        named: &[&str],
     ) -> ProviderRefusal {
-        let refusal = codes.classify_http(provider, self.status, code);
+        let refusal = codes.classify_http(provider, self.status, named);
         ProviderRefusal {
             retry_after: retry_after(&self.headers),
             ..refusal

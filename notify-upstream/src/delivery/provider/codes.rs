@@ -14,7 +14,8 @@ pub(crate) struct ErrorCodeTable(Arc<[CodeRule]>);
 #[derive(Debug)]
 struct CodeRule {
     provider: String,
-    pattern: String,
+    patterns: Vec<String>,
+    texts: Vec<String>,
     class: FailureClass,
     code: String,
     suppress: bool,
@@ -50,25 +51,50 @@ impl ErrorCodeTable {
         })
     }
 
-    /// Classifies the code of a provider: an exact rule precedes a pattern, a longer pattern a
-    /// shorter one, and a rule of this provider one of any provider.
+    /// Classifies the code of a provider, see `codes.toml`.
     #[must_use]
     pub(crate) fn classify(&self, provider: &str, code: &str) -> ProviderRefusal {
-        let fits = |rule: &&CodeRule| {
-            (rule.provider == provider || rule.provider == "*")
-                && match rule.pattern.strip_suffix('*') {
-                    Some(prefix) => code.starts_with(prefix),
-                    None => rule.pattern == code,
-                }
-        };
-        let best = self.0.iter().filter(fits).max_by_key(|rule| {
-            let exact = !rule.pattern.ends_with('*');
-            (rule.provider == provider, exact, rule.pattern.len())
-        });
+        match provider {
+            "smtp" if code.starts_with(|c: char| c.is_ascii_digit()) => {
+                self.classify_reply(code, "")
+            }
+            _ => self.refusal(provider, &[code], "").with_detail(code),
+        }
+    }
+
+    /// Classifies the reply of a mail server, `550 5.1.1 …` or `550-5.1.1 …`, by reply code,
+    /// enhanced status code and text together. `status` is the field of a report (RFC 3464 section
+    /// 2.3.4), which counts for what the reply leaves open.
+    #[must_use]
+    pub(crate) fn classify_reply(&self, reply: &str, status: &str) -> ProviderRefusal {
+        let number = reply
+            .get(..3)
+            .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+        let class = number.or(Some(status)).and_then(|code| code.get(..1));
+        // Systems that only know the class write X.0.0.
+        let enhanced = reply
+            .split([' ', '-', '\n'])
+            .map(|word| word.trim_matches(|c: char| c.is_ascii_punctuation()))
+            .chain([status])
+            .filter(|word| is_enhanced(word) && !word.ends_with(".0.0"))
+            .find(|word| class.is_none_or(|class| word.starts_with(class)));
+        let both = format!("{} {}", number.unwrap_or(""), enhanced.unwrap_or(""));
+        let codes = [Some(both.as_str()), enhanced, number, class];
+        let codes: Vec<&str> = codes.into_iter().flatten().collect();
+        let own = reply.split(" said:").next().unwrap_or_default();
+        self.refusal("smtp", &codes, &own.to_ascii_lowercase())
+            .with_detail(reply)
+    }
+
+    /// Classifies an answer by its codes and its text.
+    fn refusal(&self, provider: &str, codes: &[&str], text: &str) -> ProviderRefusal {
+        let rank = |rule: &CodeRule| rule.rank(provider, codes, text);
+        let ranked = self.0.iter().filter_map(|rule| Some((rank(rule)?, rule)));
+        let best = ranked.max_by_key(|(rank, _)| *rank).map(|(_, rule)| rule);
         ProviderRefusal {
             class: best.map_or(FailureClass::Ambiguous, |rule| rule.class),
             code: best.map_or(NOT_UNDERSTOOD, |rule| &rule.code).to_owned(),
-            detail: Some(code.to_owned()),
+            detail: None,
             retry_after: None,
             suppress: best.is_some_and(|rule| rule.suppress),
             scope: best.map_or(FaultScope::Recipient, |rule| rule.scope),
@@ -86,39 +112,63 @@ impl ErrorCodeTable {
                 .any(|rule| rule.class == FailureClass::Ambiguous && rule.code == code)
     }
 
-    /// Classifies an HTTP response. The error code of the provider decides; in a 5xx response only
-    /// if a rule names it, because an unknown code does not make an outage a fault of the message.
+    /// Classifies an HTTP response by the first of the provider's error codes that a rule of the
+    /// provider names, otherwise by its status: an unknown code does not hide a known status.
     #[must_use]
     pub(crate) fn classify_http(
         &self,
         provider: &str,
         status: u16,
-        code: Option<&str>,
+        codes: &[&str],
     ) -> ProviderRefusal {
-        let named = |code: &&str| {
-            status < 500
-                || self
-                    .0
-                    .iter()
-                    .any(|rule| rule.provider == provider && rule.names(code))
+        let is_named = |code: &&str| {
+            let own = |rule: &&CodeRule| rule.provider == provider;
+            self.0
+                .iter()
+                .filter(own)
+                .any(|rule| rule.matches(code).is_some())
         };
-        match code.filter(named) {
+        match codes.iter().copied().find(is_named) {
             Some(code) => self.classify(provider, code),
             None => self.classify(provider, &format!("http {status}")),
         }
     }
 }
 
+/// Returns whether a word is an enhanced status code (RFC 3463 section 2): not an address or
+/// version.
+fn is_enhanced(word: &str) -> bool {
+    let parts: Vec<&str> = word.split('.').collect();
+    let is_number = |part: &&str| {
+        (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    parts.len() == 3 && parts.iter().all(is_number) && parts[0].len() == 1 && parts[1].len() == 1
+}
+
 // === impl CodeRule ===
 
 impl CodeRule {
-    /// Returns whether the rule names this code, as opposed to a class of status codes (a digit and
-    /// an asterisk).
-    fn names(&self, code: &str) -> bool {
-        match self.pattern.strip_suffix('*') {
-            Some(prefix) => prefix.len() > 1 && code.starts_with(prefix),
-            None => self.pattern == code,
+    /// Returns whether a pattern fits the code exactly, and its length.
+    fn matches(&self, code: &str) -> Option<(bool, usize)> {
+        let fit = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => code.starts_with(prefix).then_some((false, prefix.len())),
+            None => (pattern == code).then_some((true, pattern.len())),
+        };
+        self.patterns.iter().filter_map(fit).max()
+    }
+
+    /// Returns how specific the rule is for an answer, if it fits.
+    fn rank(&self, provider: &str, codes: &[&str], text: &str) -> Option<impl Ord + Copy + use<>> {
+        if self.provider != provider && self.provider != "*" {
+            return None;
         }
+        let found = self.texts.iter().filter(|part| text.contains(*part));
+        let words = found.map(String::len).max();
+        if words.is_none() && !self.texts.is_empty() {
+            return None;
+        }
+        let fit = codes.iter().filter_map(|code| self.matches(code)).max()?;
+        Some((self.provider == provider, words, fit))
     }
 
     fn read(object: &Object<'_>) -> Option<Self> {
@@ -131,7 +181,8 @@ impl CodeRule {
             ("ambiguous", FailureClass::Ambiguous),
         ];
         let provider = object.required("provider", text);
-        let pattern = object.required("match", text);
+        let patterns = object.non_empty_list("match", "must name a code", text);
+        let texts = object.list("text", text);
         let class = object.required("class", |field| field.one_of(&classes));
         let code = object.required("code", text);
         let suppress = object.or("suppress", false, |field| field.boolean());
@@ -144,7 +195,8 @@ impl CodeRule {
         });
         Some(Self {
             provider: provider?,
-            pattern: pattern?,
+            patterns,
+            texts,
             class: class?,
             code: code?,
             suppress,
@@ -154,107 +206,4 @@ impl CodeRule {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn most_specific_rule_applies() {
-        let codes = ErrorCodeTable::shipped();
-        let judged = |provider, code| {
-            let refusal = codes.classify(provider, code);
-            (refusal.class, refusal.code, refusal.suppress)
-        };
-        let expect = |class, code: &str, suppress| (class, code.to_owned(), suppress);
-        assert_eq!(
-            judged("smtp", "550 5.1.1"),
-            expect(FailureClass::Permanent, "mailbox_unknown", true)
-        );
-        assert_eq!(
-            judged("smtp", "550 5.7.26"),
-            expect(FailureClass::Permanent, "message_refused_by_policy", false)
-        );
-        assert_eq!(
-            judged("smtp", "550"),
-            expect(FailureClass::Permanent, "provider_refused", false)
-        );
-        assert_eq!(
-            judged("smtp", "421 4.7.0"),
-            expect(FailureClass::Throttled, "provider_throttles", false)
-        );
-        assert_eq!(
-            judged("smtp", "451 4.3.0"),
-            expect(FailureClass::Transient, "provider_busy", false)
-        );
-        assert_eq!(
-            judged("smtp", "535 5.7.8"),
-            expect(
-                FailureClass::Configuration,
-                "provider_authentication_failed",
-                false
-            )
-        );
-        assert_eq!(
-            judged("twilio", "21610"),
-            expect(FailureClass::Permanent, "recipient_opted_out", false)
-        );
-        assert_eq!(
-            judged("twilio", "30006"),
-            expect(FailureClass::Permanent, "number_not_mobile", false)
-        );
-        assert_eq!(
-            judged("twilio", "http 503"),
-            expect(FailureClass::Transient, "provider_busy", false)
-        );
-        assert_eq!(
-            judged("anything", "???"),
-            expect(
-                FailureClass::Ambiguous,
-                "provider_answer_not_understood",
-                false
-            )
-        );
-    }
-
-    #[test]
-    fn server_error_is_transient_and_timeout_is_ambiguous() {
-        let codes = ErrorCodeTable::shipped();
-        let judged = |provider: &str, code: &str| {
-            let refusal = codes.classify(provider, code);
-            (refusal.class, codes.is_ambiguous(&refusal.code))
-        };
-        for (provider, code) in [
-            ("twilio", "20503"),
-            ("twilio", "30008"),
-            ("http", "http 503"),
-        ] {
-            assert_eq!(
-                judged(provider, code),
-                (FailureClass::Transient, false),
-                "{provider} {code}"
-            );
-        }
-        for (provider, code) in [
-            ("twilio", "20429"),
-            ("twilio", "30001"),
-            ("fcm", "http 429"),
-        ] {
-            assert_eq!(
-                judged(provider, code),
-                (FailureClass::Throttled, false),
-                "{provider} {code}"
-            );
-        }
-        let doubtful = ["http 408", "http 500", "http 502", "http 504", "http 599"];
-        for (provider, code) in doubtful.map(|code| ("webpush", code)).into_iter().chain([
-            ("twilio", "20500"),
-            ("twilio", "20504"),
-            ("fcm", "INTERNAL"),
-        ]) {
-            assert_eq!(
-                judged(provider, code),
-                (FailureClass::Ambiguous, true),
-                "{provider} {code}"
-            );
-        }
-    }
-}
+pub(super) mod tests;

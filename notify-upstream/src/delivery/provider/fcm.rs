@@ -108,10 +108,13 @@ impl FcmProvider {
         let body = self.body(message, device.as_str(), title, body);
         let request = self.http.post(url).bearer_auth(token.expose()).json(&body);
         let answer = call(&self.codes, "fcm", request).await?;
-        let body = answer.json();
         if answer.is_success() {
             return Ok(ProviderAck {
-                detail: body.get("name").and_then(Value::as_str).map(str::to_owned),
+                detail: answer
+                    .json()
+                    .get("name")
+                    .and_then(Value::as_str)
+                    .map(str::to_owned),
             });
         }
         if answer.status == 401 {
@@ -119,7 +122,7 @@ impl FcmProvider {
             self.set_token_copy(None);
             let _best_effort = self.cache.delete(&cache_key(&self.account.project)).await;
         }
-        Err(answer.refusal(&self.codes, "fcm", error_code(&body).as_deref()))
+        Err(refusal(&answer, &self.codes))
     }
 
     fn body(&self, message: &OutgoingMessage<'_>, device: &str, title: &str, body: &str) -> Value {
@@ -251,16 +254,17 @@ fn token_of(answer: &ApiResponse) -> Option<(Secret, Duration)> {
     ))
 }
 
-/// Returns `error.details[].errorCode`, otherwise `error.status`.
-fn error_code(answer: &Value) -> Option<String> {
-    let details = answer.pointer("/error/details").and_then(Value::as_array);
+/// Classifies a response by `error.details[].errorCode` and `error.status`.
+pub(super) fn refusal(answer: &ApiResponse, codes: &ErrorCodeTable) -> ProviderRefusal {
+    let body = answer.json();
+    let details = body.pointer("/error/details").and_then(Value::as_array);
     let detailed = details
         .into_iter()
         .flatten()
-        .find_map(|detail| detail.get("errorCode")?.as_str());
-    detailed
-        .or_else(|| answer.pointer("/error/status")?.as_str())
-        .map(str::to_owned)
+        .filter_map(|detail| detail.get("errorCode")?.as_str());
+    let status = body.pointer("/error/status").and_then(Value::as_str);
+    let named: Vec<&str> = detailed.chain(status).collect();
+    answer.refusal(codes, "fcm", &named)
 }
 
 impl std::fmt::Debug for FcmProvider {

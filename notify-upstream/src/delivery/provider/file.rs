@@ -79,5 +79,5 @@ fn document(message: &OutgoingMessage<'_>) -> serde_json::Value {
         MessageContent::Sms { text } => json!({ "text": text }),
         MessageContent::Push { title, body } => json!({ "title": title, "body": body }),
     };
-    json!({ "notificationId": message.id.to_string(), "to": to, "content": content, "createdAt": message.created_at })
+    json!({ "notificationId": message.id.to_string(), "to": to, "content": content, "sentAt": message.sent_at })
 }

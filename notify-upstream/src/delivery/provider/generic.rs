@@ -91,7 +91,7 @@ impl HttpProvider {
             _ if answer.is_success() => Ok(LookupResult::Found(ProviderAck {
                 detail: Some("found by its id".to_owned()),
             })),
-            _ => Err(answer.refusal(&self.codes, "http", None)),
+            _ => Err(answer.refusal(&self.codes, "http", &[])),
         }
     }
 
@@ -116,7 +116,7 @@ impl HttpProvider {
                 detail: Some(format!("http {}{segments}", answer.status)),
             });
         }
-        Err(answer.refusal(&self.codes, "http", None))
+        Err(answer.refusal(&self.codes, "http", &[]))
     }
 
     fn request(
@@ -221,7 +221,7 @@ mod tests {
             id: OrderSequence::id(1 << 40),
             to,
             content,
-            created_at: Timestamp(0),
+            sent_at: Timestamp(0),
             expires_at: None,
             urgent: false,
             unsubscribe: false,

@@ -1,7 +1,6 @@
 //! The number of segments of a text message. Each is charged.
 
 use super::ProviderRefusal;
-use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
 /// The size of a text message.
@@ -15,7 +14,7 @@ pub(super) struct SmsSegments {
 
 /// Maximum number of segments: the limit of Twilio, applied to all providers. More indicates a
 /// faulty template.
-const MAX_SEGMENTS: usize = 10;
+pub(super) const MAX_SEGMENTS: usize = 10;
 
 /// The encoding of a text message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +51,7 @@ impl SmsSegments {
         };
         let (encoding, count) = segments(text);
         if count > MAX_SEGMENTS {
-            let code = "message_too_long".to_owned();
-            return Err(ProviderRefusal {
-                class: FailureClass::Permanent,
-                code,
-                ..ProviderRefusal::unsupported_message()
-            });
+            return Err(ProviderRefusal::message_too_long());
         }
         Ok(Some(Self { encoding, count }))
     }
@@ -69,13 +63,13 @@ impl std::fmt::Display for SmsSegments {
     }
 }
 
-/// Returns the encoding and the number of segments: one of 160 units or several of 153; 70 and 67
-/// in UCS-2.
 /// Returns the number of segments of a text message, however many there are.
 pub(crate) fn segment_count(text: &str) -> usize {
     segments(text).1
 }
 
+/// Returns the encoding and the number of segments: one of 160 units or several of 153; 70 and 67
+/// in UCS-2.
 fn segments(text: &str) -> (SmsEncoding, usize) {
     let place = |c: char| match c {
         c if GSM7.contains(c) => Some(1),

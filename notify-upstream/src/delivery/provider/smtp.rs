@@ -1,26 +1,25 @@
-//! E-mail over SMTP (RFC 5321), on connections of lettre.
+//! E-mail over SMTP (RFC 5321).
 //!
-//! The commands are sent here and not by lettre, so that it is known where a session failed: before
-//! the final dot nothing was sent and the attempt can be repeated; after it the result is ambiguous
-//! until the server answers. A connection whose session failed is closed and never reused.
+//! It is known where a session failed: before the final dot nothing was sent and the attempt can be
+//! repeated; after it the result is ambiguous until the server answers. A connection whose session
+//! failed is closed and never reused.
 
 mod config;
+mod connection;
 mod message;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
-use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
-use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Rcpt};
-use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter};
-use lettre::transport::smtp::response::Response;
+use lettre::transport::smtp::commands::{Mail, Rcpt};
+use lettre::transport::smtp::extension::{MailParameter, RcptParameter};
 use parking_lot::Mutex;
-use postern_common::dependency::root_cause;
 use postern_common::email::EmailAddress;
 use postern_common::trace;
+use tokio_rustls::TlsConnector;
 
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
+use connection::{BROKEN, Connection, Fault, Reply};
 
 use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::Address;
@@ -30,35 +29,27 @@ use crate::templates::MessageContent;
 /// A client of a mail server with its idle connections.
 pub(crate) struct SmtpProvider {
     config: SmtpConfig,
-    tls: Option<TlsParameters>,
+    tls: Option<TlsConnector>,
     codes: ErrorCodeTable,
     idle: IdlePool,
 }
 
-/// An open session and the extensions of the server.
-struct SmtpConnection {
-    connection: AsyncSmtpConnection,
-    /// Whether the server supports delivery status notifications (RFC 3461).
-    dsn: bool,
-    /// The deadline of everything up to the message.
-    deadline: tokio::time::Instant,
-}
-
-struct IdlePool(Mutex<VecDeque<(SmtpConnection, Instant)>>);
+struct IdlePool(Mutex<VecDeque<(Connection, Instant)>>);
 
 /// Maximum idle time of a reused connection: servers close theirs after some minutes.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// The point at which a session failed.
-enum SessionError {
-    /// Before the final dot: nothing was sent.
-    Before(FaultScope),
-    /// The server refused the sender, before it knew the recipient; the session can continue.
-    SenderRefused(lettre::transport::smtp::Error),
-    /// The server refused the recipient or the message; the session can continue.
-    Refused(lettre::transport::smtp::Error),
-    /// After the final dot: the server may have accepted the message.
-    After(&'static str),
+/// The step at which a session failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Until the session is authenticated.
+    Connect,
+    /// MAIL: the server knows the sender.
+    Sender,
+    /// RCPT and DATA: what the server says, or its silence, may be caused by the recipient.
+    Recipient,
+    /// After the final dot: without a reply the server may have accepted the message.
+    Message,
 }
 
 // === impl SmtpProvider ===
@@ -72,13 +63,7 @@ impl SmtpProvider {
         let tls = match config.tls {
             TlsMode::None => None,
             TlsMode::StartTls | TlsMode::Tls => {
-                let mut builder = TlsParameters::builder(config.host.clone());
-                if let Some(pem) = &config.ca_pem {
-                    let certificate =
-                        Certificate::from_pem(pem).map_err(|error| error.to_string())?;
-                    builder = builder.add_root_certificate(certificate);
-                }
-                Some(builder.build().map_err(|error| error.to_string())?)
+                Some(connection::connector(config.ca_pem.as_deref())?)
             }
         };
         Ok(Self {
@@ -139,237 +124,151 @@ impl SmtpProvider {
         to: &EmailAddress,
         mail: &lettre::Message,
     ) -> Result<ProviderAck, ProviderRefusal> {
-        let bytes = mail.formatted();
-        let SmtpTimeouts { prelude, dot, .. } = self.config.timeouts;
-        let mut session = self.session(tokio::time::Instant::now() + prelude).await?;
-        match run_session(
-            &mut session,
+        let (bytes, id) = (
+            mail.formatted(),
             message::envelope_id(&self.config, message),
-            mail,
-            &bytes,
-            dot,
-        )
-        .await
-        {
-            Ok(response) => {
-                self.reuse(session);
-                Ok(ProviderAck {
-                    detail: Some(response_text(&response)),
-                })
-            }
-            Err(SessionError::SenderRefused(error)) => {
-                self.reuse(session);
-                Err(self.refused_before_recipient(&error, "sender_refused"))
-            }
-            // From the recipient command on, the response or the silence of the server may be
-            // caused by the recipient.
-            Err(SessionError::Refused(error)) => {
-                self.reuse(session);
-                Err(self.refused(&error, to).with_scope(FaultScope::Recipient))
-            }
-            // The connection is dropped, so that a late response is not taken for that of the next
-            // message.
-            Err(SessionError::Before(scope)) => {
-                let refusal = self.codes.classify("smtp", "connect").with_scope(scope);
-                Err(refusal.with_detail("broken off before the message"))
-            }
-            Err(SessionError::After(code)) => {
-                let refusal = self
-                    .codes
-                    .classify("smtp", code)
-                    .with_scope(FaultScope::Recipient);
-                Err(refusal.with_detail("no answer after the message"))
+        );
+        let SmtpTimeouts { prelude, dot, .. } = self.config.timeouts;
+        let deadline = tokio::time::Instant::now() + prelude;
+        let mut session = self.reusable(deadline).await;
+        loop {
+            let mut connection = match session {
+                Some(connection) => connection,
+                None => self.connect(deadline).await?,
+            };
+            match run_session(&mut connection, id.clone(), mail, &bytes, dot).await {
+                Ok(reply) => {
+                    self.idle.push(connection, self.config.connections);
+                    let detail = Some(reply.to_string());
+                    return Ok(ProviderAck { detail });
+                }
+                // The end of a reused connection says nothing about the server: RFC 5321 section
+                // 3.8 lets it close one at any time, and many do so after some messages.
+                Err((stage, fault)) if connection.is_reused && fault.ends_connection(stage) => {
+                    session = None;
+                }
+                Err((stage, fault)) => {
+                    // Any other connection is dropped, so that a late response is not taken for
+                    // that of the next message.
+                    if matches!(&fault, Fault::Refused(reply) if !reply.closes()) {
+                        self.idle.push(connection, self.config.connections);
+                    }
+                    return Err(self.refusal(stage, fault, to));
+                }
             }
         }
     }
 
-    async fn session(
-        &self,
-        deadline: tokio::time::Instant,
-    ) -> Result<SmtpConnection, ProviderRefusal> {
-        while let Some(session) = self.idle.pop() {
-            let mut session = SmtpConnection {
-                deadline,
-                ..session
-            };
-            match tokio::time::timeout(self.config.timeouts.connect, session.command("RSET\r\n"))
-                .await
-            {
-                Ok(Ok(Ok(_))) => return Ok(session),
-                Ok(_) => {}
+    /// Returns an idle connection that still works.
+    async fn reusable(&self, deadline: tokio::time::Instant) -> Option<Connection> {
+        while let Some(mut connection) = self.idle.pop() {
+            (connection.deadline, connection.is_reused) = (deadline, true);
+            let limit = self.config.timeouts.connect;
+            match tokio::time::timeout(limit, connection.command("RSET\r\n")).await {
+                Ok(Ok(_)) => return Some(connection),
+                Ok(Err(_)) => {}
                 // Other idle connections may be dead as well: open a new one while there is time.
                 Err(_) => break,
             }
         }
-        match tokio::time::timeout_at(deadline, self.connect(deadline)).await {
-            Ok(connected) => connected,
-            Err(_) => Err(self
-                .codes
-                .classify("smtp", "connect")
-                .with_detail("no connection in time")),
-        }
+        None
     }
 
-    async fn connect(
-        &self,
-        deadline: tokio::time::Instant,
-    ) -> Result<SmtpConnection, ProviderRefusal> {
-        let timeouts = self.config.timeouts;
-        let ehlo_name = ClientId::Domain(self.config.ehlo_name.clone());
-        let server = (self.config.host.as_str(), self.config.port);
-        let implicit = self.tls.clone().filter(|_| self.config.tls == TlsMode::Tls);
-        let refused = |error: &lettre::transport::smtp::Error| self.unreachable(error);
-        let mut connection = AsyncSmtpConnection::connect_tokio1(
-            server,
-            Some(timeouts.connect),
-            &ehlo_name,
-            implicit,
-            None,
-        )
-        .await
-        .map_err(|error| refused(&error))?;
-        if let Some(tls) = self
-            .tls
-            .clone()
-            .filter(|_| self.config.tls == TlsMode::StartTls)
-        {
-            if !connection.can_starttls() {
-                return Err(self
-                    .codes
-                    .classify("smtp", "tls")
-                    .with_detail("the server does not offer STARTTLS"));
+    async fn connect(&self, deadline: tokio::time::Instant) -> Result<Connection, ProviderRefusal> {
+        let opened = Connection::open(&self.config, self.tls.as_ref(), deadline);
+        let opened = tokio::time::timeout_at(deadline, opened).await;
+        opened
+            .unwrap_or_else(|elapsed| Err(elapsed.into()))
+            .map_err(|fault| self.refusal(Stage::Connect, fault, &self.config.from.0))
+    }
+
+    /// Classifies a fault. A permanent refusal before the recipient command concerns the account,
+    /// not the message.
+    fn refusal(&self, stage: Stage, fault: Fault, to: &EmailAddress) -> ProviderRefusal {
+        let judge = |code: &str| self.codes.classify("smtp", code);
+        match fault {
+            Fault::Refused(reply) => {
+                let reply = reply.to_string();
+                let mut refusal = self.codes.classify_reply(&reply, "");
+                let early = match stage {
+                    Stage::Connect => Some("turned_away"),
+                    Stage::Sender => Some("sender_refused"),
+                    Stage::Recipient | Stage::Message => None,
+                };
+                if let Some(code) = early {
+                    if refusal.class == FailureClass::Permanent {
+                        refusal = judge(code);
+                    }
+                    refusal = refusal.with_scope(FaultScope::Provider);
+                }
+                // Many servers repeat the address in their response; the history must not contain
+                // it.
+                refusal.with_detail(reply.replace(to.as_str(), "<recipient>"))
             }
-            connection
-                .starttls(tls, &ehlo_name)
-                .await
-                .map_err(|error| refused(&error))?;
-        }
-        if let Some((user, password)) = &self.config.credentials {
-            let credentials = Credentials::new(user.clone(), password.expose().to_owned());
-            connection
-                .auth(DEFAULT_MECHANISMS, &credentials)
-                .await
-                .map_err(|error| refused(&error))?;
-        }
-        // lettre parses the extensions of the server and keeps those that it knows. DSN is not
-        // among them, so EHLO is sent again.
-        let mut session = SmtpConnection {
-            connection,
-            dsn: false,
-            deadline,
-        };
-        let extensions = session.command(Ehlo::new(ehlo_name)).await;
-        let offers = |response: &Response| {
-            response
-                .message()
-                .any(|session| session.eq_ignore_ascii_case("DSN"))
-        };
-        session.dsn = extensions
-            .ok()
-            .and_then(Result::ok)
-            .is_some_and(|response| offers(&response));
-        Ok(session)
-    }
-
-    fn reuse(&self, session: SmtpConnection) {
-        if !session.connection.has_broken() {
-            self.idle.push(session, self.config.connections);
+            Fault::Tls(reason) => judge("tls").with_detail(format!("TLS failed: {reason}")),
+            Fault::NoMechanism => {
+                judge("535").with_detail("the server offers neither AUTH PLAIN nor AUTH LOGIN")
+            }
+            Fault::Lost(code, reason) => {
+                let (code, scope) = match stage {
+                    Stage::Connect | Stage::Sender => ("connect", FaultScope::Provider),
+                    Stage::Recipient => ("connect", FaultScope::Recipient),
+                    Stage::Message => (code, FaultScope::Recipient),
+                };
+                judge(code).with_scope(scope).with_detail(reason)
+            }
         }
     }
+}
 
-    /// Classifies a refusal before the recipient command: a permanent one concerns the account, not
-    /// the message.
-    fn refused_before_recipient(
-        &self,
-        error: &lettre::transport::smtp::Error,
-        code: &str,
-    ) -> ProviderRefusal {
-        let mut refusal = self.codes.classify("smtp", &code_of(error));
-        if refusal.class == FailureClass::Permanent {
-            refusal = self.codes.classify("smtp", code);
+impl Fault {
+    /// Returns whether the server ended the connection without taking the message.
+    fn ends_connection(&self, stage: Stage) -> bool {
+        match self {
+            Self::Refused(reply) => reply.closes(),
+            Self::Lost(code, _) => *code == BROKEN && stage != Stage::Message,
+            Self::Tls(_) | Self::NoMechanism => false,
         }
-        refusal
-            .with_scope(FaultScope::Provider)
-            .with_detail(text_of(error))
-    }
-
-    fn unreachable(&self, error: &lettre::transport::smtp::Error) -> ProviderRefusal {
-        match error.status() {
-            Some(_) => self.refused_before_recipient(error, "turned_away"),
-            None if error.is_tls() || is_tls_error(error) => self
-                .codes
-                .classify("smtp", "tls")
-                .with_detail(format!("TLS failed: {}", root_cause(error))),
-            None if error.is_client() => self
-                .codes
-                .classify("smtp", "tls")
-                .with_detail("the server lacks what the configuration requires"),
-            None => self
-                .codes
-                .classify("smtp", "connect")
-                .with_detail(format!("cannot connect: {}", root_cause(error))),
-        }
-    }
-
-    fn refused(
-        &self,
-        error: &lettre::transport::smtp::Error,
-        to: &EmailAddress,
-    ) -> ProviderRefusal {
-        if error.status().is_none() {
-            return self
-                .codes
-                .classify("smtp", "broken")
-                .with_detail("the answer is not SMTP");
-        }
-        // Many servers repeat the address in their response; the history must not contain it.
-        let detail = text_of(error).replace(to.as_str(), "<recipient>");
-        self.codes
-            .classify("smtp", &code_of(error))
-            .with_detail(detail)
     }
 }
 
 async fn run_session(
-    session: &mut SmtpConnection,
+    session: &mut Connection,
     envelope_id: String,
     mail: &lettre::Message,
     bytes: &[u8],
     dot: Duration,
-) -> Result<Response, SessionError> {
+) -> Result<Reply, (Stage, Fault)> {
     let envelope = mail.envelope();
-    let sender = envelope.from().cloned();
-    let about_mail = if session.dsn {
+    let dsn = session.offers("DSN");
+    let at = |stage| move |fault| (stage, fault);
+    let about_mail = if dsn {
         dsn_envelope_parameters(envelope_id)
     } else {
         Vec::new()
     };
-    check_reply(session.command(Mail::new(sender, about_mail)).await).map_err(
-        |broken| match broken {
-            SessionError::Refused(error) => SessionError::SenderRefused(error),
-            SessionError::Before(_) => SessionError::Before(FaultScope::Provider),
-            SessionError::SenderRefused(_) | SessionError::After(_) => broken,
-        },
-    )?;
+    let sender = Mail::new(envelope.from().cloned(), about_mail);
+    session.command(sender).await.map_err(at(Stage::Sender))?;
     for to in envelope.to() {
-        let about_recipient = if session.dsn {
+        let about_recipient = if dsn {
             dsn_recipient_parameters(to)
         } else {
             Vec::new()
         };
-        check_reply(
-            session
-                .command(Rcpt::new(to.clone(), about_recipient))
-                .await,
-        )?;
+        let recipient = Rcpt::new(to.clone(), about_recipient);
+        session
+            .command(recipient)
+            .await
+            .map_err(at(Stage::Recipient))?;
     }
-    check_reply(session.command(Data).await)?;
-    match tokio::time::timeout(dot, session.connection.message(bytes)).await {
-        Ok(Ok(response)) => Ok(response),
-        Ok(Err(error)) if error.status().is_some() => Err(SessionError::Refused(error)),
-        Ok(Err(_)) => Err(SessionError::After("broken")),
-        Err(_) => Err(SessionError::After("timeout")),
-    }
+    session
+        .command("DATA\r\n")
+        .await
+        .map_err(at(Stage::Recipient))?;
+    session
+        .message(bytes, dot)
+        .await
+        .map_err(at(Stage::Message))
 }
 
 /// Reports name the envelope and contain the header of the message only (RFC 3461 sections 4.3 and
@@ -395,72 +294,10 @@ fn dsn_recipient_parameters(to: &lettre::Address) -> Vec<RcptParameter> {
     ]
 }
 
-type CommandResult =
-    Result<Result<Response, lettre::transport::smtp::Error>, tokio::time::error::Elapsed>;
-
-fn check_reply(answer: CommandResult) -> Result<(), SessionError> {
-    match answer {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) if error.status().is_some() => Err(SessionError::Refused(error)),
-        Ok(Err(_)) | Err(_) => Err(SessionError::Before(FaultScope::Recipient)),
-    }
-}
-
-impl SmtpConnection {
-    async fn command(&mut self, verb: impl std::fmt::Display) -> CommandResult {
-        tokio::time::timeout_at(self.deadline, self.connection.command(verb)).await
-    }
-}
-
-/// Returns whether the session failed because the server offered no trusted TLS. lettre reports it
-/// as a connection error that wraps the one of rustls.
-fn is_tls_error(error: &lettre::transport::smtp::Error) -> bool {
-    std::iter::successors(std::error::Error::source(error), |&cause| cause.source())
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.kind() == std::io::ErrorKind::InvalidData)
-}
-
-/// Returns the reply code and the text of the server.
-fn text_of(error: &lettre::transport::smtp::Error) -> String {
-    let number = error
-        .status()
-        .map(|code| code.to_string())
-        .unwrap_or_default();
-    let lines = std::error::Error::source(error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    format!("{number} {lines}").trim().to_owned()
-}
-
-/// Returns the reply code and, if the server gives one, the enhanced status code: `550 5.1.1`.
-fn code_of(error: &lettre::transport::smtp::Error) -> String {
-    let number = error
-        .status()
-        .map(|code| code.to_string())
-        .unwrap_or_default();
-    let lines = std::error::Error::source(error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    let enhanced = lines.split_whitespace().next().filter(|part| {
-        part.split('.').count() == 3
-            && part
-                .split('.')
-                .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
-    });
-    enhanced.map_or_else(|| number.clone(), |enhanced| format!("{number} {enhanced}"))
-}
-
-fn response_text(response: &Response) -> String {
-    let lines: Vec<&str> = response.message().collect();
-    format!("{} {}", response.code(), lines.join(" "))
-        .trim()
-        .to_owned()
-}
-
 // === impl IdlePool ===
 
 impl IdlePool {
-    fn pop(&self) -> Option<SmtpConnection> {
+    fn pop(&self) -> Option<Connection> {
         let mut idle = self.0.lock();
         while let Some((session, since)) = idle.pop_back() {
             if since.elapsed() < MAX_IDLE_TIME {
@@ -470,7 +307,7 @@ impl IdlePool {
         None
     }
 
-    fn push(&self, session: SmtpConnection, max_idle: usize) {
+    fn push(&self, session: Connection, max_idle: usize) {
         let mut idle = self.0.lock();
         if idle.len() < max_idle {
             idle.push_back((session, Instant::now()));

@@ -4,7 +4,7 @@ use postern_common::Secret;
 use serde_json::Value;
 use url::Url;
 
-use super::call::{call, client};
+use super::call::{ApiResponse, call, client};
 use super::segments::SmsSegments;
 use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::{Address, PhoneNumber};
@@ -66,27 +66,15 @@ impl TwilioProvider {
         let segments =
             SmsSegments::of(message.content)?.ok_or_else(ProviderRefusal::unsupported_message)?;
         let answer = call(&self.codes, "twilio", self.request(message, to, text)).await?;
-        let body = answer.json();
         if answer.is_success() {
+            let body = answer.json();
             let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
             let description = format!("{sid} in {segments}");
             return Ok(ProviderAck {
                 detail: Some(description),
             });
         }
-        let code = body
-            .get("code")
-            .and_then(Value::as_i64)
-            .map(|code| code.to_string());
-        let description = body
-            .get("message")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .replace(to.as_str(), "<recipient>");
-        let code_text = code.clone().unwrap_or_default();
-        Err(answer
-            .refusal(&self.codes, "twilio", code.as_deref())
-            .with_detail(format!("{code_text} {description}").trim().to_owned()))
+        Err(refusal(&answer, &self.codes, to))
     }
 
     fn request(
@@ -119,6 +107,25 @@ impl TwilioProvider {
             .header("I-Twilio-Idempotency-Token", message.id.to_string())
             .form(&form)
     }
+}
+
+/// Classifies a response by the error code in its body (twilio.com/docs/usage/twilios-response).
+pub(super) fn refusal(
+    answer: &ApiResponse,
+    codes: &ErrorCodeTable,
+    to: &PhoneNumber,
+) -> ProviderRefusal {
+    let body = answer.json();
+    let code = body.get("code").and_then(Value::as_i64);
+    let code = code.map(|code| code.to_string()).unwrap_or_default();
+    let description = body
+        .get("message")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .replace(to.as_str(), "<recipient>");
+    answer
+        .refusal(codes, "twilio", &[&code])
+        .with_detail(format!("{code} {description}").trim().to_owned())
 }
 
 #[cfg(test)]

@@ -11,9 +11,11 @@ use postern_common::{Clock, Secret};
 use serde_json::json;
 use url::Url;
 
+pub(super) use seal::MAX_PAYLOAD_BYTES;
+
 use super::call::{call, guarded_client};
 use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
-use crate::address::{Address, PushSubscription, is_public_https};
+use crate::address::{Address, PushSubscription, is_public_https, key_bytes};
 use crate::templates::MessageContent;
 
 /// The VAPID key, the identity of this service towards push services.
@@ -44,9 +46,7 @@ impl VapidKey {
     /// The value is not a private key on P-256.
     pub(crate) fn new(private: &Secret, contact: String) -> Result<Self, String> {
         let wrong = || "must be a private key on P-256: 32 bytes in base64url".to_owned();
-        let bytes = URL_SAFE_NO_PAD
-            .decode(private.expose().trim_end_matches('='))
-            .map_err(|_| wrong())?;
+        let bytes = key_bytes(private.expose(), 32).ok_or_else(wrong)?;
         let scalar = agreement::PrivateKey::from_private_key(&agreement::ECDH_P256, &bytes)
             .map_err(|_| wrong())?;
         let public = scalar.compute_public_key().map_err(|_| wrong())?;
@@ -103,6 +103,9 @@ impl WebPushProvider {
         else {
             return Err(ProviderRefusal::unsupported_message());
         };
+        if !fits(title, body) {
+            return Err(ProviderRefusal::message_too_long());
+        }
         let request = self
             .request(message, subscription, title, body)
             .ok_or_else(|| ProviderRefusal {
@@ -120,7 +123,7 @@ impl WebPushProvider {
                 detail: Some(format!("http {}", answer.status)),
             });
         }
-        Err(of_recipient(answer.refusal(&self.codes, "webpush", None)))
+        Err(of_recipient(answer.refusal(&self.codes, "webpush", &[])))
     }
 
     fn request(
@@ -134,7 +137,7 @@ impl WebPushProvider {
         // stored for days.
         let endpoint = Url::parse(&to.endpoint).ok().filter(is_public_https)?;
         let sealed = seal::seal(
-            payload(message, title, body).as_bytes(),
+            payload(&message.id.to_string(), title, body).as_bytes(),
             &to.keys.p256dh,
             &to.keys.auth,
         )?;
@@ -159,8 +162,15 @@ impl WebPushProvider {
 }
 
 /// Returns the JSON that the service worker of the browser reads.
-fn payload(message: &OutgoingMessage<'_>, title: &str, body: &str) -> String {
-    json!({"title": title, "body": body, "notificationId": message.id.to_string()}).to_string()
+fn payload(id: &str, title: &str, body: &str) -> String {
+    json!({"title": title, "body": body, "notificationId": id}).to_string()
+}
+
+/// Returns whether every push service accepts the message: 4,096 bytes (RFC 8030 section 7.2), which
+/// is also the limit of FCM.
+pub(super) fn fits(title: &str, body: &str) -> bool {
+    let id = uuid::Uuid::nil().to_string();
+    payload(&id, title, body).len() <= MAX_PAYLOAD_BYTES
 }
 
 impl std::fmt::Debug for VapidKey {
@@ -204,7 +214,7 @@ mod tests {
             auth: auth.to_owned(),
         };
         let to = PushSubscription {
-            endpoint: "https://push.example/x".to_owned(),
+            endpoint: "https://push.example.com/x".to_owned(),
             keys,
         };
         let (address, content) = (
@@ -217,7 +227,7 @@ mod tests {
             id: OrderSequence::id(1 << 40),
             to: &address,
             content: &content,
-            created_at: Timestamp(0),
+            sent_at: Timestamp(0),
             expires_at: None,
             urgent: false,
             unsubscribe: false,
@@ -244,7 +254,7 @@ mod tests {
             text,
             json!({"title": "Grüße \u{1f44b}", "body": "an Ada", "notificationId": message.id.to_string()})
         );
-        let claims = json!({"aud": "https://push.example", "exp": 12 * 3600, "sub": "mailto:ops@example.org"});
+        let claims = json!({"aud": "https://push.example.com", "exp": 12 * 3600, "sub": "mailto:ops@example.org"});
         assert_eq!(opened["claims"], claims);
     }
 
@@ -263,7 +273,7 @@ mod tests {
             },
         };
         let (to, content) = (
-            subscription("https://push.example/x"),
+            subscription("https://push.example.com/x"),
             MessageContent::Sms {
                 text: String::new(),
             },
@@ -273,7 +283,7 @@ mod tests {
             id: OrderSequence::id(1 << 40),
             to: &address,
             content: &content,
-            created_at: Timestamp(0),
+            sent_at: Timestamp(0),
             expires_at: Some(Timestamp(60_000)),
             urgent: true,
             unsubscribe: false,
@@ -304,6 +314,8 @@ mod tests {
                 .is_none()
         );
         assert!(VapidKey::new(&Secret::from("AAAA"), String::new()).is_err());
+        let standard = Secret::from("yfWPiYE+n46HLnH0KqZOF1fJJU3MYrct3AELtAQ+oRw=");
+        assert!(VapidKey::new(&standard, String::new()).is_ok());
     }
 
     #[test]
@@ -313,7 +325,7 @@ mod tests {
             auth: BROWSER[2].to_owned(),
         };
         let to = Address::Subscription(PushSubscription {
-            endpoint: "https://push.example/x".to_owned(),
+            endpoint: "https://push.example.com/x".to_owned(),
             keys,
         });
         for text in naughty() {
@@ -325,13 +337,14 @@ mod tests {
                 id: OrderSequence::id(1 << 40),
                 to: &to,
                 content: &content,
-                created_at: Timestamp(0),
+                sent_at: Timestamp(0),
                 expires_at: None,
                 urgent: false,
                 unsubscribe: false,
             };
             let read: serde_json::Value =
-                serde_json::from_str(&payload(&message, &text, &text)).expect("JSON");
+                serde_json::from_str(&payload(&message.id.to_string(), &text, &text))
+                    .expect("JSON");
             let expected =
                 json!({"title": text, "body": text, "notificationId": message.id.to_string()});
             assert_eq!(read, expected);

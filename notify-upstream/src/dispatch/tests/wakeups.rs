@@ -125,10 +125,11 @@ async fn operators_changes_wake_all_replicas() {
     let row = SuppressionRow {
         kind: 0,
         address: vec![7; 32],
+        category: String::new(),
         reason: "mailbox_unknown".to_owned(),
     };
     let state = Arc::clone(&pair.other.dispatch_state);
-    let added = pair.one.store.suppress(&[row], START).await;
+    let added = pair.one.store.suppress(&[row]).await;
     assert_eq!(added.expect("no error"), 1);
     pair.ear.step().await.expect("a signal arrives");
     assert!(state.replica().take_suppression_changed());

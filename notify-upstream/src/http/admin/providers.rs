@@ -66,7 +66,7 @@ pub(super) async fn test(
         id: OrderSequence::id(order_at(now)),
         to: &to,
         content: &test_content(channel),
-        created_at: now,
+        sent_at: now,
         expires_at: None,
         urgent: true,
         unsubscribe: false,

@@ -16,7 +16,9 @@ use super::{Api, Change};
 use crate::address::AddressHash;
 use crate::delivery::suppression::SuppressionList;
 use crate::notification::Channel;
-use crate::operations::suppression::{SuppressionView, entry_id, entry_of, kinds, parse_hash};
+use crate::operations::suppression::{
+    SuppressionView, entry_id, entry_of, kinds, parse_entry_id, parse_hash,
+};
 use crate::store::{SuppressionEntry, SuppressionQuery};
 
 /// Maximum number of entries on a page.
@@ -54,7 +56,9 @@ pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Res
 }
 
 fn read_filter(query: &str) -> Result<SuppressionQuery, Problem> {
-    const KNOWN: [&str; 6] = ["hash", "list", "channel", "reason", "limit", "cursor"];
+    const KNOWN: [&str; 7] = [
+        "hash", "list", "channel", "category", "reason", "limit", "cursor",
+    ];
     let mut query = Query::parse(query, &KNOWN);
     let expected = "must be the SHA-256 of an address in 64 hexadecimal digits";
     let address = query.read("hash", expected, parse_hash);
@@ -64,7 +68,7 @@ fn read_filter(query: &str) -> Result<SuppressionQuery, Problem> {
     let channel = query.read("channel", "must be email, sms or push", |text| {
         named(Channel::NAMES, text)
     });
-    let reason = query.get("reason").map(str::to_owned);
+    let [category, reason] = ["category", "reason"].map(|name| query.get(name).map(str::to_owned));
     let limit = query.read("limit", "must be 1 to 1000", |text| {
         let limit: i64 = text.parse().ok()?;
         (1..=MAX_PAGE_SIZE).contains(&limit).then_some(limit)
@@ -74,6 +78,7 @@ fn read_filter(query: &str) -> Result<SuppressionQuery, Problem> {
     Ok(SuppressionQuery {
         kinds: kinds(list, channel),
         address,
+        category,
         reason,
         after,
         limit: limit.unwrap_or(DEFAULT_PAGE_SIZE),
@@ -86,7 +91,7 @@ fn read_filter(query: &str) -> Result<SuppressionQuery, Problem> {
 pub(super) async fn remove(Api(api): Api, change: Change, body: Json) -> Result<Response, Problem> {
     let (id, filter) = body.read(|object| {
         object.required("id", |field| {
-            let id = field.text(1..=128)?;
+            let id = field.text(1..=160)?;
             let filter = entry_of(&id);
             let filter =
                 filter.or_else(|| field.fail("invalid_format", "must be the id of an entry"));
@@ -95,7 +100,7 @@ pub(super) async fn remove(Api(api): Api, change: Change, body: Json) -> Result<
     })?;
     let removed = api
         .store
-        .remove_suppressed(&filter, api.clock.now())
+        .remove_suppressed(&filter)
         .await
         .map_err(|error| unavailable(&error))?;
     change.record("suppression.remove", &id, Value::Null, removed.into());
@@ -107,12 +112,8 @@ fn cursor(entry: &SuppressionEntry) -> String {
     format!("{}.{}", entry.at.0, entry_id(entry))
 }
 
-fn parse_cursor(text: &str) -> Option<(Timestamp, i16, AddressHash)> {
+fn parse_cursor(text: &str) -> Option<(Timestamp, i16, AddressHash, String)> {
     let (at, id) = text.split_once('.')?;
-    let (kind, hash) = id.split_once('.')?;
-    Some((
-        Timestamp(at.parse().ok()?),
-        kind.parse().ok()?,
-        parse_hash(hash)?,
-    ))
+    let (kind, hash, category) = parse_entry_id(id)?;
+    Some((Timestamp(at.parse().ok()?), kind, hash, category))
 }

@@ -15,7 +15,7 @@ impl TestServer {
         (answer.status(), answer.json().await.unwrap_or_default())
     }
 
-    fn user_token(&self, subject: &str, groups: &[&str], issuer: &str) -> String {
+    pub(super) fn user_token(&self, subject: &str, groups: &[&str], issuer: &str) -> String {
         let now = START.unix_seconds();
         let claims = json!({
             "iss": format!("{}/{issuer}", self.issuer), "sub": subject, "client_id": "actors",

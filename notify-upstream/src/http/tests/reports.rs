@@ -26,13 +26,18 @@ fn mailgun(token: &str) -> Signature {
 fn bounce(signature: &Signature, event: &str, id: &str, address: &str) -> Value {
     json!({"signature": signature.0, "event-data": {
         "event": "failed", "severity": "permanent", "reason": "bounce", "id": event, "recipient": address,
-        "timestamp": 1_763_600_000.5, "message": {"headers": {"message-id": format!("{id}@mail.example")}}
+        "timestamp": 1_763_600_000.5,
+        "delivery-status": {"code": 550, "message": "5.1.1 User unknown"}, "message": {"headers": {"message-id": format!("{id}@mail.example")}}
     }})
 }
 
 impl TestServer {
-    async fn post_webhook(&self, path: &str, body: String) -> Response {
-        let request = self.client.post(format!("{}/webhooks/{path}", self.url));
+    async fn post_webhook(&self, provider: &str, body: String) -> Response {
+        self.post_form(&format!("webhooks/{provider}"), body).await
+    }
+
+    async fn post_form(&self, path: &str, body: String) -> Response {
+        let request = self.client.post(format!("{}/{path}", self.url));
         request
             .header("content-type", "application/x-www-form-urlencoded")
             .body(body)
@@ -143,7 +148,9 @@ async fn report_suppresses_only_the_address_of_its_notification() {
             204
         );
         let kind = SuppressionList::Suppressed.kind(Channel::Email);
-        let stored = store.is_suppressed(kind, &hash("ada@example.com")).await;
+        let stored = store
+            .is_suppressed(kind, &hash("ada@example.com"), "")
+            .await;
         assert!(stored.expect("no error"), "before the response");
         let silenced = served.send_to("ada@example.com").await;
         assert_eq!(
@@ -154,63 +161,129 @@ async fn report_suppresses_only_the_address_of_its_notification() {
     }
 }
 
+/// Returns the query of the link in a mail.
+fn link(purpose: TokenPurpose, id: &str, address: &str) -> String {
+    let id = NotificationId::parse(id).expect("an id");
+    let token = mail_tokens().issue(purpose, id, &hash(address));
+    format!("unsubscriptions?token={token}")
+}
+
 #[tokio::test]
-async fn one_click_unsubscribes_from_templates_that_offer_it() {
+async fn one_click_unsubscribes_from_the_category() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
-        let plain = Arc::clone(&served.templates.load());
-        served
-            .templates
-            .store(Arc::new(welcome_with("unsubscribe = true")));
+        let category = |settings: &str| Arc::new(welcome_with(settings));
+        served.templates.store(category("category = 'news'"));
         let id = served.send_to("ada@example.com").await;
         let click = "List-Unsubscribe=One-Click".to_owned();
-        let token = |purpose, address: &str| {
-            let id = NotificationId::parse(&id).expect("an id");
-            format!(
-                "unsubscribe?token={}",
-                mail_tokens().issue(purpose, id, &hash(address))
-            )
-        };
-        let path = token(TokenPurpose::Unsubscribe, "ada@example.com");
+        let path = link(TokenPurpose::Unsubscribe, &id, "ada@example.com");
+        let wrong_purpose = link(TokenPurpose::DeliveryReport, &id, "ada@example.com");
+        let other = link(TokenPurpose::Unsubscribe, &id, "bob@example.com");
         for (path, body, status) in [
             (path.as_str(), String::new(), 400),
-            ("unsubscribe", click.clone(), 401),
-            (&format!("unsubscribe?id={id}"), click.clone(), 401),
-            (&format!("unsubscribe?token={id}"), click.clone(), 401),
-            (
-                &token(TokenPurpose::DeliveryReport, "ada@example.com"),
-                click.clone(),
-                401,
-            ),
-            (
-                &token(TokenPurpose::Unsubscribe, "bob@example.com"),
-                click.clone(),
-                401,
-            ),
+            ("unsubscriptions", click.clone(), 401),
+            (&format!("unsubscriptions?id={id}"), click.clone(), 401),
+            (&format!("unsubscriptions?token={id}"), click.clone(), 401),
+            (&wrong_purpose, click.clone(), 401),
+            (&other, click.clone(), 401),
             (&format!("{path}&token=x"), click.clone(), 401),
             (path.as_str(), click.clone(), 204),
             (path.as_str(), click, 204),
         ] {
-            assert_eq!(
-                served.post_webhook(path, body).await.status().as_u16(),
-                status,
-                "{path}"
-            );
+            let answer = served.post_form(path, body).await;
+            assert_eq!(answer.status().as_u16(), status, "{path}");
         }
-        let unwanted = served.send_to("ada@example.com").await;
-        assert_eq!(
-            served.status_of(&unwanted).await,
-            ("FAILED".into(), "RECIPIENT_UNSUBSCRIBED".into())
-        );
+        for (settings, expected) in [
+            ("category = 'news'", "FAILED"),
+            ("category = 'jobs'", "SENT"),
+            ("", "SENT"),
+            ("transactional = true", "SENT"),
+        ] {
+            served.templates.store(category(settings));
+            let sent = served.send_to("ada@example.com").await;
+            assert_eq!(served.status_of(&sent).await.0, expected, "{settings}");
+        }
+        served.templates.store(category("transactional = true"));
+        let needed = served.send_to("ada@example.com").await;
+        let path = link(TokenPurpose::Unsubscribe, &needed, "ada@example.com");
+        let answer = served.post_form(&path, "List-Unsubscribe=One-Click".to_owned());
+        assert_eq!(answer.await.status().as_u16(), 401, "no category");
+        served.templates.store(category("category = 'news'"));
         let bobs = served.send_to("bob@example.com").await;
         assert_eq!(served.status_of(&bobs).await.0, "SENT");
-        served.templates.store(plain);
-        let needed = served.send_to("ada@example.com").await;
-        assert_eq!(
-            served.status_of(&needed).await.0,
-            "SENT",
-            "templates without unsubscription are still sent"
-        );
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn opened_link_is_a_page_and_changes_nothing() {
+    let (store, _database) = stores().await.remove(0);
+    let mut served = served(&store).await;
+    let id = served.send_to("ada@example.com").await;
+    let path = link(TokenPurpose::Unsubscribe, &id, "ada@example.com");
+    let url = format!("{}/{path}", served.url);
+    let page = served.client.get(&url).send().await.expect("a response");
+    assert_eq!(page.status(), 200);
+    assert_eq!(page.headers()["cache-control"], "no-store");
+    assert_eq!(page.headers()["referrer-policy"], "no-referrer");
+    let text = page.text().await.expect("a text");
+    assert!(
+        text.contains("<b>welcome</b>") && text.contains("<button"),
+        "{text}"
+    );
+    let foreign = link(TokenPurpose::Unsubscribe, &id, "bob@example.com");
+    let answer = served
+        .client
+        .get(format!("{}/{foreign}", served.url))
+        .send();
+    assert_eq!(answer.await.expect("a response").status(), 401);
+    let again = served.send_to("ada@example.com").await;
+    assert_eq!(served.status_of(&again).await.0, "SENT");
+    let form = [("List-Unsubscribe", "One-Click")];
+    let request = served
+        .client
+        .post(&url)
+        .header("accept", "text/html,*/*;q=0.8");
+    let done = request.form(&form).send().await.expect("a response");
+    assert_eq!(done.status(), 200);
+    assert!(!done.text().await.expect("a text").contains("<button"));
+    let unwanted = served.send_to("ada@example.com").await;
+    assert_eq!(
+        served.status_of(&unwanted).await,
+        ("FAILED".into(), "RECIPIENT_UNSUBSCRIBED".into())
+    );
+}
+
+#[tokio::test]
+async fn complaint_unsubscribes_from_the_category_only() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        for (number, (name, settings, expected)) in [
+            ("complained", "", "FAILED"),
+            ("unsubscribed", "category = 'news'", "FAILED"),
+            ("complained", "transactional = true", "SENT"),
+            ("opened", "category = 'jobs'", "SENT"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            served.templates.store(Arc::new(welcome_with(settings)));
+            let id = served.send_to("ada@example.com").await;
+            let event = format!("e{number}");
+            let signature = mailgun(&format!("t{number}"));
+            let mut foreign = bounce(&signature, &event, &id, "ada@example.com");
+            foreign["event-data"]["event"] = name.into();
+            let answer = served.post_webhook("mailgun", foreign.to_string()).await;
+            assert_eq!(answer.status().as_u16(), 204);
+            let next = served.send_to("ada@example.com").await;
+            assert_eq!(
+                served.status_of(&next).await.0,
+                expected,
+                "{name} {settings}"
+            );
+            let bobs = served.send_to("bob@example.com").await;
+            assert_eq!(served.status_of(&bobs).await.0, "SENT");
+        }
         served.shutdown.cancel();
     }
 }
@@ -221,7 +294,7 @@ async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
         let mut served = served(&store).await;
         served
             .templates
-            .store(Arc::new(welcome_with("unsubscribe = true")));
+            .store(Arc::new(welcome_with("category = 'news'")));
         let id = served.send_to("ada@example.com").await;
         let id = NotificationId::parse(&id).expect("an id");
         let token =
@@ -241,7 +314,7 @@ async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
         ] {
             let click = "List-Unsubscribe=One-Click".to_owned();
             let answer = served
-                .post_webhook(&format!("unsubscribe?token={token}"), click)
+                .post_form(&format!("unsubscriptions?token={token}"), click)
                 .await;
             assert_eq!(answer.status().as_u16(), status, "{token}");
         }
@@ -341,4 +414,36 @@ async fn rejected_webhooks_are_counted_by_known_names() {
         assert!(text.contains(&line), "{line} is not in {text}");
     }
     assert!(!log.text().contains("ada@"), "{}", log.text());
+}
+
+#[tokio::test]
+async fn preferences_are_those_of_a_user_of_the_actor_pool() {
+    let (store, _database) = stores().await.remove(0);
+    let served = served(&store).await;
+    let url = format!("{}/notification-preferences", served.url);
+    let known = json!({"categories": [{"category": "welcome", "subscribed": false}]});
+    let unknown = json!({"categories": [{"category": "nothing", "subscribed": false}]});
+    let actor = served.user_token("ada", &[], "actors");
+    let partner = served.user_token("ada", &[], "partners");
+    for (token, body, status) in [
+        (&actor, &unknown, 422),
+        (
+            &actor,
+            &json!({"categories": [{"category": "welcome"}]}),
+            400,
+        ),
+        (&partner, &known, 403),
+        (&served.service_token("auth"), &known, 403),
+        // The actor service, which knows the address, is not there.
+        (&actor, &known, 503),
+    ] {
+        let put = served.client.put(&url).bearer_auth(token).json(body).send();
+        assert_eq!(put.await.expect("a response").status(), status, "{body}");
+        if status != 422 && status != 400 {
+            let get = served.client.get(&url).bearer_auth(token).send();
+            assert_eq!(get.await.expect("a response").status(), status);
+        }
+    }
+    let anonymous = served.client.get(&url).send().await;
+    assert_eq!(anonymous.expect("a response").status(), 401);
 }

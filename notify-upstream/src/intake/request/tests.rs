@@ -154,6 +154,38 @@ fn variable_of_wrong_type_is_rejected_at_validation() {
 }
 
 #[test]
+fn message_over_the_limit_of_its_channel_is_rejected() {
+    let files = [
+        ("template.toml", "version = 1"),
+        ("sms.en.txt", "{{ text }}"),
+        ("push.en.title", "t"),
+        ("push.en.txt", "{{ text }}"),
+    ];
+    let templates = crate::testing::templates_of("welcome", &files);
+    // A push message: `{"title":"t","body":"","notificationId":"…"}` has 79 bytes more.
+    let push_room = 4096 - 103 - 79;
+    for (channel, length, accepted) in [
+        (Channel::Sms, 1530, true),
+        (Channel::Sms, 1531, false),
+        (Channel::Push, push_room, true),
+        (Channel::Push, push_room + 1, false),
+    ] {
+        let mut request = crate::testing::draft(Priority::Normal).request;
+        request.channel = channel;
+        let text = serde_json::json!("a".repeat(length));
+        request.variables.insert("text".to_owned(), text);
+        let checked = request.check(&templates, VariableAuthor::Service);
+        let code = checked.map(|_| ()).map_err(|problem| problem.code());
+        let expected = if accepted {
+            Ok(())
+        } else {
+            Err(Code::ValidationFailed)
+        };
+        assert_eq!(code, expected, "{channel:?} {length}");
+    }
+}
+
+#[test]
 fn subject_of_another_issuer_is_not_an_actor() {
     let user = |issuer: &str| {
         Caller::User(Arc::new(User {

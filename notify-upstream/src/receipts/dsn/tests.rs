@@ -1,5 +1,7 @@
 //! Reports written by mail servers, and forgeries of them.
 
+mod forms;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -31,11 +33,7 @@ fn read_text(mail: &str) -> Vec<ProviderReport> {
 }
 
 fn read_with(mail: &str, known: &[AddressHash]) -> Vec<ProviderReport> {
-    let report = read(
-        mail.replace("{id}", ID).as_bytes(),
-        &ErrorCodeTable::shipped(),
-        NOW,
-    );
+    let report = read(mail.replace("{id}", ID).as_bytes(), NOW);
     report
         .map(|report| report.verified_reports(&tokens(), |_| known.to_vec()))
         .unwrap_or_default()
@@ -213,7 +211,7 @@ fn address_is_invalid_only_if_mailbox_is_unknown() {
         (
             "5.2.2",
             "552 5.2.2 mailbox full",
-            ReceiptKind::Bounced,
+            ReceiptKind::Failed,
             false,
         ),
         (
@@ -278,7 +276,7 @@ proptest! {
             let mut bytes = mail.as_bytes()[..mail.len().min(cut)].to_vec();
             let at = at.min(bytes.len());
             bytes.splice(at..at, noise);
-            let _ = read(&bytes, &ErrorCodeTable::shipped(), NOW);
+            let _ = read(&bytes, NOW);
         }
     }
 }

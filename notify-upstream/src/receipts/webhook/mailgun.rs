@@ -11,8 +11,10 @@ use super::{
     WebhookRejection, WebhookRequest, bytes, hmac_sha256, id_in_message_id, json, text,
     within_window, without_address,
 };
+use crate::address::hash;
 use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
+use crate::receipts::bounce::{conclude, judge};
 use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
 
@@ -71,33 +73,54 @@ impl MailgunWebhook {
     }
 }
 
-fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {
+pub(super) fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {
     let permanent = text(event, "/severity") == Some("permanent");
-    let bounced = permanent && matches!(text(event, "/reason"), Some("bounce" | "suppress-bounce"));
-    let kind = match text(event, "/event")? {
+    let reason = text(event, "/reason").unwrap_or_default();
+    let name = text(event, "/event")?;
+    let kind = match name {
         "accepted" => ReceiptKind::Sent,
-        "delivered" => ReceiptKind::Delivered,
-        "failed" if bounced => ReceiptKind::Bounced,
+        "delivered" | "complained" | "unsubscribed" => ReceiptKind::Delivered,
         "failed" if permanent => ReceiptKind::Failed,
         "failed" => ReceiptKind::Deferred,
         "rejected" => ReceiptKind::Failed,
         _ => return None,
+    };
+    let objection = match (name, reason) {
+        ("complained", _) | ("failed", "suppress-complaint") => Some("complained"),
+        ("unsubscribed", _) | ("failed", "suppress-unsubscribe") => Some("unsubscribed"),
+        _ => None,
     };
     let by_variable = text(event, "/user-variables/notificationId").and_then(NotificationId::parse);
     let recipient = text(event, "/recipient");
     let description = text(event, "/delivery-status/description")
         .filter(|description| !description.is_empty())
         .or_else(|| text(event, "/delivery-status/message"));
+    let code = event
+        .pointer("/delivery-status/code")
+        .map(ToString::to_string);
+    let bounce = (permanent && objection.is_none()).then(|| {
+        let reply = format!(
+            "{} {}",
+            code.as_deref().unwrap_or_default(),
+            description.unwrap_or_default()
+        );
+        let is_bounce = matches!(reason, "bounce" | "suppress-bounce");
+        let status = text(event, "/delivery-status/enhanced-code");
+        judge(
+            &reply,
+            status.unwrap_or(if is_bounce { "5.0.0" } else { "" }),
+        )
+    });
+    let (kind, code, dead) = conclude(kind, objection.map(str::to_owned).or(code), bounce);
     Some(ProviderReport {
         event_id: text(event, "/id")?.to_owned(),
         id: by_variable.or_else(|| id_in_message_id(text(event, "/message/headers/message-id")?)),
         kind,
         at: at(event).unwrap_or(request.now),
-        code: event
-            .pointer("/delivery-status/code")
-            .map(ToString::to_string),
+        code,
         detail: description.map(|description| without_address(description, recipient)),
-        dead_address: recipient.filter(|_| bounced).map(str::to_owned),
+        dead_address: recipient.filter(|_| dead).map(str::to_owned),
+        objector: recipient.filter(|_| objection.is_some()).map(hash),
     })
 }
 

@@ -13,8 +13,10 @@ use super::{
     WebhookRejection, WebhookRequest, header, id_in_message_id, json, text, within_window,
     without_address,
 };
+use crate::address::hash;
 use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
+use crate::receipts::bounce::{conclude, judge};
 use crate::store::row::ReceiptKind;
 
 /// E-mail events of SendGrid (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
@@ -75,18 +77,33 @@ pub(super) fn signature(
     Ok((timestamp, signature))
 }
 
-fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {
-    let hard = text(event, "/type") == Some("bounce");
-    let kind = match text(event, "/event")? {
+pub(super) fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {
+    let name = text(event, "/event")?;
+    let kind = match name {
         "processed" => ReceiptKind::Sent,
         "deferred" => ReceiptKind::Deferred,
-        "delivered" => ReceiptKind::Delivered,
-        "bounce" if hard => ReceiptKind::Bounced,
+        "delivered" | "spamreport" | "unsubscribe" | "group_unsubscribe" => ReceiptKind::Delivered,
         "bounce" | "dropped" => ReceiptKind::Failed,
         _ => return None,
     };
     let email = text(event, "/email");
     let description = text(event, "/reason").or_else(|| text(event, "/response"));
+    let objection = match (name, description) {
+        ("spamreport", _) | ("dropped", Some("Spam Reporting Address")) => Some("complained"),
+        ("unsubscribe" | "group_unsubscribe", _) | ("dropped", Some("Unsubscribed Address")) => {
+            Some("unsubscribed")
+        }
+        _ => None,
+    };
+    // The type `blocked` is a refusal of this message.
+    let bounce = (name == "bounce" && text(event, "/type") == Some("bounce")).then(|| {
+        let status = text(event, "/status").unwrap_or("5.0.0");
+        judge(description.unwrap_or_default(), status)
+    });
+    let code = objection
+        .or_else(|| text(event, "/status"))
+        .map(str::to_owned);
+    let (kind, code, dead) = conclude(kind, code, bounce);
     let by_argument = text(event, "/notificationId").and_then(NotificationId::parse);
     let seconds = event.get("timestamp").and_then(Value::as_i64);
     Some(ProviderReport {
@@ -94,10 +111,9 @@ fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport>
         id: by_argument.or_else(|| id_in_message_id(text(event, "/smtp-id")?)),
         kind,
         at: seconds.map_or(request.now, Timestamp::from_unix_seconds),
-        code: text(event, "/status").map(str::to_owned),
+        code,
         detail: description.map(|description| without_address(description, email)),
-        dead_address: email
-            .filter(|_| kind == ReceiptKind::Bounced)
-            .map(str::to_owned),
+        dead_address: email.filter(|_| dead).map(str::to_owned),
+        objector: email.filter(|_| objection.is_some()).map(hash),
     })
 }

@@ -22,7 +22,9 @@ pub(super) use certificate::{FetchError, SigningCertificate};
 use super::{
     WebhookRejection, WebhookRequest, id_in_message_id, json, text, within_window, without_address,
 };
+use crate::address::hash;
 use crate::delivery::report::ProviderReport;
+use crate::receipts::bounce::{conclude, is_objection, judge};
 use crate::store::row::ReceiptKind;
 
 /// The accepted topics and their signing certificates. Any AWS account can have SNS sign messages,
@@ -203,24 +205,47 @@ fn signed_text(body: &Value) -> Option<String> {
     Some(signed)
 }
 
-fn report(request: &WebhookRequest<'_>, event_id: &str, event: &Value) -> Option<ProviderReport> {
+pub(super) fn report(
+    request: &WebhookRequest<'_>,
+    event_id: &str,
+    event: &Value,
+) -> Option<ProviderReport> {
     let name = text(event, "/eventType").or_else(|| text(event, "/notificationType"))?;
-    let hard = text(event, "/bounce/bounceType") == Some("Permanent");
+    // On SES's list of addresses: it has not sent the message.
+    let is_listed = ["/bounce/bounceSubType", "/complaint/complaintSubType"]
+        .iter()
+        .any(|pointer| text(event, pointer) == Some("OnAccountSuppressionList"));
+    let leaves = event.pointer("/subscription/newTopicPreferences/unsubscribeAll");
+    let objection = match name {
+        "Complaint" if is_objection(text(event, "/complaint/complaintFeedbackType")) => {
+            Some("complained")
+        }
+        "Subscription" if leaves == Some(&Value::Bool(true)) => Some("unsubscribed"),
+        _ => None,
+    };
     let kind = match name {
         "Send" => ReceiptKind::Sent,
         "DeliveryDelay" => ReceiptKind::Deferred,
-        "Delivery" => ReceiptKind::Delivered,
-        "Bounce" if hard => ReceiptKind::Bounced,
         "Bounce" | "Reject" | "Rendering Failure" => ReceiptKind::Failed,
+        "Complaint" if is_listed => ReceiptKind::Failed,
+        "Delivery" => ReceiptKind::Delivered,
+        _ if objection.is_some() => ReceiptKind::Delivered,
         _ => return None,
     };
     let recipient = text(event, "/mail/destination/0");
-    let description = text(event, "/bounce/bouncedRecipients/0/diagnosticCode")
-        .or_else(|| text(event, "/delivery/smtpResponse"));
+    let diagnostic = text(event, "/bounce/bouncedRecipients/0/diagnosticCode");
+    let description = diagnostic.or_else(|| text(event, "/delivery/smtpResponse"));
+    let status = text(event, "/bounce/bouncedRecipients/0/status");
+    let bounce = (text(event, "/bounce/bounceType") == Some("Permanent"))
+        .then(|| judge(diagnostic.unwrap_or_default(), status.unwrap_or("5.0.0")));
+    let code = objection.or(status).map(str::to_owned);
+    let (kind, code, dead) = conclude(kind, code, bounce);
     let times = [
         "/delivery/timestamp",
         "/bounce/timestamp",
         "/deliveryDelay/timestamp",
+        "/complaint/timestamp",
+        "/subscription/timestamp",
         "/mail/timestamp",
     ];
     Some(ProviderReport {
@@ -231,11 +256,13 @@ fn report(request: &WebhookRequest<'_>, event_id: &str, event: &Value) -> Option
             .iter()
             .find_map(|pointer| Timestamp::parse(text(event, pointer)?))
             .unwrap_or(request.now),
-        code: text(event, "/bounce/bouncedRecipients/0/status").map(str::to_owned),
+        code,
         detail: description.map(|description| without_address(description, recipient)),
         dead_address: text(event, "/bounce/bouncedRecipients/0/emailAddress")
-            .filter(|_| hard)
+            .filter(|_| dead && !is_listed)
             .map(str::to_owned),
+        // Each message has one recipient.
+        objector: recipient.filter(|_| objection.is_some()).map(hash),
     })
 }
 

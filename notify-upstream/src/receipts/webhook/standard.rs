@@ -144,5 +144,6 @@ fn report(
         code: text(&body, "/data/code").map(str::to_owned),
         detail: text(&body, "/data/detail").map(str::to_owned),
         dead_address: None,
+        objector: None,
     })
 }

@@ -1,6 +1,7 @@
 //! Requests signed with OpenSSL and with Python's `hmac`, from `vectors.json`.
 
 mod certificates;
+mod events;
 mod judges;
 pub(super) mod script;
 
@@ -300,6 +301,7 @@ fn report_without_notification_is_not_stored() {
         code: None,
         detail: None,
         dead_address: None,
+        objector: None,
     };
     assert_eq!(report.receipt("x", NOW), None);
     let ours = ProviderReport {

@@ -32,17 +32,31 @@ impl TwilioWebhook {
             .into_owned()
             .collect();
         form.sort();
-        let mut signed = self.url.to_string();
-        if let Some(query) = request.query {
-            signed.push('?');
-            signed.push_str(query);
-        }
-        for (name, value) in &form {
-            signed.push_str(name);
-            signed.push_str(value);
-        }
+        let fields: String = form
+            .iter()
+            .flat_map(|(name, value)| [&**name, value])
+            .collect();
+        let query = request
+            .query
+            .map(|query| format!("?{query}"))
+            .unwrap_or_default();
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, bytes(&self.auth_token));
-        hmac::verify(&key, signed.as_bytes(), &tag).map_err(|_| WebhookRejection::Signature)?;
+        // Twilio signs the URL with or without its port, as its own validators accept.
+        let port = self
+            .url
+            .port_or_known_default()
+            .map(|port| format!(":{port}"));
+        let is_signed = [Some(String::new()), port]
+            .into_iter()
+            .flatten()
+            .any(|port| {
+                let (host, path) = (self.url.host_str().unwrap_or_default(), self.url.path());
+                let url = format!("{}://{host}{port}{path}{query}", self.url.scheme());
+                hmac::verify(&key, format!("{url}{fields}").as_bytes(), &tag).is_ok()
+            });
+        if !is_signed {
+            return Err(WebhookRejection::Signature);
+        }
         Ok(report(request, &form).into_iter().collect())
     }
 }
@@ -68,8 +82,8 @@ fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<Pro
     let kind = match status {
         "delivered" | "read" => ReceiptKind::Delivered,
         "undelivered" if error.is_some_and(proves_invalid) => ReceiptKind::Bounced,
-        "undelivered" | "failed" => ReceiptKind::Failed,
-        "accepted" | "queued" | "sending" | "sent" => ReceiptKind::Sent,
+        "undelivered" | "failed" | "canceled" | "partially_delivered" => ReceiptKind::Failed,
+        "accepted" | "scheduled" | "queued" | "sending" | "sent" => ReceiptKind::Sent,
         _ => return None,
     };
     let query = url::form_urlencoded::parse(request.query.unwrap_or_default().as_bytes());
@@ -91,6 +105,7 @@ fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<Pro
             .filter(|code| proves_invalid(code))
             .and_then(|_| field("To"))
             .map(str::to_owned),
+        objector: None,
     })
 }
 
@@ -98,4 +113,71 @@ fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<Pro
 /// 30006 does not: "landline or unreachable carrier".
 fn proves_invalid(code: &str) -> bool {
     code == "30005"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postern_common::clock::Timestamp;
+
+    fn read(public: &str, signed: &str, status: &str) -> Option<ReceiptKind> {
+        let webhook = TwilioWebhook {
+            auth_token: Secret::from("12345"),
+            url: public.parse().expect("URL"),
+        };
+        let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, b"12345");
+        let text = format!("{signed}?id=xMessageSidSM1MessageStatus{status}");
+        let tag = STANDARD.encode(hmac::sign(&key, text.as_bytes()));
+        let mut headers = HeaderMap::new();
+        headers.insert("x-twilio-signature", tag.parse().expect("a header"));
+        let body = format!("MessageSid=SM1&MessageStatus={status}");
+        let request = WebhookRequest {
+            headers: &headers,
+            query: Some("id=x"),
+            body: body.as_bytes(),
+            source: None,
+            now: Timestamp(0),
+        };
+        Some(webhook.read(&request).ok()?.first()?.kind)
+    }
+
+    #[test]
+    fn url_is_signed_with_or_without_its_port() {
+        let (bare, default) = ("https://gw.example/twilio", "https://gw.example:443/twilio");
+        let other = "https://gw.example:8443/twilio";
+        let sent = Some(ReceiptKind::Sent);
+        for (public, signed, expected) in [
+            (bare, bare, sent),
+            (bare, default, sent),
+            (default, bare, sent),
+            (other, other, sent),
+            (other, bare, sent),
+            (bare, other, None),
+            (other, default, None),
+            (bare, "http://gw.example/twilio", None),
+        ] {
+            assert_eq!(read(public, signed, "sent"), expected, "{public} {signed}");
+        }
+    }
+
+    /// twilio.com/docs/messaging/api/message-resource#message-status-values
+    #[test]
+    fn every_status_of_a_message_is_understood() {
+        let url = "https://gw.example/twilio";
+        for (status, expected) in [
+            ("accepted", Some(ReceiptKind::Sent)),
+            ("scheduled", Some(ReceiptKind::Sent)),
+            ("queued", Some(ReceiptKind::Sent)),
+            ("sending", Some(ReceiptKind::Sent)),
+            ("delivered", Some(ReceiptKind::Delivered)),
+            ("read", Some(ReceiptKind::Delivered)),
+            ("undelivered", Some(ReceiptKind::Failed)),
+            ("failed", Some(ReceiptKind::Failed)),
+            ("canceled", Some(ReceiptKind::Failed)),
+            ("partially_delivered", Some(ReceiptKind::Failed)),
+            ("received", None),
+        ] {
+            assert_eq!(read(url, url, status), expected, "{status}");
+        }
+    }
 }

@@ -117,22 +117,24 @@ CREATE TABLE notify_dead (
 );
 CREATE INDEX notify_dead_at ON notify_dead (at);
 
--- Addresses that are proven not to exist, as SHA-256.
+-- Addresses that are proven not to exist, and those that have left a category (else empty), as SHA-256.
 CREATE TABLE notify_suppression (
-    channel SMALLINT NOT NULL,
-    address BYTEA    NOT NULL,
-    reason  TEXT     NOT NULL,
-    at      BIGINT   NOT NULL,
-    PRIMARY KEY (channel, address)
+    channel  SMALLINT NOT NULL,
+    address  BYTEA    NOT NULL,
+    category TEXT     NOT NULL,
+    reason   TEXT     NOT NULL,
+    at       BIGINT   NOT NULL,
+    PRIMARY KEY (channel, address, category)
 );
 CREATE INDEX notify_suppression_at ON notify_suppression (at);
 
 -- Addresses that an operator has removed from the list. Processes that hold the list in memory remove them too.
 CREATE TABLE notify_suppression_lifted (
-    channel SMALLINT NOT NULL,
-    address BYTEA    NOT NULL,
-    at      BIGINT   NOT NULL,
-    PRIMARY KEY (channel, address)
+    channel  SMALLINT NOT NULL,
+    address  BYTEA    NOT NULL,
+    category TEXT     NOT NULL,
+    at       BIGINT   NOT NULL,
+    PRIMARY KEY (channel, address, category)
 );
 CREATE INDEX notify_suppression_lifted_at ON notify_suppression_lifted (at);
 

@@ -94,19 +94,21 @@ CREATE TABLE notify_dead (
 CREATE INDEX notify_dead_at ON notify_dead (at);
 
 CREATE TABLE notify_suppression (
-    channel INTEGER NOT NULL,
-    address BLOB    NOT NULL,
-    reason  TEXT    NOT NULL,
-    at      INTEGER NOT NULL,
-    PRIMARY KEY (channel, address)
+    channel  INTEGER NOT NULL,
+    address  BLOB    NOT NULL,
+    category TEXT    NOT NULL,
+    reason   TEXT    NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (channel, address, category)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_suppression_at ON notify_suppression (at);
 
 CREATE TABLE notify_suppression_lifted (
-    channel INTEGER NOT NULL,
-    address BLOB    NOT NULL,
-    at      INTEGER NOT NULL,
-    PRIMARY KEY (channel, address)
+    channel  INTEGER NOT NULL,
+    address  BLOB    NOT NULL,
+    category TEXT    NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (channel, address, category)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_suppression_lifted_at ON notify_suppression_lifted (at);
 

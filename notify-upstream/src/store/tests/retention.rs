@@ -35,14 +35,12 @@ async fn maintenance_keeps_waiting_rows() {
             .expect("no error");
         assert_eq!(claim(&store, 9, ME, &[]).await.len(), 2);
         store
-            .suppress(
-                &[SuppressionRow {
-                    kind: 0,
-                    address: vec![1; 32],
-                    reason: "r".to_owned(),
-                }],
-                NOW,
-            )
+            .suppress(&[SuppressionRow {
+                kind: 0,
+                address: vec![1; 32],
+                category: String::new(),
+                reason: "r".to_owned(),
+            }])
             .await
             .expect("no error");
         assert_eq!(

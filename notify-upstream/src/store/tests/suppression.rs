@@ -1,12 +1,13 @@
 //! Tests of the suppression lists in several replicas.
 
 use super::*;
-use crate::address::{Address, hash};
+use crate::address::{Address, AddressHash, hash};
 use crate::delivery::suppression::{SuppressionCache, SuppressionList};
-use postern_common::Clock;
+use crate::testing::execute;
 use postern_common::email::EmailAddress;
 
 const ADA: &str = "ada@example.com";
+const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
 
 fn ada() -> Address {
     Address::Email(EmailAddress::parse(ADA).expect("an address"))
@@ -23,8 +24,7 @@ fn filter(list: SuppressionList) -> SuppressionQuery {
 #[tokio::test]
 async fn removed_address_leaves_every_replica_and_may_return() {
     for (store, _database) in both().await {
-        let clock = Clock::manual(NOW);
-        let replicas = [(); 2].map(|()| SuppressionCache::new(store.clone(), clock.clone()));
+        let replicas = [(); 2].map(|()| SuppressionCache::new(store.clone()));
         let look = async || {
             let mut seen = Vec::new();
             for replica in &replicas {
@@ -36,24 +36,23 @@ async fn removed_address_leaves_every_replica_and_may_return() {
                 seen.push((
                     suppressed,
                     replica
-                        .is_unsubscribed(Channel::Email, &ada())
+                        .has_left(Channel::Email, &ada(), "news")
                         .await
                         .expect("the lookup succeeds"),
                 ));
             }
             seen
         };
-        replicas[0].add(Channel::Email, &ada(), "mailbox_unknown");
+        replicas[0].add(Channel::Email, hash(ADA), "mailbox_unknown");
         replicas[1]
-            .unsubscribe(&[hash(ADA)])
+            .unsubscribe(Channel::Email, hash(ADA), "news", "unsubscribed")
             .await
             .expect("the commit succeeds");
         look().await;
         assert_eq!(look().await, [(true, true); 2]);
-        clock.advance(std::time::Duration::from_secs(3600));
         assert_eq!(
             store
-                .remove_suppressed(&filter(SuppressionList::Suppressed), clock.now())
+                .remove_suppressed(&filter(SuppressionList::Suppressed))
                 .await
                 .expect("no error"),
             1
@@ -63,7 +62,7 @@ async fn removed_address_leaves_every_replica_and_may_return() {
             [(false, true); 2],
             "removed from one list only"
         );
-        let fresh = SuppressionCache::new(store.clone(), clock.clone());
+        let fresh = SuppressionCache::new(store.clone());
         fresh.sync().await.expect("no error");
         assert!(
             !fresh
@@ -73,17 +72,17 @@ async fn removed_address_leaves_every_replica_and_may_return() {
         );
         assert!(
             fresh
-                .is_unsubscribed(Channel::Email, &ada())
+                .has_left(Channel::Email, &ada(), "news")
                 .await
                 .expect("the lookup succeeds")
         );
-        replicas[1].add(Channel::Email, &ada(), "mailbox_unknown");
+        replicas[1].add(Channel::Email, hash(ADA), "mailbox_unknown");
         look().await;
         assert_eq!(look().await, [(true, true); 2], "suppressed again");
         for list in [SuppressionList::Suppressed, SuppressionList::Unsubscribed] {
             assert_eq!(
                 store
-                    .remove_suppressed(&filter(list), clock.now())
+                    .remove_suppressed(&filter(list))
                     .await
                     .expect("no error"),
                 1
@@ -99,11 +98,23 @@ fn summary(entry: &SuppressionEntry) -> ((SuppressionList, Channel), u8, Timesta
     (list, entry.address[0], entry.at)
 }
 
+/// Adds rows as if the time of the database were `at`.
+async fn suppress_at(store: &Store, test: &TestDatabase, rows: &[SuppressionRow], at: Timestamp) {
+    store.suppress(rows).await.expect("no error");
+    let day = NOW.plus(DAY).0;
+    let sql = format!(
+        "UPDATE notify_suppression SET at = {} WHERE at > {day}",
+        at.0
+    );
+    execute(&test.database, &sql).await;
+}
+
 /// Adds two suppressed addresses at [`NOW`] and an unsubscribed one at `later`.
-async fn suppress_three(store: &Store, later: Timestamp) {
+async fn suppress_three(store: &Store, test: &TestDatabase, later: Timestamp) {
     let row = |list: SuppressionList, channel, byte: u8, reason: &str| SuppressionRow {
         kind: list.kind(channel),
         address: vec![byte; 32],
+        category: String::new(),
         reason: reason.to_owned(),
     };
     let suppressed = SuppressionList::Suppressed;
@@ -111,10 +122,10 @@ async fn suppress_three(store: &Store, later: Timestamp) {
         row(suppressed, Channel::Email, 1, "mailbox_unknown"),
         row(suppressed, Channel::Sms, 2, "number_unknown"),
     ];
-    store.suppress(&early, NOW).await.expect("no error");
+    suppress_at(store, test, &early, NOW).await;
     let unsubscribed = SuppressionList::Unsubscribed;
     let late = [row(unsubscribed, Channel::Email, 1, "unsubscribed")];
-    store.suppress(&late, later).await.expect("no error");
+    suppress_at(store, test, &late, later).await;
 }
 
 /// Returns narrower forms of a query, each with the number of matching entries.
@@ -137,9 +148,9 @@ fn narrowed_queries(all: &SuppressionQuery, later: Timestamp) -> Vec<(Suppressio
 
 #[tokio::test]
 async fn entries_have_list_time_and_reason() {
-    for (store, _database) in both().await {
+    for (store, test) in both().await {
         let later = NOW.plus(std::time::Duration::from_secs(60));
-        suppress_three(&store, later).await;
+        suppress_three(&store, &test, later).await;
         let all = SuppressionQuery {
             kinds: (0..16).collect(),
             limit: 9,
@@ -171,10 +182,7 @@ async fn entries_have_list_time_and_reason() {
             ..all.clone()
         };
         assert_eq!(
-            store
-                .remove_suppressed(&one, later)
-                .await
-                .expect("no error"),
+            store.remove_suppressed(&one).await.expect("no error"),
             1,
             "at most the limit"
         );
@@ -186,11 +194,14 @@ async fn entries_have_list_time_and_reason() {
                 .len(),
             2
         );
+        let sql = format!("UPDATE notify_suppression_lifted SET at = {}", later.0);
+        execute(&test.database, &sql).await;
         assert_eq!(
             store.removals_since(later, 9).await.expect("no error"),
             [SuppressionChange {
                 kind: 0,
                 address: vec![1; 32],
+                category: String::new(),
                 at: later,
             }]
         );
@@ -210,17 +221,16 @@ async fn entries_have_list_time_and_reason() {
 
 #[tokio::test]
 async fn list_longer_than_a_page_is_read_completely() {
-    for (store, _database) in both().await {
+    for (store, test) in both().await {
         for (byte, second) in (0..6_u8).zip(0..) {
             let rows = [SuppressionRow {
                 kind: 0,
                 address: vec![byte; 32],
+                category: String::new(),
                 reason: "why".to_owned(),
             }];
-            store
-                .suppress(&rows, NOW.plus(std::time::Duration::from_secs(second)))
-                .await
-                .expect("no error");
+            let at = NOW.plus(std::time::Duration::from_secs(second));
+            suppress_at(&store, &test, &rows, at).await;
         }
         let (mut seen, mut since) = (std::collections::BTreeSet::new(), Timestamp(0));
         for _ in 0..9 {
@@ -229,5 +239,84 @@ async fn list_longer_than_a_page_is_read_completely() {
             since = crate::delivery::suppression::next_read_position(&page, 3).max(since);
         }
         assert_eq!(seen.len(), 6);
+    }
+}
+
+#[tokio::test]
+async fn addition_before_the_last_one_is_found_by_a_full_read() {
+    for (store, test) in both().await {
+        let replica = SuppressionCache::new(store.clone());
+        let row = |address: AddressHash| SuppressionRow {
+            kind: SuppressionList::Suppressed.kind(Channel::Email),
+            address: address.to_vec(),
+            category: String::new(),
+            reason: "mailbox_unknown".to_owned(),
+        };
+        let before = NOW.0;
+        store
+            .suppress(&[row(hash("eve@example.com"))])
+            .await
+            .expect("no error");
+        let written = store
+            .additions_since(Timestamp(before), 9)
+            .await
+            .expect("no error");
+        assert!(
+            written[0].at > NOW.plus(DAY),
+            "the time is that of the database"
+        );
+        replica.sync().await.expect("no error");
+        suppress_at(&store, &test, &[row(hash(ADA))], NOW).await;
+        execute(
+            &test.database,
+            "UPDATE notify_suppression SET at = at - 3600000",
+        )
+        .await;
+        replica.sync().await.expect("no error");
+        let seen = async || {
+            replica
+                .is_suppressed(Channel::Email, &ada())
+                .await
+                .expect("found")
+        };
+        assert!(!seen().await, "the clock of the database was set back");
+        replica.rewind();
+        replica.sync().await.expect("no error");
+        assert!(seen().await);
+    }
+}
+
+#[tokio::test]
+async fn address_leaves_one_category_and_returns() {
+    for (store, _database) in both().await {
+        let replicas = [(); 2].map(|()| SuppressionCache::new(store.clone()));
+        let [one, other] = &replicas;
+        one.unsubscribe(Channel::Email, hash(ADA), "news", "complained")
+            .await
+            .expect("no error");
+        let left = async |channel, category| {
+            other.sync().await.expect("no error");
+            other
+                .has_left(channel, &ada(), category)
+                .await
+                .expect("found")
+        };
+        assert!(left(Channel::Email, "news").await);
+        assert!(!left(Channel::Email, "jobs").await);
+        assert!(!left(Channel::Push, "news").await);
+        assert!(
+            !other
+                .is_suppressed(Channel::Email, &ada())
+                .await
+                .expect("found")
+        );
+        one.resubscribe(Channel::Email, hash(ADA), "jobs")
+            .await
+            .expect("no error");
+        assert!(left(Channel::Email, "news").await);
+        one.resubscribe(Channel::Email, hash(ADA), "news")
+            .await
+            .expect("no error");
+        assert!(!left(Channel::Email, "news").await);
     }
 }

@@ -145,7 +145,7 @@ async fn send_content(
         id: OrderSequence::id(1 << 40),
         to: &to,
         content,
-        created_at: Timestamp(0),
+        sent_at: Timestamp(0),
         expires_at: Some(Timestamp(60_000)),
         urgent: true,
         unsubscribe: false,

@@ -1,5 +1,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
@@ -18,7 +20,7 @@ pub(super) struct RenderedMail<'a> {
     pub(super) html: Option<&'a str>,
 }
 
-/// Builds the message: one recipient, the same `Message-ID` and `Date` for all attempts. Bodies are
+/// Builds the message: one recipient, the same `Message-ID` for all attempts. Bodies are
 /// encoded, so that no line of the content can end the message or start a header.
 pub(super) fn build(
     config: &SmtpConfig,
@@ -29,12 +31,12 @@ pub(super) fn build(
     let (from, name) = &config.from;
     let name = (!name.is_empty()).then(|| name.clone());
     let domain = from.parts().1;
-    let date = UNIX_EPOCH + Duration::from_millis(u64::try_from(message.created_at.0).unwrap_or(0));
+    let date = UNIX_EPOCH + Duration::from_millis(u64::try_from(message.sent_at.0).unwrap_or(0));
     let mut builder = Mail::builder()
         .from(Mailbox::new(name, address(from)?))
         .to(Mailbox::new(None, address(to)?))
         .envelope(envelope(config, message, to)?)
-        .subject(rendered.subject)
+        .raw_header(subject(rendered.subject)?)
         .message_id(Some(message_id(message.id, domain)))
         .date(date)
         .raw_header(raw_header("Auto-Submitted", "auto-generated".to_owned())?);
@@ -99,6 +101,31 @@ fn raw_header(name: &'static str, value: String) -> Result<HeaderValue, String> 
     let name = HeaderName::new_from_ascii(name.to_owned()).map_err(|error| error.to_string())?;
     Ok(HeaderValue::new(name, value))
 }
+
+/// Returns the subject. Mail programs decode `=?…?=` wherever it stands (RFC 2047 section 5), so
+/// that a text which contains it is encoded as a whole: what is shown is what was given.
+fn subject(text: &str) -> Result<HeaderValue, String> {
+    if !text.contains("=?") {
+        return raw_header("Subject", text.to_owned());
+    }
+    let chars: Vec<char> = text.chars().collect();
+    let word = |part: &[char]| {
+        let part: String = part.iter().collect();
+        format!("=?utf-8?b?{}?=", STANDARD.encode(part))
+    };
+    let words: Vec<String> = chars.chunks(CHARS_PER_WORD).map(word).collect();
+    let encoded = words.join("\r\n ");
+    let name = HeaderName::new_from_ascii_str("Subject");
+    Ok(HeaderValue::dangerous_new_pre_encoded(
+        name,
+        text.to_owned(),
+        encoded,
+    ))
+}
+
+/// Characters of at most four bytes in an encoded word: a line has at most 76 characters (RFC 2047
+/// section 2).
+const CHARS_PER_WORD: usize = 9;
 
 /// Converts all line endings to `\n` (the transport makes them CRLF) and removes characters
 /// that are not text: a bare CR or a NUL in a variable must not have a meaning for any server.

@@ -1,11 +1,13 @@
 //! Tests against aiosmtpd ([`peer`]) and against a scripted server.
 
+mod encoded;
 mod faults;
 mod peer;
 mod unverified;
 
 use std::sync::Arc;
 
+use postern_common::Secret;
 use postern_common::clock::Timestamp;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,6 +31,10 @@ enum Script {
     Say(&'static str, &'static str),
     /// Closes the connection at this command.
     Drop(&'static str),
+    /// The same with bytes.
+    Bytes(&'static str, &'static [u8]),
+    /// Responds to the second of this command on a connection; closes it if the line is empty.
+    Second(&'static str, &'static str),
     /// Offers delivery status notifications.
     Dsn,
 }
@@ -70,48 +76,64 @@ async fn talk(
     caught: Arc<Mutex<Vec<Caught>>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    stream.write_all(b"220 test\r\n").await?;
+    let mut heard = Vec::new();
     let mut mail = Caught::default();
-    let mut line = String::new();
-    while stream.read_line(&mut line).await? > 0 {
-        let verb = line
-            .split_whitespace()
-            .next()
-            .unwrap_or_default()
-            .to_uppercase();
+    let mut line = "GREETING".to_owned();
+    loop {
+        let first = line.split_whitespace().next();
+        let verb = first.unwrap_or_default().to_uppercase();
         if matches!(verb.as_str(), "MAIL" | "RCPT") {
             mail.envelope.push(line.trim_end().to_owned());
         }
-        match answer(script, &verb) {
-            None => return Ok(()),
-            Some(words) => stream.write_all(words.as_bytes()).await?,
-        }
-        if verb == "DATA" && answer(script, "DATA").is_some_and(|words| words.starts_with("354")) {
+        let Some(words) = answer(script, &verb, &mut heard) else {
+            return Ok(());
+        };
+        stream.write_all(&words).await?;
+        if verb == "DATA" && words.starts_with(b"354") {
             while !mail.data.ends_with("\r\n.\r\n") {
                 stream.read_line(&mut mail.data).await?;
             }
-            match answer(script, "DOT") {
-                None => return Ok(()),
-                Some(words) => stream.write_all(words.as_bytes()).await?,
+            let Some(words) = answer(script, "DOT", &mut heard) else {
+                return Ok(());
+            };
+            stream.write_all(&words).await?;
+            let mail = std::mem::take(&mut mail);
+            if words.starts_with(b"250") {
+                caught.lock().await.push(mail);
             }
-            caught.lock().await.push(std::mem::take(&mut mail));
         }
         line.clear();
+        if stream.read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
-fn answer(script: Script, verb: &str) -> Option<String> {
-    match script {
-        Script::Drop(at) if at == verb => None,
-        Script::Say(at, words) if at == verb => Some(format!("{words}\r\n")),
-        Script::Dsn if verb == "EHLO" => Some("250-test\r\n250-8BITMIME\r\n250 DSN\r\n".to_owned()),
-        Script::Yes | Script::Dsn | Script::Drop(_) | Script::Say(..) => Some(match verb {
-            "EHLO" => "250-test\r\n250 8BITMIME\r\n".to_owned(),
-            "DATA" => "354 go on\r\n".to_owned(),
-            _ => "250 2.0.0 Ok\r\n".to_owned(),
-        }),
-    }
+fn answer(script: Script, verb: &str, heard: &mut Vec<String>) -> Option<Vec<u8>> {
+    heard.push(verb.to_owned());
+    let before = heard.iter().filter(|known| *known == verb).count() - 1;
+    // The first message of a connection is preceded by no RSET.
+    let again = before > 0 || verb == "RSET";
+    let words = match script {
+        Script::Drop(at) if at == verb => return None,
+        Script::Second(at, "") if at == verb && again => return None,
+        Script::Second(at, words) if at == verb && again => words,
+        Script::Say(at, words) if at == verb => words,
+        Script::Bytes(at, bytes) if at == verb => return Some([bytes, b"\r\n"].concat()),
+        Script::Dsn if verb == "EHLO" => "250-test\r\n250-8BITMIME\r\n250 DSN",
+        Script::Yes
+        | Script::Drop(_)
+        | Script::Second(..)
+        | Script::Say(..)
+        | Script::Bytes(..)
+        | Script::Dsn => match verb {
+            "GREETING" => "220 test",
+            "EHLO" => "250-test\r\n250-AUTH PLAIN LOGIN\r\n250 8BITMIME",
+            "DATA" => "354 go on",
+            _ => "250 2.0.0 Ok",
+        },
+    };
+    Some(format!("{words}\r\n").into_bytes())
 }
 
 fn smtp(port: u16) -> SmtpProvider {
@@ -166,7 +188,7 @@ async fn send(
         id: id(),
         to: &to,
         content,
-        created_at: Timestamp(1_763_600_000_000),
+        sent_at: Timestamp(1_763_600_000_000),
         expires_at: None,
         urgent: false,
         unsubscribe: true,

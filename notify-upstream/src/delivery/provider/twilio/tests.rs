@@ -76,7 +76,7 @@ async fn send(base: Url) -> Result<ProviderAck, ProviderRefusal> {
         id: OrderSequence::id(1 << 40),
         to: &to,
         content: &content,
-        created_at: Timestamp(0),
+        sent_at: Timestamp(0),
         expires_at: None,
         urgent: false,
         unsubscribe: false,
@@ -130,41 +130,6 @@ async fn refusals_are_classified_by_twilio_code() {
             Some(std::time::Duration::from_secs(7))
         )
     );
-    for (status, answer, class) in [
-        (503, "oops", FailureClass::Transient),
-        (
-            503,
-            r#"{"code":20503,"message":"Service unavailable"}"#,
-            FailureClass::Transient,
-        ),
-        (
-            503,
-            r#"{"code":20999,"message":"a code that no rule names"}"#,
-            FailureClass::Transient,
-        ),
-        (
-            500,
-            r#"{"code":20500,"message":"Internal server error"}"#,
-            FailureClass::Ambiguous,
-        ),
-        (
-            502,
-            r#"{"code":29999,"message":"a code that no rule names"}"#,
-            FailureClass::Ambiguous,
-        ),
-        (
-            400,
-            r#"{"code":29999,"message":"a code that no rule names"}"#,
-            FailureClass::Permanent,
-        ),
-    ] {
-        let (base, _heard) = stand_in(status, answer).await;
-        assert_eq!(
-            send(base).await.expect_err("refused").class,
-            class,
-            "{status} {answer}"
-        );
-    }
 }
 
 #[test]
@@ -178,7 +143,7 @@ fn hostile_strings_stay_text_of_one_message() {
             id: OrderSequence::id(1 << 40),
             to: &to,
             content: &content,
-            created_at: Timestamp(0),
+            sent_at: Timestamp(0),
             expires_at: None,
             urgent: false,
             unsubscribe: false,

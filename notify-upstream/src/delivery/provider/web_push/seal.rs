@@ -9,6 +9,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// Size of the only record, and the maximum that push services accept.
 const RECORD_BYTES: u32 = 4096;
+/// Maximum size of a message.
+pub(crate) const MAX_PAYLOAD_BYTES: usize = RECORD_BYTES as usize - OVERHEAD_BYTES;
 /// Header, tag and padding delimiter of the record.
 const OVERHEAD_BYTES: usize = 16 + 4 + 1 + 65 + 16 + 1;
 
@@ -33,7 +35,7 @@ fn seal_with(
     ours: &PrivateKey,
     salt: &[u8; 16],
 ) -> Option<Vec<u8>> {
-    if plain.len() + OVERHEAD_BYTES > RECORD_BYTES as usize {
+    if plain.len() > MAX_PAYLOAD_BYTES {
         return None;
     }
     let theirs = URL_SAFE_NO_PAD.decode(p256dh).ok()?;

@@ -98,9 +98,10 @@ async fn refused_change_has_no_effect_and_is_not_logged() {
         let row = SuppressionRow {
             kind: SuppressionList::Suppressed.kind(Channel::Email),
             address: crate::address::hash("eve@example.com").to_vec(),
+            category: String::new(),
             reason: "mailbox_unknown".to_owned(),
         };
-        store.suppress(&[row], START).await.expect("stored");
+        store.suppress(&[row]).await.expect("stored");
         let (_, suppressed) = served.read("suppression").await;
         let (_, notifications) = served.read("notifications").await;
         let (_, letters) = served.read("dead").await;

@@ -12,8 +12,8 @@ async fn templates_are_listed_and_previewed() {
         .iter()
         .find(|template| template["name"] == "welcome");
     let welcome = welcome.expect("shipped");
-    let facts = (status, &welcome["version"], &welcome["unsubscribe"]);
-    assert_eq!(facts, (200, &json!(1), &json!(false)), "{found}");
+    let facts = (status, &welcome["version"], &welcome["category"]);
+    assert_eq!(facts, (200, &json!(1), &json!("welcome")), "{found}");
     let variant = json!({ "channel": "email", "locale": "de", "variables": ["name"] });
     let variants = welcome["variants"].as_array().expect("variants");
     assert!(variants.contains(&variant), "{found}");
@@ -91,15 +91,16 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
         let row = |address: &str| crate::store::SuppressionRow {
             kind: list.kind(crate::notification::Channel::Email),
             address: crate::address::hash(address).to_vec(),
+            category: String::new(),
             reason: "mailbox_unknown".to_owned(),
         };
         let rows = ["ada@example.com", "eve@example.com", "bob@example.com"].map(row);
-        store.suppress(&rows, START).await.expect("stored");
+        store.suppress(&rows).await.expect("stored");
         let phone = crate::store::SuppressionRow {
             kind: list.kind(crate::notification::Channel::Sms),
             ..row("+431234567")
         };
-        store.suppress(&[phone], START).await.expect("stored");
+        store.suppress(&[phone]).await.expect("stored");
         for (filter, count) in [
             ("channel=sms", 1),
             ("list=unsubscribed", 0),
@@ -120,7 +121,7 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
         let entry = &entries[0];
         let facts = [&entry["list"], &entry["channel"], &entry["reason"]];
         assert_eq!(facts, ["suppressed", "email", "mailbox_unknown"], "{found}");
-        assert_eq!(entry["at"], json!(START));
+        assert!(entry["at"].is_string(), "{found}");
         assert_eq!(
             entries_of_pages(&served).await,
             4,

@@ -1,129 +1,165 @@
 //! Tests of faults at each command of a session.
 
 use super::*;
+use crate::delivery::provider::codes::tests::{answers, meaning};
 
-/// The faults of a session: the script of the server, and the class, code and scope of the refusal.
-const FAULTS: [(Script, FailureClass, &str, FaultScope); 19] = {
-    use FailureClass::{Ambiguous, Configuration, Permanent, Throttled, Transient};
-    use FaultScope::{Provider, Recipient};
-    use Script::{Drop, Say};
-    [
-        (
-            Say("RCPT", "550 5.1.1 no such user"),
-            Permanent,
-            "mailbox_unknown",
-            Recipient,
-        ),
-        (
-            Say("RCPT", "450 4.2.1 slow down"),
-            Throttled,
-            "provider_throttles",
-            Recipient,
-        ),
-        (
-            Say("RCPT", "421 4.7.0 too many of these"),
-            Throttled,
-            "provider_throttles",
-            Recipient,
-        ),
-        (
-            Say("RCPT", "452 4.2.2 over quota"),
-            Transient,
-            "mailbox_full",
-            Recipient,
-        ),
-        (
-            Say("MAIL", "452 4.3.1 system full"),
-            Transient,
-            "provider_busy",
-            Provider,
-        ),
-        (
-            Say("MAIL", "452 no room"),
-            Transient,
-            "provider_busy",
-            Provider,
-        ),
-        (
-            Say("MAIL", "451 4.3.0 later"),
-            Transient,
-            "provider_busy",
-            Provider,
-        ),
-        (
-            Say("MAIL", "550 5.7.1 not your domain"),
-            Configuration,
-            "sender_refused",
-            Provider,
-        ),
-        (
-            Say("MAIL", "553 who?"),
-            Configuration,
-            "sender_refused",
-            Provider,
-        ),
-        (
-            Say("DATA", "554 no"),
-            Permanent,
-            "provider_refused",
-            Recipient,
-        ),
-        (
-            Say("DATA", "451 later"),
-            Transient,
-            "provider_busy",
-            Recipient,
-        ),
-        (
-            Say("DOT", "552 5.2.2 full"),
-            Transient,
-            "mailbox_full",
-            Recipient,
-        ),
-        (
-            Say("DOT", "550 5.7.1 spam from ada@example.com"),
-            Permanent,
-            "message_refused_by_policy",
-            Recipient,
-        ),
-        (
-            Say("EHLO", "421 busy"),
-            Throttled,
-            "provider_throttles",
-            Provider,
-        ),
-        (
-            Say("EHLO", "554 5.7.1 go away"),
-            Configuration,
-            "provider_turns_us_away",
-            Provider,
-        ),
-        (Drop("MAIL"), Transient, "provider_unreachable", Provider),
-        (Drop("RCPT"), Transient, "provider_unreachable", Recipient),
-        (Drop("DATA"), Transient, "provider_unreachable", Recipient),
-        (Drop("DOT"), Ambiguous, "connection_broken", Recipient),
-    ]
-};
+/// Leaves the texts of a test to the server, which runs as long as the process.
+fn forever(text: &str) -> &'static str {
+    Box::leak(text.to_owned().into_boxed_str())
+}
+
+/// Returns a client that authenticates, for the answers to AUTH.
+fn smtp_with_password(port: u16) -> SmtpProvider {
+    let config = SmtpConfig {
+        credentials: Some(("postern".to_owned(), Secret::from("sesame"))),
+        ..smtp(port).config
+    };
+    SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates are configured")
+}
 
 #[tokio::test]
-async fn every_fault_is_classified_and_connection_state_is_known() {
-    for (script, class, code, scope) in FAULTS {
-        let server = server(script).await;
-        let smtp = smtp(server.port);
+async fn answers_of_mail_servers_are_understood() {
+    let mut wrong = Vec::new();
+    for answer in answers().filter(|answer| answer.provider == "smtp") {
+        let server = server(Script::Say(answer.stage, forever(&answer.text))).await;
+        let smtp = smtp_with_password(server.port);
         let refusal = send(&smtp, &content("x")).await.expect_err("refused");
-        assert_eq!(
-            (refusal.class, refusal.code.as_str(), refusal.scope),
-            (class, code, scope),
-            "{script:?}"
-        );
+        let found = meaning(&refusal);
+        if found != answer.meaning {
+            let (stage, text) = (answer.stage, &answer.text);
+            wrong.push(format!("{stage} {text}: {found}, not {}", answer.meaning));
+        }
         let detail = refusal.detail.unwrap_or_default();
-        assert!(!detail.contains("ada@"), "{script:?}");
-        if let Script::Say(_, words) = script {
-            let words = words.replace("ada@example.com", "<recipient>");
-            assert_eq!(detail, words, "the response of the server is kept");
+        assert!(!detail.contains("ada@"), "{detail}");
+        let is_kept = smtp.idle.pop().is_some();
+        let is_open = !matches!(answer.stage, "EHLO" | "AUTH") && !answer.text.starts_with("421");
+        assert_eq!(is_kept, is_open, "{}", answer.text);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn lost_connection_is_ambiguous_after_the_message_only() {
+    for (verb, expected) in [
+        ("EHLO", "transient provider_unreachable provider"),
+        ("AUTH", "transient provider_unreachable provider"),
+        ("MAIL", "transient provider_unreachable provider"),
+        ("RCPT", "transient provider_unreachable recipient"),
+        ("DATA", "transient provider_unreachable recipient"),
+        ("DOT", "ambiguous connection_broken recipient"),
+    ] {
+        let server = server(Script::Drop(verb)).await;
+        let smtp = smtp_with_password(server.port);
+        let refusal = send(&smtp, &content("x")).await.expect_err("refused");
+        assert_eq!(meaning(&refusal), expected, "{verb}");
+        assert!(smtp.idle.pop().is_none(), "{verb}");
+    }
+}
+
+/// Replies that no server should send, and what they mean.
+#[tokio::test]
+async fn reply_is_read_within_bounds_and_as_bytes() {
+    let unreachable = "transient provider_unreachable recipient";
+    let broken = "ambiguous connection_broken recipient";
+    let unknown = b"550 5.1.1 Empf\xe4nger unbekannt".to_vec();
+    for (verb, reply, expected) in [
+        (
+            "RCPT",
+            unknown.clone(),
+            "permanent mailbox_unknown recipient suppress",
+        ),
+        (
+            "DOT",
+            b"554 Nachricht \xfcber".to_vec(),
+            "permanent provider_refused recipient",
+        ),
+        (
+            "RCPT",
+            b"550 5.1.1 a\0b".to_vec(),
+            "permanent mailbox_unknown recipient suppress",
+        ),
+        (
+            "AUTH",
+            b"535 \xc3\xdc\xc2\xeb".to_vec(),
+            "configuration provider_authentication_failed provider",
+        ),
+        ("DOT", b"250-a\r\n".repeat(10_000), broken),
+        ("RCPT", b"250-a\r\n".repeat(10_000), unreachable),
+        ("DOT", b"a".repeat(1 << 20), broken),
+        (
+            "DOT",
+            [b"250 ".to_vec(), b"a".repeat(2_000)].concat(),
+            broken,
+        ),
+        ("DOT", b"hello".to_vec(), broken),
+        ("DOT", b"650 what".to_vec(), broken),
+        (
+            "DOT",
+            [b"250-".to_vec(), b"a".repeat(1_000), b"\r\n".to_vec()]
+                .concat()
+                .repeat(80),
+            broken,
+        ),
+    ] {
+        let server = server(Script::Bytes(verb, Vec::leak(reply.clone()))).await;
+        let smtp = smtp_with_password(server.port);
+        let refusal = send(&smtp, &content("x")).await.expect_err("refused");
+        let start = String::from_utf8_lossy(&reply[..reply.len().min(40)]).into_owned();
+        assert_eq!(meaning(&refusal), expected, "{verb} {start}");
+        let detail = refusal.detail.expect("a detail");
+        assert!(!detail.contains('\0') && detail.len() < 8_000, "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn bare_greeting_and_old_spelling_of_auth_are_accepted() {
+    for (verb, reply) in [
+        ("GREETING", "220"),
+        ("EHLO", "250-test\r\n250 AUTH=LOGIN PLAIN"),
+        ("EHLO", "250-test\r\n250-AUTH LOGIN\r\n250 8BITMIME"),
+        ("EHLO", "250-test\r\n250 auth login"),
+        ("DOT", "250"),
+    ] {
+        let server = server(Script::Say(verb, reply)).await;
+        send(&smtp_with_password(server.port), &content("x"))
+            .await
+            .expect(reply);
+    }
+    for offer in ["250 AUTH XOAUTH2", "250 8BITMIME"] {
+        let server = server(Script::Say("EHLO", offer)).await;
+        let smtp = smtp_with_password(server.port);
+        let refusal = send(&smtp, &content("x")).await.expect_err("no mechanism");
+        assert_eq!(
+            meaning(&refusal),
+            "configuration provider_authentication_failed provider"
+        );
+    }
+}
+
+/// A server that says 421, or closes the connection, at the second message of a connection.
+#[tokio::test]
+async fn end_of_a_reused_connection_is_a_new_connection_at_once() {
+    for (verb, reply) in [
+        ("MAIL", "421 Too many messages in this connection"),
+        ("RSET", "421 4.4.2 idle"),
+        ("RCPT", "421 4.7.0 Try again later, closing connection"),
+        ("DATA", "421 closing"),
+        ("DOT", "421 4.3.2 closing"),
+        ("MAIL", ""),
+        ("RCPT", ""),
+        ("DATA", ""),
+    ] {
+        let server = server(Script::Second(verb, reply)).await;
+        let smtp = smtp(server.port);
+        for message in 0..6 {
+            let sent = send(&smtp, &content("x")).await;
+            assert!(sent.is_ok(), "{verb} {reply} {message}: {sent:?}");
         }
-        if matches!(script, Script::Drop(_)) {
-            assert!(smtp.idle.pop().is_none(), "{script:?}");
-        }
+        let connections = server.connections.load(std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(
+            (server.caught.lock().await.len(), connections),
+            (6, 6),
+            "{verb}"
+        );
     }
 }

@@ -1,0 +1,82 @@
+use super::*;
+use crate::address::PhoneNumber;
+use crate::delivery::provider::call::ApiResponse;
+use crate::delivery::provider::{fcm, twilio};
+
+/// A row of `answers.txt`: what a provider says at a stage, and what it means.
+pub(crate) struct Answer {
+    pub(crate) provider: &'static str,
+    pub(crate) stage: &'static str,
+    pub(crate) text: String,
+    /// Class, code, scope, and `suppress`.
+    pub(crate) meaning: &'static str,
+}
+
+pub(crate) fn answers() -> impl Iterator<Item = Answer> {
+    let rows = include_str!("answers.txt").lines();
+    let rows = rows.filter(|row| !row.is_empty() && !row.starts_with('#'));
+    rows.map(|row| {
+        let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [provider, stage, text, meaning, _source] = columns[..] else {
+            panic!("five columns: {row}")
+        };
+        Answer {
+            provider,
+            stage,
+            text: text.replace("\\n", "\r\n"),
+            meaning,
+        }
+    })
+}
+
+/// Returns a refusal in the form of the last column.
+pub(crate) fn meaning(refusal: &ProviderRefusal) -> String {
+    let ProviderRefusal {
+        class, code, scope, ..
+    } = refusal;
+    let words = format!("{class:?} {code} {scope:?}").to_lowercase();
+    words + if refusal.suppress { " suppress" } else { "" }
+}
+
+#[test]
+fn answers_of_http_providers_and_reports_are_understood() {
+    let codes = ErrorCodeTable::shipped();
+    let number = PhoneNumber::parse("+491701234567").expect("number");
+    let mut wrong = Vec::new();
+    for answer in answers().filter(|answer| answer.provider != "smtp") {
+        let response = ApiResponse {
+            status: answer.stage.parse().unwrap_or_default(),
+            headers: http::HeaderMap::new(),
+            body: answer.text.clone().into_bytes(),
+        };
+        let refusal = match answer.provider {
+            "report" => codes.classify_reply(&answer.text, answer.stage),
+            "twilio" => twilio::refusal(&response, &codes, &number),
+            "fcm" => fcm::refusal(&response, &codes),
+            provider => response.refusal(&codes, provider, &[]),
+        };
+        let found = meaning(&refusal);
+        if found != answer.meaning {
+            let Answer {
+                provider,
+                stage,
+                text,
+                meaning,
+            } = answer;
+            wrong.push(format!("{provider} {stage} {text}: {found}, not {meaning}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_a_doubtful_code_is_ambiguous() {
+    let codes = ErrorCodeTable::shipped();
+    for answer in answers() {
+        let mut words = answer.meaning.split(' ');
+        let (class, code) = (words.next(), words.next().expect("a code"));
+        let is_ambiguous = class == Some("ambiguous");
+        assert_eq!(codes.is_ambiguous(code), is_ambiguous, "{code}");
+    }
+    assert!(codes.is_ambiguous(INTERNAL_ERROR));
+}

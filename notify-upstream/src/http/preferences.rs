@@ -1,0 +1,119 @@
+//! The categories that a user receives. Preferences and unsubscriptions meet in the address: they
+//! are those of the user's verified addresses in the profile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::StatusCode;
+use postern_common::http::{Json, json};
+use postern_common::{Code, Problem};
+use serde_json::{Value, json as value};
+
+use super::status::unavailable;
+use super::{ApiState, AuthenticatedCaller};
+use crate::address::{ActorId, Address};
+use crate::delivery::actors::ActorAddressError;
+use crate::delivery::suppression::SuppressionList;
+use crate::principal::Principal;
+use crate::store::SuppressionQuery;
+
+/// Maximum number of left categories that are read for an address.
+const MAX_LEFT: i64 = 1000;
+
+/// Handles `GET /notification-preferences`.
+pub(super) async fn get(
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
+) -> Result<Response, Problem> {
+    let addresses = addresses(&service, &principal).await?;
+    answer(&service, &addresses).await
+}
+
+/// Handles `PUT /notification-preferences`: changes the named categories.
+pub(super) async fn put(
+    State(service): State<Arc<ApiState>>,
+    AuthenticatedCaller(principal): AuthenticatedCaller,
+    body: Json,
+) -> Result<Response, Problem> {
+    let templates = service.templates.load_full();
+    let known = templates.categories();
+    let choices = body.read(|object| {
+        let choices = object.required("categories", |field| {
+            field.array(|item| {
+                item.object(|choice| {
+                    let category = choice.required("category", |field| {
+                        let name = known.get(field.string()?);
+                        name.or_else(|| {
+                            field.reject("unknown_category", "there is no such category")
+                        })
+                    });
+                    let subscribed = choice.required("subscribed", |field| field.boolean());
+                    Some((*category?, subscribed?))
+                })
+            })
+        });
+        choices.map(BTreeMap::from_iter)
+    })?;
+    let addresses = addresses(&service, &principal).await?;
+    if addresses.is_empty() {
+        return Err(Problem::new(Code::ValidationFailed)
+            .detail("the profile of the user has no verified address"));
+    }
+    let list = &service.suppression;
+    for (category, subscribed) in &choices {
+        for address in &addresses {
+            let (channel, hash) = (address.channel(), address.hash());
+            let done = if *subscribed {
+                list.resubscribe(channel, hash, category).await
+            } else {
+                list.unsubscribe(channel, hash, category, "preference")
+                    .await
+            };
+            done.map_err(|error| unavailable(&error))?;
+        }
+    }
+    answer(&service, &addresses).await
+}
+
+/// Returns the caller's verified addresses.
+///
+/// # Errors
+/// 403 unless the caller is a user of the actor pool.
+async fn addresses(service: &ApiState, principal: &Principal) -> Result<Vec<Address>, Problem> {
+    let actor = principal.actor.as_deref().and_then(ActorId::parse);
+    let actor = actor.ok_or_else(|| {
+        Problem::new(Code::RecipientNotAllowed)
+            .detail("only users of the actor pool have preferences")
+    })?;
+    match service.actors.own_addresses(&actor).await {
+        Ok(addresses) => Ok(addresses),
+        Err(ActorAddressError::Unknown | ActorAddressError::Missing) => Ok(Vec::new()),
+        Err(ActorAddressError::Misconfigured | ActorAddressError::Unavailable) => {
+            Err(Code::Unavailable.into())
+        }
+    }
+}
+
+/// A user has left a category that one of the addresses has left.
+async fn answer(service: &ApiState, addresses: &[Address]) -> Result<Response, Problem> {
+    let mut left = BTreeSet::new();
+    for address in addresses {
+        let query = SuppressionQuery {
+            kinds: vec![SuppressionList::Unsubscribed.kind(address.channel())],
+            address: Some(address.hash()),
+            limit: MAX_LEFT,
+            ..SuppressionQuery::default()
+        };
+        let entries = service.store.suppression_entries(&query).await;
+        let entries = entries.map_err(|error| unavailable(&error))?;
+        left.extend(entries.into_iter().map(|entry| entry.category));
+    }
+    let templates = service.templates.load();
+    let categories = templates.categories().into_iter();
+    let categories: Vec<Value> = categories
+        .map(|category| value!({"category": category, "subscribed": !left.contains(category)}))
+        .collect();
+    Ok(json(StatusCode::OK, &value!({ "categories": categories })))
+}
