@@ -330,8 +330,7 @@ impl RegistrationFlow {
                 (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
                     let challenge = self.confirmation_required(id, request).await?;
                     if let Some(codes) = &self.codes {
-                        let purpose = CodePurpose::Confirmation;
-                        codes.send(purpose, &request.email, client).await?;
+                        self.send_code(codes, client, &request.email).await?;
                     } else if !created.code_sent {
                         let reason = "SignUp sends no code: AutoVerifiedAttributes lacks email";
                         let error = PoolError::Misconfigured(reason.to_owned());
@@ -355,6 +354,27 @@ impl RegistrationFlow {
             }
             Err(error) => Err(self.undo(id, &tokens, error).await),
         }
+    }
+
+    /// Sends a code, unless many were requested for the address: the last one stays valid then, for
+    /// every session, so that its owner is neither flooded nor kept out.
+    async fn send_code(
+        &self,
+        codes: &AccountCodes,
+        client: &ClientContext,
+        email: &EmailAddress,
+    ) -> Result<(), Problem> {
+        let (guard, kind) = (&self.guard, AttemptKind::ResetRequest);
+        let admitted = guard.admit_silently(kind, client, email.as_str()).await;
+        let Some(mut attempt) = admitted else {
+            return Ok(());
+        };
+        let sent = codes.send(CodePurpose::Confirmation, email, client).await;
+        match &sent {
+            Ok(()) => guard.limiter().record_failure(&mut attempt).await,
+            Err(_) => guard.limiter().refund(attempt).await,
+        }
+        sent
     }
 
     /// Keeps the profile until the address is confirmed. Rows of interrupted attempts go, because

@@ -297,6 +297,20 @@ async fn unconfirmed_registration_is_replaced_by_the_next_one() {
 }
 
 #[tokio::test]
+async fn repeated_registrations_send_few_codes_and_keep_the_last_one() {
+    let fixture = Fixture::with_confirmation().await;
+    for _ in 0..10 {
+        start_registration(&fixture, "Password-0", "Eve").await;
+    }
+    let session = start_registration(&fixture, PASSWORD, "Ada").await;
+    assert_eq!(fixture.messages(ADA, CONFIRM).len(), 6);
+    let code = fixture.code(ADA, CONFIRM);
+    confirm(&fixture, &session, &code, PASSWORD)
+        .await
+        .expect("registered");
+}
+
+#[tokio::test]
 async fn code_confirms_the_registration_of_its_owner() {
     let fixture = Fixture::with_confirmation().await;
     let session = start_registration(&fixture, PASSWORD, "Ada").await;
