@@ -45,8 +45,8 @@ pub(crate) enum CodePurpose {
 /// Makes, sends and redeems codes. Clones share the cache.
 ///
 /// A new code replaces the one before of the same purpose and address. The caller limits both calls
-/// by the attempt guard (`ResetRequest`, `ResetCode`, `ConfirmationCode`): [`AccountCodes`] itself
-/// ends a code after [`MAX_GUESSES`] only.
+/// by the attempt guard, requests for each purpose by themselves: [`AccountCodes`] itself ends a code
+/// after [`MAX_GUESSES`] only.
 #[derive(Clone, Debug)]
 pub(crate) struct AccountCodes {
     pub(crate) cache: Cache,

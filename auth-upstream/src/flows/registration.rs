@@ -364,7 +364,7 @@ impl RegistrationFlow {
         client: &ClientContext,
         email: &EmailAddress,
     ) -> Result<(), Problem> {
-        let (guard, kind) = (&self.guard, AttemptKind::ResetRequest);
+        let (guard, kind) = (&self.guard, AttemptKind::ConfirmationRequest);
         let admitted = guard.admit_silently(kind, client, email.as_str()).await;
         let Some(mut attempt) = admitted else {
             return Ok(());

@@ -79,6 +79,10 @@ pub(crate) enum AttemptKind {
     ResetCode,
     /// A request for such a code.
     ResetRequest,
+    /// A request for a code that confirms the address of a registration.
+    ConfirmationRequest,
+    /// A request for a code that links a social identity.
+    LinkRequest,
     /// A code that confirms the address of a registration or of a social identity.
     ConfirmationCode,
     SecondFactor,
@@ -142,10 +146,12 @@ impl Default for AttemptLimits {
 
 impl AttemptKind {
     /// All kinds.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Password,
         Self::ResetCode,
         Self::ResetRequest,
+        Self::ConfirmationRequest,
+        Self::LinkRequest,
         Self::ConfirmationCode,
         Self::SecondFactor,
         Self::Registration,
@@ -158,6 +164,8 @@ impl AttemptKind {
             Self::Password => "password",
             Self::ResetCode => "reset",
             Self::ResetRequest => "forgot",
+            Self::ConfirmationRequest => "confirm_request",
+            Self::LinkRequest => "link_request",
             Self::ConfirmationCode => "confirm",
             Self::SecondFactor => "factor",
             Self::Registration => "register",

@@ -311,6 +311,19 @@ async fn repeated_registrations_send_few_codes_and_keep_the_last_one() {
 }
 
 #[tokio::test]
+async fn requests_of_one_purpose_keep_nobody_from_another_code() {
+    let fixture = Fixture::with_confirmation().await;
+    for _ in 0..10 {
+        fixture.request_code(ADA).await;
+    }
+    let session = start_registration(&fixture, PASSWORD, "Ada").await;
+    let code = fixture.code(ADA, CONFIRM);
+    confirm(&fixture, &session, &code, PASSWORD)
+        .await
+        .expect("registered");
+}
+
+#[tokio::test]
 async fn code_confirms_the_registration_of_its_owner() {
     let fixture = Fixture::with_confirmation().await;
     let session = start_registration(&fixture, PASSWORD, "Ada").await;

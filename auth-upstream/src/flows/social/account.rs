@@ -257,7 +257,7 @@ impl AccountResolver {
         email: &EmailAddress,
     ) -> Result<ResolvedIdentity, SocialError> {
         let codes = self.codes.as_ref().ok_or(SocialError::EmailNotVerified)?;
-        let kind = AttemptKind::ResetRequest;
+        let kind = AttemptKind::LinkRequest;
         let attempt = self
             .guard
             .admit_silently(kind, client, email.as_str())

@@ -67,8 +67,8 @@ impl Stage {
         told.is_ok_and(|told| told.contains("role:master"))
     }
 
-    /// A takeover can make the replica a master without slots, which then never gets them from the
-    /// old one: it claims them in the epoch of the takeover.
+    /// Promotes a replica, and assigns all slots to it if the takeover did not: in some runs it made
+    /// the replica a master without slots, and the old master was never demoted.
     async fn promote(&self, node: usize) {
         self.take_over(node).await;
         until("slots", async || {
