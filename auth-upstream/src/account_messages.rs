@@ -3,11 +3,12 @@
 //! Calls carry this service's own token: the recipient of a code has no token yet. They also carry
 //! the id of the request that caused them, so that both are found together.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 use postern_common::clock::Timestamp;
-use postern_common::dependency::{Dependency, root_cause};
+use postern_common::dependency::Dependency;
 use postern_common::email::EmailAddress;
 use postern_common::service::ServiceClient;
 use postern_common::{Code, Problem, trace};
@@ -15,7 +16,9 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
+use crate::actor_service::ActorService;
 use crate::client::ClientContext;
+use crate::service_endpoint::ServiceEndpoint;
 use crate::telemetry::log_limited;
 
 /// Timeout of one attempt. A registration waits for two of them under the lock of its address.
@@ -27,36 +30,25 @@ const RETRY_AFTER_S: u32 = 5;
 
 /// Sends messages about accounts. Clones share the connections.
 #[derive(Clone, Debug)]
-pub(crate) struct AccountMessages(std::sync::Arc<MessageClient>);
+pub(crate) struct AccountMessages(Arc<MessageClient>);
 
 #[derive(Debug)]
 struct MessageClient {
-    service: ServiceClient,
-    url: Url,
-    availability: Dependency,
+    service: ServiceEndpoint,
+    /// Knows the locales of the recipients.
+    actor_service: Arc<ActorService>,
     /// Whether [`AccountMessages::notice`] sends anything (`notices`).
     sends_notices: bool,
 }
 
-/// What has happened to an account without a code: the variable `event` of `account-notice`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AccountNotice {
-    PasswordChanged,
-    /// A sign-in from a network in which the owner has not signed in before.
-    NewNetwork,
-    /// A social identity was linked to the account.
-    SocialLink,
-}
-
-// === impl AccountNotice ===
-
-impl AccountNotice {
-    fn name(self) -> &'static str {
-        match self {
-            Self::PasswordChanged => "password_changed",
-            Self::NewNetwork => "new_network",
-            Self::SocialLink => "social_link",
-        }
+named! {
+    /// What has happened to an account without a code: the variable `event` of `account-notice`.
+    AccountNotice {
+        PasswordChanged = "password_changed",
+        /// A sign-in from a network in which the owner has not signed in before.
+        NewNetwork = "new_network",
+        /// A social identity was linked to the account.
+        SocialLink = "social_link",
     }
 }
 
@@ -65,21 +57,29 @@ impl AccountNotice {
 impl AccountMessages {
     /// `base` is the URL of the notification service.
     pub(crate) fn new(
-        service: ServiceClient,
-        base: &Url,
+        client: ServiceClient,
+        base: Url,
         availability: Dependency,
+        actor_service: Arc<ActorService>,
         sends_notices: bool,
     ) -> Self {
-        let mut url = base.clone();
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().push("notifications");
-        }
-        Self(std::sync::Arc::new(MessageClient {
-            service,
-            url,
+        let service = ServiceEndpoint {
+            client,
+            base,
             availability,
+            timeout: ATTEMPT_TIMEOUT,
+        };
+        Self(Arc::new(MessageClient {
+            service,
+            actor_service,
             sends_notices,
         }))
+    }
+
+    /// Returns the client of a request as it is known from the profile of this user.
+    pub(crate) async fn client_of(&self, subject: &str, client: &ClientContext) -> ClientContext {
+        let locale = self.0.actor_service.locale(subject).await;
+        client.speaking(locale.as_deref())
     }
 
     /// Sends a code, which is of no use after `expires_at`. Returns when the notification service has stored the message.
@@ -102,12 +102,9 @@ impl AccountMessages {
 
     /// Returns the status with which the notification service answers the service token.
     pub(crate) async fn probe(&self) -> Result<StatusCode, String> {
-        let request = self.0.service.request(Method::GET, self.0.url.clone());
-        let request = request.await.map_err(|error| error.to_string())?;
-        let answer = trace::send(request.timeout(ATTEMPT_TIMEOUT)).await;
-        answer
-            .map(|response| response.status())
-            .map_err(|error| root_cause(&error.without_url()).to_string())
+        let path = ["notifications"];
+        let answered = self.0.service.call(Method::GET, &path, None, None).await;
+        answered.map(|response| response.status())
     }
 
     /// Tells the owner of an account what has happened to it, in the background: the operation
@@ -116,16 +113,24 @@ impl AccountMessages {
         &self,
         notice: AccountNotice,
         address: &EmailAddress,
+        subject: Option<&str>,
         client: &ClientContext,
     ) {
         if !self.0.sends_notices {
             return;
         }
-        let variables = json!({ "event": notice.name() });
-        let body = body("account-notice", "HIGH", address, &variables, client);
-        let messages = self.0.clone();
+        let (messages, address) = (self.clone(), address.clone());
+        let (subject, client) = (subject.map(str::to_owned), client.clone());
         // A failure has been logged.
-        drop(trace::spawn(async move { messages.send(&body).await }));
+        drop(trace::spawn(async move {
+            let client = match subject {
+                Some(subject) => messages.client_of(&subject, &client).await,
+                None => client,
+            };
+            let variables = json!({ "event": notice.name() });
+            let body = body("account-notice", "HIGH", &address, &variables, &client);
+            messages.0.send(&body).await
+        }));
     }
 }
 
@@ -182,28 +187,11 @@ impl MessageClient {
     }
 
     async fn try_send(&self, body: &Value, key: &str) -> Option<StatusCode> {
-        let request = self.service.request(Method::POST, self.url.clone()).await;
-        let request = request
-            .inspect_err(|error| log_limited!(warn, %error, "service token unavailable"))
-            .ok()?;
-        let request = request.header("idempotency-key", key).json(body);
-        match trace::send(request.timeout(ATTEMPT_TIMEOUT)).await {
-            Ok(response) => {
-                let status = response.status();
-                if status.is_server_error() {
-                    let status = status.as_u16();
-                    self.availability
-                        .record_failure(format_args!("status {status}"));
-                } else {
-                    self.availability.record_success();
-                }
-                Some(status)
-            }
-            Err(error) => {
-                let cause = root_cause(&error.without_url());
-                self.availability.record_failure(cause);
-                None
-            }
-        }
+        let path = ["notifications"];
+        let answered = self
+            .service
+            .call(Method::POST, &path, Some(body), Some(key))
+            .await;
+        answered.ok().map(|response| response.status())
     }
 }

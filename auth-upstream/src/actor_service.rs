@@ -1,32 +1,34 @@
 //! The client of the actor service, which stores user profiles.
 //!
-//! Calls carry this service's own token, because a registration has no user token yet.
+//! Calls for `GET /auth/me` carry the user's token; all others this service's own, because a
+//! registration has no user token yet.
 
 use std::time::Duration;
 
-use http::{Method, StatusCode};
-use postern_common::dependency::{Dependency, root_cause};
+use http::Method;
+use postern_common::dependency::Dependency;
 use postern_common::email::EmailAddress;
 use postern_common::service::ServiceClient;
-use postern_common::trace;
+use reqwest::Response;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::service_endpoint::ServiceEndpoint;
 use crate::telemetry::log_limited;
 
 /// Delays before the second and the third attempt.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+/// Maximum size of a profile.
+const MAX_PROFILE_BYTES: usize = 64 << 10;
 /// Timeout of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time for which a message waits for the locale of its recipient.
+const LOCALE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A client of the actor service.
 #[derive(Debug)]
-pub(crate) struct ActorService {
-    client: ServiceClient,
-    base: Url,
-    availability: Dependency,
-}
+pub(crate) struct ActorService(ServiceEndpoint);
 
 /// The reason for which a call to the actor service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,16 +48,17 @@ pub(crate) enum ActorServiceError {
 
 impl ActorService {
     pub(crate) fn new(client: ServiceClient, base: Url, availability: Dependency) -> Self {
-        Self {
+        Self(ServiceEndpoint {
             client,
             base,
             availability,
-        }
+            timeout: ATTEMPT_TIMEOUT,
+        })
     }
 
     /// Renews the service token until shutdown.
     pub(crate) async fn run(&self, shutdown: CancellationToken) {
-        self.client.run(shutdown).await;
+        self.0.client.run(shutdown).await;
     }
 
     /// Saves a profile, in up to three attempts. Idempotent.
@@ -83,7 +86,8 @@ impl ActorService {
     async fn try_save_profile(&self, body: &Value) -> Result<(), ActorServiceError> {
         let status = self
             .call(Method::POST, &["actors", "register"], Some(body))
-            .await?;
+            .await?
+            .status();
         match status.as_u16() {
             200 | 201 | 204 => Ok(()),
             status @ (400 | 409 | 413 | 422) => Err(ActorServiceError::Rejected(status)),
@@ -94,13 +98,48 @@ impl ActorService {
 
     /// Returns whether the user has a profile.
     pub(crate) async fn has_profile(&self, subject: &str) -> Result<bool, ActorServiceError> {
-        let status = self.call(Method::GET, &["actors", subject], None).await?;
-        match status.as_u16() {
-            200 => Ok(true),
-            404 => Ok(false),
+        Ok(self.find_profile(subject).await?.is_some())
+    }
+
+    /// Returns the profile of a user, or `null`.
+    pub(crate) async fn profile(&self, subject: &str) -> Result<Value, ActorServiceError> {
+        let Some(mut response) = self.find_profile(subject).await? else {
+            return Ok(Value::Null);
+        };
+        let mut body = Vec::new();
+        while let Ok(Some(chunk)) = response.chunk().await {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_PROFILE_BYTES {
+                break;
+            }
+        }
+        serde_json::from_slice(&body).map_err(|_| ActorServiceError::Unavailable)
+    }
+
+    async fn find_profile(&self, subject: &str) -> Result<Option<Response>, ActorServiceError> {
+        let response = self.call(Method::GET, &["actors", subject], None).await?;
+        match response.status().as_u16() {
+            200 => Ok(Some(response)),
+            404 => Ok(None),
             status @ (401 | 403) => Err(ActorServiceError::Misconfigured(status)),
             _ => Err(ActorServiceError::Unavailable),
         }
+    }
+
+    /// Returns the field `locale` of the user's profile, if it is answered soon.
+    pub(crate) async fn locale(&self, subject: &str) -> Option<String> {
+        let read = async {
+            let actor = self.profile(subject).await.ok()?;
+            let fields = [&actor["locale"], &actor["profile"]["locale"]];
+            fields
+                .into_iter()
+                .find_map(Value::as_str)
+                .map(str::to_owned)
+        };
+        tokio::time::timeout(LOCALE_TIMEOUT, read)
+            .await
+            .ok()
+            .flatten()
     }
 
     async fn call(
@@ -108,35 +147,8 @@ impl ActorService {
         method: Method,
         path: &[&str],
         body: Option<&Value>,
-    ) -> Result<StatusCode, ActorServiceError> {
-        let mut url = self.base.clone();
-        url.path_segments_mut()
-            .map_err(|()| ActorServiceError::Misconfigured(0))?
-            .pop_if_empty()
-            .extend(path);
-        let request = self.client.request(method, url).await.map_err(|error| {
-            log_limited!(warn, %error, "service token unavailable");
-            ActorServiceError::Unavailable
-        })?;
-        let request = match body {
-            Some(body) => request.json(body),
-            None => request,
-        };
-        let response = trace::send(request.timeout(ATTEMPT_TIMEOUT))
-            .await
-            .map_err(|error| {
-                let cause = root_cause(&error.without_url());
-                self.availability.record_failure(cause);
-                ActorServiceError::Unavailable
-            })?;
-        let status = response.status();
-        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
-            let status = status.as_u16();
-            self.availability
-                .record_failure(format_args!("status {status}"));
-        } else {
-            self.availability.record_success();
-        }
-        Ok(status)
+    ) -> Result<Response, ActorServiceError> {
+        let answered = self.0.call(method, path, body, None).await;
+        answered.map_err(|_| ActorServiceError::Unavailable)
     }
 }

@@ -136,8 +136,9 @@ impl App {
         let admin_task = listeners.admin.map(|listener| {
             origin.export(&service.metrics.registry());
             let info = process_info(origin, &clock);
-            let routes = http::admin_routes(&service.audit_trail.reader, &service.limiter, &clock)
-                .merge(admin_api::info_route(info, health.clone(), clock));
+            let routes =
+                http::admin_routes(&service.audit_trail.reader, service.guard.limiter(), &clock)
+                    .merge(admin_api::info_route(info, health.clone(), clock));
             let router = admin::router(health, service.metrics.registry())
                 .merge(admin_api::protect(admin.token.as_ref(), routes));
             let (hosts, shutdown) = (admin.hosts, shutdown.clone());
@@ -197,7 +198,7 @@ async fn run_background_tasks(
     tokio::join!(
         Arc::clone(&service.verifier).run(shutdown.clone()),
         service.actor_service.run(shutdown.clone()),
-        service.compensator.run(&shutdown),
+        service.flows.compensator.run(&shutdown),
         service.audit_trail.retention.run(&shutdown),
         reseal,
         probe_stores(&service, &health, &shutdown),

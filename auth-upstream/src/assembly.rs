@@ -2,6 +2,7 @@
 //! loads the keys.
 
 use std::error::Error;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -14,68 +15,28 @@ use postern_common::exit::Exit;
 use postern_common::http::TrustedProxies;
 use postern_common::service::{ServiceClient, ServiceTokens, http_client};
 use postern_common::token::{Verifier, VerifierOptions};
-use tokio::sync::Semaphore;
 
 use crate::account_messages::AccountMessages;
 use crate::actor_service::ActorService;
 use crate::audit_trail::{AuditReader, AuditRetention, AuditTrail};
-use crate::config::{Config, ConfirmationMode, SocialConfig};
-use crate::crypto::{KeyRing, SealingKey, TokenVault, random};
-use crate::flows::{
-    AccountCodes, AccountResolver, AttemptGuard, AuthorizationStates, ChallengeFlow,
-    CurrentUserFlow, ExchangeFlow, Flows, LoginFlow, LogoutFlow, MAX_CODE_REQUESTS, PasswordFlow,
-    ProviderTokens, RefreshFlow, RegistrationCompensator, RegistrationFlow, SocialFlow,
-    SocialParts, TemporaryTokens, TokenIssuer, UserLocks,
-};
+use crate::config::Config;
+use crate::crypto::{KeyRing, SealingKey, random};
+use crate::flows::{AccountCodes, AttemptGuard, FlowParts, Flows, TokenIssuer, UserLocks};
 use crate::pool::{PoolClients, PoolSettings, UserPool};
 use crate::protection::AttemptLimiter;
 use crate::store::AuthStore;
-use crate::telemetry::{AuditLog, Metrics};
+use crate::telemetry::Metrics;
 
 /// Size of the token cache of `GET /auth/me`. Small, because the gateway has verified the tokens.
 const VERIFIER_CACHE_BYTES: usize = 8 << 20;
 
-/// The flows of the service, and the parts that background tasks, checks and shutdown use.
+/// The flows of the service, and what background tasks, checks and shutdown use.
 #[derive(Debug)]
 pub(crate) struct AuthService {
     pub(crate) flows: Arc<Flows>,
-    pub(crate) compensator: Arc<RegistrationCompensator>,
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) actor_service: Arc<ActorService>,
-    pub(crate) messages: AccountMessages,
-    pub(crate) store: AuthStore,
-    pub(crate) cache: Cache,
-    pub(crate) verifier: Arc<Verifier>,
+    parts: Arc<FlowParts>,
     pub(crate) trusted_proxies: TrustedProxies,
-    pub(crate) metrics: Metrics,
     pub(crate) audit_trail: AuditTrail,
-    /// For the operators who list and release throttled accounts.
-    pub(crate) limiter: AttemptLimiter,
-}
-
-/// The parts from which the flows are built.
-struct SharedParts {
-    pool: Arc<UserPool>,
-    actor_service: Arc<ActorService>,
-    store: AuthStore,
-    cache: Cache,
-    key_ring: Arc<KeyRing>,
-    verifier: Arc<Verifier>,
-    limiter: AttemptLimiter,
-    guard: AttemptGuard,
-    issuer: TokenIssuer,
-    locks: UserLocks,
-    compensator: Arc<RegistrationCompensator>,
-    codes: Option<AccountCodes>,
-    audit: AuditLog,
-    metrics: Metrics,
-    clock: Clock,
-}
-
-/// The settings of the flows.
-struct FlowSettings {
-    confirmation: ConfirmationMode,
-    social: Option<SocialConfig>,
 }
 
 // === impl AuthService ===
@@ -96,7 +57,6 @@ impl AuthService {
             None => stored_key_ring(&store, &clock).await?,
         });
         let store = store.with_keys(Arc::clone(&key_ring));
-        let verifier = verifier(&config, &clock);
         let metrics = Metrics::new()?;
         let retention = AuditRetention::new(&store, &clock, config.audit_retention);
         let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
@@ -104,20 +64,9 @@ impl AuthService {
         let tokens = ServiceTokens::new(&config.identity, cache.clone(), clock.clone());
         let services = ServiceClient::new(tokens, http_client());
         let actor_service = Arc::new(actor_service(&config, &services, &metrics));
-        let messages = account_messages(&config, services, &metrics);
+        let messages = account_messages(&config, services, &actor_service, &metrics);
         let limiter = AttemptLimiter::new(cache.clone(), clock.clone(), config.attempt_limits);
         let issuer = TokenIssuer::new(Arc::clone(&pool), Arc::clone(&key_ring), clock.clone());
-        let locks = UserLocks::new(cache.clone());
-        let compensator = Arc::new(RegistrationCompensator {
-            pool: Arc::clone(&pool),
-            store: store.clone(),
-            actor_service: Arc::clone(&actor_service),
-            locks: locks.clone(),
-            key_ring: Arc::clone(&key_ring),
-            audit: audit.clone(),
-            metrics: metrics.clone(),
-            clock: clock.clone(),
-        });
         let codes = AccountCodes {
             cache: cache.clone(),
             key_ring: Arc::clone(&key_ring),
@@ -125,57 +74,38 @@ impl AuthService {
             clock: clock.clone(),
         };
         let codes = config.own_codes.then_some(codes);
-        let guard = AttemptGuard::new(limiter.clone(), issuer.clone(), messages, metrics.clone());
-        let parts = SharedParts {
-            guard,
+        let guard = AttemptGuard::new(limiter, issuer.clone(), messages, metrics.clone());
+        let parts = Arc::new(FlowParts {
             pool,
             actor_service,
             store,
+            locks: UserLocks::new(cache.clone()),
             cache,
             key_ring,
-            verifier,
-            limiter,
+            verifier: verifier(&config, &clock),
+            actor_issuer: config.identity.actor.issuer.as_str().into(),
+            guard,
             issuer,
-            locks,
-            compensator,
             codes,
+            confirmation: config.confirmation,
             audit,
             metrics,
             clock,
-        };
-        let settings = FlowSettings {
-            confirmation: config.confirmation,
-            social: config.social,
-        };
-        let flows = Arc::new(parts.flows(settings));
-        Ok(Self::of_parts(
+        });
+        Ok(Self {
+            flows: Arc::new(Flows::new(&parts, config.social)),
             parts,
-            flows,
-            config.trusted_proxies,
+            trusted_proxies: config.trusted_proxies,
             audit_trail,
-        ))
+        })
     }
+}
 
-    fn of_parts(
-        parts: SharedParts,
-        flows: Arc<Flows>,
-        trusted_proxies: TrustedProxies,
-        audit_trail: AuditTrail,
-    ) -> Self {
-        Self {
-            flows,
-            messages: parts.guard.messages().clone(),
-            compensator: parts.compensator,
-            pool: parts.pool,
-            actor_service: parts.actor_service,
-            store: parts.store,
-            cache: parts.cache,
-            verifier: parts.verifier,
-            trusted_proxies,
-            metrics: parts.metrics,
-            audit_trail,
-            limiter: parts.limiter,
-        }
+impl Deref for AuthService {
+    type Target = FlowParts;
+
+    fn deref(&self) -> &FlowParts {
+        &self.parts
     }
 }
 
@@ -195,120 +125,6 @@ fn open_cache(config: &Config, clock: &Clock) -> Result<Cache, Exit> {
         ..cache::CacheOptions::default()
     };
     Cache::open_with(&config.cache, &options)
-}
-
-// === impl SharedParts ===
-
-impl SharedParts {
-    fn flows(&self, settings: FlowSettings) -> Flows {
-        let temporary_tokens = TemporaryTokens::new(TokenVault::new(self.cache.clone()));
-        let social = settings.social.map(Arc::new);
-        let accounts = social
-            .as_ref()
-            .map(|config| Arc::new(self.accounts(config)));
-        Flows {
-            login: LoginFlow {
-                pool: Arc::clone(&self.pool),
-                store: self.store.clone(),
-                issuer: self.issuer.clone(),
-                guard: self.guard.clone(),
-                audit: self.audit.clone(),
-            },
-            challenge: ChallengeFlow {
-                pool: Arc::clone(&self.pool),
-                issuer: self.issuer.clone(),
-                guard: self.guard.clone(),
-                audit: self.audit.clone(),
-                key_ring: Arc::clone(&self.key_ring),
-                clock: self.clock.clone(),
-                accounts: accounts.clone(),
-            },
-            registration: self.registration_flow(settings.confirmation),
-            refresh: RefreshFlow {
-                pool: Arc::clone(&self.pool),
-                key_ring: Arc::clone(&self.key_ring),
-                audit: self.audit.clone(),
-            },
-            exchange: ExchangeFlow {
-                temporary_tokens: temporary_tokens.clone(),
-                audit: self.audit.clone(),
-            },
-            password: PasswordFlow {
-                pool: Arc::clone(&self.pool),
-                guard: self.guard.clone(),
-                codes: self.codes.clone(),
-                compensator: Arc::clone(&self.compensator),
-                audit: self.audit.clone(),
-                code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
-            },
-            logout: LogoutFlow {
-                pool: Arc::clone(&self.pool),
-                key_ring: Arc::clone(&self.key_ring),
-                audit: self.audit.clone(),
-            },
-            social: social
-                .zip(accounts)
-                .map(|(config, accounts)| self.social_flow(config, accounts, temporary_tokens)),
-            current_user: CurrentUserFlow {
-                verifier: Arc::clone(&self.verifier),
-            },
-        }
-    }
-
-    fn registration_flow(&self, confirmation: ConfirmationMode) -> RegistrationFlow {
-        RegistrationFlow {
-            pool: Arc::clone(&self.pool),
-            store: self.store.clone(),
-            actor_service: Arc::clone(&self.actor_service),
-            locks: self.locks.clone(),
-            issuer: self.issuer.clone(),
-            guard: self.guard.clone(),
-            audit: self.audit.clone(),
-            key_ring: Arc::clone(&self.key_ring),
-            codes: self.codes.clone(),
-            confirmation,
-            clock: self.clock.clone(),
-        }
-    }
-
-    fn accounts(&self, config: &Arc<SocialConfig>) -> AccountResolver {
-        AccountResolver {
-            config: Arc::clone(config),
-            pool: Arc::clone(&self.pool),
-            store: self.store.clone(),
-            actor_service: Arc::clone(&self.actor_service),
-            codes: self.codes.clone(),
-            issuer: self.issuer.clone(),
-            locks: self.locks.clone(),
-            guard: self.guard.clone(),
-            audit: self.audit.clone(),
-            clock: self.clock.clone(),
-        }
-    }
-
-    fn social_flow(
-        &self,
-        config: Arc<SocialConfig>,
-        accounts: Arc<AccountResolver>,
-        temporary_tokens: TemporaryTokens,
-    ) -> SocialFlow {
-        let (store, clock) = (self.store.clone(), self.clock.clone());
-        let parts = SocialParts {
-            states: AuthorizationStates::new(
-                Arc::clone(&self.key_ring),
-                self.cache.clone(),
-                clock.clone(),
-            ),
-            accounts,
-            provider_tokens: ProviderTokens::new(Arc::clone(&config), store, clock.clone()),
-            temporary_tokens,
-            guard: self.guard.clone(),
-            audit: self.audit.clone(),
-            dependencies: self.metrics.dependencies().clone(),
-            clock,
-        };
-        SocialFlow::new(config, &http_client(), parts)
-    }
 }
 
 // === impl AuditReader ===
@@ -382,12 +198,14 @@ fn actor_service(config: &Config, services: &ServiceClient, metrics: &Metrics) -
 fn account_messages(
     config: &Config,
     services: ServiceClient,
+    actor_service: &Arc<ActorService>,
     metrics: &Metrics,
 ) -> AccountMessages {
-    let url = &config.notification_service;
+    let url = config.notification_service.clone();
     let dependency = metrics.dependencies();
-    let dependency = dependency.optional("notification_service", origin(url));
-    AccountMessages::new(services, url, dependency, config.notices)
+    let dependency = dependency.optional("notification_service", origin(&url));
+    let actor_service = Arc::clone(actor_service);
+    AccountMessages::new(services, url, dependency, actor_service, config.notices)
 }
 
 /// Returns the sealing key from the database, which is generated at the first start and shared by

@@ -41,6 +41,28 @@ impl ClientContext {
             details: RequestDetails::default(),
         }
     }
+
+    /// Returns the client of a person with the first of these languages, if it is valid.
+    pub(crate) fn speaking(&self, languages: Option<&str>) -> Self {
+        Self {
+            locale: languages
+                .and_then(preferred_locale)
+                .or_else(|| self.locale.clone()),
+            ..self.clone()
+        }
+    }
+}
+
+/// Returns the first language tag of `Accept-Language` (RFC 9110 section 12.5.4), which browsers
+/// order by preference, if it has the form that the notification service accepts.
+fn preferred_locale(header: &str) -> Option<Arc<str>> {
+    let tag = header.split([',', ';']).next()?.trim();
+    let is_subtag = |(index, text): (usize, &str)| match index {
+        0 => matches!(text.len(), 2..=3) && text.bytes().all(|byte| byte.is_ascii_alphabetic()),
+        _ => matches!(text.len(), 2..=8) && text.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+    };
+    let is_valid = tag.len() <= 35 && tag.split('-').enumerate().all(is_subtag);
+    is_valid.then(|| tag.into())
 }
 
 // === impl RequestDetails ===

@@ -270,55 +270,41 @@ fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
 }
 
 fn read_confirmation(root: &Object<'_>, has_credentials: bool) -> ConfirmationMode {
-    let default = if has_credentials {
-        ConfirmationMode::Admin
-    } else {
-        ConfirmationMode::Pool
-    };
-    let choices = [
-        ("admin", ConfirmationMode::Admin),
-        ("pool", ConfirmationMode::Pool),
-        ("code", ConfirmationMode::Code),
-    ];
-    root.or("confirm", default, |field| {
-        match field.one_of(&choices)? {
-            ConfirmationMode::Admin if !has_credentials => {
-                field.reject("missing_credentials", CREDENTIALS_REQUIRED)
-            }
-            choice
-            @ (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code) => {
-                Some(choice)
-            }
-        }
-    })
+    use ConfirmationMode::{Admin, Code, Pool};
+    let default = if has_credentials { Admin } else { Pool };
+    let choices = [("admin", Admin), ("pool", Pool), ("code", Code)];
+    let is_possible = |choice| has_credentials || choice != Admin;
+    read_choice(root, "confirm", default, &choices, is_possible)
 }
 
 fn read_own_codes(root: &Object<'_>, has_credentials: bool) -> bool {
-    root.or("codes", has_credentials, |field| {
-        match field.one_of(&[("own", true), ("pool", false)])? {
-            true if !has_credentials => field.reject("missing_credentials", CREDENTIALS_REQUIRED),
-            own_codes => Some(own_codes),
-        }
-    })
+    let is_possible = |is_own: bool| has_credentials || !is_own;
+    let choices = [("own", true), ("pool", false)];
+    read_choice(root, "codes", has_credentials, &choices, is_possible)
 }
 
 fn read_auth_flow(root: &Object<'_>, has_credentials: bool) -> PasswordAuthFlow {
+    use PasswordAuthFlow::{AdminUserPassword, UserPassword};
     let choices = [
-        ("user_password", PasswordAuthFlow::UserPassword),
-        ("admin_user_password", PasswordAuthFlow::AdminUserPassword),
+        ("user_password", UserPassword),
+        ("admin_user_password", AdminUserPassword),
     ];
-    root.or(
-        "flow",
-        PasswordAuthFlow::UserPassword,
-        |field| match field.one_of(&choices)? {
-            PasswordAuthFlow::AdminUserPassword if !has_credentials => {
-                field.reject("missing_credentials", CREDENTIALS_REQUIRED)
-            }
-            choice @ (PasswordAuthFlow::AdminUserPassword | PasswordAuthFlow::UserPassword) => {
-                Some(choice)
-            }
-        },
-    )
+    let is_possible = |choice| has_credentials || choice == UserPassword;
+    read_choice(root, "flow", UserPassword, &choices, is_possible)
+}
+
+/// Reads a choice, some of which need credentials.
+fn read_choice<T: Copy>(
+    root: &Object<'_>,
+    name: &'static str,
+    default: T,
+    choices: &[(&'static str, T)],
+    is_possible: impl Fn(T) -> bool,
+) -> T {
+    root.or(name, default, |field| match field.one_of(choices)? {
+        choice if is_possible(choice) => Some(choice),
+        _ => field.reject("missing_credentials", CREDENTIALS_REQUIRED),
+    })
 }
 
 const CREDENTIALS_REQUIRED: &str = "needs AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or aws_credentials = \"chain\"";

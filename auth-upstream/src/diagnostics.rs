@@ -344,7 +344,7 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
 /// Checks that the notification service accepts the service token. It may be started later.
 async fn check_notifications(service: &AuthService) -> CheckResult {
     const SUBJECT: &str = "notification service";
-    match service.messages.probe().await {
+    match service.guard.messages().probe().await {
         Ok(status) if status.is_success() => {
             CheckResult::passed(SUBJECT, "accepts the service token")
         }

@@ -38,9 +38,13 @@ mod token_issuer;
 mod token_set;
 mod user_locks;
 
-use postern_common::cache::CacheError;
-use postern_common::trace;
-use postern_common::{Code, Problem};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use postern_common::cache::{Cache, CacheError};
+use postern_common::token::Verifier;
+use postern_common::{Clock, Code, Problem, trace};
+use tokio::sync::Semaphore;
 
 pub(crate) use self::account_codes::AccountCodes;
 #[cfg(test)]
@@ -59,15 +63,41 @@ pub(crate) use self::logout::LogoutFlow;
 pub(crate) use self::password::{MAX_CODE_REQUESTS, PasswordFlow, ResetRequest};
 pub(crate) use self::refresh::RefreshFlow;
 pub(crate) use self::registration::{ConfirmationRequest, RegistrationFlow, RegistrationRequest};
-pub(crate) use self::social::{
-    AccountResolver, AuthorizationStates, ProviderTokens, SocialCallback, SocialFlow,
-    SocialLanding, SocialParts,
-};
+use self::social::ProviderTokens;
+pub(crate) use self::social::{AccountResolver, SocialCallback, SocialFlow, SocialLanding};
 pub(crate) use self::token_issuer::TokenIssuer;
 #[cfg(test)]
 pub(crate) use self::token_set::TokenSet;
 pub(crate) use self::user_locks::UserLocks;
-use crate::telemetry::log_limited;
+use crate::actor_service::ActorService;
+use crate::config::{ConfirmationMode, SocialConfig};
+use crate::crypto::{KeyRing, TokenVault};
+use crate::pool::UserPool;
+use crate::store::AuthStore;
+use crate::telemetry::{AuditLog, Metrics, log_limited};
+
+/// The parts that the flows share, and each of them reaches by [`Deref`].
+#[derive(Debug)]
+pub(crate) struct FlowParts {
+    pub(crate) pool: Arc<UserPool>,
+    pub(crate) actor_service: Arc<ActorService>,
+    pub(crate) store: AuthStore,
+    pub(crate) cache: Cache,
+    /// Seals refresh tokens, challenge sessions and the profiles of registrations.
+    pub(crate) key_ring: Arc<KeyRing>,
+    pub(crate) verifier: Arc<Verifier>,
+    /// The issuer whose users are actors.
+    pub(crate) actor_issuer: Arc<str>,
+    pub(crate) guard: AttemptGuard,
+    pub(crate) issuer: TokenIssuer,
+    pub(crate) locks: UserLocks,
+    /// `None` if the pool makes the codes.
+    pub(crate) codes: Option<AccountCodes>,
+    pub(crate) confirmation: ConfirmationMode,
+    pub(crate) audit: AuditLog,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
+}
 
 /// All flows of the service.
 #[derive(Debug)]
@@ -82,6 +112,57 @@ pub(crate) struct Flows {
     /// `None` if social sign-in is not configured.
     pub(crate) social: Option<SocialFlow>,
     pub(crate) current_user: CurrentUserFlow,
+    pub(crate) compensator: RegistrationCompensator,
+}
+
+macro_rules! share_parts {
+    ($($flow:ident),+) => {
+        $(impl Deref for $flow {
+            type Target = FlowParts;
+
+            fn deref(&self) -> &FlowParts {
+                &self.parts
+            }
+        })+
+    };
+}
+
+share_parts! {
+    LoginFlow, ChallengeFlow, RegistrationFlow, RefreshFlow, ExchangeFlow, PasswordFlow, LogoutFlow,
+    SocialFlow, CurrentUserFlow, AccountResolver, ProviderTokens, RegistrationCompensator
+}
+
+// === impl Flows ===
+
+impl Flows {
+    pub(crate) fn new(parts: &Arc<FlowParts>, social: Option<SocialConfig>) -> Self {
+        let parts = || Arc::clone(parts);
+        let temporary_tokens = TemporaryTokens::new(TokenVault::new(parts().cache.clone()));
+        let accounts = social.map(|config| Arc::new(AccountResolver::new(parts(), config)));
+        let social = accounts.clone();
+        let social = social.map(|it| SocialFlow::new(it, temporary_tokens.clone()));
+        Self {
+            login: LoginFlow { parts: parts() },
+            challenge: ChallengeFlow {
+                parts: parts(),
+                accounts,
+            },
+            registration: RegistrationFlow { parts: parts() },
+            refresh: RefreshFlow { parts: parts() },
+            exchange: ExchangeFlow {
+                parts: parts(),
+                temporary_tokens,
+            },
+            password: PasswordFlow {
+                parts: parts(),
+                code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
+            },
+            logout: LogoutFlow { parts: parts() },
+            social,
+            current_user: CurrentUserFlow { parts: parts() },
+            compensator: RegistrationCompensator { parts: parts() },
+        }
+    }
 }
 
 /// Returns the problem for a failed cache operation.

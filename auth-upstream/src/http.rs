@@ -21,9 +21,7 @@ use axum::routing::{get, post};
 use http::header::{ACCEPT_LANGUAGE, HeaderName, HeaderValue, LINK, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use postern_common::http::{
-    BodyOwner, Json, Peer, Raw, RequestId, TrustedProxies, bearer, json, no_store,
-};
+use postern_common::http::{BodyOwner, Json, Peer, Raw, RequestId, TrustedProxies, json, no_store};
 use postern_common::{Code, Problem};
 use serde::Serialize;
 
@@ -178,7 +176,7 @@ async fn legacy_session_tokens(
 
 async fn current_user(State(state): SharedState, headers: HeaderMap) -> HandlerResult {
     // A verification of a token changes nothing and is not audited.
-    let user = state.flows.current_user.describe(bearer(&headers)?).await?;
+    let user = state.flows.current_user.describe(&headers).await?;
     Ok(no_store(json(StatusCode::OK, &user)))
 }
 
@@ -239,25 +237,10 @@ impl FromRequestParts<Arc<HttpState>> for ClientContext {
         // Requests of the gateway itself do not count against the share of one client address.
         let client = address.filter(|address| !state.trusted_proxies.contains(*address));
         BodyOwner::Anonymous(client).set(parts);
-        let locale = parts.headers.get(ACCEPT_LANGUAGE);
-        let locale = locale.and_then(|value| preferred_locale(value.to_str().ok()?));
-        Ok(Self {
-            locale,
-            ..Self::new(request_id, address)
-        })
+        let languages = parts.headers.get(ACCEPT_LANGUAGE);
+        let languages = languages.and_then(|value| value.to_str().ok());
+        Ok(Self::new(request_id, address).speaking(languages))
     }
-}
-
-/// Returns the first language tag of `Accept-Language` (RFC 9110 section 12.5.4), which browsers
-/// order by preference, if it has the form that the notification service accepts.
-fn preferred_locale(header: &str) -> Option<Arc<str>> {
-    let tag = header.split([',', ';']).next()?.trim();
-    let is_subtag = |(index, text): (usize, &str)| match index {
-        0 => matches!(text.len(), 2..=3) && text.bytes().all(|byte| byte.is_ascii_alphabetic()),
-        _ => matches!(text.len(), 2..=8) && text.bytes().all(|byte| byte.is_ascii_alphanumeric()),
-    };
-    let is_valid = tag.len() <= 35 && tag.split('-').enumerate().all(is_subtag);
-    is_valid.then(|| tag.into())
 }
 
 fn json_response<T: Serialize>(status: StatusCode, result: &Audited<T>) -> Response {

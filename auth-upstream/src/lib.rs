@@ -20,6 +20,26 @@
 //! - `telemetry`: audit log, metrics and rate-limited log events.
 //! - `client`: the client of a request.
 
+/// Defines an enum of values with stable names, as in labels, keys and responses.
+macro_rules! named {
+    ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $enum {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl $enum {
+            /// Returns the stable name.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
 mod app;
 mod assembly;
 mod config;
@@ -28,6 +48,7 @@ mod http;
 
 mod flows;
 mod protection;
+mod service_endpoint;
 
 mod account_messages;
 mod actor_service;

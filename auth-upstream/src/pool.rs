@@ -19,8 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::config::retry::RetryConfig;
 use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
+use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
@@ -36,7 +38,7 @@ pub(crate) use self::sign_in_step::{PoolChallenge, SignInStep};
 pub(crate) use self::social::SocialChallenge;
 pub(crate) use self::tokens::PoolTokens;
 use self::trace_headers::TraceHeaders;
-use crate::telemetry::{Metrics, PoolOperation};
+use crate::telemetry::{Metrics, PoolOperation as Op};
 
 /// The Cognito authentication flow for passwords.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +96,18 @@ pub(crate) struct SignUpResult {
 }
 
 // === impl UserPool ===
+
+/// Builds a call for the user with an address.
+macro_rules! user_call {
+    ($pool:expr, $operation:ident, $email:expr) => {
+        $pool
+            .client
+            .$operation()
+            .client_id(&$pool.pool.client_id)
+            .set_secret_hash($pool.secret_hash($email.as_str()))
+            .username($email.as_str())
+    };
+}
 
 impl UserPool {
     /// Creates a client with this service's timeout and without the SDK's retries: the flows decide
@@ -157,10 +171,7 @@ impl UserPool {
             .auth_flow(AuthFlowType::UserPasswordAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let response = self
-            .breaker
-            .call(PoolOperation::InitiateAuth, call.send())
-            .await?;
+        let response = self.breaker.call(Op::InitiateAuth, call.send()).await?;
         sign_in_step!(name, response)
     }
 
@@ -198,7 +209,7 @@ impl UserPool {
             .set_challenge_responses(Some(parameters));
         let response = self
             .breaker
-            .call(PoolOperation::RespondToAuthChallenge, call.send())
+            .call(Op::RespondToAuthChallenge, call.send())
             .await?;
         sign_in_step!(username, response)
     }
@@ -224,19 +235,11 @@ impl UserPool {
             .value(email.as_str())
             .build();
         let attribute = attribute.map_err(|_| PoolError::InvalidParameter(""))?;
-        let call = self
-            .client
-            .sign_up()
-            .client_id(&self.pool.client_id)
-            .set_secret_hash(self.secret_hash(email.as_str()))
-            .username(email.as_str())
+        let call = user_call!(self, sign_up, email)
             .password(password.expose())
             .set_client_metadata(proof.map(|proof| [(SOCIAL_PROOF.to_owned(), proof)].into()))
             .user_attributes(attribute);
-        let response = self
-            .breaker
-            .call(PoolOperation::SignUp, call.send())
-            .await?;
+        let response = self.breaker.call(Op::SignUp, call.send()).await?;
         Ok(SignUpResult {
             subject: response.user_sub,
             confirmed: response.user_confirmed,
@@ -250,31 +253,14 @@ impl UserPool {
         email: &EmailAddress,
         code: &str,
     ) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .confirm_sign_up()
-            .client_id(&self.pool.client_id)
-            .set_secret_hash(self.secret_hash(email.as_str()))
-            .username(email.as_str())
-            .confirmation_code(code);
-        self.breaker
-            .call(PoolOperation::ConfirmSignUp, call.send())
-            .await
-            .map(drop)
+        let call = user_call!(self, confirm_sign_up, email).confirmation_code(code);
+        self.run(Op::ConfirmSignUp, call.send()).await
     }
 
     /// Requests another confirmation code.
     pub(crate) async fn resend_code(&self, email: &EmailAddress) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .resend_confirmation_code()
-            .client_id(&self.pool.client_id)
-            .set_secret_hash(self.secret_hash(email.as_str()))
-            .username(email.as_str());
-        self.breaker
-            .call(PoolOperation::ResendConfirmationCode, call.send())
-            .await
-            .map(drop)
+        let call = user_call!(self, resend_confirmation_code, email);
+        self.run(Op::ResendConfirmationCode, call.send()).await
     }
 
     /// Exchanges a refresh token for new tokens with GetTokensFromRefreshToken, or with
@@ -332,10 +318,7 @@ impl UserPool {
             .auth_flow(AuthFlowType::RefreshTokenAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let response = self
-            .breaker
-            .call(PoolOperation::InitiateAuth, call.send())
-            .await?;
+        let response = self.breaker.call(Op::InitiateAuth, call.send()).await?;
         Ok(response.authentication_result)
     }
 
@@ -351,7 +334,7 @@ impl UserPool {
             .refresh_token(token);
         let response = self
             .breaker
-            .call(PoolOperation::GetTokensFromRefreshToken, call.send())
+            .call(Op::GetTokensFromRefreshToken, call.send())
             .await?;
         Ok(response.authentication_result)
     }
@@ -364,24 +347,13 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_client_secret(self.client_secret())
             .token(token);
-        self.breaker
-            .call(PoolOperation::RevokeToken, call.send())
-            .await
-            .map(drop)
+        self.run(Op::RevokeToken, call.send()).await
     }
 
     /// Requests a code for a password reset.
     pub(crate) async fn forgot_password(&self, email: &EmailAddress) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .forgot_password()
-            .client_id(&self.pool.client_id)
-            .set_secret_hash(self.secret_hash(email.as_str()))
-            .username(email.as_str());
-        self.breaker
-            .call(PoolOperation::ForgotPassword, call.send())
-            .await
-            .map(drop)
+        let call = user_call!(self, forgot_password, email);
+        self.run(Op::ForgotPassword, call.send()).await
     }
 
     /// Sets a new password with a code.
@@ -391,27 +363,24 @@ impl UserPool {
         code: &str,
         password: &Secret,
     ) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .confirm_forgot_password()
-            .client_id(&self.pool.client_id)
-            .set_secret_hash(self.secret_hash(email.as_str()))
-            .username(email.as_str())
+        let call = user_call!(self, confirm_forgot_password, email)
             .confirmation_code(code)
             .password(password.expose());
-        self.breaker
-            .call(PoolOperation::ConfirmForgotPassword, call.send())
-            .await
-            .map(drop)
+        self.run(Op::ConfirmForgotPassword, call.send()).await
     }
 
     /// Deletes the user of an access token. Needs no AWS credentials.
     pub(crate) async fn delete_own_user(&self, access_token: &str) -> Result<(), PoolError> {
         let call = self.client.delete_user().access_token(access_token);
-        self.breaker
-            .call(PoolOperation::DeleteUser, call.send())
-            .await
-            .map(drop)
+        self.run(Op::DeleteUser, call.send()).await
+    }
+
+    async fn run<T, E: ProvideErrorMetadata>(
+        &self,
+        operation: Op,
+        call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    ) -> Result<(), PoolError> {
+        self.breaker.call(operation, call).await.map(drop)
     }
 
     fn client_secret(&self) -> Option<String> {

@@ -8,7 +8,8 @@
 //! - `auth_pending_registrations`: registrations that are neither completed nor undone, with the
 //!   address as keyed hash and sealed: what is deleted stays in free pages and logs of a database.
 //! - `auth_social_identities`: the user of each social identity (issuer and subject), and the
-//!   provider's sealed refresh token.
+//!   provider's sealed refresh token. A user name that is not the subject may be an address, and is
+//!   sealed.
 //! - `auth_audit`: audit events, with e-mail addresses as keyed hashes only.
 
 mod audit;
@@ -22,7 +23,6 @@ use postern_common::database::{
     ConnectionBudget, ConnectionBudgetReport, Database, PoolUsage, is_unavailable,
 };
 use postern_common::{Code, Problem, from_row, with_dialect};
-use sqlx::Row;
 
 pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
@@ -62,11 +62,12 @@ const INSERT_SOCIAL_IDENTITY: &str = "INSERT INTO auth_social_identities \
      VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (issuer, subject) DO NOTHING";
 const DELETE_SOCIAL_IDENTITY: &str =
     "DELETE FROM auth_social_identities WHERE issuer = $1 AND subject = $2 AND user_id = $3";
+const DELETE_SOCIAL_IDENTITIES_OF: &str = "DELETE FROM auth_social_identities WHERE user_id = $1";
 const COUNT_SOCIAL_IDENTITIES: &str =
     "SELECT COUNT(*) AS found FROM auth_social_identities WHERE user_id = $1";
 const SAVE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
-const SELECT_PROVIDER_TOKENS: &str = "SELECT issuer, subject, user_id, refresh_token FROM auth_social_identities \
+const SELECT_PROVIDER_TOKENS: &str = "SELECT issuer, subject, user_id, refresh_token AS sealed FROM auth_social_identities \
      WHERE refresh_token IS NOT NULL AND (issuer, subject) > ($1, $2) ORDER BY issuer, subject LIMIT $3";
 const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $4, updated_at = $5 \
      WHERE issuer = $1 AND subject = $2 AND refresh_token = $3";
@@ -131,13 +132,25 @@ pub(crate) struct SealedProviderToken {
     pub(crate) sealed: String,
 }
 
+from_row!(SealedProviderToken {
+    issuer: String,
+    subject: String,
+    user_id: String,
+    sealed: String,
+});
+
 /// A failed statement.
 #[derive(Debug, thiserror::Error)]
 #[error("statement failed: {0}")]
 pub(crate) struct StoreError(#[from] sqlx::Error);
 
+/// The result of a statement.
+type Stored<T = ()> = Result<T, StoreError>;
+
 /// The sealing context of addresses, followed by the id of the registration.
 const EMAIL_CONTEXT: &str = "postern pending registration";
+/// The sealing context of user names, followed by issuer and subject of the social identity.
+const USERNAME_CONTEXT: &str = "postern social user name";
 
 /// Timeout of a statement, including the wait for a connection.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -151,16 +164,63 @@ async fn with_timeout<T>(
         .map_err(StoreError)
 }
 
+/// Runs a statement and returns the number of rows that it changed.
+macro_rules! execute {
+    ($store:ident, $sql:ident; $($value:expr),*) => {
+        with_dialect!($store.database.writer(), pool => with_timeout(async {
+            let done = sqlx::query($sql)$(.bind($value))*.execute(pool).await?;
+            Ok(done.rows_affected())
+        }).await)
+    };
+}
+
+/// Runs a query, on the writer or the readers of a store, and returns its rows.
+macro_rules! fetch {
+    ($store:ident.$side:ident, $fetch:ident, $sql:ident; $($value:expr),*) => {
+        with_dialect!($store.database.$side(), pool => with_timeout(async {
+            sqlx::query_as($sql)$(.bind($value))*.$fetch(pool).await
+        }).await)
+    };
+}
+
 // === impl PendingRegistration ===
 
 impl PendingRegistration {
     /// Opens the address. One that was sealed with a key that is gone becomes empty.
     fn opened(mut self, key_ring: &KeyRing) -> Self {
-        let plain = key_ring.open(&[EMAIL_CONTEXT, &self.id], &self.email);
-        let text = plain.and_then(|plain| String::from_utf8(plain.to_vec()).ok());
+        let text = open_text(key_ring, &[EMAIL_CONTEXT, &self.id], &self.email);
         self.email = text.unwrap_or_default();
         self
     }
+}
+
+// === impl SocialIdentity ===
+
+impl SocialIdentity {
+    /// Returns the user name for the database: a name of its own may be an address, and is sealed.
+    fn sealed_username(&self, key_ring: &KeyRing, issuer: &str, subject: &str) -> Option<String> {
+        let name = self.username.as_deref()?;
+        let context = [USERNAME_CONTEXT, issuer, subject];
+        let is_subject = name == self.user_id;
+        Some(if is_subject {
+            name.to_owned()
+        } else {
+            key_ring.seal(&context, name.as_bytes())
+        })
+    }
+
+    /// Opens the user name. Without its key, the account is unknown.
+    fn opened(mut self, key_ring: &KeyRing, issuer: &str, subject: &str) -> Self {
+        if let Some(sealed) = self.username.take_if(|name| *name != self.user_id) {
+            self.username = open_text(key_ring, &[USERNAME_CONTEXT, issuer, subject], &sealed);
+        }
+        self
+    }
+}
+
+fn open_text(key_ring: &KeyRing, context: &[&str], sealed: &str) -> Option<String> {
+    let plain = key_ring.open(context, sealed)?;
+    String::from_utf8(plain.to_vec()).ok()
 }
 
 // === impl StoreError ===
@@ -246,10 +306,9 @@ impl AuthStore {
         generated: &str,
         now: Timestamp,
     ) -> Result<String, StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            sqlx::query(INSERT_KEY).bind(name).bind(generated).bind(now.0).execute(pool).await?;
-            sqlx::query(SELECT_KEY).bind(name).fetch_one(pool).await?.try_get("base64")
-        }).await)
+        execute!(self, INSERT_KEY; name, generated, now.0)?;
+        let (key,): (String,) = fetch!(self.writer, fetch_one, SELECT_KEY; name)?;
+        Ok(key)
     }
 
     /// Inserts a registration before it has any effect. Keeps an existing row of this id.
@@ -259,39 +318,27 @@ impl AuthStore {
         email: &str,
         began_at: Timestamp,
         due_at: Timestamp,
-    ) -> Result<(), StoreError> {
-        let hash = self.key_ring.email_hash(email).to_vec();
+    ) -> Stored {
+        let hash = self.key_ring.email_hash(email);
         let sealed = self.key_ring.seal(&[EMAIL_CONTEXT, id], email.as_bytes());
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let insert = sqlx::query(INSERT_REGISTRATION).bind(id).bind(&hash).bind(&sealed);
-            let insert = insert.bind(began_at.0).bind(due_at.0);
-            insert.execute(pool).await.map(drop) }).await)
+        let (began_at, due_at) = (began_at.0, due_at.0);
+        execute!(self, INSERT_REGISTRATION; id, &hash[..], &sealed, began_at, due_at).map(drop)
     }
 
     /// Stores the subject of the user that a registration created.
-    pub(crate) async fn set_registration_subject(
-        &self,
-        id: &str,
-        subject: &str,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            sqlx::query(SET_REGISTRATION_SUBJECT).bind(id).bind(subject).execute(pool).await.map(drop)
-        }).await)
+    pub(crate) async fn set_registration_subject(&self, id: &str, subject: &str) -> Stored {
+        execute!(self, SET_REGISTRATION_SUBJECT; id, subject).map(drop)
     }
 
     /// Deletes a registration that is completed or undone.
-    pub(crate) async fn delete_registration(&self, id: &str) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            sqlx::query(DELETE_REGISTRATION).bind(id).execute(pool).await.map(drop)
-        }).await)
+    pub(crate) async fn delete_registration(&self, id: &str) -> Stored {
+        execute!(self, DELETE_REGISTRATION; id).map(drop)
     }
 
     /// Deletes all registrations of an address.
-    pub(crate) async fn delete_registrations_of(&self, email: &str) -> Result<(), StoreError> {
+    pub(crate) async fn delete_registrations_of(&self, email: &str) -> Stored {
         for hash in self.key_ring.email_hashes(email) {
-            with_dialect!(self.database.writer(), pool => with_timeout(async {
-                sqlx::query(DELETE_REGISTRATIONS_OF).bind(&hash[..]).execute(pool).await.map(drop)
-            }).await)?;
+            execute!(self, DELETE_REGISTRATIONS_OF; &hash[..])?;
         }
         Ok(())
     }
@@ -304,50 +351,34 @@ impl AuthStore {
         email: &str,
         profile: &str,
         due_at: Timestamp,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let update = sqlx::query(AWAIT_CONFIRMATION).bind(id).bind(profile).bind(due_at.0);
-            update.execute(pool).await?;
-            for hash in self.key_ring.email_hashes(email) {
-                sqlx::query(DELETE_INTERRUPTED).bind(&hash[..]).execute(pool).await?;
-            }
-            Ok(()) }).await)
+    ) -> Stored {
+        execute!(self, AWAIT_CONFIRMATION; id, profile, due_at.0)?;
+        for hash in self.key_ring.email_hashes(email) {
+            execute!(self, DELETE_INTERRUPTED; &hash[..])?;
+        }
+        Ok(())
     }
 
     /// Returns the id of the last registration of an address that awaits its confirmation.
-    pub(crate) async fn awaiting_registration(
-        &self,
-        email: &str,
-    ) -> Result<Option<String>, StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            for hash in self.key_ring.email_hashes(email) {
-                let row = sqlx::query(SELECT_AWAITING).bind(&hash[..]).fetch_optional(pool).await?;
-                if let Some(row) = row {
-                    return row.try_get("id").map(Some);
-                }
+    pub(crate) async fn awaiting_registration(&self, email: &str) -> Stored<Option<String>> {
+        for hash in self.key_ring.email_hashes(email) {
+            let found: Option<(String,)> =
+                fetch!(self.writer, fetch_optional, SELECT_AWAITING; &hash[..])?;
+            if let Some((id,)) = found {
+                return Ok(Some(id));
             }
-            Ok(None) }).await)
+        }
+        Ok(None)
     }
 
     /// Lets the compensation save the profile of a user who has confirmed.
-    pub(crate) async fn expedite_registration(
-        &self,
-        subject: &str,
-        due_at: Timestamp,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let update = sqlx::query(EXPEDITE_REGISTRATION).bind(subject).bind(due_at.0);
-            update.execute(pool).await.map(drop) }).await)
+    pub(crate) async fn expedite_registration(&self, subject: &str, due_at: Timestamp) -> Stored {
+        execute!(self, EXPEDITE_REGISTRATION; subject, due_at.0).map(drop)
     }
 
     /// Sets when the registration is due next, and counts the attempt.
-    pub(crate) async fn postpone_registration(
-        &self,
-        id: &str,
-        due_at: Timestamp,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            sqlx::query(POSTPONE_REGISTRATION).bind(id).bind(due_at.0).execute(pool).await.map(drop) }).await)
+    pub(crate) async fn postpone_registration(&self, id: &str, due_at: Timestamp) -> Stored {
+        execute!(self, POSTPONE_REGISTRATION; id, due_at.0).map(drop)
     }
 
     /// Returns registrations that are due at `now`, oldest first.
@@ -356,31 +387,23 @@ impl AuthStore {
         now: Timestamp,
         limit: i64,
     ) -> Result<Vec<PendingRegistration>, StoreError> {
-        let due: Vec<PendingRegistration> = with_dialect!(self.database.readers(), pool => with_timeout(async {
-            sqlx::query_as(SELECT_DUE_REGISTRATIONS).bind(now.0).bind(limit).fetch_all(pool).await
-        }).await)?;
-        Ok(due
-            .into_iter()
-            .map(|it| it.opened(&self.key_ring))
-            .collect())
+        let due: Vec<PendingRegistration> =
+            fetch!(self.readers, fetch_all, SELECT_DUE_REGISTRATIONS; now.0, limit)?;
+        let open = |it: PendingRegistration| it.opened(&self.key_ring);
+        Ok(due.into_iter().map(open).collect())
     }
 
     /// Returns the registration of this id, if it is pending.
-    pub(crate) async fn registration(
-        &self,
-        id: &str,
-    ) -> Result<Option<PendingRegistration>, StoreError> {
-        let found: Option<PendingRegistration> = with_dialect!(self.database.writer(), pool => with_timeout(async {
-            sqlx::query_as(SELECT_REGISTRATION).bind(id).fetch_optional(pool).await
-        }).await)?;
+    pub(crate) async fn registration(&self, id: &str) -> Stored<Option<PendingRegistration>> {
+        let found: Option<PendingRegistration> =
+            fetch!(self.writer, fetch_optional, SELECT_REGISTRATION; id)?;
         Ok(found.map(|it| it.opened(&self.key_ring)))
     }
 
     /// Returns the number of pending registrations that do not await a confirmation.
     pub(crate) async fn count_registrations(&self) -> Result<i64, StoreError> {
-        with_dialect!(self.database.readers(), pool => with_timeout(async {
-            sqlx::query(COUNT_REGISTRATIONS).fetch_one(pool).await?.try_get("pending")
-        }).await)
+        let (count,): (i64,) = fetch!(self.readers, fetch_one, COUNT_REGISTRATIONS;)?;
+        Ok(count)
     }
 
     /// Returns the user of a social identity, if known.
@@ -389,17 +412,15 @@ impl AuthStore {
         issuer: &str,
         subject: &str,
     ) -> Result<Option<SocialIdentity>, StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_optional(pool).await
-        }).await)
+        let found: Option<SocialIdentity> =
+            fetch!(self.writer, fetch_optional, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
+        Ok(found.map(|it| it.opened(&self.key_ring, issuer, subject)))
     }
 
     /// Returns whether the user has a social identity.
     pub(crate) async fn has_social_identity(&self, user_id: &str) -> Result<bool, StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let row = sqlx::query(COUNT_SOCIAL_IDENTITIES).bind(user_id).fetch_one(pool).await?;
-            row.try_get::<i64, _>("found").map(|found| found > 0)
-        }).await)
+        let (found,): (i64,) = fetch!(self.writer, fetch_one, COUNT_SOCIAL_IDENTITIES; user_id)?;
+        Ok(found > 0)
     }
 
     /// Deletes a social identity if it belongs to this user.
@@ -408,10 +429,13 @@ impl AuthStore {
         issuer: &str,
         subject: &str,
         user_id: &str,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let delete = sqlx::query(DELETE_SOCIAL_IDENTITY).bind(issuer).bind(subject).bind(user_id);
-            delete.execute(pool).await.map(drop) }).await)
+    ) -> Stored {
+        execute!(self, DELETE_SOCIAL_IDENTITY; issuer, subject, user_id).map(drop)
+    }
+
+    /// Deletes all social identities of a user.
+    pub(crate) async fn delete_social_identities_of(&self, user_id: &str) -> Stored {
+        execute!(self, DELETE_SOCIAL_IDENTITIES_OF; user_id).map(drop)
     }
 
     /// Inserts the user of a social identity and returns the stored one: the first writer wins.
@@ -422,15 +446,19 @@ impl AuthStore {
         identity: &SocialIdentity,
         now: Timestamp,
     ) -> Result<SocialIdentity, StoreError> {
-        let SocialIdentity {
-            user_id,
-            username,
-            profile_saved,
-        } = identity;
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let insert = sqlx::query(INSERT_SOCIAL_IDENTITY).bind(issuer).bind(subject).bind(user_id).bind(username);
-            insert.bind(*profile_saved).bind(now.0).execute(pool).await?;
-            sqlx::query_as(SELECT_SOCIAL_IDENTITY).bind(issuer).bind(subject).fetch_one(pool).await }).await)
+        let (
+            SocialIdentity {
+                user_id,
+                profile_saved,
+                ..
+            },
+            now,
+        ) = (identity, now.0);
+        let username = identity.sealed_username(&self.key_ring, issuer, subject);
+        execute!(self, INSERT_SOCIAL_IDENTITY; issuer, subject, user_id, &username, *profile_saved, now)?;
+        let stored: SocialIdentity =
+            fetch!(self.writer, fetch_one, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
+        Ok(stored.opened(&self.key_ring, issuer, subject))
     }
 
     /// Stores the provider's sealed refresh token.
@@ -440,10 +468,8 @@ impl AuthStore {
         subject: &str,
         sealed: &str,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let update = sqlx::query(SAVE_PROVIDER_TOKEN).bind(issuer).bind(subject).bind(sealed);
-            update.bind(now.0).execute(pool).await.map(drop) }).await)
+    ) -> Stored {
+        execute!(self, SAVE_PROVIDER_TOKEN; issuer, subject, sealed, now.0).map(drop)
     }
 
     /// Returns stored refresh tokens in the order of issuer and subject, starting behind `after`.
@@ -452,19 +478,7 @@ impl AuthStore {
         after: &(String, String),
         limit: i64,
     ) -> Result<Vec<SealedProviderToken>, StoreError> {
-        with_dialect!(self.database.readers(), pool => with_timeout(async {
-            let select = sqlx::query(SELECT_PROVIDER_TOKENS).bind(&after.0).bind(&after.1).bind(limit);
-            let rows = select.fetch_all(pool).await?;
-            let tokens = rows.iter().map(|row| {
-                Ok(SealedProviderToken {
-                    issuer: row.try_get("issuer")?,
-                    subject: row.try_get("subject")?,
-                    user_id: row.try_get("user_id")?,
-                    sealed: row.try_get("refresh_token")?,
-                })
-            });
-            tokens.collect()
-        }).await)
+        fetch!(self.readers, fetch_all, SELECT_PROVIDER_TOKENS; &after.0, &after.1, limit)
     }
 
     /// Replaces the sealed form of a token and returns whether it was replaced. A token that a
@@ -475,11 +489,14 @@ impl AuthStore {
         sealed: &str,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let update = sqlx::query(REPLACE_PROVIDER_TOKEN).bind(&token.issuer).bind(&token.subject);
-            let done = update.bind(&token.sealed).bind(sealed).bind(now.0).execute(pool).await?;
-            Ok(done.rows_affected() == 1)
-        }).await)
+        let SealedProviderToken {
+            issuer,
+            subject,
+            sealed: old,
+            ..
+        } = token;
+        let replaced = execute!(self, REPLACE_PROVIDER_TOKEN; issuer, subject, old, sealed, now.0);
+        replaced.map(|rows| rows == 1)
     }
 
     /// Marks the profile of a social identity as saved.
@@ -488,10 +505,8 @@ impl AuthStore {
         issuer: &str,
         subject: &str,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
-        with_dialect!(self.database.writer(), pool => with_timeout(async {
-            let update = sqlx::query(MARK_PROFILE_SAVED).bind(issuer).bind(subject).bind(true).bind(now.0);
-            update.execute(pool).await.map(drop) }).await)
+    ) -> Stored {
+        execute!(self, MARK_PROFILE_SAVED; issuer, subject, true, now.0).map(drop)
     }
 }
 

@@ -271,7 +271,7 @@ impl Fixture {
 
     /// Runs the compensation and returns the number of resolved registrations.
     pub(crate) async fn compensate(&self) -> usize {
-        let resolved = self.service.compensator.run_once().await;
+        let resolved = self.service.flows.compensator.run_once().await;
         resolved.expect("the store answers")
     }
 

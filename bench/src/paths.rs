@@ -321,6 +321,7 @@ impl RequestPath {
             replaced: &[],
             added: &[],
             hides_api_keys: false,
+            forwarded_host: None,
             forwarded: false,
             host: None,
             is_removed: postern_proxy::message::headers::is_reserved,

@@ -6,13 +6,14 @@
 //! graceful shutdown.
 //!
 //! Input: connections and the router of a service. Output: responses. Depends on `decode`, `exit`,
-//! `problem` and `trace`.
+//! `problem`, `token` and `trace`.
 
 mod body;
 mod budget;
 mod forwarded;
 mod host;
 mod metrics;
+mod on_behalf;
 mod query;
 mod request_layer;
 mod server;
@@ -33,6 +34,8 @@ pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
 pub use forwarded::TrustedProxies;
 pub use host::AllowedHosts;
 pub use metrics::HttpMetrics;
+pub use on_behalf::authenticate;
+pub(crate) use on_behalf::user_token;
 pub use query::Query;
 pub use server::{RequestTelemetry, bind, serve, serve_observed};
 

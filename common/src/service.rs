@@ -1,9 +1,8 @@
 //! Calls from one service to another.
 //!
-//! Every call carries this service's own token. A user's token would be forwarded if one were
-//! present, and none is: a profile is stored at registration, before its user has a token, and an
-//! actor's address is resolved at delivery, possibly days after the request, when a user's token
-//! would have expired. Permissions of the user are checked with the verified token at acceptance.
+//! While the request of a verified user is handled, every call carries the user's token. All other
+//! calls carry this service's own token: those for requests of services and without a token, such
+//! as a registration, and those of work that outlives its request, such as a delivery.
 //!
 //! ```no_run
 //! # use postern_common::service::ServiceClient;
@@ -15,8 +14,8 @@
 //! # }
 //! ```
 //!
-//! Input: requests without credentials. Output: requests with the service token. Depends on
-//! `cache`, `clock`, `identity`, `problem`, `seal` and `secret`.
+//! Input: requests without credentials. Output: requests with the user's or the service's token. Depends on
+//! `cache`, `clock`, `http`, `identity`, `problem`, `seal` and `secret`.
 
 mod sign_in;
 mod token;
@@ -79,7 +78,8 @@ impl ServiceClient {
         self.tokens.run(shutdown).await;
     }
 
-    /// Creates a request with the service token in `Authorization`.
+    /// Creates a request with a token in `Authorization`: of the user on whose behalf the current
+    /// task handles a request, else of this service.
     ///
     /// # Errors
     /// No valid service token is available.
@@ -88,7 +88,10 @@ impl ServiceClient {
         method: http::Method,
         url: Url,
     ) -> Result<reqwest::RequestBuilder, ServiceTokenError> {
-        let token = self.tokens.token().await?;
+        let token = match crate::http::user_token() {
+            Some(token) => token,
+            None => self.tokens.token().await?,
+        };
         Ok(self.http.request(method, url).bearer_auth(token.expose()))
     }
 }

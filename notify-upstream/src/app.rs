@@ -36,6 +36,7 @@ use crate::config::Config;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::DispatchState;
 use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
 use crate::http::{AdminParts, ApiState, CONCURRENT_READS};
@@ -261,6 +262,7 @@ fn api_state(
         mail_tokens: config.mail_tokens.clone(),
         webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
         actors: parts.actors.clone(),
+        unverified: UnverifiedQuota::new(parts.cache.clone(), parts.clock.clone()),
         suppression: Arc::clone(&parts.suppression),
         metrics: parts.metrics.clone(),
         trusted_proxies: config.trusted_proxies.clone(),

@@ -21,11 +21,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::FromRequestParts;
-use axum::routing::{MethodFilter, get, post};
+use axum::routing::{get, post};
 use http::request::Parts;
 use postern_common::http::{BodyOwner, Peer, TrustedProxies};
 use postern_common::token::{Caller, Verifier};
-use postern_common::{Clock, Code, Problem};
+use postern_common::{Clock, Problem};
 use tokio::sync::Semaphore;
 
 pub(crate) use self::admin::{AdminParts, admin_routes};
@@ -33,6 +33,7 @@ pub(crate) use self::status::CONCURRENT_READS;
 use crate::delivery::actors::ActorClient;
 use crate::delivery::mail_token::MailTokens;
 use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::DispatchState;
 use crate::intake::group_commit::SubmissionQueue;
 use crate::intake::quota::CallerQuota;
@@ -61,8 +62,9 @@ pub(crate) struct ApiState {
     pub(crate) webhooks: Arc<Webhooks>,
     /// Verifies the tokens of unsubscribe links.
     pub(crate) mail_tokens: Option<MailTokens>,
-    /// Knows the addresses of the users whose preferences are read.
+    /// Knows the addresses of actors.
     pub(crate) actors: ActorClient,
+    pub(crate) unverified: UnverifiedQuota,
     pub(crate) suppression: Arc<SuppressionCache>,
     pub(crate) metrics: NotifyMetrics,
     /// Proxies whose `X-Forwarded-For` is used.
@@ -79,12 +81,11 @@ pub(crate) struct ApiState {
 pub(crate) fn router(service: Arc<ApiState>) -> Router {
     Router::new()
         .route("/notifications", post(create::create).get(list::list))
+        .route("/notification-batches", post(create::batch))
         .route(
-            "/notifications/batch",
-            post(create::batch).on(MethodFilter::GET, no_such_notification),
+            "/notifications/{id}",
+            get(status::get).delete(status::cancel),
         )
-        .route("/notifications/{id}", get(status::get))
-        .route("/notifications/{id}/cancel", post(status::cancel))
         .route(
             "/unsubscriptions",
             get(unsubscribe::page).post(unsubscribe::leave),
@@ -95,12 +96,6 @@ pub(crate) fn router(service: Arc<ApiState>) -> Router {
         )
         .route("/webhooks/{provider}", post(webhook::receive))
         .with_state(service)
-}
-
-/// Answers GET with 404: the path would be the status of a notification named `batch`, which does
-/// not exist.
-async fn no_such_notification() -> Problem {
-    Code::NotFound.into()
 }
 
 /// The principal of a verified bearer token.
@@ -145,11 +140,7 @@ impl FromRequestParts<Arc<ApiState>> for AuthenticatedReader {
 }
 
 async fn verify(parts: &Parts, service: &ApiState) -> Result<Caller, Problem> {
-    let token = postern_common::http::bearer(&parts.headers)?;
-    Ok(match service.verifier.verify_cached(token) {
-        Some(verdict) => verdict?,
-        None => service.verifier.verify_unseen(token).await?,
-    })
+    postern_common::http::authenticate(&parts.headers, &service.verifier).await
 }
 
 /// A caller without a token. Its body is charged to the budget of its address.

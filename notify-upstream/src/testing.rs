@@ -1,5 +1,6 @@
 //! Test support: a complete replica over one store, advanced step by step.
 
+pub(crate) mod actor_service;
 pub(crate) mod injection;
 pub(crate) mod judge;
 pub(crate) mod script;
@@ -444,6 +445,7 @@ pub(crate) fn draft(priority: Priority) -> ValidatedRequest {
         expires_at: None,
     };
     ValidatedRequest {
+        allows_unverified: true,
         request,
         template_version: 1,
         locale: Locale::parse("en").expect("tag"),

@@ -120,6 +120,11 @@ impl Client {
         self.request(Method::PUT, path)
     }
 
+    /// Creates a `DELETE` request.
+    pub fn delete(&self, path: &str) -> Request {
+        self.request(Method::DELETE, path)
+    }
+
     /// Creates a request with any method. The path may contain a query, or be a complete URL.
     ///
     /// # Panics

@@ -42,6 +42,8 @@ pub(crate) struct Changes {
     pub(crate) cache: Option<String>,
     /// The URL of another database than the cluster's.
     pub(crate) database: Option<String>,
+    /// How addresses are confirmed.
+    pub(crate) confirm: Option<&'static str>,
 }
 
 // === impl AuthCluster ===
@@ -120,6 +122,10 @@ impl AuthCluster {
         let file = file
             .set("actor_service", &quoted(&actor))
             .set("notification_service", &quoted(&notify));
+        let file = match changes.confirm {
+            Some(confirm) => file.insert("confirm", &quoted(confirm)),
+            None => file,
+        };
         match changes.filter {
             Some(filter) => file.set("filter", &quoted(filter)),
             None => file,

@@ -235,7 +235,7 @@ async fn notifications(postern: &Postern, examples: &mut Examples) {
     let one = examples.body("createNotification", None);
     let created = post(&service, "/notifications", &one, 201).await;
     let batch = examples.body("createNotifications", None);
-    let results = post(&service, "/notifications/batch", &batch, 200)
+    let results = post(&service, "/notification-batches", &batch, 200)
         .await
         .json();
     for result in results["results"].as_array().expect("results") {

@@ -25,7 +25,7 @@ const TAKE_JSON: &[(&str, &str)] = &[
     ("/auth/password/forgot", "/email"),
     ("/auth/password/reset", "/newPassword"),
     ("/notifications", "/template"),
-    ("/notifications/batch", "/notifications"),
+    ("/notification-batches", "/notifications"),
 ];
 
 async fn every_path_refuses(ada: &Person, body: &str) {

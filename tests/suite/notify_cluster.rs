@@ -374,7 +374,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                 "variables": {"name": "Ada"}, "priority": priority})
         };
         let body = json!({"notifications": priorities.iter().map(one).collect::<Vec<_>>()});
-        let answer = self.post_json(replica, "notifications/batch", &body).await;
+        let answer = self.post_json(replica, "notification-batches", &body).await;
         let results = answer["results"].as_array().expect("results").iter();
         results
             .map(|result| {
@@ -391,7 +391,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     pub(crate) async fn post_body(&self, replica: &Replica, body: &Value) -> Option<StatusCode> {
         let request = self
             .http
-            .post(format!("{}/notifications/batch", replica.url))
+            .post(format!("{}/notification-batches", replica.url))
             .bearer_auth(&self.token);
         request
             .json(body)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use postern_common::Clock;
 use postern_common::config::Env;
 use postern_common::database::testing::{postgres, sqlite};
+use postern_tests::http_body::json;
 use postern_tests::note;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
@@ -24,7 +25,7 @@ const NORMAL_PROMOTION_AGE: Duration = Duration::from_secs(120);
 const CRITICAL_COUNT: usize = 200;
 const CRITICAL_PER_SECOND: u64 = 50;
 
-fn env_number(variable: &str, default: usize) -> usize {
+pub(crate) fn env_number(variable: &str, default: usize) -> usize {
     Env::of_process()
         .get(variable)
         .and_then(|text| text.parse().ok())
@@ -285,14 +286,19 @@ async fn waiting_keeps_its_order_over_a_killed_sqlite_process() {
 pub(crate) const CRITICAL_LANE: i16 = 8;
 const LOW_LANE: i16 = 14;
 
-/// Inserts text messages into a lane, as if they had been accepted.
+/// Inserts messages into a lane, as if they had been accepted.
 pub(crate) async fn insert_backlog(url: &str, lane: i16, rows: usize) {
+    let recipient = if lane < CRITICAL_LANE {
+        json!({"email": "low@example.com"})
+    } else {
+        json!({"phone": "+491701234567"})
+    };
     let sql = format!(
         "WITH now AS (SELECT {} + n AS ms, n FROM generate_series(0, {rows} - 1) n),
         ids AS (SELECT n, ms, lpad(to_hex(ms), 12, '0') AS h FROM now),
         made AS (SELECT n, ms, (substr(h, 1, 8) || '-' || substr(h, 9, 4) || '-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id FROM ids),
         recorded AS (INSERT INTO notify_record (id, lane, creator, template, template_version, locale, recipient, variables, created_at)
-            SELECT id, {lane}, 'service:document', 'welcome', 1, 'en', '{{\"phone\":\"+491701234567\"}}', '{{\"name\":\"low\"}}', ms FROM made)
+            SELECT id, {lane}, 'service:document', 'welcome', 1, 'en', '{recipient}', '{{\"name\":\"low\"}}', ms FROM made)
         INSERT INTO notify_queue (id, lane, ord, fence, attempt) SELECT id, {lane}, ms << 12, 0, 0 FROM made",
         // Acceptance times one millisecond apart, ending now.
         Clock::system().now().0 - i64::try_from(rows).unwrap_or(0)

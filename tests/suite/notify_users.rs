@@ -55,7 +55,7 @@ async fn user_can_notify_only_itself() {
         let batch = json!({"notifications": [body]});
         let results = ada
             .client
-            .post_json("/notifications/batch", &batch)
+            .post_json("/notification-batches", &batch)
             .await
             .expect(200)
             .json();

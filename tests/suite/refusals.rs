@@ -329,7 +329,6 @@ async fn actors(ada: &Person, service: &Client, admin: &Client) {
         "/actors/register",
         "/resumes/none",
         "/notifications/none",
-        "/notifications/batch",
     ] {
         let _ = ada.client.get(path).send().await.problem(404, "not_found");
     }
@@ -391,20 +390,14 @@ async fn notifications(surface: &PublicApi, ada: &Person) {
     .await;
     refuses(
         client,
-        "/notifications/batch",
+        "/notification-batches",
         &json!({"notifications": []}),
         422,
         "validation_failed",
     )
     .await;
-    refuses(
-        client,
-        "/notifications/none/cancel",
-        &json!({}),
-        404,
-        "not_found",
-    )
-    .await;
+    let unknown = client.delete("/notifications/none").send().await;
+    let _ = unknown.problem(404, "not_found");
     let keyed = |body: &Value| {
         client
             .post("/notifications")
@@ -422,8 +415,8 @@ async fn notifications(surface: &PublicApi, ada: &Person) {
     // The mail shows that the provider has been called.
     let _ = surface.mailbox().to(&ada.email).await;
     let _ = client
-        .post(&format!("{sent}/cancel"))
+        .delete(&sent)
         .send()
         .await
-        .problem(422, "not_cancellable");
+        .problem(409, "already_attempted");
 }

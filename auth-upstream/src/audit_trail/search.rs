@@ -47,25 +47,8 @@ pub(crate) struct SignInSearch {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SignInPage {
-    sign_ins: Vec<SignInView>,
+    sign_ins: Vec<AuditRow>,
     next_cursor: Option<String>,
-}
-
-/// An audit event.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SignInView {
-    id: String,
-    at: Timestamp,
-    event: String,
-    outcome: String,
-    reason: Option<String>,
-    request_id: String,
-    subject: Option<String>,
-    /// The keyed hash of the e-mail address, in hexadecimal digits.
-    email_hash: Option<String>,
-    network: Option<String>,
-    provider: Option<String>,
 }
 
 /// The time that a summary covers.
@@ -191,7 +174,7 @@ impl AuditReader {
             for (index, row) in rows.into_iter().enumerate() {
                 let position = AuditPosition::of(&row);
                 if search.accepts(&row, &hashes) {
-                    found.push(SignInView::from(row));
+                    found.push(row);
                 }
                 if found.len() == search.limit {
                     let is_end = is_last && index + 1 == count;
@@ -263,29 +246,10 @@ impl AuditReader {
 // === impl SignInPage ===
 
 impl SignInPage {
-    fn of(sign_ins: Vec<SignInView>, next: Option<AuditPosition>) -> Self {
+    fn of(sign_ins: Vec<AuditRow>, next: Option<AuditPosition>) -> Self {
         Self {
             sign_ins,
             next_cursor: next.map(|position| position.cursor()),
-        }
-    }
-}
-
-// === impl SignInView ===
-
-impl From<AuditRow> for SignInView {
-    fn from(row: AuditRow) -> Self {
-        Self {
-            id: row.id,
-            at: Timestamp(row.at),
-            event: row.operation,
-            outcome: row.outcome,
-            reason: row.reason,
-            request_id: row.request_id,
-            subject: row.subject,
-            email_hash: row.email_hash.map(hex::encode),
-            network: row.network,
-            provider: row.provider,
         }
     }
 }

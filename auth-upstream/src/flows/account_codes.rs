@@ -17,11 +17,12 @@ use postern_common::email::EmailAddress;
 use postern_common::{Clock, Code, Problem};
 use serde::{Deserialize, Serialize};
 
-use super::cache_unavailable;
 use super::challenge_session::{CHALLENGE_TTL, CONFIRMATION_TTL};
+use super::{FlowParts, cache_unavailable};
 use crate::account_messages::AccountMessages;
 use crate::client::ClientContext;
 use crate::crypto::{KeyRing, random, sha256_hex};
+use crate::protection::AttemptKind;
 
 /// Validity of a reset code: as in Cognito.
 const RESET_TTL: Duration = Duration::from_secs(3600);
@@ -31,22 +32,23 @@ const MAX_GUESSES: u64 = 100;
 /// The first part of the sealing context of codes.
 const CONTEXT: &str = "postern account code";
 
-/// What a code proves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CodePurpose {
-    /// The address of a registration.
-    Confirmation,
-    /// The right to set a new password.
-    Reset,
-    /// The address of a social identity whose provider is not authoritative for it.
-    SocialLink,
+named! {
+    /// What a code proves.
+    CodePurpose {
+        /// The address of a registration.
+        Confirmation = "confirmation",
+        /// The right to set a new password.
+        Reset = "reset",
+        /// The address of a social identity whose provider is not authoritative for it.
+        SocialLink = "social-link",
+    }
 }
 
 /// Makes, sends and redeems codes. Clones share the cache.
 ///
 /// A new code replaces the one before of the same purpose and address. The caller limits both calls
-/// by the attempt guard, requests for each purpose by themselves: [`AccountCodes`] itself ends a code
-/// after [`MAX_GUESSES`] only.
+/// by the attempt guard ([`CodePurpose::request`], `ResetCode`, `ConfirmationCode`): [`AccountCodes`] itself
+/// ends a code after [`MAX_GUESSES`] only.
 #[derive(Clone, Debug)]
 pub(crate) struct AccountCodes {
     pub(crate) cache: Cache,
@@ -75,11 +77,12 @@ struct CodeContent {
 // === impl CodePurpose ===
 
 impl CodePurpose {
-    fn name(self) -> &'static str {
+    /// Returns the kind of an attempt that sends a code.
+    fn request(self) -> AttemptKind {
         match self {
-            Self::Confirmation => "confirmation",
-            Self::Reset => "reset",
-            Self::SocialLink => "social-link",
+            Self::Confirmation => AttemptKind::ConfirmationRequest,
+            Self::Reset => AttemptKind::ResetRequest,
+            Self::SocialLink => AttemptKind::LinkRequest,
         }
     }
 
@@ -97,6 +100,33 @@ impl CodePurpose {
             Self::Reset => RESET_TTL,
             Self::SocialLink => CHALLENGE_TTL,
         }
+    }
+}
+
+// === impl FlowParts ===
+
+impl FlowParts {
+    /// Sends a code as [`AccountCodes::send`], unless many were requested for the address: the last one
+    /// stays valid then, so that its owner is neither flooded nor kept out.
+    pub(super) async fn send_code(
+        &self,
+        codes: &AccountCodes,
+        purpose: CodePurpose,
+        address: &EmailAddress,
+        client: &ClientContext,
+    ) -> Result<(), Problem> {
+        let (guard, kind) = (&self.guard, purpose.request());
+        let admitted = guard.admit_silently(kind, client, address.as_str()).await;
+        let Some(mut attempt) = admitted else {
+            return Ok(());
+        };
+        let sent = codes.send(purpose, address, client).await;
+        match &sent {
+            // Each message counts as a failure, because an attacker may request it.
+            Ok(()) => guard.limiter().record_failure(&mut attempt).await,
+            Err(_) => guard.limiter().refund(attempt).await,
+        }
+        sent
     }
 }
 

@@ -96,7 +96,7 @@ impl AttemptGuard {
             .trust_network(client, account, subject, started_at);
         if trusting.await {
             self.messages
-                .notice(AccountNotice::NewNetwork, email, client);
+                .notice(AccountNotice::NewNetwork, email, subject, client);
         }
     }
 

@@ -4,20 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use postern_common::email::EmailAddress;
-use postern_common::token::oidc::IdToken;
-use postern_common::{Clock, Code, Problem};
+use postern_common::{Code, Problem};
 
-use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
+use super::FlowParts;
+use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::ChallengeSession;
-use super::social::AccountResolver;
-use super::token_issuer::{SignedInUser, TokenIssuer};
+use super::social::{AccountResolver, AuthorizedUser};
+use super::token_issuer::SignedInUser;
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
-use crate::crypto::KeyRing;
-use crate::pool::UserPool;
 use crate::pool::error::PoolCall;
 use crate::protection::AttemptKind;
-use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+use crate::telemetry::{AuditedResult, Completed, Operation};
 
 /// The challenge in which nothing can be guessed.
 const NEW_PASSWORD_REQUIRED: &str = "NEW_PASSWORD_REQUIRED";
@@ -25,12 +23,7 @@ const NEW_PASSWORD_REQUIRED: &str = "NEW_PASSWORD_REQUIRED";
 /// Answers challenges of the pool.
 #[derive(Debug)]
 pub(crate) struct ChallengeFlow {
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) issuer: TokenIssuer,
-    pub(crate) guard: AttemptGuard,
-    pub(crate) audit: AuditLog,
-    pub(crate) key_ring: Arc<KeyRing>,
-    pub(crate) clock: Clock,
+    pub(crate) parts: Arc<FlowParts>,
     /// `None` if social sign-in is not configured.
     pub(crate) accounts: Option<Arc<AccountResolver>>,
 }
@@ -72,8 +65,8 @@ impl ChallengeFlow {
         answer: ChallengeAnswer,
     ) -> Result<SignedInUser, Problem> {
         let opened = ChallengeSession::open(&self.key_ring, &answer.session, self.clock.now());
-        if let Some(ChallengeSession::Address { id, .. }) = opened {
-            return self.prove_address(client, &id, answer).await;
+        if let Some(ChallengeSession::Address { user, .. }) = opened {
+            return self.prove_address(client, &user, answer).await;
         }
         let Some(ChallengeSession::Pool {
             name,
@@ -126,11 +119,11 @@ impl ChallengeFlow {
     async fn prove_address(
         &self,
         client: &ClientContext,
-        id: &IdToken,
+        user: &AuthorizedUser,
         answer: ChallengeAnswer,
     ) -> Result<SignedInUser, Problem> {
         let accounts = self.accounts.as_ref().ok_or(Code::InvalidChallenge)?;
-        let email = id.email.as_deref().and_then(EmailAddress::parse);
+        let email = user.id_token.email.as_deref().and_then(EmailAddress::parse);
         let email = email.ok_or(Code::InvalidChallenge)?;
         let code = answer.code.ok_or(Code::InvalidChallenge)?;
         client.details.set_email(&email);
@@ -141,7 +134,7 @@ impl ChallengeFlow {
             account: email.as_str(),
             failure_code: Code::InvalidChallenge,
         };
-        let evaluation = accounts.sign_in_with_code(client, id, &email, &code);
+        let evaluation = accounts.sign_in_with_code(client, user, &email, &code);
         let signed_in = self.guard.evaluate(attempt, evaluation).await?;
         self.guard
             .trust_network(client, &email, &signed_in.subject, started_at)

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
-use postern_common::token::oidc::IdToken;
 use postern_common::{Code, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::social::AuthorizedUser;
 use crate::crypto::KeyRing;
 use crate::pool::PoolChallenge;
 
@@ -48,7 +48,10 @@ pub(super) enum ChallengeSession {
         expires_at: i64,
     },
     /// The proof of a social identity's address with a code.
-    Address { id: IdToken, expires_at: i64 },
+    Address {
+        user: AuthorizedUser,
+        expires_at: i64,
+    },
     /// The confirmation of an address with a code.
     Confirm {
         email: String,
@@ -78,16 +81,18 @@ impl ChallengeSession {
         }
     }
 
-    pub(super) fn for_address(id: &IdToken, email: &EmailAddress, expires_at: Timestamp) -> Self {
-        let mut id = IdToken {
-            email: Some(email.as_str().to_owned()),
-            picture: None,
-            ..id.clone()
-        };
+    pub(super) fn for_address(
+        user: &AuthorizedUser,
+        email: &EmailAddress,
+        expires_at: Timestamp,
+    ) -> Self {
+        let mut user = user.clone();
+        let id = &mut user.id_token;
+        (id.email, id.picture) = (Some(email.as_str().to_owned()), None);
         let names = ["given_name", "family_name"];
         id.claims.retain(|name, _| names.contains(&name.as_str()));
         Self::Address {
-            id,
+            user,
             expires_at: expires_at.0,
         }
     }

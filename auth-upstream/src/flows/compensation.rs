@@ -12,20 +12,19 @@ use std::time::Duration;
 
 use postern_common::backoff::Backoff;
 use postern_common::email::EmailAddress;
-use postern_common::{Clock, Code, Problem, Secret};
+use postern_common::{Code, Problem, Secret};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::user_locks::UserLocks;
-use crate::actor_service::{ActorService, ActorServiceError};
+use super::FlowParts;
+use crate::actor_service::ActorServiceError;
 use crate::client::ClientContext;
 use crate::crypto::KeyRing;
-use crate::pool::UserPool;
 use crate::pool::admin::{PoolAccount, PoolAdmin};
 use crate::pool::error::{PoolCall, PoolError};
-use crate::store::{AuthStore, PendingRegistration, StoreError};
-use crate::telemetry::{AuditLog, Metrics, Operation};
+use crate::store::{PendingRegistration, StoreError};
+use crate::telemetry::Operation;
 
 /// The time after which a registration counts as interrupted. Longer than all of its calls
 /// together.
@@ -44,15 +43,7 @@ const CLOCK_TOLERANCE_MS: i64 = 5_000;
 /// Completes or undoes interrupted registrations.
 #[derive(Debug)]
 pub(crate) struct RegistrationCompensator {
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) store: AuthStore,
-    pub(crate) actor_service: Arc<ActorService>,
-    pub(crate) locks: UserLocks,
-    /// Seals the profiles in the rows.
-    pub(crate) key_ring: Arc<KeyRing>,
-    pub(crate) audit: AuditLog,
-    pub(crate) metrics: Metrics,
-    pub(crate) clock: Clock,
+    pub(crate) parts: Arc<FlowParts>,
 }
 
 /// The resolution of an interrupted registration.
@@ -209,6 +200,28 @@ impl RegistrationCompensator {
             .map(|()| Resolution::Undone)
     }
 
+    /// Returns the subject of the user that a registration created. If the response to SignUp was
+    /// not stored, this is the user with the address, unless it is older than the registration.
+    async fn created_user(
+        &self,
+        admin: &PoolAdmin,
+        pending: &PendingRegistration,
+        email: &EmailAddress,
+    ) -> Result<Option<String>, ()> {
+        if let Some(subject) = &pending.subject {
+            return Ok(Some(subject.clone()));
+        }
+        let account = admin.find_user(email.as_str()).await.map_err(drop)?;
+        let earliest = pending.began_at.saturating_sub(CLOCK_TOLERANCE_MS);
+        Ok(account
+            .filter(|account| account.created_at.0 >= earliest)
+            .map(|account| account.subject))
+    }
+}
+
+// === impl FlowParts ===
+
+impl FlowParts {
     /// Replaces an account, whose address nobody had proven, by a new one with a verified address, so
     /// that whoever has created it keeps neither profile nor tokens. To be called under the lock of
     /// the address. A crash leaves no account, or one without a profile, which is saved later.
@@ -250,24 +263,6 @@ impl RegistrationCompensator {
             self.store.delete_registrations_of(email.as_str()).await?;
         }
         Ok(created)
-    }
-
-    /// Returns the subject of the user that a registration created. If the response to SignUp was
-    /// not stored, this is the user with the address, unless it is older than the registration.
-    async fn created_user(
-        &self,
-        admin: &PoolAdmin,
-        pending: &PendingRegistration,
-        email: &EmailAddress,
-    ) -> Result<Option<String>, ()> {
-        if let Some(subject) = &pending.subject {
-            return Ok(Some(subject.clone()));
-        }
-        let account = admin.find_user(email.as_str()).await.map_err(drop)?;
-        let earliest = pending.began_at.saturating_sub(CLOCK_TOLERANCE_MS);
-        Ok(account
-            .filter(|account| account.created_at.0 >= earliest)
-            .map(|account| account.subject))
     }
 }
 

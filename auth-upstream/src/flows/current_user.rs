@@ -1,25 +1,42 @@
-//! `GET /auth/me`: the verified claims of the caller's access token.
+//! `GET /auth/me`: the verified claims of the caller's access token, and the profile.
 
 use std::sync::Arc;
 
+use http::HeaderMap;
 use postern_common::Problem;
 use postern_common::clock::Timestamp;
-use postern_common::token::{Caller, Verifier};
+use postern_common::http::authenticate;
+use postern_common::token::Caller;
 use serde_json::{Value, json};
+
+use super::FlowParts;
 
 /// Describes the caller of a request.
 #[derive(Debug)]
 pub(crate) struct CurrentUserFlow {
-    pub(crate) verifier: Arc<Verifier>,
+    pub(crate) parts: Arc<FlowParts>,
 }
 
 // === impl CurrentUserFlow ===
 
 impl CurrentUserFlow {
     /// Verifies an access token, regardless of an earlier verification by the gateway, and returns
-    /// the caller that it identifies.
-    pub(crate) async fn describe(&self, token: &str) -> Result<Value, Problem> {
-        Ok(describe(&self.verifier.verify(token).await?))
+    /// the caller that it identifies. The `profile` of a user of the actor pool is `null` if there is
+    /// none, and absent if the actor service does not say.
+    ///
+    /// # Errors
+    /// 401; 503 if the issuer's keys are not available.
+    pub(crate) async fn describe(&self, headers: &HeaderMap) -> Result<Value, Problem> {
+        let parts = &self.parts;
+        let caller = authenticate(headers, &parts.verifier).await?;
+        let mut described = describe(&caller);
+        if let Caller::User(user) = &caller
+            && *user.issuer == *parts.actor_issuer
+            && let Ok(profile) = parts.actor_service.profile(&user.subject).await
+        {
+            described["profile"] = profile;
+        }
+        Ok(described)
     }
 }
 

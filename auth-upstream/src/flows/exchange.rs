@@ -4,6 +4,7 @@
 //! exchanged once. If the sign-in started with a `code_challenge`, the exchange needs the verifier
 //! (RFC 7636); a wrong verifier invalidates the token, so that it cannot be tried again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -14,11 +15,11 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::cache_unavailable;
 use super::token_set::TokenSet;
+use super::{FlowParts, cache_unavailable};
 use crate::client::ClientContext;
 use crate::crypto::TokenVault;
-use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+use crate::telemetry::{AuditedResult, Completed, Operation};
 
 /// Validity of a temporary token, as the HTTP API promises.
 pub(crate) const TEMPORARY_TOKEN_TTL: Duration = Duration::from_secs(5 * 60);
@@ -32,8 +33,8 @@ pub(crate) struct TemporaryTokens {
 /// Exchanges temporary tokens.
 #[derive(Debug)]
 pub(crate) struct ExchangeFlow {
+    pub(crate) parts: Arc<FlowParts>,
     pub(crate) temporary_tokens: TemporaryTokens,
-    pub(crate) audit: AuditLog,
 }
 
 /// The user of a social sign-in, as serialized for clients.

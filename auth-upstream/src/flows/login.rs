@@ -5,25 +5,20 @@ use std::sync::Arc;
 use postern_common::email::EmailAddress;
 use postern_common::{Code, Problem, Secret};
 
-use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
+use super::FlowParts;
+use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::password_reset_required;
-use super::token_issuer::{SignedInUser, TokenIssuer};
+use super::token_issuer::SignedInUser;
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
-use crate::pool::UserPool;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::protection::AttemptKind;
-use crate::store::AuthStore;
-use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+use crate::telemetry::{AuditedResult, Completed, Operation};
 
 /// Signs users in with a password.
 #[derive(Debug)]
 pub(crate) struct LoginFlow {
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) store: AuthStore,
-    pub(crate) issuer: TokenIssuer,
-    pub(crate) guard: AttemptGuard,
-    pub(crate) audit: AuditLog,
+    pub(crate) parts: Arc<FlowParts>,
 }
 
 /// The credentials of a sign-in.

@@ -5,19 +5,15 @@ use std::sync::Arc;
 use postern_common::{Code, Problem};
 
 use super::grant::RefreshGrant;
-use super::run_to_completion;
+use super::{FlowParts, run_to_completion};
 use crate::client::ClientContext;
-use crate::crypto::KeyRing;
-use crate::pool::UserPool;
 use crate::pool::error::PoolCall;
-use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+use crate::telemetry::{AuditedResult, Completed, Operation};
 
 /// Signs users out.
 #[derive(Clone, Debug)]
 pub(crate) struct LogoutFlow {
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) key_ring: Arc<KeyRing>,
-    pub(crate) audit: AuditLog,
+    pub(crate) parts: Arc<FlowParts>,
 }
 
 // === impl LogoutFlow ===

@@ -8,16 +8,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::account_codes::{AccountCodes, CodePurpose};
-use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
-use super::compensation::RegistrationCompensator;
-use super::{is_not_evaluated, run_to_completion};
+use super::attempt_guard::{AccountAttempt, AttemptError};
+use super::{FlowParts, is_not_evaluated, run_to_completion};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
-use crate::pool::UserPool;
 use crate::pool::admin::PoolAdmin;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::protection::AttemptKind;
-use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation, log_limited};
+use crate::telemetry::{AuditedResult, Completed, Operation, log_limited};
 
 /// The maximum number of reset codes that are being requested at the same time.
 pub(crate) const MAX_CODE_REQUESTS: usize = 64;
@@ -25,12 +23,7 @@ pub(crate) const MAX_CODE_REQUESTS: usize = 64;
 /// Requests codes for password resets and resets passwords.
 #[derive(Clone, Debug)]
 pub(crate) struct PasswordFlow {
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) guard: AttemptGuard,
-    /// `None` if the pool makes the codes.
-    pub(crate) codes: Option<AccountCodes>,
-    pub(crate) compensator: Arc<RegistrationCompensator>,
-    pub(crate) audit: AuditLog,
+    pub(crate) parts: Arc<FlowParts>,
     pub(crate) code_requests: Arc<Semaphore>,
 }
 
@@ -82,7 +75,7 @@ impl PasswordFlow {
         let limiter = self.guard.limiter();
         // Logs failures only, not that the user does not exist.
         let sent = match (&self.codes, &self.pool.admin) {
-            (Some(codes), Some(admin)) => send_own_code(codes, admin, email, client).await,
+            (Some(codes), Some(admin)) => self.send_own_code(codes, admin, email, client).await,
             (_, _) => {
                 let sent = self.pool.forgot_password(email).await;
                 sent.map_err(|error| error.problem(PoolCall::ForgotPassword))
@@ -145,7 +138,8 @@ impl PasswordFlow {
             .trust_only(client, account, subject.as_deref())
             .await;
         let notice = AccountNotice::PasswordChanged;
-        self.guard.messages().notice(notice, &request.email, client);
+        let messages = self.guard.messages();
+        messages.notice(notice, &request.email, subject.as_deref(), client);
         Ok(subject)
     }
 
@@ -170,8 +164,7 @@ impl PasswordFlow {
                     }
                     done
                 };
-                let locks = &self.compensator.locks;
-                locks.with_address(email, Box::pin(work)).await?;
+                self.locks.with_address(email, Box::pin(work)).await?;
             }
             (_, _) => {
                 let reset = self.pool.reset_password(email, code, new_password).await;
@@ -206,14 +199,13 @@ impl PasswordFlow {
         }
         let limiter = self.guard.limiter();
         limiter.forget_trusted_networks(email.as_str()).await;
-        self.compensator
-            .replace_unproven(client, email, &account, password)
+        self.replace_unproven(client, email, &account, password)
             .await
             .map(drop)
     }
 
-    /// Revokes the user's refresh tokens, which Cognito leaves valid after a password reset. Best
-    /// effort.
+    /// Removes the user's social links, which the owner may not have made, and then revokes the refresh
+    /// tokens, which Cognito leaves valid after a password reset. Best effort.
     async fn end_earlier_sign_ins(&self, email: &EmailAddress) -> Option<String> {
         let admin = self.pool.admin.as_ref()?;
         let account = match admin.find_user(email.as_str()).await {
@@ -224,24 +216,37 @@ impl PasswordFlow {
                 return None;
             }
         };
+        if let Err(error) = self
+            .store
+            .delete_social_identities_of(&account.subject)
+            .await
+        {
+            log_limited!(warn, %error, "social links not removed after password reset");
+        }
         if let Err(error) = admin.sign_out_everywhere(&account.username).await {
             log_limited!(warn, %error, "refresh tokens not revoked after password reset");
         }
         Some(account.subject)
     }
-}
 
-/// Sends a code to an address that has an account which may sign in.
-async fn send_own_code(
-    codes: &AccountCodes,
-    admin: &PoolAdmin,
-    email: &EmailAddress,
-    client: &ClientContext,
-) -> Result<(), Problem> {
-    let account = admin.find_user(email.as_str()).await;
-    let account = account.map_err(|error| error.problem(PoolCall::Admin))?;
-    if account.is_some_and(|account| account.is_enabled) {
-        codes.send(CodePurpose::Reset, email, client).await?;
+    /// Sends a code to an address that has an account which may sign in, in the locale of its person.
+    async fn send_own_code(
+        &self,
+        codes: &AccountCodes,
+        admin: &PoolAdmin,
+        email: &EmailAddress,
+        client: &ClientContext,
+    ) -> Result<(), Problem> {
+        let account = admin.find_user(email.as_str()).await;
+        let account = account.map_err(|error| error.problem(PoolCall::Admin))?;
+        let Some(account) = account.filter(|account| account.is_enabled) else {
+            return Ok(());
+        };
+        let client = self
+            .guard
+            .messages()
+            .client_of(&account.subject, client)
+            .await;
+        codes.send(CodePurpose::Reset, email, &client).await
     }
-    Ok(())
 }

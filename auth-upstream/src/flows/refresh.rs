@@ -7,20 +7,17 @@ use std::sync::Arc;
 
 use postern_common::{Code, Problem};
 
+use super::FlowParts;
 use super::grant::RefreshGrant;
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
-use crate::crypto::KeyRing;
-use crate::pool::UserPool;
 use crate::pool::error::{PoolCall, PoolError};
-use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation};
+use crate::telemetry::{AuditedResult, Completed, Operation};
 
 /// Refreshes tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct RefreshFlow {
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) key_ring: Arc<KeyRing>,
-    pub(crate) audit: AuditLog,
+    pub(crate) parts: Arc<FlowParts>,
 }
 
 // === impl RefreshFlow ===

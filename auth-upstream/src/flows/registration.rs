@@ -15,26 +15,25 @@ use std::sync::Arc;
 
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
-use postern_common::{Clock, Code, Problem, Secret};
+use postern_common::{Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::account_codes::{AccountCodes, CodePurpose};
-use super::attempt_guard::{AccountAttempt, AttemptError, AttemptGuard};
+use super::FlowParts;
+use super::account_codes::CodePurpose;
+use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::{CONFIRMATION_TTL, ChallengeSession};
 use super::compensation::{REGISTRATION_TIMEOUT, open_profile, seal_profile};
-use super::token_issuer::{SignedInUser, TokenIssuer};
+use super::token_issuer::SignedInUser;
 use super::token_set::TokenSet;
-use super::user_locks::UserLocks;
-use crate::actor_service::{ActorService, ActorServiceError};
+use crate::actor_service::ActorServiceError;
 use crate::client::ClientContext;
 use crate::config::ConfirmationMode;
-use crate::crypto::KeyRing;
 use crate::pool::error::{PoolCall, PoolError};
-use crate::pool::{PoolTokens, SignInStep, SignUpResult, UserPool};
+use crate::pool::{PoolTokens, SignInStep, SignUpResult};
 use crate::protection::AttemptKind;
-use crate::store::{AuthStore, PendingRegistration};
-use crate::telemetry::{AuditLog, AuditedResult, Completed, Operation, log_limited};
+use crate::store::PendingRegistration;
+use crate::telemetry::{AuditedResult, Completed, Operation, log_limited};
 
 /// `Retry-After` when the actor service is unavailable, in seconds.
 const PROFILE_RETRY_AFTER_S: u32 = 5;
@@ -42,18 +41,7 @@ const PROFILE_RETRY_AFTER_S: u32 = 5;
 /// Registers users.
 #[derive(Debug)]
 pub(crate) struct RegistrationFlow {
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) store: AuthStore,
-    pub(crate) actor_service: Arc<ActorService>,
-    pub(crate) locks: UserLocks,
-    pub(crate) issuer: TokenIssuer,
-    pub(crate) guard: AttemptGuard,
-    pub(crate) audit: AuditLog,
-    pub(crate) key_ring: Arc<KeyRing>,
-    /// `None` if the pool makes the codes.
-    pub(crate) codes: Option<AccountCodes>,
-    pub(crate) confirmation: ConfirmationMode,
-    pub(crate) clock: Clock,
+    pub(crate) parts: Arc<FlowParts>,
 }
 
 /// A registration.
@@ -90,33 +78,25 @@ impl RegistrationFlow {
         client.details.set_email(&request.email);
         let started_at = self.clock.now();
         let outcome = self.try_register(client, request).await;
-        if let Ok(signed_in) = &outcome {
-            self.trust_network(client, &request.email, signed_in, started_at)
-                .await;
-        }
-        self.complete(client, outcome)
+        self.complete(client, &request.email, started_at, outcome)
+            .await
     }
 
-    async fn trust_network(
+    /// Trusts the network of a registration that is complete, and audits the outcome.
+    async fn complete(
         &self,
         client: &ClientContext,
         email: &EmailAddress,
-        signed_in: &SignedInUser,
         started_at: Timestamp,
-    ) {
-        let guard = &self.guard;
-        guard
-            .trust_network(client, email, &signed_in.subject, started_at)
-            .await;
-    }
-
-    fn complete(
-        &self,
-        client: &ClientContext,
         outcome: Result<SignedInUser, Problem>,
     ) -> AuditedResult<TokenSet> {
-        self.audit
-            .complete(client, Operation::Register, outcome.map(Completed::from))
+        if let Ok(SignedInUser { subject, .. }) = &outcome {
+            self.guard
+                .trust_network(client, email, subject, started_at)
+                .await;
+        }
+        let outcome = outcome.map(Completed::from);
+        self.audit.complete(client, Operation::Register, outcome)
     }
 
     async fn try_register(
@@ -177,11 +157,8 @@ impl RegistrationFlow {
         let started_at = self.clock.now();
         let (pending, code) = (pending.as_ref(), &*request.code);
         let outcome = self.try_confirm(client, &registration, pending, code).await;
-        if let Ok(signed_in) = &outcome {
-            self.trust_network(client, &registration.email, signed_in, started_at)
-                .await;
-        }
-        self.complete(client, outcome)
+        self.complete(client, &registration.email, started_at, outcome)
+            .await
     }
 
     /// Returns the registration of a session, and its row unless it has been completed.
@@ -330,7 +307,11 @@ impl RegistrationFlow {
                 (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
                     let challenge = self.confirmation_required(id, request).await?;
                     if let Some(codes) = &self.codes {
-                        self.send_code(codes, client, &request.email).await?;
+                        let locale = request.profile.get("locale").and_then(Value::as_str);
+                        let (purpose, client) =
+                            (CodePurpose::Confirmation, client.speaking(locale));
+                        self.send_code(codes, purpose, &request.email, &client)
+                            .await?;
                     } else if !created.code_sent {
                         let reason = "SignUp sends no code: AutoVerifiedAttributes lacks email";
                         let error = PoolError::Misconfigured(reason.to_owned());
@@ -354,27 +335,6 @@ impl RegistrationFlow {
             }
             Err(error) => Err(self.undo(id, &tokens, error).await),
         }
-    }
-
-    /// Sends a code, unless many were requested for the address: the last one stays valid then, for
-    /// every session, so that its owner is neither flooded nor kept out.
-    async fn send_code(
-        &self,
-        codes: &AccountCodes,
-        client: &ClientContext,
-        email: &EmailAddress,
-    ) -> Result<(), Problem> {
-        let (guard, kind) = (&self.guard, AttemptKind::ConfirmationRequest);
-        let admitted = guard.admit_silently(kind, client, email.as_str()).await;
-        let Some(mut attempt) = admitted else {
-            return Ok(());
-        };
-        let sent = codes.send(CodePurpose::Confirmation, email, client).await;
-        match &sent {
-            Ok(()) => guard.limiter().record_failure(&mut attempt).await,
-            Err(_) => guard.limiter().refund(attempt).await,
-        }
-        sent
     }
 
     /// Keeps the profile until the address is confirmed. Rows of interrupted attempts go, because

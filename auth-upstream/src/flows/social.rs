@@ -18,24 +18,24 @@ mod provider_tokens;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::dependency::Dependencies;
 use postern_common::email::EmailAddress;
-use postern_common::{Clock, Code, Problem};
+use postern_common::service::http_client;
+use postern_common::{Code, Problem};
 use serde_json::Value;
 use url::Url;
 
 pub(crate) use self::account::{AccountResolver, ResolvedIdentity};
 use self::authorization_state::AuthorizationState;
-pub(crate) use self::authorization_state::AuthorizationStates;
-use self::provider::{AuthorizedUser, ProviderClient};
+pub(super) use self::provider::AuthorizedUser;
+use self::provider::ProviderClient;
 use self::provider_cache::ProviderCache;
 pub(crate) use self::provider_tokens::ProviderTokens;
-use super::attempt_guard::AttemptGuard;
+use super::FlowParts;
 use super::exchange::{ExchangedIdentity, SocialResult, TemporaryTokens, UserInfo};
 use crate::client::ClientContext;
 use crate::config::{SocialConfig, SocialProviderConfig, TokenDelivery};
 use crate::protection::AttemptKind;
-use crate::telemetry::{AuditLog, Audited, Completed, Operation, OutcomeName, log_limited};
+use crate::telemetry::{Audited, Completed, Operation, OutcomeName, log_limited};
 
 /// The time that a user may take at the provider.
 const STATE_TTL: Duration = Duration::from_secs(10 * 60);
@@ -43,23 +43,13 @@ const STATE_TTL: Duration = Duration::from_secs(10 * 60);
 /// Signs users in at social providers.
 #[derive(Debug)]
 pub(crate) struct SocialFlow {
+    pub(super) parts: Arc<FlowParts>,
     config: Arc<SocialConfig>,
     /// The clients of the configured providers, in their order.
     providers: Vec<ProviderClient>,
-    parts: SocialParts,
-}
-
-/// The dependencies of [`SocialFlow`].
-#[derive(Debug)]
-pub(crate) struct SocialParts {
-    pub(crate) states: AuthorizationStates,
-    pub(crate) accounts: Arc<AccountResolver>,
-    pub(crate) provider_tokens: ProviderTokens,
-    pub(crate) temporary_tokens: TemporaryTokens,
-    pub(crate) guard: AttemptGuard,
-    pub(crate) audit: AuditLog,
-    pub(crate) clock: Clock,
-    pub(crate) dependencies: Dependencies,
+    accounts: Arc<AccountResolver>,
+    provider_tokens: ProviderTokens,
+    temporary_tokens: TemporaryTokens,
 }
 
 /// The parameters of a callback.
@@ -87,37 +77,29 @@ pub(crate) struct SocialLanding {
     pub(crate) value: String,
 }
 
-/// The error of a social sign-in. The UI gets its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", self.outcome_name())]
-pub(crate) enum SocialError {
-    InvalidRequest,
-    InvalidState,
-    AccessDenied,
-    /// The address is missing, or neither the provider nor a code can prove it.
-    EmailNotVerified,
-    ProviderError,
-    ProviderUnavailable,
-    InvalidIdToken,
-    Unavailable,
-    Internal,
+named! {
+    /// The error of a social sign-in. The UI gets its name.
+    #[derive(thiserror::Error)]
+    #[error("{}", self.name())]
+    SocialError {
+        InvalidRequest = "invalid_request",
+        InvalidState = "invalid_state",
+        AccessDenied = "access_denied",
+        /// The address is missing, or neither the provider nor a code can prove it.
+        EmailNotVerified = "email_not_verified",
+        ProviderError = "provider_error",
+        ProviderUnavailable = "provider_unavailable",
+        InvalidIdToken = "invalid_id_token",
+        Unavailable = "temporarily_unavailable",
+        Internal = "server_error",
+    }
 }
 
 // === impl SocialError ===
 
 impl OutcomeName for SocialError {
     fn outcome_name(&self) -> &'static str {
-        match self {
-            Self::InvalidRequest => "invalid_request",
-            Self::InvalidState => "invalid_state",
-            Self::AccessDenied => "access_denied",
-            Self::EmailNotVerified => "email_not_verified",
-            Self::ProviderError => "provider_error",
-            Self::ProviderUnavailable => "provider_unavailable",
-            Self::InvalidIdToken => "invalid_id_token",
-            Self::Unavailable => "temporarily_unavailable",
-            Self::Internal => "server_error",
-        }
+        self.name()
     }
 }
 
@@ -147,28 +129,29 @@ impl From<SocialError> for Problem {
 // === impl SocialFlow ===
 
 impl SocialFlow {
-    pub(crate) fn new(
-        config: Arc<SocialConfig>,
-        http: &reqwest::Client,
-        parts: SocialParts,
-    ) -> Self {
+    pub(crate) fn new(accounts: Arc<AccountResolver>, temporary_tokens: TemporaryTokens) -> Self {
+        let (parts, config) = (Arc::clone(&accounts.parts), Arc::clone(&accounts.config));
+        let http = http_client();
         let client = |(index, provider): (usize, &Arc<SocialProviderConfig>)| {
             let dependency = match index {
                 0 => "social_provider".to_owned(),
                 _ => format!("social_provider-{}", provider.name),
             };
-            let address = provider.issuer.clone();
+            let (dependencies, address) = (parts.metrics.dependencies(), provider.issuer.clone());
             ProviderClient {
                 config: Arc::clone(provider),
                 http: http.clone(),
                 deadline: config.deadline,
                 clock: parts.clock.clone(),
-                availability: parts.dependencies.optional(dependency, address),
+                availability: dependencies.optional(dependency, address),
                 cache: ProviderCache::default(),
             }
         };
         Self {
             providers: config.providers.iter().enumerate().map(client).collect(),
+            provider_tokens: accounts.provider_tokens.clone(),
+            accounts,
+            temporary_tokens,
             config,
             parts,
         }
@@ -181,7 +164,7 @@ impl SocialFlow {
 
     /// Returns the stored refresh tokens of the providers.
     pub(crate) fn provider_tokens(&self) -> &ProviderTokens {
-        &self.parts.provider_tokens
+        &self.provider_tokens
     }
 
     /// Starts a sign-in at the provider with this index in the configuration, and returns the URL
@@ -201,10 +184,8 @@ impl SocialFlow {
             log_limited!(warn, %error, "social provider unavailable");
             Problem::new(Code::Unavailable)
         })?;
-        let (states, issuer) = (&self.parts.states, &at.config.issuer);
-        let (sealed, state) = states
-            .create(issuer, client.address, code_challenge)
-            .await?;
+        let (address, issuer) = (client.address, &at.config.issuer);
+        let (sealed, state) = self.create_state(issuer, address, code_challenge).await?;
         Ok(at.authorization_url(&provider, &sealed, &state))
     }
 
@@ -216,7 +197,7 @@ impl SocialFlow {
         callback: SocialCallback,
     ) -> Audited<SocialLanding> {
         let outcome = Box::pin(self.sign_in(client, callback)).await;
-        let audit = &self.parts.audit;
+        let audit = &self.audit;
         match audit.complete(client, Operation::SocialSignIn, outcome) {
             Ok(token) => token.map(|token| self.landing("temporaryToken", token)),
             Err(error) => error.map(|error| self.landing("error", error.outcome_name().to_owned())),
@@ -233,7 +214,7 @@ impl SocialFlow {
         client: &ClientContext,
         callback: SocialCallback,
     ) -> Result<Completed<String>, SocialError> {
-        let state = self.parts.states.redeem(callback.state.as_deref()).await?;
+        let state = self.redeem_state(callback.state.as_deref()).await?;
         let mut providers = self.providers.iter();
         let at = providers
             .find(|it| it.config.issuer == state.issuer)
@@ -248,7 +229,7 @@ impl SocialFlow {
         }
         let user = callback.user.as_deref().map(serde_json::from_str::<Value>);
         let code = callback.into_code()?;
-        let (guard, kind) = (&self.parts.guard, AttemptKind::SocialCallback);
+        let (guard, kind) = (&self.guard, AttemptKind::SocialCallback);
         let starter = ClientContext {
             address: state.address,
             ..client.clone()
@@ -279,7 +260,7 @@ impl SocialFlow {
         guard.count_social_sign_in(client, id).await?;
         let resolved = self.resolve_user(client, &at.config.name, &authorized);
         let (subject, result) = resolved.await?;
-        let temporary_tokens = &self.parts.temporary_tokens;
+        let temporary_tokens = &self.temporary_tokens;
         let token = temporary_tokens.issue(result, state.code_challenge).await?;
         Ok(Completed {
             subject,
@@ -294,20 +275,14 @@ impl SocialFlow {
         provider: &str,
         authorized: &AuthorizedUser,
     ) -> Result<(String, SocialResult), SocialError> {
-        let (id, accounts) = (&authorized.id_token, &self.parts.accounts);
-        let (identity, challenge) = match accounts.resolve(client, id, false).await? {
+        let (id, accounts) = (&authorized.id_token, &self.accounts);
+        let (identity, challenge) = match accounts.resolve(client, authorized, false).await? {
             ResolvedIdentity::Started(identity, challenge) => (identity, Some(challenge)),
             ResolvedIdentity::Identified(identity) => (identity, None),
             ResolvedIdentity::Pending(problem) => return Ok((String::new(), next_step(&problem))),
         };
-        if let Some(token) = &authorized.refresh_token {
-            self.parts
-                .provider_tokens
-                .save(id, &identity.user_id, token)
-                .await?;
-        }
         let tokens = match challenge {
-            Some(challenge) => match accounts.finish(&challenge).await {
+            Some(challenge) => match accounts.finish(id, &challenge).await {
                 Ok(signed_in) => Some(signed_in.tokens),
                 Err(problem) if problem.code() == Code::ChallengeRequired => {
                     return Ok((identity.user_id, next_step(&problem)));

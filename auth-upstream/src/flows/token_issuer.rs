@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use postern_common::email::EmailAddress;
-use postern_common::token::oidc::IdToken;
 use postern_common::{Clock, Code, Problem};
 
 use super::attempt_guard::AttemptError;
@@ -12,6 +11,7 @@ use super::challenge_session::{
     confirmation_required,
 };
 use super::grant::RefreshGrant;
+use super::social::AuthorizedUser;
 use super::token_set::TokenSet;
 use crate::crypto::KeyRing;
 use crate::pool::{PoolChallenge, PoolTokens, SignInStep, UserPool};
@@ -89,9 +89,9 @@ impl TokenIssuer {
     }
 
     /// Returns the problem that asks for the code that was sent to the address of a social identity.
-    pub(super) fn address_unproven(&self, id: &IdToken, email: &EmailAddress) -> Problem {
+    pub(super) fn address_unproven(&self, user: &AuthorizedUser, email: &EmailAddress) -> Problem {
         let expires_at = self.clock.now().plus(CHALLENGE_TTL);
-        let session = ChallengeSession::for_address(id, email, expires_at);
+        let session = ChallengeSession::for_address(user, email, expires_at);
         address_unproven(email, &session.seal(&self.key_ring))
     }
 

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
+use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::primitives::DateTime;
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserStatusType,
@@ -18,7 +20,7 @@ use super::SignInStep;
 use super::circuit_breaker::PoolCircuitBreaker;
 use super::error::PoolError;
 use super::sign_in_step::sign_in_step;
-use crate::telemetry::PoolOperation;
+use crate::telemetry::PoolOperation as Op;
 
 /// A client for administrative calls to the pool.
 #[derive(Debug)]
@@ -64,6 +66,17 @@ pub(crate) struct PoolAccount {
 
 // === impl PoolAdmin ===
 
+/// Builds a call for the user with a name or address.
+macro_rules! admin_call {
+    ($admin:expr, $operation:ident, $name:expr) => {
+        $admin
+            .client
+            .$operation()
+            .user_pool_id(&$admin.pool.pool_id)
+            .username($name)
+    };
+}
+
 impl PoolAdmin {
     pub(super) fn new(client: Client, breaker: Arc<PoolCircuitBreaker>, pool: Pool) -> Self {
         Self {
@@ -71,6 +84,14 @@ impl PoolAdmin {
             breaker,
             pool,
         }
+    }
+
+    async fn run<T, E: ProvideErrorMetadata>(
+        &self,
+        operation: Op,
+        call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    ) -> Result<(), PoolError> {
+        self.breaker.call(operation, call).await.map(drop)
     }
 
     pub(super) async fn sign_in(
@@ -87,7 +108,7 @@ impl PoolAdmin {
             .set_auth_parameters(Some(parameters));
         let response = self
             .breaker
-            .call(PoolOperation::AdminInitiateAuth, call.send())
+            .call(Op::AdminInitiateAuth, call.send())
             .await?;
         sign_in_step!(name, response)
     }
@@ -109,22 +130,15 @@ impl PoolAdmin {
             .set_challenge_responses(Some(parameters));
         let response = self
             .breaker
-            .call(PoolOperation::AdminRespondToAuthChallenge, call.send())
+            .call(Op::AdminRespondToAuthChallenge, call.send())
             .await?;
         sign_in_step!(username, response)
     }
 
     /// Confirms a new user without a code.
     pub(crate) async fn confirm_sign_up(&self, name: &str) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .admin_confirm_sign_up()
-            .user_pool_id(&self.pool.pool_id)
-            .username(name);
-        self.breaker
-            .call(PoolOperation::AdminConfirmSignUp, call.send())
-            .await
-            .map(drop)
+        let call = admin_call!(self, admin_confirm_sign_up, name);
+        self.run(Op::AdminConfirmSignUp, call.send()).await
     }
 
     /// Confirms a new user who has proven the address.
@@ -135,31 +149,15 @@ impl PoolAdmin {
 
     /// Marks the address of a user as verified.
     pub(crate) async fn verify_email(&self, name: &str) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .admin_update_user_attributes()
-            .user_pool_id(&self.pool.pool_id)
-            .username(name)
+        let call = admin_call!(self, admin_update_user_attributes, name)
             .user_attributes(attribute("email_verified", "true")?);
-        self.breaker
-            .call(PoolOperation::AdminUpdateUserAttributes, call.send())
-            .await
-            .map(drop)
+        self.run(Op::AdminUpdateUserAttributes, call.send()).await
     }
 
     /// Deletes a user. Succeeds if the user does not exist.
     pub(crate) async fn delete_user(&self, name: &str) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .admin_delete_user()
-            .user_pool_id(&self.pool.pool_id)
-            .username(name);
-        match self
-            .breaker
-            .call(PoolOperation::AdminDeleteUser, call.send())
-            .await
-            .map(drop)
-        {
+        let call = admin_call!(self, admin_delete_user, name);
+        match self.run(Op::AdminDeleteUser, call.send()).await {
             Err(PoolError::UserNotFound) => Ok(()),
             decided => decided,
         }
@@ -167,16 +165,9 @@ impl PoolAdmin {
 
     /// Finds a user by user name or e-mail address.
     pub(crate) async fn find_user(&self, name: &str) -> Result<Option<PoolAccount>, PoolError> {
-        let call = self
-            .client
-            .admin_get_user()
-            .user_pool_id(&self.pool.pool_id)
-            .username(name);
-        let response = match self
-            .breaker
-            .call(PoolOperation::AdminGetUser, call.send())
-            .await
-        {
+        let call = admin_call!(self, admin_get_user, name);
+        let found = self.breaker.call(Op::AdminGetUser, call.send()).await;
+        let response = match found {
             Ok(response) => response,
             Err(PoolError::UserNotFound) => return Ok(None),
             Err(fault) => return Err(fault),
@@ -196,18 +187,11 @@ impl PoolAdmin {
 
     /// Creates a user with a verified address and a random password. The pool sends no message.
     pub(crate) async fn create_user(&self, email: &EmailAddress) -> Result<PoolAccount, PoolError> {
-        let call = self
-            .client
-            .admin_create_user()
-            .user_pool_id(&self.pool.pool_id)
-            .username(email.as_str())
+        let call = admin_call!(self, admin_create_user, email.as_str())
             .message_action(MessageActionType::Suppress)
             .user_attributes(attribute("email", email.as_str())?)
             .user_attributes(attribute("email_verified", "true")?);
-        let response = self
-            .breaker
-            .call(PoolOperation::AdminCreateUser, call.send())
-            .await?;
+        let response = self.breaker.call(Op::AdminCreateUser, call.send()).await?;
         let user = response.user();
         let account = user.and_then(|user| {
             let (attributes, created_at) = (user.attributes(), user.user_create_date());
@@ -222,30 +206,16 @@ impl PoolAdmin {
         username: &str,
         password: &str,
     ) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .admin_set_user_password()
-            .user_pool_id(&self.pool.pool_id)
-            .username(username)
+        let call = admin_call!(self, admin_set_user_password, username)
             .password(password)
             .permanent(true);
-        self.breaker
-            .call(PoolOperation::AdminSetUserPassword, call.send())
-            .await
-            .map(drop)
+        self.run(Op::AdminSetUserPassword, call.send()).await
     }
 
     /// Revokes all refresh tokens of a user.
     pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), PoolError> {
-        let call = self
-            .client
-            .admin_user_global_sign_out()
-            .user_pool_id(&self.pool.pool_id)
-            .username(username);
-        self.breaker
-            .call(PoolOperation::AdminUserGlobalSignOut, call.send())
-            .await
-            .map(drop)
+        let call = admin_call!(self, admin_user_global_sign_out, username);
+        self.run(Op::AdminUserGlobalSignOut, call.send()).await
     }
 
     /// Returns whether the users of the pool sign in with their address and have another user name
@@ -255,10 +225,7 @@ impl PoolAdmin {
             .client
             .describe_user_pool()
             .user_pool_id(&self.pool.pool_id);
-        let response = self
-            .breaker
-            .call(PoolOperation::DescribeUserPool, call.send())
-            .await?;
+        let response = self.breaker.call(Op::DescribeUserPool, call.send()).await?;
         let pool = response.user_pool();
         Ok(pool.is_some_and(|pool| {
             let attributes = pool.username_attributes();
@@ -279,17 +246,14 @@ impl PoolAdmin {
             .client_id(client);
         let response = self
             .breaker
-            .call(PoolOperation::DescribeUserPoolClient, call.send())
+            .call(Op::DescribeUserPoolClient, call.send())
             .await?;
         let client = response
             .user_pool_client()
             .ok_or(PoolError::Unavailable("response without the app client"))?;
+        let flows = client.explicit_auth_flows();
         Ok(AppClientSettings {
-            auth_flows: client
-                .explicit_auth_flows()
-                .iter()
-                .map(|flow| flow.as_str().to_owned())
-                .collect(),
+            auth_flows: flows.iter().map(|flow| flow.as_str().to_owned()).collect(),
             read_attributes: client.read_attributes().to_vec(),
             write_attributes: client.write_attributes().to_vec(),
             rotation_grace_s: client

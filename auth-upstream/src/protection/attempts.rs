@@ -71,25 +71,27 @@ pub struct AttemptLimits {
     pub sign_ins: u64,
 }
 
-/// The kinds of attempts. Each kind is counted separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AttemptKind {
-    Password,
-    /// A code for a password reset.
-    ResetCode,
-    /// A request for such a code.
-    ResetRequest,
-    /// A request for a code that confirms the address of a registration.
-    ConfirmationRequest,
-    /// A request for a code that links a social identity.
-    LinkRequest,
-    /// A code that confirms the address of a registration or of a social identity.
-    ConfirmationCode,
-    SecondFactor,
-    /// A registration. Nothing is guessed; each one counts.
-    Registration,
-    /// A callback of a social provider. Nothing is guessed; each failure counts.
-    SocialCallback,
+named! {
+    /// The kinds of attempts. Each kind is counted separately.
+    AttemptKind {
+        Password = "password",
+        /// A code for a password reset.
+        ResetCode = "reset",
+        /// A request for such a code. Each purpose counts by itself, so that the requests of one, which
+        /// need not send a code, keep nobody from getting that of another.
+        ResetRequest = "forgot",
+        /// A registration that sends a code.
+        ConfirmationRequest = "confirm_request",
+        /// A social sign-in that sends a code.
+        LinkRequest = "link_request",
+        /// A code that confirms the address of a registration or of a social identity.
+        ConfirmationCode = "confirm",
+        SecondFactor = "factor",
+        /// A registration. Nothing is guessed; each one counts.
+        Registration = "register",
+        /// A callback of a social provider. Nothing is guessed; each failure counts.
+        SocialCallback = "social",
+    }
 }
 
 /// Decides which attempts are evaluated and counts their failures.
@@ -157,21 +159,6 @@ impl AttemptKind {
         Self::Registration,
         Self::SocialCallback,
     ];
-
-    /// Returns the name in cache keys and metric labels.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Password => "password",
-            Self::ResetCode => "reset",
-            Self::ResetRequest => "forgot",
-            Self::ConfirmationRequest => "confirm_request",
-            Self::LinkRequest => "link_request",
-            Self::ConfirmationCode => "confirm",
-            Self::SecondFactor => "factor",
-            Self::Registration => "register",
-            Self::SocialCallback => "social",
-        }
-    }
 }
 
 // === impl AttemptLimiter ===

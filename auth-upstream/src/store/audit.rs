@@ -3,9 +3,11 @@
 use postern_common::clock::Timestamp;
 use postern_common::database::is_unavailable;
 use postern_common::{from_row, with_dialect};
+use serde::{Serialize, Serializer};
 use sqlx::AssertSqlSafe;
 
 use super::{AuthStore, StoreError, with_timeout};
+use crate::crypto::hex;
 
 /// The columns, in the order of [`AuditRow`].
 const COLUMNS: &str =
@@ -17,12 +19,15 @@ const DELETE_OLD: &str = "DELETE FROM auth_audit WHERE id IN \
      (SELECT id FROM auth_audit WHERE at < $1 ORDER BY at LIMIT $2)";
 
 /// A stored audit event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct AuditRow {
     /// A UUIDv7.
     pub(crate) id: String,
     /// Milliseconds since the epoch.
+    #[serde(serialize_with = "instant")]
     pub(crate) at: i64,
+    #[serde(rename = "event")]
     pub(crate) operation: String,
     /// `ok` or the name of an error.
     pub(crate) outcome: String,
@@ -30,7 +35,8 @@ pub(crate) struct AuditRow {
     pub(crate) reason: Option<String>,
     pub(crate) request_id: String,
     pub(crate) subject: Option<String>,
-    /// The keyed hash of the e-mail address.
+    /// The keyed hash of the e-mail address, for operators in hexadecimal digits.
+    #[serde(serialize_with = "digits")]
     pub(crate) email_hash: Option<Vec<u8>>,
     /// The /24 or /64 network of the client.
     pub(crate) network: Option<String>,
@@ -50,6 +56,14 @@ from_row!(AuditRow {
     network: Option<String>,
     provider: Option<String>,
 });
+
+fn instant<S: Serializer>(at: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    Timestamp(*at).serialize(serializer)
+}
+
+fn digits<S: Serializer>(hash: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    hash.as_ref().map(hex).serialize(serializer)
+}
 
 /// A selection of audit events. Each variant but the last has an index.
 #[derive(Clone, Debug)]

@@ -14,52 +14,31 @@ async fn stores() -> Vec<(AuthStore, TestDatabase)> {
     stores
 }
 
+/// Returns what a statement returns.
+async fn ok<T, E: std::fmt::Debug>(statement: impl Future<Output = Result<T, E>>) -> T {
+    statement.await.expect("no error")
+}
+
 #[tokio::test]
 async fn replicas_get_the_same_key() {
     for (store, _database) in stores().await {
-        assert_eq!(
-            store
-                .key_or_insert("sealing", "first", Timestamp(1))
-                .await
-                .expect("key"),
-            "first"
-        );
-        assert_eq!(
-            store
-                .key_or_insert("sealing", "second", Timestamp(2))
-                .await
-                .expect("key"),
-            "first"
-        );
-        store.check_writable().await.expect("writable");
+        for (now, key) in [(1, "first"), (2, "second")] {
+            let stored = store.key_or_insert("sealing", key, Timestamp(now));
+            assert_eq!(ok(stored).await, "first");
+        }
+        ok(store.check_writable()).await;
     }
 }
 
 const SELECT_EMAIL: &str = "SELECT email FROM auth_pending_registrations";
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one sequence of changes")]
 async fn registration_is_pending_until_it_is_deleted() {
     for (store, _database) in stores().await {
-        store
-            .insert_registration("r1", "ada@example.com", Timestamp(10), Timestamp(70))
-            .await
-            .expect("inserted");
-        assert!(
-            store
-                .due_registrations(Timestamp(69), 9)
-                .await
-                .expect("read")
-                .is_empty()
-        );
-        store
-            .set_registration_subject("r1", "sub-1")
-            .await
-            .expect("updated");
-        let due = store
-            .due_registrations(Timestamp(70), 9)
-            .await
-            .expect("read");
+        ok(store.insert_registration("r1", "ada@example.com", Timestamp(10), Timestamp(70))).await;
+        assert_eq!(ok(store.due_registrations(Timestamp(69), 9)).await, []);
+        ok(store.set_registration_subject("r1", "sub-1")).await;
+        let due = ok(store.due_registrations(Timestamp(70), 9)).await;
         let expected = PendingRegistration {
             id: "r1".into(),
             email: "ada@example.com".into(),
@@ -68,55 +47,27 @@ async fn registration_is_pending_until_it_is_deleted() {
             began_at: 10,
             attempts: 0,
         };
-        assert_eq!(
-            store.registration("r1").await.expect("read").as_ref(),
-            Some(&expected)
-        );
+        assert_eq!(ok(store.registration("r1")).await.as_ref(), Some(&expected));
         assert_eq!(due, [expected]);
-        let stored = match &store.database {
-            Database::Postgres(pool) => sqlx::query_scalar(SELECT_EMAIL).fetch_one(pool).await,
-            Database::Sqlite(it) => {
-                sqlx::query_scalar(SELECT_EMAIL)
-                    .fetch_one(&it.readers)
-                    .await
-            }
-        };
-        let stored: String = stored.expect("one registration");
+        let stored: Vec<(String,)> = fetch_all(&store, SELECT_EMAIL).await;
+        let stored = &stored[0].0;
         assert!(!stored.contains("ada"), "{stored}");
-        store
-            .postpone_registration("r1", Timestamp(200))
-            .await
-            .expect("postponed");
-        assert!(
-            store
-                .due_registrations(Timestamp(199), 9)
-                .await
-                .expect("read")
-                .is_empty()
-        );
-        assert_eq!(
-            store
-                .due_registrations(Timestamp(200), 9)
-                .await
-                .expect("read")[0]
-                .attempts,
-            1
-        );
-        store
-            .insert_registration("r2", "ada@example.com", Timestamp(10), Timestamp(70))
-            .await
-            .expect("inserted");
-        assert_eq!(store.count_registrations().await.expect("count"), 2);
+        ok(store.postpone_registration("r1", Timestamp(200))).await;
+        assert_eq!(ok(store.due_registrations(Timestamp(199), 9)).await, []);
+        let due = ok(store.due_registrations(Timestamp(200), 9)).await;
+        assert_eq!(due[0].attempts, 1);
+        ok(store.insert_registration("r2", "ada@example.com", Timestamp(10), Timestamp(70))).await;
+        assert_eq!(ok(store.count_registrations()).await, 2);
         let ada = "Ada@Example.com";
         let awaited = store.await_confirmation("r2", ada, "sealed", Timestamp(300));
         awaited.await.expect("updated");
-        let interrupted = store.registration("r1").await.expect("read");
+        let interrupted = ok(store.registration("r1")).await;
         assert_eq!(interrupted, None, "deleted");
-        let awaiting = store.awaiting_registration(ada).await.expect("read");
+        let awaiting = ok(store.awaiting_registration(ada)).await;
         assert_eq!(awaiting.as_deref(), Some("r2"));
-        assert_eq!(store.count_registrations().await.expect("count"), 0);
-        store.delete_registrations_of(ada).await.expect("deleted");
-        let awaiting = store.awaiting_registration(ada).await.expect("read");
+        assert_eq!(ok(store.count_registrations()).await, 0);
+        ok(store.delete_registrations_of(ada)).await;
+        let awaiting = ok(store.awaiting_registration(ada)).await;
         assert_eq!(awaiting, None);
     }
 }
@@ -132,13 +83,37 @@ fn identity(user_id: &str) -> SocialIdentity {
 }
 
 #[tokio::test]
+async fn user_name_that_is_an_address_is_sealed() {
+    for (store, _database) in stores().await {
+        let named = |name: &str| SocialIdentity {
+            username: Some(name.to_owned()),
+            ..identity("a")
+        };
+        for (subject, name) in [("1", "a"), ("2", "ada@example.com")] {
+            let named = named(name);
+            let inserted = store.insert_social_identity(ISSUER, subject, &named, Timestamp(1));
+            assert_eq!(inserted.await.expect("inserted"), named);
+            let found = store.social_identity(ISSUER, subject).await;
+            assert_eq!(found.expect("read"), Some(named));
+        }
+        let select = "SELECT username FROM auth_social_identities ORDER BY subject";
+        let names: Vec<(String,)> = fetch_all(&store, select).await;
+        assert_eq!(names[0].0, "a");
+        assert!(!names[1].0.contains("ada"), "{}", names[1].0);
+        // With other keys the account is unknown.
+        let other = AuthStore::of(store.database.clone());
+        let found = other.social_identity(ISSUER, "2").await.expect("read");
+        assert_eq!(found.expect("an identity").username, None);
+        ok(store.delete_social_identities_of("a")).await;
+        assert!(!ok(store.has_social_identity("a")).await);
+    }
+}
+
+#[tokio::test]
 async fn first_writer_determines_the_user_of_an_identity() {
     for (store, _database) in stores().await {
         let (issuer, subject) = (ISSUER, "1");
-        assert_eq!(
-            store.social_identity(issuer, subject).await.expect("read"),
-            None
-        );
+        assert_eq!(ok(store.social_identity(issuer, subject)).await, None);
         for (user_id, now) in [("a", 1), ("b", 2)] {
             let kept = store
                 .insert_social_identity(issuer, subject, &identity(user_id), Timestamp(now))
@@ -146,32 +121,21 @@ async fn first_writer_determines_the_user_of_an_identity() {
             assert_eq!(kept.expect("kept"), identity("a"), "the first one is kept");
         }
         assert_eq!(
-            store.social_identity(issuer, subject).await.expect("read"),
+            ok(store.social_identity(issuer, subject)).await,
             Some(identity("a"))
         );
-        store
-            .mark_profile_saved(issuer, subject, Timestamp(4))
-            .await
-            .expect("marked");
+        ok(store.mark_profile_saved(issuer, subject, Timestamp(4))).await;
         assert!(
-            store
-                .social_identity(issuer, subject)
+            ok(store.social_identity(issuer, subject))
                 .await
-                .expect("read")
                 .expect("an identity")
                 .profile_saved
         );
-        assert!(store.has_social_identity("a").await.expect("read"));
-        store
-            .delete_social_identity(issuer, subject, "b")
-            .await
-            .expect("another user: no effect");
-        assert!(store.has_social_identity("a").await.expect("read"));
-        store
-            .delete_social_identity(issuer, subject, "a")
-            .await
-            .expect("deleted");
-        assert!(!store.has_social_identity("a").await.expect("read"));
+        assert!(ok(store.has_social_identity("a")).await);
+        ok(store.delete_social_identity(issuer, subject, "b")).await;
+        assert!(ok(store.has_social_identity("a")).await);
+        ok(store.delete_social_identity(issuer, subject, "a")).await;
+        assert!(!ok(store.has_social_identity("a")).await);
     }
 }
 
@@ -179,53 +143,35 @@ async fn first_writer_determines_the_user_of_an_identity() {
 async fn provider_token_is_replaced_unless_it_has_changed() {
     for (store, _database) in stores().await {
         let (issuer, subject) = (ISSUER, "1");
-        store
-            .insert_social_identity(issuer, subject, &identity("a"), Timestamp(1))
-            .await
-            .expect("inserted");
-        store
-            .save_provider_token(issuer, subject, "v1.k.n.c", Timestamp(3))
-            .await
-            .expect("saved");
+        ok(store.insert_social_identity(issuer, subject, &identity("a"), Timestamp(1))).await;
+        ok(store.save_provider_token(issuer, subject, "v1.k.n.c", Timestamp(3))).await;
         assert_eq!(token(&store).await.as_deref(), Some("v1.k.n.c"));
         let first = (String::new(), String::new());
-        let stored = store
-            .provider_tokens(&first, 9)
-            .await
-            .expect("read")
-            .remove(0);
-        assert!(
-            store
-                .replace_provider_token(&stored, "v1.l.n.c", Timestamp(3))
-                .await
-                .expect("replaced")
-        );
-        assert!(
-            !store
-                .replace_provider_token(&stored, "v1.m.n.c", Timestamp(3))
-                .await
-                .expect("the stored token has changed")
-        );
+        let stored = ok(store.provider_tokens(&first, 9)).await.remove(0);
+        assert!(ok(store.replace_provider_token(&stored, "v1.l.n.c", Timestamp(3))).await);
+        assert!(!ok(store.replace_provider_token(&stored, "v1.m.n.c", Timestamp(3))).await);
         assert_eq!(token(&store).await.as_deref(), Some("v1.l.n.c"));
         let last = (issuer.to_owned(), subject.to_owned());
-        assert!(
-            store
-                .provider_tokens(&last, 9)
-                .await
-                .expect("read")
-                .is_empty()
-        );
+        assert!(ok(store.provider_tokens(&last, 9)).await.is_empty());
     }
 }
 
 /// Returns the only stored refresh token, sealed.
 async fn token(store: &AuthStore) -> Option<String> {
     let select = "SELECT refresh_token FROM auth_social_identities";
-    let row = match &store.database {
-        Database::Postgres(pool) => sqlx::query_scalar(select).fetch_one(pool).await,
-        Database::Sqlite(sqlite) => sqlx::query_scalar(select).fetch_one(&sqlite.readers).await,
-    };
-    row.expect("one identity")
+    let rows: Vec<(Option<String>,)> = fetch_all(store, select).await;
+    rows.into_iter().next().expect("one identity").0
+}
+
+async fn fetch_all<T>(store: &AuthStore, select: &'static str) -> Vec<T>
+where
+    T: for<'r> sqlx::FromRow<'r, sqlx::postgres::PgRow>
+        + for<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow>
+        + Send
+        + Unpin,
+{
+    let rows = with_dialect!(store.database.readers(), pool => sqlx::query_as(select).fetch_all(pool).await);
+    rows.expect("rows")
 }
 
 #[tokio::test]
@@ -236,7 +182,7 @@ async fn unresponsive_database_is_unavailable_until_it_recovers() {
     let store = AuthStore::new(Database::open(&url, options).await.expect("opens"))
         .await
         .expect("migrated");
-    store.check_writable().await.expect("ready");
+    ok(store.check_writable()).await;
     relay.stop_forwarding();
     for _ in 0..2 {
         let started_at = std::time::Instant::now();
@@ -250,11 +196,8 @@ async fn unresponsive_database_is_unavailable_until_it_recovers() {
     }
     store.check_writable().await.expect_err("not ready");
     relay.recover();
-    assert_eq!(
-        store.count_registrations().await.expect("a new connection"),
-        0
-    );
-    store.check_writable().await.expect("ready again");
+    assert_eq!(ok(store.count_registrations()).await, 0);
+    ok(store.check_writable()).await;
 }
 
 #[tokio::test]
@@ -277,5 +220,5 @@ async fn locked_sqlite_file_is_unavailable_in_time() {
     // SQLite itself waits for five seconds.
     assert!(elapsed < Duration::from_millis(4_500), "{elapsed:?}");
     transaction.rollback().await.expect("rolled back");
-    assert_eq!(store.count_registrations().await.expect("reads"), 0);
+    assert_eq!(ok(store.count_registrations()).await, 0);
 }

@@ -15,27 +15,28 @@ use postern_common::Problem;
 use super::{AuditQueue, Metrics};
 use crate::client::ClientContext;
 
-/// The operations that are audited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// A sign-in with a password, or a further step of it.
-    SignIn,
-    Register,
-    Refresh,
-    /// The rejection of a refresh token that was used again after the pool's grace period.
-    RefreshReuse,
-    Logout,
-    PasswordReset,
-    /// The request of a code for a password reset.
-    RequestResetCode,
-    SocialSignIn,
-    /// The link of a social identity to a pool user, and the deletion of an unverified account
-    /// before it.
-    SocialLink,
-    /// The exchange of a temporary token.
-    Exchange,
-    /// The completion or reversal of an interrupted registration.
-    Compensate,
+named! {
+    /// The operations that are audited.
+    Operation {
+        /// A sign-in with a password, or a further step of it.
+        SignIn = "sign_in",
+        Register = "register",
+        Refresh = "refresh",
+        /// The rejection of a refresh token that was used again after the pool's grace period.
+        RefreshReuse = "refresh_reuse",
+        Logout = "sign_out",
+        PasswordReset = "password_reset",
+        /// The request of a code for a password reset.
+        RequestResetCode = "password_reset_code",
+        SocialSignIn = "social_sign_in",
+        /// The link of a social identity to a pool user, and the deletion of an unverified account
+        /// before it.
+        SocialLink = "social_link",
+        /// The exchange of a temporary token.
+        Exchange = "exchange",
+        /// The completion or reversal of an interrupted registration.
+        Compensate = "compensate",
+    }
 }
 
 /// Writes audit events and counts operations.
@@ -68,23 +69,6 @@ pub(crate) trait OutcomeName {
 // === impl Operation ===
 
 impl Operation {
-    /// Returns the name in audit events and metric labels.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::SignIn => "sign_in",
-            Self::Register => "register",
-            Self::Refresh => "refresh",
-            Self::RefreshReuse => "refresh_reuse",
-            Self::Logout => "sign_out",
-            Self::PasswordReset => "password_reset",
-            Self::RequestResetCode => "password_reset_code",
-            Self::SocialSignIn => "social_sign_in",
-            Self::SocialLink => "social_link",
-            Self::Exchange => "exchange",
-            Self::Compensate => "compensate",
-        }
-    }
-
     /// Returns the kind of the identity provider that decides, if the operation has one: `password`
     /// for the user pool, `social` for the social provider.
     pub(crate) fn provider(self) -> Option<&'static str> {

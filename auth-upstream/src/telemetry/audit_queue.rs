@@ -42,15 +42,16 @@ pub(crate) struct AuditEvent {
     pub(crate) scope: Option<Scope>,
 }
 
-/// The reason for which an event is not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AuditDropReason {
-    /// The database was unavailable or slow for so long that the queue is full.
-    QueueFull,
-    /// More than [`MAX_ANONYMOUS_EVENTS_PER_MINUTE`].
-    RateLimit,
-    /// The database rejected the statement.
-    Rejected,
+named! {
+    /// The reason for which an event is not stored.
+    AuditDropReason {
+        /// The database was unavailable or slow for so long that the queue is full.
+        QueueFull = "queue_full",
+        /// More than [`MAX_ANONYMOUS_EVENTS_PER_MINUTE`].
+        RateLimit = "rate_limit",
+        /// The database rejected the statement.
+        Rejected = "rejected",
+    }
 }
 
 /// The sending end of the queue.
@@ -68,19 +69,6 @@ pub(crate) struct AuditQueue {
 struct AnonymousCount {
     minute: i64,
     events: u32,
-}
-
-// === impl AuditDropReason ===
-
-impl AuditDropReason {
-    /// Returns the value of the metric label.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::QueueFull => "queue_full",
-            Self::RateLimit => "rate_limit",
-            Self::Rejected => "rejected",
-        }
-    }
 }
 
 // === impl AuditQueue ===

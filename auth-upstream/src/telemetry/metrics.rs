@@ -35,18 +35,19 @@ pub(crate) struct Metrics {
     pending_registrations: IntGauge,
 }
 
-/// The outcome of a call to the actor pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PoolCallOutcome {
-    Ok,
-    /// The pool answered with an error that is not a failure of its own.
-    Refused,
-    /// The pool failed or did not answer, or the circuit breaker is open.
-    Unavailable,
-    /// The pool rejected the call because of its request quota.
-    Throttled,
-    /// The pool rejected the app client, its secret, its flows or the AWS credentials.
-    Misconfigured,
+named! {
+    /// The outcome of a call to the actor pool.
+    PoolCallOutcome {
+        Ok = "ok",
+        /// The pool answered with an error that is not a failure of its own.
+        Refused = "refused",
+        /// The pool failed or did not answer, or the circuit breaker is open.
+        Unavailable = "unavailable",
+        /// The pool rejected the call because of its request quota.
+        Throttled = "throttled",
+        /// The pool rejected the app client, its secret, its flows or the AWS credentials.
+        Misconfigured = "misconfigured",
+    }
 }
 
 // === impl Metrics ===
@@ -185,20 +186,6 @@ impl Metrics {
         self.operations
             .with_label_values(&[operation.name(), outcome])
             .get()
-    }
-}
-
-// === impl PoolCallOutcome ===
-
-impl PoolCallOutcome {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Refused => "refused",
-            Self::Unavailable => "unavailable",
-            Self::Throttled => "throttled",
-            Self::Misconfigured => "misconfigured",
-        }
     }
 }
 

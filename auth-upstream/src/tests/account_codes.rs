@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use postern_common::cache::testing::{RedisServer, redis};
+use postern_common::cache::testing::RedisServer;
 use postern_common::{Code, Problem, Secret};
 use serde_json::{Value, json};
 
@@ -85,6 +84,11 @@ async fn confirm(
     plain(flow.confirm(&client(), &confirmation).await)
 }
 
+async fn confirmed(fixture: &Fixture, session: &str, code: &str) {
+    let confirmed = confirm(fixture, session, code, PASSWORD).await;
+    confirmed.expect("registered");
+}
+
 async fn try_reset(fixture: &Fixture, client: &ClientContext, code: &str) -> Result<(), Problem> {
     let request = reset(ADA, code, "Password-2");
     plain(fixture.flows().password.reset(client, &request).await)
@@ -124,29 +128,21 @@ async fn code_is_bound_to_purpose_address_time_and_use() {
     let entries = format!("{:?}", fixture.service.cache);
     assert!(!entries.contains(&code), "{entries}");
     let refused = Err(Code::InvalidCode);
-    assert_eq!(
-        redeem(&fixture, CodePurpose::Confirmation, ADA, &code).await,
-        refused
+    let (right, wrong) = (
+        code.as_str(),
+        if code == "00000000" { "1" } else { "00000000" },
     );
-    assert_eq!(
-        redeem(&fixture, CodePurpose::SocialLink, ADA, &code).await,
-        refused
-    );
-    assert_eq!(
-        redeem(&fixture, purpose, "bob@example.com", &code).await,
-        refused
-    );
-    let wrong = if code == "00000000" {
-        "00000001"
-    } else {
-        "00000000"
-    };
-    assert_eq!(redeem(&fixture, purpose, ADA, wrong).await, refused);
-    assert_eq!(
-        redeem(&fixture, purpose, "ADA@example.com", &code).await,
-        Ok(())
-    );
-    assert_eq!(redeem(&fixture, purpose, ADA, &code).await, refused, "used");
+    for (purpose, address, code, expected) in [
+        (CodePurpose::Confirmation, ADA, right, refused),
+        (CodePurpose::SocialLink, ADA, right, refused),
+        (purpose, "bob@example.com", right, refused),
+        (purpose, ADA, wrong, refused),
+        (purpose, "ADA@example.com", right, Ok(())),
+        (purpose, ADA, right, refused),
+    ] {
+        let redeemed = redeem(&fixture, purpose, address, code).await;
+        assert_eq!(redeemed, expected, "{purpose:?} {address} {code}");
+    }
     let old = send(&fixture, purpose, ADA).await;
     let code = send(&fixture, purpose, ADA).await;
     if old != code {
@@ -162,27 +158,6 @@ async fn code_is_bound_to_purpose_address_time_and_use() {
         refused,
         "expired"
     );
-}
-
-#[tokio::test]
-async fn code_is_redeemed_once_by_two_replicas() {
-    let fixture = Fixture::with(FixtureOptions {
-        cache: Some(redis().await),
-        ..FixtureOptions::default()
-    })
-    .await;
-    let replica = fixture.replica().await;
-    let other = replica.flows.password.codes.as_ref().expect("credentials");
-    let (own, address) = (codes(&fixture), email(ADA));
-    for _ in 0..20 {
-        let code = send(&fixture, CodePurpose::Reset, ADA).await;
-        let racing = (0..16).map(|index| {
-            let codes = if index % 2 == 0 { own } else { other };
-            codes.redeem(CodePurpose::Reset, &address, &code)
-        });
-        let redeemed = join_all(racing).await;
-        assert_eq!(redeemed.iter().filter(|result| result.is_ok()).count(), 1);
-    }
 }
 
 #[tokio::test]
@@ -272,9 +247,7 @@ async fn codes_fail_honestly_without_the_notification_service() {
     );
     let session = start_registration(&fixture, PASSWORD, "Ada").await;
     let code = fixture.code(ADA, CONFIRM);
-    confirm(&fixture, &session, &code, PASSWORD)
-        .await
-        .expect("registered");
+    confirmed(&fixture, &session, &code).await;
 }
 
 #[tokio::test]
@@ -285,9 +258,7 @@ async fn unconfirmed_registration_is_replaced_by_the_next_one() {
     let session = start_registration(&fixture, PASSWORD, "Ada").await;
     assert_ne!(fixture.pool().subject(ADA).await, stranger);
     let code = fixture.code(ADA, CONFIRM);
-    confirm(&fixture, &session, &code, PASSWORD)
-        .await
-        .expect("registered");
+    confirmed(&fixture, &session, &code).await;
     fixture.sign_in(PASSWORD).await.expect("signed in");
     fixture.sign_in("Password-0").await.expect_err("replaced");
     assert_eq!(profiles(&fixture), [json!({ "firstName": "Ada" })]);
@@ -305,9 +276,7 @@ async fn repeated_registrations_send_few_codes_and_keep_the_last_one() {
     let session = start_registration(&fixture, PASSWORD, "Ada").await;
     assert_eq!(fixture.messages(ADA, CONFIRM).len(), 6);
     let code = fixture.code(ADA, CONFIRM);
-    confirm(&fixture, &session, &code, PASSWORD)
-        .await
-        .expect("registered");
+    confirmed(&fixture, &session, &code).await;
 }
 
 #[tokio::test]
@@ -318,9 +287,7 @@ async fn requests_of_one_purpose_keep_nobody_from_another_code() {
     }
     let session = start_registration(&fixture, PASSWORD, "Ada").await;
     let code = fixture.code(ADA, CONFIRM);
-    confirm(&fixture, &session, &code, PASSWORD)
-        .await
-        .expect("registered");
+    confirmed(&fixture, &session, &code).await;
 }
 
 #[tokio::test]
@@ -333,9 +300,7 @@ async fn code_confirms_the_registration_of_its_owner() {
     confirm(&fixture, &other, "00000000", "Password-0")
         .await
         .expect_err("a guess");
-    confirm(&fixture, &session, &code, PASSWORD)
-        .await
-        .expect("registered");
+    confirmed(&fixture, &session, &code).await;
     fixture.sign_in(PASSWORD).await.expect("signed in");
     fixture
         .sign_in("Password-0")
@@ -471,19 +436,28 @@ async fn owner_is_told_of_resets_and_new_networks() {
 }
 
 #[tokio::test]
-async fn message_has_the_language_of_the_request() {
+async fn message_has_the_language_of_the_person() {
     let fixture = Fixture::with_confirmation().await;
     let url = fixture.serve().await;
-    let body = json!({ "email": ADA, "password": PASSWORD });
-    for (header, locale) in [
-        ("de-AT,de;q=0.9,en;q=0.8", json!("de-AT")),
-        ("*", Value::Null),
-        ("x-klingon", Value::Null),
+    for (header, own, locale) in [
+        ("de-AT,de;q=0.9,en;q=0.8", None, json!("de-AT")),
+        ("*", None, Value::Null),
+        ("x-klingon", Some("x"), Value::Null),
+        ("de", Some("fr-CH"), json!("fr-CH")),
     ] {
+        fixture.clock.advance(Duration::from_millis(1));
+        let profile = own.map_or_else(|| json!({}), |own| json!({ "locale": own }));
+        let body = json!({ "email": ADA, "password": PASSWORD, "profile": profile });
         let request = http().post(format!("{url}/auth/register")).json(&body);
         let answer = request.header("accept-language", header).send().await;
         assert_eq!(answer.expect("an answer").status(), 401, "{header}");
         let message = fixture.messages(ADA, CONFIRM).pop().expect("a message");
         assert_eq!(message["locale"], locale, "{header}");
     }
+    // The profile of the last one, whoever asks.
+    let asked = fixture.sign_in(PASSWORD).await.expect_err("a code");
+    let (session, code) = (session_of(&asked), fixture.code(ADA, CONFIRM));
+    confirmed(&fixture, &session, &code).await;
+    fixture.request_code(ADA).await;
+    assert_eq!(fixture.messages(ADA, RESET)[0]["locale"], "fr-CH");
 }

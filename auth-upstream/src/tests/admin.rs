@@ -17,7 +17,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Serves the admin routes and returns their URL.
 async fn serve_admin(fixture: &Fixture) -> String {
     let service = &fixture.service;
-    let (reader, limiter) = (&service.audit_trail.reader, &service.limiter);
+    let (reader, limiter) = (&service.audit_trail.reader, service.guard.limiter());
     let routes = admin_routes(reader, limiter, &fixture.clock);
     let router = protect(Some(&Secret::from(TOKEN)), routes);
     format!("{}/admin", serve_router(router).await)

@@ -1,16 +1,14 @@
 //! The `state` parameter of a social sign-in, and the temporary token at its end: each is used once.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use postern_common::Code;
-use postern_common::cache::testing::{RedisServer, redis};
+use postern_common::cache::testing::RedisServer;
 
 use crate::crypto::TokenVault;
 use crate::flows::SocialCallback;
 use crate::testing::browser::{self, callback, follow, start};
-use crate::testing::{Fixture, FixtureOptions, client, social_of};
+use crate::testing::{Fixture, FixtureOptions};
 
 #[tokio::test]
 async fn state_is_single_use_and_must_be_sealed_here() {
@@ -47,28 +45,6 @@ async fn failed_callback_uses_the_state_and_old_states_expire() {
     let back = callback(&fixture).await;
     fixture.clock.advance(Duration::from_secs(10 * 60));
     assert_eq!(follow(&fixture, back).await.value, "invalid_state");
-}
-
-#[tokio::test]
-async fn one_of_concurrent_callbacks_with_a_state_succeeds() {
-    let fixture = Fixture::with(FixtureOptions {
-        cache: Some(redis().await),
-        ..FixtureOptions::default()
-    })
-    .await;
-    let replicas = [Arc::clone(&fixture.service), fixture.replica().await];
-    let (back, client) = (callback(&fixture).await, client());
-    let racing = (0..16).map(|index| {
-        let social = social_of(&replicas[index % 2]);
-        social.handle_callback(&client, back.clone())
-    });
-    let landings = join_all(racing).await;
-    let count = |text: &str| {
-        let matching = landings.iter();
-        let matching = matching.filter(|landing| landing.name == text || landing.value == text);
-        matching.count()
-    };
-    assert_eq!((count("temporaryToken"), count("invalid_state")), (1, 15));
 }
 
 #[tokio::test]

@@ -64,6 +64,7 @@ async fn me_requires_a_valid_token() {
         (&me["kind"], &me["userId"]),
         (&json!("user"), &json!(subject))
     );
+    assert_eq!(me["profile"]["email"], json!(ADA));
     let bare = send(http().get(&url)).await;
     let forged = send(http().get(&url).bearer_auth("a.b.c")).await;
     for (response, expected) in [(bare, "Bearer"), (forged, "Bearer error=\"invalid_token\"")] {

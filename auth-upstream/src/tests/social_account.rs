@@ -6,13 +6,13 @@ use std::sync::Arc;
 use futures_util::future::{join, join_all};
 use postern_common::identity::SocialAccount;
 use postern_common::{Code, Problem};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::second_factor::session_of;
 use crate::flows::{ChallengeAnswer, ExchangedIdentity, TokenSet};
 use crate::testing::browser::{self, Person, consent, start};
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, PausePoint, client, plain, social_of,
+    ADA, Fault, Fixture, FixtureOptions, PASSWORD, PausePoint, client, plain, reset, social_of,
 };
 
 const UNVERIFIED_ADA: Person = Person {
@@ -285,9 +285,14 @@ async fn reset_during_social_sign_ins_keeps_the_new_password() {
     let fixture = Fixture::new().await;
     sign_in(&fixture).await;
     fixture.request_code(ADA).await;
-    let callbacks = join_all((0..12).map(|_| sign_in(&fixture)));
-    let (found, ()) = join(callbacks, fixture.reset("192.0.2.1", "Password-2")).await;
-    assert!(found.iter().all(|found| found.tokens.is_some()));
+    let callbacks = join_all((0..12).map(|_| browser::sign_in(&fixture, browser::ADA)));
+    let (landings, ()) = join(callbacks, fixture.reset("192.0.2.1", "Password-2")).await;
+    // One that was under way is refused.
+    assert!(
+        landings
+            .iter()
+            .all(|it| it.name == "temporaryToken" || it.value == "access_denied")
+    );
     fixture
         .sign_in("Password-2")
         .await
@@ -410,6 +415,8 @@ async fn address_without_authority_is_proven_by_a_code() {
             email: ELSEWHERE,
             is_verified,
         };
+        let known = |answer: &mut Value| answer["refresh_token"] = json!("known");
+        fixture.proxy().inject("/token", 1, Fault::change(known));
         let required = next_step(&fixture, person).await;
         assert_eq!(name_of(&required), "CONFIRM_ADDRESS", "{case}");
         assert_eq!(started(&fixture), 0, "{case}");
@@ -422,6 +429,13 @@ async fn address_without_authority_is_proven_by_a_code() {
         fixture.refresh(&tokens).await.expect("refreshed");
         let again = answer_with_code(&fixture, &required, &code).await;
         again.expect_err("the code is used up");
+        let first = (String::new(), String::new());
+        let stored = fixture.service.store.provider_tokens(&first, 9).await;
+        assert_eq!(
+            stored.expect("read").len(),
+            1,
+            "{case}: of the first sign-in"
+        );
         let subject = fixture.pool().subject(ELSEWHERE).await;
         let is_kept = subject == existing;
         assert_eq!(is_kept, account == Some(true), "{case}");
@@ -438,6 +452,44 @@ async fn address_without_authority_is_proven_by_a_code() {
             );
         }
     }
+}
+
+/// Somebody has read one code in the mailbox of the owner, who is told to reset the password then.
+#[tokio::test]
+async fn reset_removes_social_links_and_ends_their_sign_ins() {
+    let fixture = Fixture::new().await;
+    let subject = fixture.pool().add_user(ELSEWHERE, PASSWORD, true).await;
+    let person = Person {
+        email: ELSEWHERE,
+        is_verified: false,
+    };
+    let required = next_step(&fixture, person).await;
+    let code = fixture.code(ELSEWHERE, "account-confirm");
+    let linked = answer_with_code(&fixture, &required, &code).await;
+    let linked = linked.expect("linked");
+    let waiting = consent(&start(&fixture, None).await, person).await;
+    // A sign-in that the pool has started, and whose proof it gets after the reset.
+    let late = consent(&start(&fixture, None).await, person).await;
+    let paused = fixture
+        .proxy()
+        .pause("RespondToAuthChallenge", PausePoint::Before);
+    let service = Arc::clone(&fixture.service);
+    let late =
+        tokio::spawn(async move { social_of(&service).handle_callback(&client(), late).await });
+    paused.reached().await;
+    fixture.request_code(ELSEWHERE).await;
+    let code = fixture.code(ELSEWHERE, "account-reset");
+    let request = reset(ELSEWHERE, &code, "Password-2");
+    let done = fixture.flows().password.reset(&client(), &request).await;
+    done.expect("reset");
+    paused.release();
+    let late = late.await.expect("no panic").into_inner();
+    assert_eq!((late.name, &*late.value), ("error", "access_denied"));
+    fixture.refresh(&linked).await.expect_err("ended");
+    let landing = browser::follow(&fixture, waiting).await;
+    let required = fixture.try_exchange(&landing.value, None).await;
+    assert_eq!(name_of(&required.expect_err("a code")), "CONFIRM_ADDRESS");
+    assert_eq!(fixture.pool().subject(ELSEWHERE).await, Some(subject));
 }
 
 #[tokio::test]

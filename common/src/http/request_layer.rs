@@ -18,6 +18,7 @@ use tower::Service;
 
 use super::budget::{BodyMemoryBudget, BodyOwner};
 use super::metrics::HttpMetrics;
+use super::on_behalf;
 use super::server::RequestTelemetry;
 use super::{Limits, PROBLEM_CODE, Peer, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
@@ -128,7 +129,7 @@ impl RequestLayer {
             Scope::of_request(self.telemetry.tracer.as_ref(), &id.0, request.headers());
         let info = RequestInfo::new(peer, id, self.limits, self.budget);
         request.extensions_mut().insert(Arc::clone(&info));
-        let handled = scope.run(async move {
+        let handled = scope.run(on_behalf::handling(async move {
             let result = AssertUnwindSafe(self.router.call(request))
                 .catch_unwind()
                 .await;
@@ -147,7 +148,7 @@ impl RequestLayer {
                 finish_span(span, &method, &response, &info);
             }
             response
-        });
+        }));
         handled.await
     }
 }

@@ -67,6 +67,7 @@ codes! {
     NotFound = "not_found", 404, "There is nothing here";
     MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
     IdempotencyKeyReused = "idempotency_key_reused", 409, "The idempotency key was used with another body";
+    AlreadyAttempted = "already_attempted", 409, "The notification can no longer be cancelled";
     ConfigurationChanged = "configuration_changed", 409, "The configuration has changed since it was read";
     ConfigurationReadOnly = "configuration_read_only", 409, "The configuration file cannot be written here";
     BodyTooLarge = "body_too_large", 413, "The body of the request is too large";
@@ -78,7 +79,6 @@ codes! {
     EmailNotAvailable = "email_not_available", 422, "The e-mail address cannot be registered";
     InvalidCode = "invalid_code", 422, "The confirmation code is wrong or has expired";
     UnknownTemplate = "unknown_template", 422, "The template does not exist for this channel";
-    NotCancellable = "not_cancellable", 422, "The notification can no longer be cancelled";
     RateLimited = "rate_limited", 429, "Too many requests";
     HeadTooLarge = "head_too_large", 431, "The head of the request is too large";
     Internal = "internal_error", 500, "The server failed";

@@ -1,8 +1,11 @@
-//! Addresses of actors, requested from the actor service.
+//! Addresses of actors, requested from the actor service: at acceptance, so that the caller learns
+//! that there is none, and again at delivery, since they may have changed.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use postern_common::decode::{self, Mistakes};
 use postern_common::dependency::{Dependencies, Dependency, origin, root_cause};
 use postern_common::email::EmailAddress;
@@ -15,7 +18,7 @@ use crate::address::{ActorId, Address, DeviceToken, PhoneNumber, PushSubscriptio
 use crate::notification::{Channel, PerChannel};
 use crate::principal::Principal;
 
-/// A client of the actor service that authenticates with the service token of this process.
+/// A client of the actor service.
 #[derive(Clone, Debug)]
 pub(crate) struct ActorClient {
     base: Url,
@@ -59,6 +62,15 @@ pub(crate) enum ActorAddressError {
     Unavailable,
 }
 
+/// The profiles of the actors that a request addresses. Those that the actor service did not return
+/// in time are unavailable: their notifications are accepted, and decided at delivery.
+#[derive(Debug, Default)]
+pub(crate) struct AddressedActors(HashMap<ActorId, Result<Value, ActorAddressError>>);
+
+/// Timeout of the lookups for one acceptance.
+const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of concurrent lookups for one batch.
+const CONCURRENT_LOOKUPS: usize = 16;
 /// Timeout of one request.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a response.
@@ -93,14 +105,57 @@ impl ActorClient {
         channel: Channel,
         creator: &str,
     ) -> Result<ActorAddress, ActorAddressError> {
-        let profile = self.profile(actor).await?;
-        let address = address_of(&profile, channel).ok_or(ActorAddressError::Missing)?;
+        self.address_in(&self.profile(actor).await?, channel, creator)
+    }
+
+    fn address_in(
+        &self,
+        profile: &Value,
+        channel: Channel,
+        creator: &str,
+    ) -> Result<ActorAddress, ActorAddressError> {
+        let address = address_of(profile, channel).ok_or(ActorAddressError::Missing)?;
         let is_trusted = !Principal::is_user(creator)
-            || self.policy.allow(channel, is_verified(&profile, channel));
+            || self.policy.allow(channel, is_verified(profile, channel));
         Ok(ActorAddress {
             address,
             is_trusted,
         })
+    }
+
+    /// Requests the profiles of the actors that the notifications of a request address.
+    pub(crate) async fn addressed(&self, actors: HashSet<ActorId>) -> AddressedActors {
+        let lookups = actors.into_iter().map(|actor| async move {
+            let profile = self.profile(&actor).await;
+            (actor, profile)
+        });
+        let mut lookups = futures_util::stream::iter(lookups).buffer_unordered(CONCURRENT_LOOKUPS);
+        let mut found = AddressedActors::default();
+        let all = async {
+            while let Some((actor, profile)) = lookups.next().await {
+                found.0.insert(actor, profile);
+            }
+        };
+        let _those_in_time = tokio::time::timeout(ACCEPTANCE_TIMEOUT, all).await;
+        found
+    }
+
+    /// Returns the address of an actor that a request addresses, as [`Self::address`].
+    ///
+    /// # Errors
+    /// The actor has no address, or its profile is unavailable.
+    pub(crate) fn address_of(
+        &self,
+        actor: &ActorId,
+        among: &AddressedActors,
+        channel: Channel,
+        creator: &str,
+    ) -> Result<ActorAddress, ActorAddressError> {
+        match among.0.get(actor) {
+            Some(Ok(profile)) => self.address_in(profile, channel, creator),
+            Some(Err(error)) => Err(*error),
+            None => Err(ActorAddressError::Unavailable),
+        }
     }
 
     /// Returns the addresses of its own that an actor may send to.

@@ -48,19 +48,38 @@ impl UnverifiedQuota {
         creator: &str,
         address: &AddressHash,
     ) -> Result<bool, CacheError> {
-        let counted = format!("notify:unverified:counted:{id}");
-        if self.cache.get(&counted).await?.is_some() {
+        if self.cache.get(&marker(id)).await?.is_some() {
             return Ok(true);
         }
+        let is_allowed = self.count_one(creator, address).await?;
+        if is_allowed {
+            self.mark_counted(id).await?;
+        }
+        Ok(is_allowed)
+    }
+
+    /// Counts a notification that has no identifier yet. Returns whether it may be sent.
+    ///
+    /// # Errors
+    /// The cache is unavailable.
+    pub(crate) async fn count_one(
+        &self,
+        creator: &str,
+        address: &AddressHash,
+    ) -> Result<bool, CacheError> {
         let hour = self.clock.now().unix_seconds().div_euclid(HOUR_SECONDS);
         let caller: [u8; 32] = Sha256::digest(creator).into();
         let of_address = self.count("address", address, hour).await?;
         let of_caller = self.count("caller", &caller, hour).await?;
-        if of_address > MAX_HOURLY_PER_ADDRESS || of_caller > MAX_HOURLY_PER_CALLER {
-            return Ok(false);
-        }
-        self.cache.set(&counted, b"1", COUNTED_MARKER_TTL).await?;
-        Ok(true)
+        Ok(of_address <= MAX_HOURLY_PER_ADDRESS && of_caller <= MAX_HOURLY_PER_CALLER)
+    }
+
+    /// Records that a notification has been counted at its acceptance.
+    ///
+    /// # Errors
+    /// The cache is unavailable: the notification will be counted again.
+    pub(crate) async fn mark_counted(&self, id: NotificationId) -> Result<(), CacheError> {
+        self.cache.set(&marker(id), b"1", COUNTED_MARKER_TTL).await
     }
 
     async fn count(&self, of: &str, hash: &[u8; 32], hour: i64) -> Result<u64, CacheError> {
@@ -71,6 +90,10 @@ impl UnverifiedQuota {
             )
             .await
     }
+}
+
+fn marker(id: NotificationId) -> String {
+    format!("notify:unverified:counted:{id}")
 }
 
 #[cfg(test)]

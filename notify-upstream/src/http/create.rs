@@ -15,6 +15,8 @@ use postern_common::{Code, Problem, log_limited};
 use serde::Serialize;
 
 use super::{ApiState, AuthenticatedCaller};
+use crate::address::AddressHash;
+use crate::delivery::actors::{ActorAddressError, AddressedActors};
 use crate::intake::group_commit::{self, AcceptedNotification};
 use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
 use crate::principal::Principal;
@@ -73,15 +75,17 @@ pub(super) async fn create(
         parsed = key.is_some().then(|| request.clone()).flatten();
         request
     });
-    let result = match request {
-        Ok(request) => {
+    let result = match request.and_then(|request| check(&service, &principal, request)) {
+        Ok(validated) => {
             let key = key.clone();
+            let addressed = validated.request.addressee().cloned().into_iter().collect();
+            let actors = service.actors.addressed(addressed).await;
             let incoming = IncomingRequest {
-                request,
+                validated,
                 key,
                 permit,
             };
-            accept(&service, &principal, incoming).await
+            accept(&service, &principal, incoming, &actors).await
         }
         Err(problem) => Err(problem),
     };
@@ -113,9 +117,9 @@ pub(super) async fn create(
     Ok(response)
 }
 
-/// A parsed request with its idempotency key and the memory reserved for its body.
+/// A valid request with its idempotency key and the memory reserved for its body.
 struct IncomingRequest {
-    request: NotificationRequest,
+    validated: ValidatedRequest,
     key: Option<IdempotencyKey>,
     permit: BudgetPermit,
 }
@@ -151,12 +155,29 @@ async fn accept(
     service: &ApiState,
     principal: &Principal,
     IncomingRequest {
-        request,
+        validated,
         key,
         permit,
     }: IncomingRequest,
+    actors: &AddressedActors,
 ) -> Result<AcceptedInLane, Problem> {
-    let validated = check(service, principal, request)?;
+    let unverified = unverified_address(service, principal, &validated, actors)?;
+    if let Some(address) = &unverified {
+        if let Some(key) = &key {
+            let request = &validated.request;
+            if let Some(first) = find_first_result(service, principal, request, key).await? {
+                return Ok(first);
+            }
+        }
+        let counted = service
+            .unverified
+            .count_one(&principal.creator, address)
+            .await;
+        if !counted.map_err(|_| Code::Unavailable)? {
+            let detail = "no more messages to an unverified address in this hour";
+            return Err(not_addressable("unverified_address_quota", detail));
+        }
+    }
     service
         .quota
         .take(principal)
@@ -170,6 +191,10 @@ async fn accept(
     let accepted = submissions
         .submit(principal, validated, key, permit)
         .await?;
+    if unverified.is_some() {
+        // Without the mark it is counted again at delivery.
+        let _marked = service.unverified.mark_counted(accepted.id).await;
+    }
     Ok(AcceptedInLane {
         accepted,
         channel,
@@ -191,6 +216,46 @@ fn check(
             Principal::author(&principal.creator),
         )
         .inspect_err(|problem| log_template_rejection(principal, &template, problem))
+}
+
+/// Checks that the addressed actor has an address that the caller may use. Returns the address if it
+/// is not verified, and is counted therefore. What the actor service does not say now is decided at
+/// delivery.
+///
+/// # Errors
+/// 422 with the reason.
+fn unverified_address(
+    service: &ApiState,
+    principal: &Principal,
+    validated: &ValidatedRequest,
+    actors: &AddressedActors,
+) -> Result<Option<AddressHash>, Problem> {
+    let Some(actor) = validated.request.addressee() else {
+        return Ok(None);
+    };
+    let channel = validated.request.channel;
+    let found = service
+        .actors
+        .address_of(actor, actors, channel, &principal.creator);
+    let (code, detail) = match found {
+        Err(ActorAddressError::Unavailable | ActorAddressError::Misconfigured) => return Ok(None),
+        Ok(found) if found.is_trusted => return Ok(None),
+        Ok(found) if validated.allows_unverified => return Ok(Some(found.address.hash())),
+        Ok(_) => (
+            "address_not_verified",
+            "the address of the actor is not verified",
+        ),
+        Err(ActorAddressError::Unknown) => ("actor_unknown", "there is no such actor"),
+        Err(ActorAddressError::Missing) => (
+            "actor_has_no_address",
+            "the actor has no address on this channel",
+        ),
+    };
+    Err(not_addressable(code, detail))
+}
+
+fn not_addressable(code: &'static str, detail: &'static str) -> Problem {
+    Problem::new(Code::ValidationFailed).error("/recipient/actorId", code, detail)
 }
 
 /// Logs a request that does not fit the loaded templates: the caller or the templates are of another
@@ -261,7 +326,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
     }
 }
 
-/// Handles `POST /notifications/batch`. Items are accepted or rejected individually.
+/// Handles `POST /notification-batches`. Items are accepted or rejected individually.
 pub(super) async fn batch(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller(principal): AuthenticatedCaller,
@@ -277,9 +342,15 @@ pub(super) async fn batch(
     let permit = body.permit();
     let requests = read_batch(body, service.clock.now())?;
     let (service, principal, permit) = (&service, &principal, &permit);
-    let results: Vec<serde_json::Value> = futures_util::stream::iter(requests)
-        .map(|request| async move {
-            create_batch_item(service, principal, request?, permit.clone()).await
+    let checked = requests.into_iter();
+    let checked = checked.map(|request| check(service, principal, request?));
+    let checked: Vec<Result<ValidatedRequest, Problem>> = checked.collect();
+    let addressed = checked.iter().flatten();
+    let addressed = addressed.filter_map(|item| item.request.addressee().cloned());
+    let actors = &service.actors.addressed(addressed.collect()).await;
+    let results: Vec<serde_json::Value> = futures_util::stream::iter(checked)
+        .map(|validated| async move {
+            create_batch_item(service, principal, validated?, permit.clone(), actors).await
         })
         .buffered(BATCH_CONCURRENCY)
         .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
@@ -324,11 +395,12 @@ fn read_batch(
 async fn create_batch_item(
     service: &ApiState,
     principal: &Principal,
-    request: NotificationRequest,
+    validated: ValidatedRequest,
     permit: BudgetPermit,
+    actors: &AddressedActors,
 ) -> Result<serde_json::Value, Problem> {
     let incoming = IncomingRequest {
-        request,
+        validated,
         key: None,
         permit,
     };
@@ -336,7 +408,7 @@ async fn create_batch_item(
         accepted,
         channel,
         priority,
-    } = accept(service, principal, incoming).await?;
+    } = accept(service, principal, incoming, actors).await?;
     let created = BatchItemMembers {
         notification_id: accepted.id.to_string(),
         channel,

@@ -52,27 +52,26 @@ pub(super) async fn get(
     Ok(StatusDocument::of(&view(&service, &snapshot))?.response(&headers))
 }
 
-/// Handles `POST /notifications/{id}/cancel`.
+/// Handles `DELETE /notifications/{id}`.
 pub(super) async fn cancel(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller(principal): AuthenticatedCaller,
     Path(id): Path<String>,
-    TakenHeaders(headers): TakenHeaders,
-) -> Result<Response, Problem> {
+) -> Result<StatusCode, Problem> {
     let snapshot = find(&service, &id).await?;
     if *snapshot.record.creator != *principal.creator {
         // The addressee may read the status and may not cancel.
         return Err(Code::NotFound.into());
     }
-    let view = cancel_notification(&service, snapshot.id).await?;
-    Ok(StatusDocument::of(&view)?.response(&headers))
+    cancel_notification(&service, snapshot.id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Cancels a notification and returns its status. A repeated cancellation returns the result of the
 /// first.
 ///
 /// # Errors
-/// 422 `not_cancellable` if its delivery has started.
+/// 409 `already_attempted` if its delivery has started.
 pub(super) async fn cancel_notification(
     service: &ApiState,
     id: NotificationId,
@@ -86,7 +85,7 @@ pub(super) async fn cancel_notification(
     let view = view(service, &snapshot);
     match (outcome, view.status) {
         (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => Ok(view),
-        (CancelResult::TooLate, _) => Err(Problem::new(Code::NotCancellable)
+        (CancelResult::TooLate, _) => Err(Problem::new(Code::AlreadyAttempted)
             .detail("delivery has started; GET the notification for its status")),
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the API over real sockets, with tokens of a test issuer, over both stores.
 
+mod actors;
 mod admin;
 mod bodies;
 mod injection;
@@ -29,6 +30,7 @@ use super::*;
 use crate::intake::group_commit::GroupCommitter;
 use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
 use crate::store::Store;
+use crate::testing::actor_service::{TestActorService, service_account_token};
 use crate::testing::script::ProviderScript;
 use crate::testing::{START, TestReplica, stores};
 
@@ -118,6 +120,16 @@ async fn issuer(shutdown: &CancellationToken) -> (String, EncodingKey) {
 
 /// Starts a service that commits submissions only when the test runs the returned committer.
 async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommitter) {
+    let actors = crate::testing::unreachable_actors(&Clock::manual(START));
+    served_beside(store, limits, actors).await
+}
+
+/// As [`served_within`], beside an actor service.
+async fn served_beside(
+    store: &Store,
+    limits: Limits,
+    actors: ActorClient,
+) -> (TestServer, GroupCommitter) {
     let shutdown = CancellationToken::new();
     let (issuer, key) = issuer(&shutdown).await;
     let clock = Clock::manual(START);
@@ -140,7 +152,8 @@ async fn served_within(store: &Store, limits: Limits) -> (TestServer, GroupCommi
         quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
-        actors: crate::testing::unreachable_actors(&clock),
+        actors,
+        unverified: UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone()),
         suppression: rig.suppression,
         metrics: metrics.clone(),
         trusted_proxies: TrustedProxies::default(),
@@ -202,11 +215,15 @@ impl TestServer {
             "iss": format!("{}/services", self.issuer), "sub": name, "aud": "services", "token_use": "id",
             "custom:service_id": name, "iat": now, "exp": now + 600
         });
+        self.sign(&claims)
+    }
+
+    fn sign(&self, claims: &Value) -> String {
         let header = Header {
             kid: Some("k".to_owned()),
             ..Header::new(Algorithm::ES256)
         };
-        jsonwebtoken::encode(&header, &claims, &self.key).expect("signs")
+        jsonwebtoken::encode(&header, claims, &self.key).expect("signs")
     }
 
     async fn post(
@@ -222,6 +239,14 @@ impl TestServer {
         for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
             request = request.header(*name, *value);
         }
+        let answer = request.send().await.expect("a response");
+        (answer.status(), answer.json().await.unwrap_or_default())
+    }
+
+    async fn cancel(&self, id: &str, service: &str) -> (StatusCode, Value) {
+        let url = format!("{}/notifications/{id}", self.url);
+        let request = self.client.delete(url);
+        let request = request.bearer_auth(self.service_token(service));
         let answer = request.send().await.expect("a response");
         (answer.status(), answer.json().await.unwrap_or_default())
     }
@@ -299,12 +324,10 @@ async fn notification_status_is_visible_to_its_creator_only() {
             served.get("nonsense", "auth", None).await.0,
             StatusCode::NOT_FOUND
         );
-        let (status, problem) = served
-            .post(&format!("/notifications/{id}/cancel"), &[], &json!({}))
-            .await;
+        let (status, problem) = served.cancel(&id, "auth").await;
         assert_eq!(
             (status.as_u16(), &problem["code"]),
-            (422, &"not_cancellable".into())
+            (409, &"already_attempted".into())
         );
         served.shutdown.cancel();
     }
@@ -442,7 +465,7 @@ async fn batch_results_are_in_request_order() {
         let mut bad = welcome();
         bad["template"] = "nope".into();
         let body = json!({"notifications": [welcome(), bad, 7, welcome()]});
-        let (status, answer) = served.post("/notifications/batch", &[], &body).await;
+        let (status, answer) = served.post("/notification-batches", &[], &body).await;
         let statuses: Vec<_> = answer["results"]
             .as_array()
             .expect("results")
@@ -458,7 +481,7 @@ async fn batch_results_are_in_request_order() {
             "{answer}"
         );
         let (status, _) = served
-            .post("/notifications/batch", &[], &json!({"notifications": []}))
+            .post("/notification-batches", &[], &json!({"notifications": []}))
             .await;
         assert_eq!(status.as_u16(), 422);
         served.shutdown.cancel();
@@ -472,18 +495,13 @@ async fn cancellation_of_a_scheduled_notification_is_idempotent() {
         let mut later = welcome();
         later["sendAt"] = crate::testing::after(60).to_string().into();
         let (_, created) = served.post("/notifications", &[], &later).await;
-        let path = format!(
-            "/notifications/{}/cancel",
-            created["notificationId"].as_str().expect("an id")
-        );
+        let id = created["notificationId"].as_str().expect("an id");
         for _ in 0..2 {
-            let (status, view) = served.post(&path, &[], &json!({})).await;
-            assert_eq!(
-                (status, &view["status"]),
-                (StatusCode::OK, &"CANCELLED".into()),
-                "{view}"
-            );
+            let (status, _) = served.cancel(id, "auth").await;
+            assert_eq!(status, StatusCode::NO_CONTENT);
         }
+        let (_, _, view) = served.get(id, "auth", None).await;
+        assert_eq!(view["status"], "CANCELLED");
         served.shutdown.cancel();
     }
 }

@@ -124,6 +124,7 @@ impl SubmissionQueue {
 fn record(principal: &Principal, validated: ValidatedRequest) -> Record {
     let ValidatedRequest {
         request,
+        allows_unverified: _,
         template_version,
         locale,
     } = validated;

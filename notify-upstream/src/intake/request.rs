@@ -43,6 +43,8 @@ pub(crate) struct NotificationRequest {
 #[derive(Clone, Debug)]
 pub(crate) struct ValidatedRequest {
     pub(crate) request: NotificationRequest,
+    /// Whether the message may go to an unverified address of the requesting user.
+    pub(crate) allows_unverified: bool,
     /// Version of the template at the time of validation.
     pub(crate) template_version: u32,
     /// The locale in which the template will be rendered.
@@ -136,7 +138,9 @@ impl NotificationRequest {
                         return Err(unrenderable(limit));
                     }
                     let (template_version, locale) = (found.version(), found.locale().clone());
+                    let unverified = &found.settings().unverified_addresses;
                     return Ok(ValidatedRequest {
+                        allows_unverified: *unverified.get(self.channel),
                         request: self,
                         template_version,
                         locale,

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::admission::report_only::{self, DryRun};
 use crate::config::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimitKey, Route};
 use crate::downstream::session_ext::SessionExt;
+use crate::message::host::{host_name, is_host_name};
 use crate::rate_limiter::{Rate, RateDecision};
 use crate::state::GatewayState;
 use crate::state::request_context::{RateLimitStatus, RequestContext};
@@ -91,7 +92,14 @@ pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
         let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
         ctx.is_tls |= first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
     }
+    let mut hosts = headers.get_all("x-forwarded-host").iter();
+    let host = hosts.next().filter(|_| hosts.next().is_none());
+    let host = host.filter(|host| {
+        let host = host.to_str().map(host_name).unwrap_or_default();
+        is_host_name(host.as_bytes()) && ctx.config.route_table.accepts_host(&host)
+    });
     let forwarded = forwarded_client(limits, peer, headers);
+    ctx.forwarded_host = host.cloned();
     ctx.is_tls |= forwarded.is_https;
     ctx.client_address = Some(forwarded.address);
     ctx.is_client_known = forwarded.is_known;

@@ -44,6 +44,8 @@ pub struct IdentityHeaders<'a> {
     pub forwarded: bool,
     /// The `Host` that the upstream expects; `None` for the requested one.
     pub host: Option<&'a HeaderValue>,
+    /// The requested host that a trusted proxy has reported.
+    pub forwarded_host: Option<&'a HeaderValue>,
     /// Returns whether a field of this name is removed: all reserved ones of a client, or those that
     /// the gateway fills if the route has set others.
     pub is_removed: fn(&str) -> bool,
@@ -104,6 +106,7 @@ impl IdentityHeaders<'_> {
             Some(host) => headers.insert(HOST, host.clone()),
             None => headers.get(HOST).cloned(),
         };
+        let requested_host = self.forwarded_host.cloned().or(requested_host);
         if let Some(host) = requested_host.clone() {
             headers.insert(&FORWARDED_HOST, host);
         }
@@ -155,7 +158,8 @@ impl IdentityHeaders<'_> {
                 headers::append_field(head, name, value.as_bytes());
             }
         }
-        if let Some(host) = headers.get(HOST) {
+        let requested_host = self.forwarded_host.or(headers.get(HOST));
+        if let Some(host) = requested_host {
             headers::append_field(head, FORWARDED_HOST.as_str(), host.as_bytes());
         }
         headers::append_field(head, headers::CDN_LOOP.as_str(), headers::CDN_ID.as_bytes());
@@ -173,7 +177,7 @@ impl IdentityHeaders<'_> {
             headers::append_field(head, name.as_str(), value.as_bytes());
         }
         if self.forwarded {
-            let value = HeaderValue::try_from(self.forwarded_element(headers.get(HOST)))?;
+            let value = HeaderValue::try_from(self.forwarded_element(requested_host))?;
             headers::append_field(head, FORWARDED.as_str(), value.as_bytes());
         }
         Ok(())

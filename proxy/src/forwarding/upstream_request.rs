@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use http::header::{HOST, TE};
+use http::header::{AUTHORIZATION, HOST, TE};
 use http::{HeaderMap, HeaderValue, Version};
 use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
@@ -194,8 +194,13 @@ pub(super) fn http2_peer(
 ) -> Box<HttpPeer> {
     let endpoint = &attempt.permit.endpoint;
     let mut peer = Box::new(endpoint.peer.clone());
-    let uploader = ctx.client_share().filter(|_| !session.is_body_empty());
-    peer.group_key = endpoint.connection_group(uploader);
+    let headers = &session.req_header().headers;
+    let owner = match headers::authenticates_connection(headers, AUTHORIZATION) {
+        // No other request finds the connection.
+        true => Some(ctx.id.as_u64_pair().1),
+        false => ctx.client_share().filter(|_| !session.is_body_empty()),
+    };
+    peer.group_key = endpoint.connection_group(owner);
     peer
 }
 
@@ -355,6 +360,7 @@ fn identity_headers<'a>(
         hides_api_keys: ctx.config.api_keys.is_some(),
         forwarded: upstream.forwarded,
         host: upstream.host.as_ref(),
+        forwarded_host: ctx.forwarded_host.as_ref(),
         is_removed: match request_changes(ctx) {
             Some(_) => headers::is_filled,
             None => headers::is_reserved,

@@ -20,7 +20,7 @@ pub struct RouteSummary {
     /// The host patterns; empty for any host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Required header fields and query parameters.
+    /// Names of required header fields and query parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
     /// The authorization policy.
@@ -47,10 +47,8 @@ pub(crate) fn summaries(routes: &[Route], upstreams: &[&str]) -> Vec<RouteSummar
 fn summary(route: &Route, upstreams: &[&str]) -> RouteSummary {
     let pattern = &route.pattern;
     let hosts = pattern.hosts.iter().map(ToString::to_string);
-    let condition = |kind: &str, it: &MatchCondition| match &it.value {
-        Some(value) => format!("{kind} {} = {value}", it.name),
-        None => format!("{kind} {}", it.name),
-    };
+    // Without values, which may be secrets, as of a proxy in front.
+    let condition = |kind: &str, it: &MatchCondition| format!("{kind} {}", it.name);
     let ignore_case = pattern
         .path
         .ignore_case

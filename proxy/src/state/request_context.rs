@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use http::HeaderValue;
 use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
 use postern_common::{Code, Secret};
@@ -56,6 +57,8 @@ pub(crate) struct RequestContext {
     /// Whether `client_address` is that of the client. If a trusted proxy does not know it, it is
     /// that of the proxy, for limits; access lists refuse it.
     pub(crate) is_client_known: bool,
+    /// The host that a trusted proxy reports as the requested one, if a route accepts it.
+    pub(crate) forwarded_host: Option<HeaderValue>,
     /// Whether the client uses TLS, to the gateway or to a trusted proxy.
     pub(crate) is_tls: bool,
     /// A hash of the client address, for consistent hashing and shares of upstreams.
@@ -180,6 +183,7 @@ impl RequestContext {
             client_aborted: false,
             client_address: None,
             is_client_known: true,
+            forwarded_host: None,
             is_tls: false,
             client_key: 0,
             added_headers: None,

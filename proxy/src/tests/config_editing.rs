@@ -296,15 +296,22 @@ async fn wider_access_is_refused_if_asked_for() {
     let before = file_text(&gateway);
     let text = before.replace("policy = { services = [\"auth\"] }", "policy = \"public\"");
     let hash = get(&gateway, CONFIG).await["hash"].take();
-    let body = json!({ "text": text, "baseHash": hash, "refuseWidened": true });
-    let (status, problem) = call(&gateway, Method::PUT, CONFIG, &body).await;
-    assert_eq!(
-        (status, &problem["errors"][0]["code"]),
-        (422, &json!("access_widened")),
-        "{problem}"
-    );
-    assert_eq!(problem["check"]["differences"][0]["target"], "/auth-only");
-    assert_eq!(file_text(&gateway), before);
+    let uncompared = "[limits]\ntrusted_proxies = [\"10.0.0.0/8\"]\n";
+    let uncompared = before.replace("[limits]\n", uncompared);
+    for (text, target) in [
+        (&text, json!("/auth-only")),
+        (&uncompared, Value::Null),
+    ] {
+        let body = json!({ "text": text, "baseHash": hash, "refuseWidened": true });
+        let (status, problem) = call(&gateway, Method::PUT, CONFIG, &body).await;
+        assert_eq!(
+            (status, &problem["errors"][0]["code"]),
+            (422, &json!("access_widened")),
+            "{problem}"
+        );
+        assert_eq!(problem["check"]["differences"][0]["target"], target);
+        assert_eq!(file_text(&gateway), before);
+    }
     let body = json!({ "text": text, "baseHash": hash });
     let (status, saved) = call(&gateway, Method::PUT, CONFIG, &body).await;
     assert_eq!((status, &saved["widened"]), (200, &json!(true)), "{saved}");

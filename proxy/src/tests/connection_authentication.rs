@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::harness::{PATH_SELECTORS, STEP_TIMEOUT, fast_path_is_off};
-use super::scripted_origin::{OK, gateway, start};
+use super::scripted_origin::{OK, answer_http2, gateway, start};
 
 /// Starts an origin that authenticates connections. Its answer names the user of the connection and
 /// the number of requests on it.
@@ -153,5 +153,31 @@ async fn bound_connection_is_closed_with_its_client_connection() {
         drop(client);
         let closing = tokio::time::timeout(STEP_TIMEOUT, is_closed.recv()).await;
         assert!(closing.is_ok(), "{selector:?}");
+    }
+}
+
+#[tokio::test]
+async fn authenticated_http2_connection_is_used_for_one_request() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&opened);
+    let origin = start(move |connection| {
+        count.fetch_add(1, Ordering::Relaxed);
+        async move {
+            let streams = h2::server::handshake(connection.stream).await;
+            let mut streams = streams.expect("a handshake");
+            while let Some(Ok((_, answer))) = streams.accept().await {
+                answer_http2(answer, &[]);
+            }
+        }
+    })
+    .await;
+    for selector in PATH_SELECTORS {
+        let gateway = gateway(&[origin], "http2 = true", "").await;
+        opened.store(0, Ordering::Relaxed);
+        for (scheme, connections) in [("Basic", 1), ("NTLM", 2), ("ntlm", 3), ("Basic", 3)] {
+            let fields = format!("Authorization: {scheme} TlRMTVNTUAAB\r\n{selector}");
+            assert_eq!(gateway.get("/open", &fields).await.status, 200);
+            assert_eq!(opened.load(Ordering::Relaxed), connections, "{fields}");
+        }
     }
 }

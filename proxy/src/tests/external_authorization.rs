@@ -282,8 +282,8 @@ async fn calls_of_one_client_leave_places_for_others() {
 }
 
 #[tokio::test]
-async fn timeouts_of_one_client_do_not_open_the_circuit() {
-    for (clients, is_open) in [(1, false), (5, true)] {
+async fn timeouts_of_one_client_or_beside_answers_do_not_open_the_circuit() {
+    for (clients, has_answer, is_open) in [(1, false, false), (5, false, true), (5, true, false)] {
         let service = CheckService::start().await;
         service.is_holding.store(true, Ordering::Relaxed);
         let gateway = gateway(service.address, ", timeout = \"300ms\"").await;
@@ -292,15 +292,20 @@ async fn timeouts_of_one_client_do_not_open_the_circuit() {
             let client = 2 + number % clients;
             slow.push(ask_from(&gateway, client, &format!("/open?200&{number}")).await);
         }
+        service.wait_for_checks(10).await;
+        service.is_holding.store(!has_answer, Ordering::Relaxed);
+        if has_answer {
+            assert_eq!(gateway.get("/open?200", "").await.status, 200);
+        }
         for mut client in slow {
             assert_eq!(client.response().await.expect("an answer").status, 503);
         }
         service.is_holding.store(false, Ordering::Relaxed);
         let expected = if is_open { 503 } else { 200 };
         assert_eq!(
-            gateway.get("/open?200", "").await.status,
+            gateway.get("/open?200&last", "").await.status,
             expected,
-            "{clients}"
+            "{clients} {has_answer}"
         );
     }
 }

@@ -120,3 +120,32 @@ async fn upstream_receives_forwarded_if_configured() {
         }
     }
 }
+
+#[tokio::test]
+async fn host_from_a_trusted_proxy_is_kept_if_a_route_accepts_it() {
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let routes = LISTED.replace("policy", "hosts = [\"gate\", \"*.example.com\"]\npolicy");
+    let gateway = TestGateway::before(origin, &upstream, TRUSTED, &routes).await;
+    for selector in PATH_SELECTORS {
+        for (sent, expected) in [
+            (
+                "X-Forwarded-Host: www.example.com:8443\r\n",
+                "www.example.com:8443",
+            ),
+            ("X-Forwarded-Host: evil.test\r\n", "gate"),
+            ("X-Forwarded-Host: a.example.com, gate\r\n", "gate"),
+            (
+                "X-Forwarded-Host: a.example.com\r\nX-Forwarded-Host: gate\r\n",
+                "gate",
+            ),
+            ("X_Forwarded_Host: a.example.com\r\n", "gate"),
+        ] {
+            let headers = format!("Forwarded: for=192.0.2.1\r\n{sent}{selector}");
+            assert_eq!(gateway.get("/listed", &headers).await.status, 200);
+            let seen = gateway.origin.seen().pop().expect("a request");
+            let field = format!("x-forwarded-host: {expected}");
+            assert!(has_field(&seen, &field), "{sent}: {seen}");
+        }
+    }
+}

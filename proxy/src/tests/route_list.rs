@@ -45,7 +45,7 @@ policy = "public"
         panic!("{listed:?}");
     };
     assert_eq!(reports.hosts, ["*.example.com"]);
-    assert_eq!(reports.conditions, ["header x-beta = 1"]);
+    assert_eq!(reports.conditions, ["header x-beta"]);
     assert_eq!(reports.policy, "services: auth (report only)");
     assert_eq!(reports.target, "origin");
     assert_eq!(

@@ -86,7 +86,7 @@ pub(super) async fn of_notifications(audit: &Audit<'_>, traffic: &Traffic) {
     let refused = refused.expect(200).json();
     assert_eq!(refused["isDone"], false, "{refused}");
     let outcome = &refused["outcomes"][0]["body"]["code"];
-    assert_eq!(outcome, "not_cancellable");
+    assert_eq!(outcome, "already_attempted");
     let name = "notification.replay";
     let outcome = audit.make("", name, name).await;
     let (_, copy) = outcome

@@ -56,7 +56,7 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     let batch = json!({"notifications": [welcome(&ada.id), unknown]});
     let results = ada
         .client
-        .post_json("/notifications/batch", &batch)
+        .post_json("/notification-batches", &batch)
         .await
         .expect(200)
         .json();
@@ -100,11 +100,7 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
         .send()
         .await;
     let _ = click.expect(204);
-    let cancelled = ada
-        .client
-        .post(&format!("{later}/cancel"))
-        .send()
-        .await
-        .expect(200);
+    let _ = ada.client.delete(&later).send().await.expect(204);
+    let cancelled = ada.client.get(&later).send().await.expect(200);
     assert_eq!(cancelled.string("/status"), "CANCELLED");
 }

@@ -30,25 +30,23 @@ use std::sync::Arc;
 
 use postern_common::email::EmailAddress;
 use postern_common::token::oidc::IdToken;
-use postern_common::{Clock, Code, Problem};
+use postern_common::{Code, Problem};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::super::account_codes::{AccountCodes, CodePurpose};
-use super::super::attempt_guard::{AttemptError, AttemptGuard};
+use super::super::FlowParts;
+use super::super::account_codes::CodePurpose;
+use super::super::attempt_guard::AttemptError;
 use super::super::challenge_session::password_reset_required;
-use super::super::token_issuer::{SignedInUser, TokenIssuer};
-use super::super::user_locks::UserLocks;
-use super::SocialError;
+use super::super::token_issuer::SignedInUser;
+use super::{AuthorizedUser, ProviderTokens, SocialError};
 use crate::account_messages::AccountNotice;
-use crate::actor_service::ActorService;
 use crate::client::ClientContext;
 use crate::config::SocialConfig;
 use crate::pool::error::{PoolCall, PoolError};
-use crate::pool::{SignInStep, SocialChallenge, UserPool};
-use crate::protection::AttemptKind;
-use crate::store::{AuthStore, SocialIdentity};
-use crate::telemetry::{AuditLog, Operation};
+use crate::pool::{SignInStep, SocialChallenge};
+use crate::store::SocialIdentity;
+use crate::telemetry::Operation;
 
 /// The maximum number of attempts to find or create a user whose address is taken concurrently
 /// without the lock, for instance at the pool itself. One creation needs two.
@@ -57,17 +55,9 @@ const MAX_CLAIM_ATTEMPTS: u32 = 4;
 /// Resolves social identities to accounts and signs them in.
 #[derive(Debug)]
 pub(crate) struct AccountResolver {
-    pub(crate) config: Arc<SocialConfig>,
-    pub(crate) pool: Arc<UserPool>,
-    pub(crate) store: AuthStore,
-    pub(crate) actor_service: Arc<ActorService>,
-    /// `None` if codes are left to the pool, which sends none for social sign-ins.
-    pub(crate) codes: Option<AccountCodes>,
-    pub(crate) issuer: TokenIssuer,
-    pub(crate) locks: UserLocks,
-    pub(crate) guard: AttemptGuard,
-    pub(crate) audit: AuditLog,
-    pub(crate) clock: Clock,
+    pub(crate) parts: Arc<FlowParts>,
+    pub(super) config: Arc<SocialConfig>,
+    pub(super) provider_tokens: ProviderTokens,
 }
 
 /// A social identity with the next step of its sign-in.
@@ -92,6 +82,19 @@ struct AddressClaim<'a> {
 // === impl AccountResolver ===
 
 impl AccountResolver {
+    pub(crate) fn new(parts: Arc<FlowParts>, config: SocialConfig) -> Self {
+        let config = Arc::new(config);
+        let provider_tokens = ProviderTokens {
+            parts: Arc::clone(&parts),
+            config: Arc::clone(&config),
+        };
+        Self {
+            parts,
+            config,
+            provider_tokens,
+        }
+    }
+
     /// Resolves the identity of an ID token. Concurrent sign-ins of one identity are serialized.
     /// `is_proven` tells that the person has entered a code that was sent to the address.
     ///
@@ -101,21 +104,33 @@ impl AccountResolver {
     pub(crate) async fn resolve(
         &self,
         client: &ClientContext,
-        id: &IdToken,
+        user: &AuthorizedUser,
         is_proven: bool,
     ) -> Result<ResolvedIdentity, SocialError> {
-        let work = Box::pin(self.run(client, id, is_proven));
-        self.locks
+        let id = &user.id_token;
+        let work = Box::pin(self.run(client, user, is_proven));
+        let locks = &self.locks;
+        let resolved = locks
             .with_social_identity(&id.issuer, &id.subject, work)
-            .await
+            .await?;
+        if let (
+            ResolvedIdentity::Started(identity, _) | ResolvedIdentity::Identified(identity),
+            Some(token),
+        ) = (&resolved, &user.refresh_token)
+        {
+            let saved = self.provider_tokens.save(id, &identity.user_id, token);
+            saved.await?;
+        }
+        Ok(resolved)
     }
 
     async fn run(
         &self,
         client: &ClientContext,
-        id: &IdToken,
+        user: &AuthorizedUser,
         is_proven: bool,
     ) -> Result<ResolvedIdentity, SocialError> {
+        let id = &user.id_token;
         let known = self.store.social_identity(&id.issuer, &id.subject).await;
         let known = known.map_err(Problem::from)?;
         if !self.pool.has_social_sign_in() {
@@ -143,7 +158,7 @@ impl AccountResolver {
         let email = &email.ok_or(SocialError::EmailNotVerified)?;
         let is_proven = is_proven || (id.email_verified && self.is_authoritative(id, email));
         if !is_proven {
-            return self.request_code(client, id, email).await;
+            return self.request_code(client, user, email).await;
         }
         let claim = AddressClaim { client, id, email };
         self.locks
@@ -151,30 +166,37 @@ impl AccountResolver {
             .await
     }
 
-    /// Issues tokens for a started sign-in.
+    /// Issues tokens for a started sign-in, unless a reset has removed the link meanwhile.
     ///
     /// # Errors
-    /// `challenge_required` if the pool requires a second factor; `invalid_challenge` if the user was
-    /// disabled or deleted meanwhile; the problem codes of pool errors.
+    /// `challenge_required` if the pool requires a second factor; `invalid_challenge` if the link was
+    /// removed, or the user disabled or deleted; the problem codes of pool errors.
     pub(crate) async fn finish(
         &self,
+        id: &IdToken,
         challenge: &SocialChallenge,
     ) -> Result<SignedInUser, Problem> {
-        match self.pool.finish_social_sign_in(challenge).await {
-            Ok(step) => {
-                let completed = self.issuer.complete_step(step, None);
-                completed.map_err(|error| error.problem)
-            }
-            Err(PoolError::PasswordResetRequired) => Err(password_reset_required()),
-            Err(error) => Err(error.problem(PoolCall::Challenge)),
+        let step = match self.pool.finish_social_sign_in(challenge).await {
+            Ok(step) => step,
+            Err(PoolError::PasswordResetRequired) => return Err(password_reset_required()),
+            Err(error) => return Err(error.problem(PoolCall::Challenge)),
+        };
+        let completed = self.issuer.complete_step(step, None);
+        let signed_in = completed.map_err(|error| error.problem)?;
+        // A reset removes the links before it revokes the tokens.
+        let linked = self.store.social_identity(&id.issuer, &id.subject).await?;
+        if linked.is_none_or(|linked| linked.user_id != signed_in.subject) {
+            self.issuer.discard(&signed_in).await;
+            return Err(Code::InvalidChallenge.into());
         }
+        Ok(signed_in)
     }
 
     /// Signs a person in who enters the code that was sent to the address.
     pub(in crate::flows) async fn sign_in_with_code(
         &self,
         client: &ClientContext,
-        id: &IdToken,
+        user: &AuthorizedUser,
         email: &EmailAddress,
         code: &str,
     ) -> Result<SignedInUser, AttemptError> {
@@ -187,8 +209,10 @@ impl AccountResolver {
                 problem
             }
         })?;
-        let outcome = match self.resolve(client, id, true).await {
-            Ok(ResolvedIdentity::Started(_, challenge)) => self.finish(&challenge).await,
+        let outcome = match self.resolve(client, user, true).await {
+            Ok(ResolvedIdentity::Started(_, challenge)) => {
+                self.finish(&user.id_token, &challenge).await
+            }
             Ok(ResolvedIdentity::Pending(problem)) => Err(problem),
             Ok(ResolvedIdentity::Identified(_)) => Err(Code::InvalidChallenge.into()),
             Err(error) => {
@@ -217,7 +241,9 @@ impl AccountResolver {
                     let identity = self.save_link(claim, &found).await?;
                     if !is_new {
                         let messages = self.guard.messages();
-                        messages.notice(AccountNotice::SocialLink, claim.email, claim.client);
+                        let (notice, subject) =
+                            (AccountNotice::SocialLink, Some(&*identity.user_id));
+                        messages.notice(notice, claim.email, subject, claim.client);
                     }
                     return Ok(self.started(claim.id, identity, found).await);
                 }
@@ -253,27 +279,14 @@ impl AccountResolver {
     async fn request_code(
         &self,
         client: &ClientContext,
-        id: &IdToken,
+        user: &AuthorizedUser,
         email: &EmailAddress,
     ) -> Result<ResolvedIdentity, SocialError> {
         let codes = self.codes.as_ref().ok_or(SocialError::EmailNotVerified)?;
-        let kind = AttemptKind::LinkRequest;
-        let attempt = self
-            .guard
-            .admit_silently(kind, client, email.as_str())
-            .await;
-        let mut attempt = attempt.ok_or(SocialError::Unavailable)?;
-        match codes.send(CodePurpose::SocialLink, email, client).await {
-            // Each message counts as a failure, because an attacker may request it.
-            Ok(()) => self.guard.limiter().record_failure(&mut attempt).await,
-            Err(problem) => {
-                self.guard.limiter().refund(attempt).await;
-                return Err(problem.into());
-            }
-        }
-        Ok(ResolvedIdentity::Pending(
-            self.issuer.address_unproven(id, email),
-        ))
+        let purpose = CodePurpose::SocialLink;
+        self.send_code(codes, purpose, email, client).await?;
+        let required = self.issuer.address_unproven(user, email);
+        Ok(ResolvedIdentity::Pending(required))
     }
 
     /// Returns whether the provider is authoritative for the address: it assigns the addresses of

@@ -7,15 +7,13 @@
 //! again.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use postern_common::cache::Cache;
-use postern_common::{Clock, Problem};
+use postern_common::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::super::cache_unavailable;
+use super::super::{FlowParts, cache_unavailable};
 use super::{STATE_TTL, SocialError};
-use crate::crypto::{KeyRing, random, sha256_hex};
+use crate::crypto::{random, sha256_hex};
 
 /// The sealing context of states.
 const STATE_CONTEXT: [&str; 1] = ["postern social state"];
@@ -36,27 +34,11 @@ pub(super) struct AuthorizationState {
     epoch: String,
 }
 
-/// Creates and redeems authorization states.
-#[derive(Clone, Debug)]
-pub(crate) struct AuthorizationStates {
-    key_ring: Arc<KeyRing>,
-    cache: Cache,
-    clock: Clock,
-}
+// === impl FlowParts ===
 
-// === impl AuthorizationStates ===
-
-impl AuthorizationStates {
-    pub(crate) fn new(key_ring: Arc<KeyRing>, cache: Cache, clock: Clock) -> Self {
-        Self {
-            key_ring,
-            cache,
-            clock,
-        }
-    }
-
+impl FlowParts {
     /// Creates a state. Returns it sealed and in clear.
-    pub(super) async fn create(
+    pub(super) async fn create_state(
         &self,
         issuer: &str,
         address: Option<IpAddr>,
@@ -86,7 +68,7 @@ impl AuthorizationStates {
     /// # Errors
     /// `InvalidRequest` without a state; `InvalidState` if it is foreign, expired or used;
     /// `Unavailable` if the cache fails.
-    pub(super) async fn redeem(
+    pub(super) async fn redeem_state(
         &self,
         sealed: Option<&str>,
     ) -> Result<AuthorizationState, SocialError> {

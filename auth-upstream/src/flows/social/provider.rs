@@ -17,6 +17,7 @@ use postern_common::dependency::{Dependency, root_cause};
 use postern_common::network::is_https_or_loopback;
 use postern_common::token::oidc::{IdToken, OidcVerifier};
 use postern_common::{Clock, Code, trace};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
 
@@ -27,6 +28,9 @@ use crate::telemetry::log_limited;
 
 /// Maximum size of a response of the provider.
 const MAX_PROVIDER_RESPONSE_BYTES: usize = 256 << 10;
+
+/// Maximum size of a refresh token that is kept. A challenge session carries it, sealed.
+const MAX_REFRESH_TOKEN_BYTES: usize = 4096;
 
 /// Error codes of a token endpoint (RFC 6749 section 5.2). Other codes are text of the provider, which
 /// is not logged.
@@ -73,10 +77,10 @@ struct ProviderEndpoints {
 }
 
 /// A user who has signed in at the provider.
-#[derive(Debug)]
-pub(super) struct AuthorizedUser {
-    pub(super) id_token: IdToken,
-    pub(super) refresh_token: Option<String>,
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AuthorizedUser {
+    pub(crate) id_token: IdToken,
+    pub(crate) refresh_token: Option<String>,
 }
 
 /// The reason for which a call to the provider failed.
@@ -185,7 +189,9 @@ impl ProviderClient {
             })?;
         Ok(AuthorizedUser {
             id_token: verified,
-            refresh_token: text("refresh_token").map(str::to_owned),
+            refresh_token: text("refresh_token")
+                .filter(|token| token.len() <= MAX_REFRESH_TOKEN_BYTES)
+                .map(str::to_owned),
         })
     }
 

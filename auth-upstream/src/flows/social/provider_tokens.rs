@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use postern_common::Problem;
 use postern_common::token::oidc::IdToken;
-use postern_common::{Clock, Problem};
 
+use super::super::FlowParts;
 use super::SocialError;
 use crate::config::SocialConfig;
-use crate::store::{AuthStore, SealedProviderToken, StoreError};
+use crate::store::{SealedProviderToken, StoreError};
 
 /// The number of tokens that are read at once.
 const RESEAL_BATCH_SIZE: i64 = 100;
@@ -15,22 +16,13 @@ const RESEAL_BATCH_SIZE: i64 = 100;
 /// Stores the provider's refresh tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct ProviderTokens {
-    config: Arc<SocialConfig>,
-    store: AuthStore,
-    clock: Clock,
+    pub(crate) parts: Arc<FlowParts>,
+    pub(super) config: Arc<SocialConfig>,
 }
 
 // === impl ProviderTokens ===
 
 impl ProviderTokens {
-    pub(crate) fn new(config: Arc<SocialConfig>, store: AuthStore, clock: Clock) -> Self {
-        Self {
-            config,
-            store,
-            clock,
-        }
-    }
-
     /// Stores a refresh token, sealed to provider, issuer, subject and user.
     pub(super) async fn save(
         &self,

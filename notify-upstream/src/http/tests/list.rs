@@ -21,11 +21,7 @@ impl TestServer {
             "iss": format!("{}/{issuer}", self.issuer), "sub": subject, "client_id": "actors",
             "token_use": "access", "cognito:groups": groups, "iat": now, "exp": now + 600
         });
-        let header = Header {
-            kid: Some("k".to_owned()),
-            ..Header::new(Algorithm::ES256)
-        };
-        jsonwebtoken::encode(&header, &claims, &self.key).expect("signs")
+        self.sign(&claims)
     }
 
     async fn create(&self, service: &str, recipient: &str, template: &str) -> String {
@@ -79,10 +75,7 @@ async fn services_list_their_own_and_readers_all() {
             served.get(&one, "notify", None).await.0,
             StatusCode::NOT_FOUND
         );
-        let token = format!("Bearer {}", served.service_token("support"));
-        let path = format!("/notifications/{one}/cancel");
-        let headers = [("authorization", token.as_str())];
-        let (status, _) = served.post(&path, &headers, &Value::Null).await;
+        let (status, _) = served.cancel(&one, "support").await;
         assert_eq!(status, StatusCode::NOT_FOUND);
         served.shutdown.cancel();
     }

@@ -172,7 +172,7 @@ async fn operator_cancels_what_waits_and_nothing_else() {
         served.deliver().await;
         let path = format!("notifications/{sent}/cancel");
         let found = served.change(&path, &json!({})).await;
-        assert_problem(&found, 422, "not_cancellable", None);
+        assert_problem(&found, 409, "already_attempted", None);
         let path = format!("notifications/{UNKNOWN_ID}/cancel");
         let found = served.change(&path, &json!({})).await;
         assert_problem(&found, 404, "not_found", None);

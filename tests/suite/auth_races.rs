@@ -1,0 +1,208 @@
+//! The same request at two replicas at once. `POSTERN_TEST_RACES` sets the number of repetitions
+//! (default 30; 200 take four minutes).
+
+use std::ops::RangeInclusive;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::StreamExt;
+use futures_util::stream;
+use postern_tests::http_body::json;
+use postern_tests::note;
+use postern_tests::surface::{PASSWORD, landed, text};
+use serde_json::Value;
+
+use crate::auth_cluster::{AuthCluster, Changes, Replica};
+use crate::notify_order::env_number;
+
+/// Repetitions in progress.
+const PARALLEL: usize = 6;
+
+/// A request that is sent twice: its path, the status of the winners, their number, and the answer
+/// of the others.
+type Race = (
+    &'static str,
+    u16,
+    RangeInclusive<usize>,
+    (u16, &'static str),
+);
+
+const REGISTER: Race = ("/auth/register", 201, 1..=1, (422, "email_not_available"));
+/// As by a double click: the code has one winner, and the password lets the other one in.
+const CONFIRM: Race = ("/auth/register/confirm", 201, 2..=2, (422, "invalid_code"));
+const RESET: Race = ("/auth/password/reset", 204, 1..=1, (422, "invalid_code"));
+const EXCHANGE: Race = (
+    "/auth/tokens/exchange",
+    200,
+    1..=1,
+    (401, "invalid_temporary_token"),
+);
+/// The pool's grace period lets a second tab refresh as well.
+const REFRESH: Race = (
+    "/auth/tokens/refresh",
+    200,
+    2..=2,
+    (401, "invalid_refresh_token"),
+);
+
+/// Two replicas in which the address of a registration needs no proof, and two in which it does.
+struct Pairs {
+    cluster: AuthCluster,
+    plain: [Replica; 2],
+    confirming: [Replica; 2],
+}
+
+// === impl Pairs ===
+
+impl Pairs {
+    async fn start() -> Self {
+        let cluster = AuthCluster::start().await;
+        let pair = async |confirm| {
+            let changes = Changes {
+                confirm,
+                ..Changes::default()
+            };
+            [
+                cluster.replica(&changes).await,
+                cluster.replica(&changes).await,
+            ]
+        };
+        Self {
+            plain: pair(None).await,
+            confirming: pair(Some("code")).await,
+            cluster,
+        }
+    }
+
+    /// Returns the code in the only mail to an address.
+    async fn code(&self, email: &str) -> String {
+        let mail = self.cluster.surface.mailbox().to(email).await;
+        let words = text(&mail, "text").split_whitespace();
+        let mut codes = words.filter(|word| word.len() == 8 && word.parse::<u32>().is_ok());
+        codes
+            .next()
+            .unwrap_or_else(|| panic!("no code: {mail}"))
+            .to_owned()
+    }
+
+    async fn register_and_reset(&self, number: usize) {
+        let email = format!("r{number}@example.com");
+        let bodies =
+            ["", "+"].map(|end| json!({"email": email, "password": format!("{PASSWORD}{end}")}));
+        win(&REGISTER, &self.plain, &bodies).await;
+        let body = json!({"email": email});
+        let asked = self.plain[number % 2].post("/auth/password/forgot", &body);
+        let _ = asked.await.expect(204);
+        let code = self.code(&email).await;
+        let bodies = ["1", "2"].map(
+            |end| json!({"email": email, "code": code, "newPassword": format!("{PASSWORD}{end}")}),
+        );
+        let (_, winner) = win(&RESET, &self.plain, &bodies).await;
+        let login = json!({"email": email, "password": bodies[winner]["newPassword"]});
+        let _ = self.plain[1 - winner]
+            .post("/auth/login", &login)
+            .await
+            .expect(200);
+    }
+
+    async fn confirm(&self, number: usize) {
+        let email = format!("c{number}@example.com");
+        let body = json!({"email": email, "password": PASSWORD});
+        let asked = self.confirming[number % 2]
+            .post("/auth/register", &body)
+            .await;
+        let asked = asked.expect(401).json();
+        let (session, code) = (&asked["challenge"]["session"], self.code(&email).await);
+        let body = json!({"session": session, "code": code, "password": PASSWORD});
+        win(&CONFIRM, &self.confirming, &[body.clone(), body]).await;
+    }
+
+    async fn sign_in_socially(&self, number: usize) {
+        let email = format!("s{number}@example.com");
+        let who = [
+            ("person", "other"),
+            ("name", "Sue"),
+            ("email", &*email),
+            ("email_verified", "true"),
+        ];
+        let back = self.plain[number % 2]
+            .surface
+            .social_callback(&who, None)
+            .await;
+        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
+        let [one, two] = &self.plain;
+        let callback =
+            async |replica: &Replica| landed(&replica.surface.client().get(&path).send().await);
+        let landed = tokio::join!(callback(one), callback(two));
+        let ((Ok(token), Err(error)) | (Err(error), Ok(token))) = landed else {
+            panic!("the callback has one winner: {landed:?}");
+        };
+        assert_eq!(error, "invalid_state");
+        let body = json!({"temporaryToken": token});
+        let (won, _) = win(&EXCHANGE, &self.plain, &[body.clone(), body]).await;
+        let body = json!({"refreshToken": text(&won["tokens"], "refreshToken")});
+        win(&REFRESH, &self.plain, &[body.clone(), body]).await;
+    }
+}
+
+/// Sends both bodies at once, and returns the answer of a winner and its index. All winners are one
+/// user.
+async fn win(race: &Race, [one, two]: &[Replica; 2], bodies: &[Value; 2]) -> (Value, usize) {
+    let (path, status, count, (lost, code)) = race;
+    let answers = tokio::join!(one.post(path, &bodies[0]), two.post(path, &bodies[1]));
+    let mut winners = Vec::new();
+    for (index, answer) in [answers.0, answers.1].into_iter().enumerate() {
+        if answer.status != *status {
+            let _ = answer.problem(*lost, code);
+        } else if *status == 204 {
+            winners.push((Value::Null, index));
+        } else {
+            winners.push((answer.json(), index));
+        }
+    }
+    assert!(
+        count.contains(&winners.len()),
+        "{path}: {} winners",
+        winners.len()
+    );
+    let subjects: Vec<_> = winners.iter().map(|(won, _)| subject(won)).collect();
+    assert!(
+        subjects.iter().all(|it| *it == subjects[0]),
+        "{path}: {subjects:?}"
+    );
+    winners.remove(0)
+}
+
+/// Returns the subject of the tokens in an answer, if there are any.
+fn subject(answer: &Value) -> Option<Value> {
+    let tokens = answer.get("tokens").unwrap_or(answer);
+    let payload = tokens["accessToken"].as_str()?.split('.').nth(1)?;
+    let payload = URL_SAFE_NO_PAD.decode(payload).expect("base64url");
+    let claims: Value = serde_json::from_slice(&payload).expect("JSON");
+    Some(claims["sub"].clone())
+}
+
+#[tokio::test]
+async fn what_may_happen_once_has_one_winner_at_two_replicas() {
+    let pairs = Pairs::start().await;
+    let (races, began) = (
+        env_number("POSTERN_TEST_RACES", 30),
+        std::time::Instant::now(),
+    );
+    let all = stream::iter(0..races).for_each_concurrent(PARALLEL, |number| {
+        let pairs = &pairs;
+        async move {
+            pairs.register_and_reset(number).await;
+            pairs.confirm(number).await;
+            pairs.sign_in_socially(number).await;
+        }
+    });
+    all.await;
+    note(&format!(
+        "auth: {races} races each of register, confirm, reset, callback, exchange and refresh in {} s",
+        began.elapsed().as_secs()
+    ));
+    for replica in pairs.plain.into_iter().chain(pairs.confirming) {
+        let _ = replica.running.stop("TERM").await;
+    }
+}
