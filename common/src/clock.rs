@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use time::OffsetDateTime;
 
-/// The system clock, or a manual clock for tests.
+use crate::log_limited;
+
+/// The system clock, that of a server which several processes share, or a manual clock for tests.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(ClockSource);
 
@@ -17,8 +20,23 @@ pub struct Clock(ClockSource);
 enum ClockSource {
     #[default]
     System,
+    Shared(Arc<Mutex<Reading>>),
     Manual(Arc<AtomicI64>),
 }
+
+/// All clocks at one instant. In between, the monotonic clock counts: the system clock can be set.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    shared: i64,
+    system: i64,
+    at: Instant,
+}
+
+/// Difference between the progress of the system clock and of the monotonic clock from which on the
+/// machine was suspended, or its clock was set.
+const MAX_DRIFT_MS: u64 = 1_000;
+/// Maximum difference of the shared and the system clock while both are taken for right.
+const MAX_SKEW_MS: i64 = 60_000;
 
 /// An instant in Unix milliseconds, displayed as RFC 3339 in UTC with milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,11 +57,75 @@ impl Clock {
         Self(ClockSource::Manual(Arc::new(AtomicI64::new(start.0))))
     }
 
+    /// Returns a clock that follows the one of a server, by [`Clock::correct`]. A manual clock is
+    /// returned as it is.
+    #[must_use]
+    pub fn shared(&self) -> Self {
+        match &self.0 {
+            ClockSource::System => Self(ClockSource::Shared(Arc::new(Mutex::new(Reading::new(
+                system_millis(),
+            ))))),
+            ClockSource::Shared(_) | ClockSource::Manual(_) => self.clone(),
+        }
+    }
+
+    /// Corrects a shared clock: at some instant since `began`, the time of the server was `server`.
+    /// The clock changes by no more than that proves.
+    pub fn correct(&self, server: Timestamp, began: Instant) {
+        if let ClockSource::Shared(reading) = &self.0 {
+            let mut reading = reading.lock();
+            let latest = server.plus(began.elapsed());
+            *reading = Reading::new(reading.now().clamp(server.0, latest.0));
+        }
+    }
+
+    /// Returns by how many milliseconds the system clock is ahead of a shared one.
+    #[must_use]
+    pub fn skew_ms(&self) -> i64 {
+        match &self.0 {
+            ClockSource::Shared(reading) => system_millis() - reading.lock().now(),
+            ClockSource::System | ClockSource::Manual(_) => 0,
+        }
+    }
+
+    /// Returns whether a shared clock and the system clock agree. Otherwise one of both is wrong, and
+    /// nothing may be deleted because of its age.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        let skew_ms = self.skew_ms();
+        let agree = skew_ms.abs() <= MAX_SKEW_MS;
+        if !agree {
+            log_limited!(
+                warn,
+                ahead_s = skew_ms / 1000,
+                "clocks of this machine and of the database differ, nothing is deleted"
+            );
+        }
+        agree
+    }
+
+    /// Returns the earlier of the shared and the system clock, for what must not end too early.
+    #[must_use]
+    pub fn earliest(&self) -> Timestamp {
+        Timestamp(self.now().0.saturating_add(self.skew_ms().min(0)))
+    }
+
+    /// Returns whether a shared clock must be corrected before it is used: the machine was suspended,
+    /// or its clock was set.
+    #[must_use]
+    pub fn is_uncertain(&self) -> bool {
+        match &self.0 {
+            ClockSource::Shared(reading) => reading.lock().drift_ms() > MAX_DRIFT_MS,
+            ClockSource::System | ClockSource::Manual(_) => false,
+        }
+    }
+
     /// Returns the current instant.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             ClockSource::System => Timestamp(system_millis()),
+            ClockSource::Shared(reading) => Timestamp(reading.lock().now()),
             ClockSource::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
         }
     }
@@ -56,7 +138,7 @@ impl Clock {
     )]
     pub fn system_time(&self) -> SystemTime {
         match &self.0 {
-            ClockSource::System => SystemTime::now(),
+            ClockSource::System | ClockSource::Shared(_) => SystemTime::now(),
             ClockSource::Manual(millis) => {
                 let millis = u64::try_from(millis.load(Ordering::SeqCst)).unwrap_or(0);
                 UNIX_EPOCH + Duration::from_millis(millis)
@@ -85,6 +167,27 @@ fn system_millis() -> i64 {
 
 fn saturating_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+// === impl Reading ===
+
+impl Reading {
+    fn new(shared: i64) -> Self {
+        Self {
+            shared,
+            system: system_millis(),
+            at: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> i64 {
+        self.shared
+            .saturating_add(saturating_millis(self.at.elapsed()))
+    }
+
+    fn drift_ms(&self) -> u64 {
+        (system_millis() - self.system).abs_diff(saturating_millis(self.at.elapsed()))
+    }
 }
 
 // === impl Timestamp ===
@@ -181,6 +284,36 @@ mod tests {
         }
         assert_eq!(Timestamp(i64::MAX).to_string(), "out of range");
         assert_eq!(Timestamp(-62_167_219_200_001).to_string(), "out of range");
+    }
+
+    #[test]
+    fn shared_clock_follows_the_server_within_what_a_reading_proves() {
+        let (clock, began) = (Clock::system().shared(), Instant::now());
+        let system = Clock::system().now();
+        clock.correct(system, began);
+        assert!(clock.is_confirmed() && !clock.is_uncertain());
+        for hours in [-5, 3] {
+            let server = Timestamp(system.0 + hours * 3_600_000);
+            clock.correct(server, Instant::now());
+            assert!(clock.now() >= server && clock.now().since(server).as_secs() < 60);
+            assert!((clock.skew_ms() + hours * 3_600_000).abs() < 60_000);
+            assert!(!clock.is_confirmed(), "nobody knows which clock is wrong");
+            let earliest = Clock::system().now().min(clock.now());
+            assert!(earliest.0.abs_diff(clock.earliest().0) < 1_000);
+        }
+        let before = clock.now();
+        let long_ago = began.checked_sub(Duration::from_secs(10));
+        clock.correct(
+            Timestamp(before.0 - 5_000),
+            long_ago.expect("the machine has been up for longer"),
+        );
+        assert!(clock.now() >= before, "a slow reading proves nothing");
+        if let ClockSource::Shared(reading) = &clock.0 {
+            reading.lock().system -= 2_000;
+        }
+        assert!(clock.is_uncertain(), "the machine has slept");
+        clock.correct(clock.now(), Instant::now());
+        assert!(!clock.is_uncertain());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! ([`crate::clock::Timestamp`]).
 //!
 //! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, rows,
-//! and a client span for each statement of a sampled trace over PostgreSQL. Depends on `exit` and `trace`.
+//! and a client span for each statement of a sampled trace over PostgreSQL. Depends on `clock`, `exit` and `trace`.
 
 mod budget;
 mod label;
@@ -21,7 +21,7 @@ mod statement;
 pub mod testing;
 mod usage;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::SqlitePool;
 
@@ -30,6 +30,8 @@ pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
 pub use self::sqlite::{Sqlite, SqliteTransaction};
 pub use self::usage::{PoolMetrics, PoolUsage};
+use crate::Clock;
+use crate::clock::Timestamp;
 use crate::exit::Exit;
 
 /// Default maximum of PostgreSQL connections of a pool, more than two cores need.
@@ -278,6 +280,20 @@ impl Database {
         tokio::time::timeout(PROBE_TIMEOUT, answer)
             .await
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+    }
+
+    /// Corrects a shared clock to that of PostgreSQL; SQLite has none of its own.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub async fn synchronize(&self, clock: &Clock) -> Result<(), sqlx::Error> {
+        const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
+        if let Self::Postgres(pool) = self {
+            let began = Instant::now();
+            let now = sqlx::query_scalar(NOW).fetch_one(pool).await?;
+            clock.correct(Timestamp(now), began);
+        }
+        Ok(())
     }
 
     /// Closes all connections. SQLite checkpoints its write-ahead log.

@@ -75,26 +75,27 @@ const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl App {
     /// Opens the store and the cache, loads the templates, and registers a worker lease. Nothing is
-    /// claimed yet.
+    /// claimed yet. Identity tokens are checked by the clock of the machine; whatever is stored has
+    /// the time of the database.
     ///
     /// # Errors
     /// Exit code 64 for invalid templates or settings; 69 if the store is unavailable or the system
     /// has no CA certificates.
-    pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
+    pub async fn build(mut config: Config, machine: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
-        let opened = open_store(&config, &clock).await?;
+        let (opened, store, clock) = open_store(&config, &machine).await?;
         let cache = Cache::open(&config.cache).await?;
         let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
         warn_without_mail_tokens(&config);
         let (providers, descriptions) = build_providers(&mut config, &cache, &clock, &metrics)?;
-        let verifier = verifier(&config, &clock);
+        let verifier = verifier(&config, &machine);
         let service_client = ServiceClient::new(
-            ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
+            ServiceTokens::new(&config.identity, cache.clone(), machine),
             postern_common::service::http_client(),
         );
-        let suppression = Arc::new(SuppressionCache::new(opened.1.clone()));
+        let suppression = Arc::new(SuppressionCache::new(store.clone()));
         // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
@@ -112,16 +113,13 @@ impl App {
             dispatch_state: Arc::new(dispatch_state),
             retention: config.queue.retention,
         };
-        let pauses = ProviderPauses::new(
-            opened.1.clone(),
-            providers,
-            Arc::clone(&parts.dispatch_state),
-        );
+        let pauses =
+            ProviderPauses::new(store.clone(), providers, Arc::clone(&parts.dispatch_state));
         // Pauses must be known before the first call.
         pauses.sync().await.map_err(unavailable)?;
         let database = parts.metrics.dependencies();
-        let database = database.required("database", opened.0.label());
-        let (api, tasks) = parts.build(opened, database).await?;
+        let database = database.required("database", opened.label());
+        let (api, tasks) = parts.build((opened, store), database).await;
         let service = api_state(&mut config, &parts, Arc::clone(&verifier), api);
         Ok(Self {
             config,

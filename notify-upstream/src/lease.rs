@@ -63,7 +63,7 @@ pub(crate) struct WorkerRegistry {
     live: AtomicU32,
     /// The time of the last renewal by the wall clock, which includes time in which the machine is
     /// suspended, and by the monotonic clock, which cannot be set back.
-    last_renewal: Mutex<(Timestamp, Instant)>,
+    last_renewal: Mutex<Option<(Timestamp, Instant)>>,
     /// Whether this binary supports the schema version of the store.
     is_schema_supported: AtomicBool,
     /// Requests a step before the next interval.
@@ -93,30 +93,26 @@ impl WorkerLease {
 // === impl WorkerRegistry ===
 
 impl WorkerRegistry {
-    /// Creates a registry and registers the first identity.
-    ///
-    /// # Errors
-    /// The store is unavailable.
-    pub(crate) async fn start(
-        store: Store,
-        clock: Clock,
-        lease_clock: LeaseClock,
-    ) -> Result<Arc<Self>, StoreError> {
-        let began = clock.now();
+    /// Creates a registry and registers the first identity. If that fails, because the disk of the
+    /// database is full, no work is started before a later step has succeeded.
+    pub(crate) async fn start(store: Store, clock: Clock, lease_clock: LeaseClock) -> Arc<Self> {
+        let first = WorkerLease::new();
+        first.suspect.store(true, Ordering::Relaxed);
         let workers = Self {
             store,
             clock,
             lease_clock,
-            leases: Mutex::default(),
+            leases: Mutex::new(vec![first]),
             dead: Mutex::new(Arc::default()),
             live: AtomicU32::new(1),
-            last_renewal: Mutex::new((began, Instant::now())),
+            last_renewal: Mutex::new(None),
             is_schema_supported: AtomicBool::new(true),
             expedite: Notify::new(),
         };
-        workers.replace().await?;
-        workers.renew(&[]).await?;
-        Ok(Arc::new(workers))
+        if let Err(error) = workers.step().await {
+            tracing::warn!(%error, "lease renewal failed");
+        }
+        Arc::new(workers)
     }
 
     /// Returns the time for the leases; `None` is the clock of the store.
@@ -150,13 +146,16 @@ impl WorkerRegistry {
     /// Returns whether the last renewal is recent enough, and the schema supported, to start work.
     #[must_use]
     pub(crate) fn is_alive(&self) -> bool {
-        let (at, instant) = *self.last_renewal.lock();
+        let Some((at, instant)) = *self.last_renewal.lock() else {
+            return false;
+        };
         let by_the_machine = match self.lease_clock {
             LeaseClock::Store => instant.elapsed(),
             #[cfg(test)]
             LeaseClock::Local => Duration::ZERO,
         };
         self.clock.now().since(at).max(by_the_machine) < SELF_FENCE_AFTER
+            && !self.clock.is_uncertain()
             && self.is_schema_supported.load(Ordering::Relaxed)
     }
 
@@ -207,7 +206,7 @@ impl WorkerRegistry {
                 self.replace().await?;
             }
         }
-        *self.last_renewal.lock() = began;
+        *self.last_renewal.lock() = Some(began);
         Ok(())
     }
 
@@ -215,10 +214,11 @@ impl WorkerRegistry {
     async fn renew(&self, leases: &[Arc<WorkerLease>]) -> Result<Vec<i64>, StoreError> {
         let ids: Vec<i64> = leases.iter().map(|worker| worker.id).collect();
         let timeout_ms = i64::try_from(LEASE_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
-        let renewal = self
-            .store
-            .renew_workers(&ids, self.lease_now(), timeout_ms)
-            .await?;
+        let (began, now) = (Instant::now(), self.lease_now());
+        let renewal = self.store.renew_workers(&ids, now, timeout_ms).await?;
+        if let Some(now) = renewal.now {
+            self.clock.correct(now, began);
+        }
         self.live.store(renewal.live, Ordering::Relaxed);
         if **self.dead.lock() != *renewal.dead {
             *self.dead.lock() = renewal.dead.into();
@@ -269,11 +269,18 @@ impl WorkerRegistry {
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn delete_dead_workers(&self) -> Result<u64, StoreError> {
-        let shared_now = self.store.shared_now().await?;
-        let now = shared_now.unwrap_or_else(|| self.clock.now());
+        let now = self.clock.now();
         let long_ago =
             Timestamp(now.0 - i64::try_from(DEAD_WORKER_RETENTION.as_millis()).unwrap_or(0));
         self.store.delete_dead_workers(long_ago).await
+    }
+
+    /// Registers workers that hold rows without being registered, so that their rows are taken over.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub(crate) async fn register_holders(&self) -> Result<u64, StoreError> {
+        self.store.register_holders(self.lease_now()).await
     }
 
     /// Retires all identities. Those without references hold no rows and are deleted.
@@ -300,15 +307,13 @@ mod tests {
     async fn lease_expires_although_the_wall_clock_is_set_back() {
         for (store, _database) in stores().await {
             let clock = Clock::manual(START);
-            let workers = WorkerRegistry::start(store, clock.clone(), LeaseClock::Store)
-                .await
-                .expect("no error");
+            let workers = WorkerRegistry::start(store, clock.clone(), LeaseClock::Store).await;
             assert!(workers.is_alive());
             let silent = SELF_FENCE_AFTER + Duration::from_secs(1);
             let long_ago = Instant::now()
                 .checked_sub(silent)
                 .expect("the machine has been up for longer");
-            *workers.last_renewal.lock() = (clock.now(), long_ago);
+            *workers.last_renewal.lock() = Some((clock.now(), long_ago));
             assert!(!workers.is_alive(), "no time went by on the clock");
             workers.step().await.expect("lease renewal succeeds");
             assert!(workers.is_alive());

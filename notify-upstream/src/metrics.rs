@@ -193,6 +193,11 @@ impl NotifyMetrics {
             .set(i64::try_from(cached).unwrap_or(i64::MAX));
     }
 
+    /// Records the difference between the clocks of the machine and of the database.
+    pub(crate) fn clock_skew(&self, skew_ms: i64) {
+        self.safeguards.clock_skew.set(skew_ms.abs() / 1000);
+    }
+
     /// Records the time before which records have been deleted.
     pub(crate) fn retained_since(&self, at: Timestamp) {
         self.retained_since.set(at.unix_seconds());

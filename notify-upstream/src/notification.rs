@@ -59,7 +59,7 @@ pub(crate) struct PerChannel<T> {
 }
 
 /// The identifier of a notification: a UUIDv7, so that identifiers sort by time of acceptance and
-/// history can be partitioned by them.
+/// old ones can be deleted by them. The time is that of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NotificationId(pub Uuid);
 
@@ -266,7 +266,7 @@ impl NotificationId {
             .then_some(Self(uuid))
     }
 
-    /// Returns the lowest identifier of instant `at`: a bound for partitions.
+    /// Returns the lowest identifier of instant `at`: a bound for retention and lists.
     #[must_use]
     pub(crate) fn floor(at: Timestamp) -> Self {
         let millis = u128::try_from(at.0).unwrap_or(0) & ((1 << 48) - 1);

@@ -2,10 +2,10 @@
 //!
 //! | table | content | changes |
 //! |---|---|---|
-//! | `notify_record` | accepted notifications | insert only, partitioned by identifier, that is by time |
+//! | `notify_record` | accepted notifications | insert only |
 //! | `notify_queue` | rows that wait or are in delivery | small and hot; deleted on completion |
 //! | `notify_delayed` | retries and scheduled notifications, by due time | moved to the queue when due |
-//! | `notify_result` | results of attempts | insert only, partitioned like the records |
+//! | `notify_result` | results of attempts | insert only |
 //! | `notify_receipt` | delivery reports of providers | insert only, unique per provider event |
 //! | `notify_webhook_token` | webhook tokens with the body of their first use | insert only, kept for hours |
 //! | `notify_suppression` | suppressed and unsubscribed addresses | removed by operators |

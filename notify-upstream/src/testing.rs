@@ -87,10 +87,6 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
         let store = Store::open(&test.database, 4).await.expect("open store");
-        store
-            .maintain(START, Timestamp(0))
-            .await
-            .expect("partitions");
         stores.push((store, test));
     }
     stores
@@ -258,9 +254,7 @@ impl TestReplica {
         }: TestDelivery,
     ) -> Self {
         let (store, clock) = (store.clone(), clock.clone());
-        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Local)
-            .await
-            .expect("registration of the worker");
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Local).await;
         let dispatch_state = Arc::new(DispatchState::new(&PerChannel::from_fn(|_| permits)));
         let stop = CancellationToken::new();
         let (completed, over) = mpsc::unbounded_channel();

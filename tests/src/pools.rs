@@ -31,6 +31,14 @@ impl Pools {
     /// # Panics
     /// If it does not start.
     pub async fn start() -> Self {
+        Self::at(Clock::system()).await
+    }
+
+    /// As [`Pools::start`], with the time of a clock in its tokens.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub async fn at(clock: Clock) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let public = TcpListener::bind("127.0.0.1:0")
             .await
@@ -43,7 +51,7 @@ impl Pools {
             memory_kib: 8 << 10,
             passes: 1,
         };
-        let app = Box::pin(App::build(config, Clock::system()))
+        let app = Box::pin(App::build(config, clock))
             .await
             .expect("the identity pool starts");
         let provisioned = app.provisioned().clone();

@@ -48,6 +48,7 @@ mod invalid_requests;
 mod metrics_reference;
 mod notify_addresses;
 mod notify_cli;
+mod notify_clocks;
 mod notify_cluster;
 mod notify_failover;
 mod notify_faults;

@@ -10,7 +10,7 @@ use postern_common::Clock;
 use postern_tests::config_file::conf;
 use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::program::{Ended, Program, Running};
-use postern_tests::{Pools, ports};
+use postern_tests::{FakeClock, Pools, ports};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -31,12 +31,15 @@ pub(crate) struct NotifyCluster {
     pub(crate) older: Option<PathBuf>,
     /// Whether the admin routes exist, with [`ADMIN_TOKEN`].
     pub(crate) has_admin_routes: bool,
+    /// The clock of the programs that are started from now on, instead of the machine's.
+    pub(crate) clock: Option<FakeClock>,
     /// Maximum calls per second, counted in the cache.
     pub(crate) rate: Option<u64>,
     /// Threads of each replica. Default one per core.
     pub(crate) threads: Option<usize>,
     folder: TempDir,
-    token: String,
+    /// Token of the service that submits and reads notifications.
+    pub(crate) token: String,
     http: reqwest::Client,
 }
 
@@ -62,7 +65,12 @@ impl NotifyCluster {
     /// Creates a cluster over a database. `settings` are appended to the configuration of each
     /// replica.
     pub(crate) async fn over(database: &str, settings: &str) -> Self {
-        let (provider, pools) = (Provider::start().await, Pools::start().await);
+        Self::with_pools(database, settings, Pools::start().await).await
+    }
+
+    /// As [`NotifyCluster::over`], with the tokens of these pools.
+    pub(crate) async fn with_pools(database: &str, settings: &str, pools: Pools) -> Self {
+        let provider = Provider::start().await;
         let token = pools.service_token("document").await;
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self {
@@ -74,6 +82,7 @@ impl NotifyCluster {
             supports_lookup: false,
             has_admin_routes: false,
             older: None,
+            clock: None,
             rate: None,
             threads: None,
             folder,
@@ -126,6 +135,10 @@ impl NotifyCluster {
         let program = match &self.older {
             Some(older) => Program::at(older.clone(), self.folder.path()),
             None => Program::of_workspace("postern-notify", self.folder.path()),
+        };
+        let program = match &self.clock {
+            Some(clock) => clock.of(program),
+            None => program,
         };
         let program = match self.threads {
             Some(threads) => program.env("TOKIO_WORKER_THREADS", threads.to_string()),
@@ -411,6 +424,26 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         let answer = request.json(body).send().await.expect("a response");
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
         answer.json().await.expect("JSON")
+    }
+
+    /// Returns a new token, at the time of the pools.
+    pub(crate) async fn new_token(&self) -> String {
+        self.pools.service_token("document").await
+    }
+
+    /// Starts a replica that does not become ready, and waits until it answers.
+    pub(crate) async fn unready_replica(&self) -> Replica {
+        let (public, admin) = (ports::free(1), ports::free(1));
+        let replica = Replica {
+            running: self.program(&self.config(public, admin)).start(),
+            url: format!("http://127.0.0.1:{public}"),
+            admin: format!("http://127.0.0.1:{admin}"),
+        };
+        let answers = || self.http.get(format!("{}/livez", replica.admin)).send();
+        while answers().await.is_err() {
+            self.provider.next_call_or_timeout().await;
+        }
+        replica
     }
 
     /// Returns the body of `/readyz`.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use postern_common::Clock;
 use postern_common::cache::Cache;
-use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::dependency::Dependency;
 use postern_common::exit::Exit;
@@ -81,18 +80,22 @@ pub(super) struct DrainedStore {
     opened: Database,
 }
 
-/// Opens the database, migrates its tables and creates the partitions of the near future.
+/// Opens the database and migrates its tables. Returns it with its clock.
 ///
 /// # Errors
 /// Exit code 69 if it is unavailable.
-pub(super) async fn open_store(config: &Config, clock: &Clock) -> Result<(Database, Store), Exit> {
+pub(super) async fn open_store(
+    config: &Config,
+    machine: &Clock,
+) -> Result<(Database, Store, Clock), Exit> {
     let opened = Database::open(&config.database, config.database_options()).await?;
     let store = Store::open(&opened, config.queue.connections).await?;
-    let now = clock.now();
-    let retention_ms = i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX);
-    let keep_from = Timestamp(now.0 - retention_ms);
-    store.maintain(now, keep_from).await.map_err(unavailable)?;
-    Ok((opened, store))
+    let clock = match store.is_shared() {
+        true => machine.shared(),
+        false => machine.clone(),
+    };
+    store.synchronize(&clock).await.map_err(unavailable)?;
+    Ok((opened, store, clock))
 }
 
 // === impl SharedParts ===
@@ -100,18 +103,13 @@ pub(super) async fn open_store(config: &Config, clock: &Clock) -> Result<(Databa
 impl SharedParts {
     /// Creates the tasks of the store, and registers a worker lease. Nothing is claimed
     /// yet.
-    ///
-    /// # Errors
-    /// Exit code 69 if the store is unavailable.
     pub(super) async fn build(
         &self,
         (opened, store): (Database, Store),
         availability: Dependency,
-    ) -> Result<(ApiParts, StoreTasks), Exit> {
+    ) -> (ApiParts, StoreTasks) {
         let clock = self.clock.clone();
-        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store)
-            .await
-            .map_err(unavailable)?;
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store).await;
         let executor = AttemptExecutor {
             templates: Arc::clone(&self.templates),
             actors: self.actors.clone(),
@@ -151,7 +149,7 @@ impl SharedParts {
             committer,
             maintenance,
         };
-        Ok((api, tasks))
+        (api, tasks)
     }
 
     fn maintenance(

@@ -133,7 +133,7 @@ impl DeadLetterCommand {
 
 /// Queues dead letters again, and returns their number.
 pub(super) async fn replay(store: &Store, filter: &DeadFilter) -> Result<u64, Exit> {
-    let replayed = dead::replay(store, filter, &Clock::system()).await;
+    let replayed = dead::replay(store, filter, &Clock::system().shared()).await;
     replayed.map_err(|error| unavailable(&error))
 }
 

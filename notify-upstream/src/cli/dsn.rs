@@ -78,7 +78,7 @@ async fn store_reports(
     });
     let receipts: Vec<_> = reports
         .iter()
-        .filter_map(|report| report.receipt(dsn::PROVIDER, now))
+        .filter_map(|report| report.receipt(dsn::PROVIDER))
         .collect();
     if receipts.is_empty() {
         return discard();

@@ -244,7 +244,7 @@ impl AttemptExecutor {
         };
         if record
             .expires_at
-            .is_some_and(|end| end <= attempt.clock.now())
+            .is_some_and(|end| end <= attempt.clock.earliest())
         {
             return Ok(CallDecision::End(AttemptOutcome::Expired));
         }

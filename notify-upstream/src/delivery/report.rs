@@ -32,7 +32,7 @@ pub(crate) struct ProviderReport {
 impl ProviderReport {
     /// Returns the inbox row, or `None` if the report concerns no notification of this service.
     #[must_use]
-    pub(crate) fn receipt(&self, provider: &str, received_at: Timestamp) -> Option<Receipt> {
+    pub(crate) fn receipt(&self, provider: &str) -> Option<Receipt> {
         let printable = |text: &String| {
             text.chars()
                 .filter(|c| !c.is_control())
@@ -50,7 +50,6 @@ impl ProviderReport {
             id: self.id?,
             kind: self.kind,
             at: self.at,
-            received_at,
             code: self.code.as_ref().map(printable),
             detail: self.detail.as_ref().map(printable),
         })

@@ -151,7 +151,8 @@ impl AttemptRunner {
             return JobOutcome::Release;
         }
         let began = self.clock.now();
-        if claimed.record.expires_at.is_some_and(|end| end <= began) {
+        let expires_at = claimed.record.expires_at;
+        if expires_at.is_some_and(|end| end <= self.clock.earliest()) {
             return self
                 .outcome_of(claimed, self.row(claimed, None), AttemptOutcome::Expired)
                 .await;

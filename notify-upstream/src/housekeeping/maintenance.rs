@@ -43,6 +43,8 @@ pub(crate) struct StoreMaintenance {
 
 /// Maximum number of rows counted per lane, which bounds the cost of counting.
 const MAX_COUNTED_DEPTH: i64 = 100_000;
+/// Rounds between two enforcements of retention.
+const ROUNDS_PER_RETENTION: u64 = 990;
 
 // === impl StoreMaintenance ===
 
@@ -102,14 +104,14 @@ impl StoreMaintenance {
     }
 
     /// Runs one maintenance round: additions to the suppression lists are written each time, and
-    /// changes are read if some were announced, and every 15th round, and all of them every 1000th. Queue depths are counted every
-    /// 5th round, expired keys deleted every 30th, retention is enforced every 1000th and in the first.
+    /// changes are read if some were announced, and every 15th round, and all of them every 990th. Queue depths are counted every
+    /// 5th round, expired keys deleted every 30th, retention is enforced every 990th and in the first.
     ///
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
         let suppression = &self.suppression;
-        if round.is_multiple_of(1000) {
+        if round.is_multiple_of(ROUNDS_PER_RETENTION) {
             suppression.rewind();
         }
         if self.is_suppression_sync_due(round) {
@@ -119,24 +121,31 @@ impl StoreMaintenance {
         }
         self.metrics
             .suppressions(suppression.take_added(), suppression.cached());
-        let now = self.clock.now();
-        let before =
-            |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
         if round.is_multiple_of(5) {
             for depth in self.store.queue_depths(MAX_COUNTED_DEPTH).await? {
                 self.metrics.depth(depth.lane, depth.rows);
             }
         }
         if round.is_multiple_of(30) {
-            self.store
-                .delete_idempotency_keys(before(IDEMPOTENCY_KEY_TTL))
-                .await?;
-            self.store
-                .delete_webhook_tokens(before(WEBHOOK_TOKEN_TTL))
-                .await?;
+            self.workers.register_holders().await?;
+            self.store.synchronize(&self.clock).await?;
+            self.metrics.clock_skew(self.clock.skew_ms());
+            if self.clock.is_confirmed() {
+                self.delete_expired(round).await?;
+            }
         }
-        if round.is_multiple_of(1000) {
-            self.store.maintain(now, before(self.retention)).await?;
+        Ok(())
+    }
+
+    async fn delete_expired(&self, round: u64) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let before =
+            |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
+        let (keys, tokens) = (before(IDEMPOTENCY_KEY_TTL), before(WEBHOOK_TOKEN_TTL));
+        self.store.delete_idempotency_keys(keys).await?;
+        self.store.delete_webhook_tokens(tokens).await?;
+        if round.is_multiple_of(ROUNDS_PER_RETENTION) {
+            self.store.delete_before(before(self.retention)).await?;
             self.metrics.retained_since(before(self.retention));
             self.workers.delete_dead_workers().await?;
         }

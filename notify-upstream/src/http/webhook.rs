@@ -51,7 +51,7 @@ pub(super) async fn receive(
     }
     let receipts: Vec<_> = reports
         .iter()
-        .filter_map(|report| report.receipt(&provider, now))
+        .filter_map(|report| report.receipt(&provider))
         .collect();
     let saved = service.store.save_receipts(&receipts).await;
     let templates = service.templates.load_full();

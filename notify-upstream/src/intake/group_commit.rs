@@ -197,10 +197,19 @@ fn submission_of(
 impl BatchWriter {
     async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
         let scope = Scope::of_batch(batch.iter().filter_map(|item| item.reply.scope()));
+        let (store, clock) = (&self.0.store, &self.0.clock);
+        let synchronized = match clock.is_uncertain() {
+            true => store.synchronize(clock).await,
+            false => Ok(()),
+        };
         let (rows, requesters) = self.place(batch);
         let count = rows.len();
         self.0.metrics.batch(count);
-        match run_within(scope, self.0.store.accept(&rows)).await {
+        let stored = match synchronized {
+            Ok(()) => run_within(scope, store.accept(&rows)).await,
+            Err(error) => Err(error),
+        };
+        match stored {
             Ok(rejected) => self.committed((rows, requesters), &rejected),
             Err(StoreError::Refused(error)) if count > 1 => {
                 tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");

@@ -4,13 +4,14 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::{counters, register};
 
-/// The metrics of quotas, webhooks and suppression lists.
+/// The metrics of quotas, webhooks, suppression lists and clocks.
 #[derive(Clone, Debug)]
 pub(super) struct SafeguardMetrics {
     pub(super) quota_exceeded: IntCounterVec,
     pub(super) webhook_rejections: IntCounterVec,
     pub(super) suppressions: IntCounter,
     pub(super) suppressed: IntGauge,
+    pub(super) clock_skew: IntGauge,
 }
 
 // === impl SafeguardMetrics ===
@@ -24,6 +25,10 @@ impl SafeguardMetrics {
         let suppressed = IntGauge::new(
             "postern_notify_suppressed_addresses",
             "Entries of the suppression lists in memory",
+        );
+        let clock_skew = IntGauge::new(
+            "postern_notify_clock_skew_seconds",
+            "Difference between the clocks of the machine and of the database",
         );
         Self {
             quota_exceeded: counters(
@@ -40,6 +45,7 @@ impl SafeguardMetrics {
             ),
             suppressions: register(registry, suppressions),
             suppressed: register(registry, suppressed),
+            clock_skew: register(registry, clock_skew),
         }
     }
 }

@@ -70,6 +70,7 @@ pub(crate) async fn replay(
     filter: &DeadFilter,
     clock: &Clock,
 ) -> Result<u64, StoreError> {
+    store.synchronize(clock).await?;
     let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let first = OrderSequence::new(clock.clone()).orders(count);
     store.replay(filter, first, clock.now()).await

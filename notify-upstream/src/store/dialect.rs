@@ -5,13 +5,12 @@
 //! | list parameter | array | `json_each` | SQLite has no arrays; in PostgreSQL `= ANY` of an array is one index condition, whatever the statistics say |
 //! | rows parameter | `jsonb_to_recordset` | `json_each` | no JSON function is in both |
 //! | locks of selected rows | `FOR UPDATE`, `SKIP LOCKED` | none | a transaction of SQLite is the only writer |
-//! | clock | `clock_timestamp()` | the caller's | replicas on several hosts share a PostgreSQL, one process uses a SQLite file |
+//! | clock | that of the server, see `Store::synchronize` | the caller's | replicas on several hosts share a PostgreSQL, one process uses a SQLite file |
 //! | wake-ups | `LISTEN`, `NOTIFY` | none | the same |
-//! | old records and results | partitions (see `retention`) | `DELETE` | SQLite has no partitions |
 
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
+use postern_common::Clock;
 use postern_common::database::{Database, Dialect, PoolUsage};
 use serde::Serialize;
 use sqlx::encode::IsNull;
@@ -262,17 +261,13 @@ impl Store {
         matches!(self.syntax, Syntax::Postgres)
     }
 
-    /// Returns the current time of the database, or `None` for a store of a single process.
+    /// Corrects a clock to that of the database, if several processes share it: whatever is stored,
+    /// identifiers included, has the time of the database, and whatever expires does so by it.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn shared_now(&self) -> StoreResult<Option<Timestamp>> {
-        let Dialect::Postgres(pool) = &self.connections.history else {
-            return Ok(None);
-        };
-        let sql = format!("SELECT {}", self.syntax.clock());
-        let now = sqlx::query_scalar(sqlx::AssertSqlSafe(sql));
-        Ok(Some(Timestamp(now.fetch_one(pool).await?)))
+    pub(crate) async fn synchronize(&self, clock: &Clock) -> StoreResult<()> {
+        Ok(self.connections.history.synchronize(clock).await?)
     }
 
     /// Sends a notification to the other processes, outside any transaction. Does nothing for a

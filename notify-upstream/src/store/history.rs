@@ -44,7 +44,8 @@ fn select_history(syntax: Syntax) -> String {
 
 /// Beyond the limit only the first report of each kind is inserted, so that no final state is lost.
 fn insert_receipts(syntax: Syntax) -> String {
-    let columns = "provider text, event_id text, id uuid, kind int2, at int8, received_at int8, code text, detail text";
+    let columns =
+        "provider text, event_id text, id uuid, kind int2, at int8, code text, detail text";
     format!(
         "WITH numbered AS MATERIALIZED (
             SELECT input.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
@@ -57,10 +58,11 @@ fn insert_receipts(syntax: Syntax) -> String {
             FROM numbered n
         )
         INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
-        SELECT provider, event_id, id, kind, at, received_at, code, detail FROM known
+        SELECT provider, event_id, id, kind, at, {}, code, detail FROM known
         WHERE place + stored <= $2 OR place_of_kind + stored_of_kind = 1
         ORDER BY provider, event_id ON CONFLICT DO NOTHING",
-        syntax.rows(1, columns)
+        syntax.rows(1, columns),
+        syntax.clock()
     )
 }
 
@@ -71,7 +73,6 @@ struct ReceiptRow<'a> {
     id: NotificationId,
     kind: i16,
     at: i64,
-    received_at: i64,
     code: Option<&'a str>,
     detail: Option<&'a str>,
 }
@@ -155,7 +156,6 @@ impl Store {
             id: row.id,
             kind: row.kind.code(),
             at: row.at.0,
-            received_at: row.received_at.0,
             code: row.code.as_deref(),
             detail: row.detail.as_deref(),
         });

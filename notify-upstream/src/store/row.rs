@@ -186,8 +186,6 @@ pub(crate) struct Receipt {
     pub(crate) kind: ReceiptKind,
     /// The time of the event, according to the provider.
     pub(crate) at: Timestamp,
-    /// The time of receipt.
-    pub(crate) received_at: Timestamp,
     /// The code of the reason.
     pub(crate) code: Option<String>,
     /// The description of the provider, without addresses.
@@ -239,6 +237,8 @@ pub(crate) struct LeaseRenewal {
     pub(crate) dead: Vec<i64>,
     /// Number of workers whose leases have not expired.
     pub(crate) live: u32,
+    /// The time of the database, unless no worker is registered.
+    pub(crate) now: Option<Timestamp>,
 }
 
 /// The number of rows in a lane.

@@ -26,10 +26,6 @@ async fn both() -> Vec<(Store, TestDatabase)> {
         let store = Store::open(&test.database, 4)
             .await
             .expect("the store opens");
-        store
-            .maintain(NOW, Timestamp(0))
-            .await
-            .expect("partitions are created");
         stores.push((store, test));
     }
     stores

@@ -47,22 +47,23 @@ impl Store {
             self.syntax.in_list(3)
         );
         let select = format!(
-            "SELECT id, seen_at >= coalesce($1, {clock}) - $2 FROM notify_worker ORDER BY id"
+            "SELECT id, seen_at >= coalesce($1, {clock}) - $2, {clock} FROM notify_worker ORDER BY id"
         );
         // One transaction, because idle replicas renew as well.
-        let (renewed, all): (Vec<i64>, Vec<(i64, bool)>) = transaction!(self.connections.history, "UPDATE notify_worker", transaction => {
+        let (renewed, all): (Vec<i64>, Vec<(i64, bool, i64)>) = transaction!(self.connections.history, "UPDATE notify_worker", transaction => {
             let renew = sqlx::query_scalar(AssertSqlSafe(renew)).bind(now).bind(timeout_ms).bind(List(workers));
             let renewed = renew.fetch_all(&mut *transaction).await?;
             let select = sqlx::query_as(AssertSqlSafe(select)).bind(now).bind(timeout_ms);
             (renewed, select.fetch_all(&mut *transaction).await?)
         })?;
-        let dead = all.iter().filter(|(_, is_live)| !is_live);
-        let dead: Vec<_> = dead.map(|(id, _)| *id).collect();
+        let dead = all.iter().filter(|(_, is_live, _)| !is_live);
+        let dead: Vec<_> = dead.map(|(id, ..)| *id).collect();
         let live = u32::try_from(all.len() - dead.len()).unwrap_or(u32::MAX);
         Ok(LeaseRenewal {
             renewed,
             dead,
             live,
+            now: all.first().map(|(.., now)| Timestamp(*now)),
         })
     }
 
@@ -82,6 +83,25 @@ impl Store {
             }
         });
         Ok(())
+    }
+
+    /// Registers workers that hold rows and are not registered, because they were deleted while they
+    /// claimed. Unless they renew their leases, they are dead after the usual time. `now` is as for
+    /// `register_worker`.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn register_holders(&self, now: Option<Timestamp>) -> StoreResult<u64> {
+        let sql = format!(
+            "INSERT INTO notify_worker (id, seen_at) SELECT worker, coalesce($1, {}) FROM notify_queue
+            WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM notify_worker w WHERE w.id = worker)
+            GROUP BY worker ON CONFLICT DO NOTHING",
+            self.syntax.clock()
+        );
+        with_dialect!(self.connections.slow.writer(), pool => {
+            let insert = sqlx::query(AssertSqlSafe(sql)).bind(now.map(|now| now.0));
+            Ok(insert.execute(pool).await?.rows_affected())
+        })
     }
 
     /// Deletes workers last renewed before `dead_before` that hold no rows, and returns their

@@ -49,11 +49,17 @@ pub enum Fault {
     Partition(Server, Duration),
     /// The disk of the PostgreSQL primary is full.
     FullDisk(Duration),
-    /// The clock of a process is this many seconds ahead (or behind) for a time.
+    /// The clock of a process is this many seconds ahead (or behind) for a time. For hours, the process is killed and
+    /// started under the wrong clock.
     ClockStep(Process, i64, Duration),
     /// The configuration of a gateway is changed.
     Reload(usize),
 }
+
+/// Seconds by which the clock of a replica of the notification service is ahead: behind what it stores, and beyond the
+/// times for which idempotency keys and records are kept.
+const NOTIFY_CLOCKS_S: [i64; 5] = [-400 * DAY_S, -300, 75, 25 * 3600, 100 * DAY_S];
+const DAY_S: i64 = 86_400;
 
 /// Names of the kinds of faults.
 pub const KINDS: [&str; 10] = [
@@ -124,12 +130,14 @@ impl Schedule {
             }
             "full-disk" => Fault::FullDisk(self.seconds(2..8)),
             "clock-step" => {
-                // Tokens are issued and verified by different processes: both directions matter.
-                let seconds = self.random.i64(20..90) * if self.random.bool() { 1 } else { -1 };
                 let number = self.random.usize(0..REPLICAS);
-                let process = match self.random.bool() {
-                    true => Process::Auth(number),
-                    false => Process::Notify(number),
+                let (process, seconds) = if self.random.bool() {
+                    // Tokens are issued and verified by different processes: both directions matter.
+                    let seconds = self.random.i64(20..90) * if self.random.bool() { 1 } else { -1 };
+                    (Process::Auth(number), seconds)
+                } else {
+                    let seconds = self.random.choice(NOTIFY_CLOCKS_S).unwrap_or_default();
+                    (Process::Notify(number), seconds)
                 };
                 Fault::ClockStep(process, seconds, self.seconds(5..15))
             }

@@ -172,6 +172,10 @@ impl Installation {
             }
             Fault::ClockStep(process, seconds, time) => {
                 self.node(process).set_clock(seconds);
+                if seconds.abs() >= 3600 {
+                    self.node(process).kill().await;
+                    self.node(process).start().await;
+                }
                 tokio::time::sleep(time).await;
                 self.node(process).set_clock(0);
                 tokio::time::sleep(CLOCK_DELAY).await;

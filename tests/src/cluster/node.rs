@@ -2,13 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::FakeClock;
 use crate::program::{Program, Running};
-
-/// The library that replaces the clock of a process.
-const LIBRARIES: [&str; 2] = [
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
-];
 
 /// A process that can be started again with the same configuration.
 #[derive(Debug)]
@@ -20,8 +15,8 @@ pub(super) struct Node {
     pub(super) config: PathBuf,
     program: Program,
     running: Option<Running>,
-    /// The offset of its clock, as libfaketime reads it; `None` without that library.
-    clock: Option<PathBuf>,
+    /// Its clock; `None` without libfaketime.
+    clock: Option<FakeClock>,
 }
 
 // === impl Node ===
@@ -41,19 +36,9 @@ impl Node {
 
     /// Makes the clock of the process changeable, if libfaketime is installed.
     pub(super) fn with_clock(mut self) -> Self {
-        let library = LIBRARIES
-            .into_iter()
-            .find(|path| std::path::Path::new(path).exists());
-        if let Some(library) = library {
-            let file = self.config.with_extension("clock");
-            std::fs::write(&file, "+0").expect("the folder can be written");
-            self.program = self
-                .program
-                .env("LD_PRELOAD", library)
-                .env("FAKETIME_TIMESTAMP_FILE", file.display().to_string())
-                .env("FAKETIME_CACHE_DURATION", "1")
-                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-            self.clock = Some(file);
+        self.clock = FakeClock::new(self.config.with_extension("clock"));
+        if let Some(clock) = &self.clock {
+            self.program = clock.of(self.program);
         }
         self
     }
@@ -65,11 +50,8 @@ impl Node {
 
     /// Sets the clock of the process this many seconds ahead.
     pub(super) fn set_clock(&self, ahead_s: i64) {
-        if let Some(file) = &self.clock {
-            // libfaketime may read the file at any time.
-            let new = file.with_extension("clock.new");
-            std::fs::write(&new, format!("{ahead_s:+}")).expect("the folder can be written");
-            std::fs::rename(&new, file).expect("the folder can be written");
+        if let Some(clock) = &self.clock {
+            clock.set(ahead_s);
         }
     }
 

@@ -118,7 +118,6 @@ async fn receipt_proves_that_the_provider_has_the_message() {
             id,
             kind: ReceiptKind::Sent,
             at: START,
-            received_at: START,
             code: None,
             detail: None,
         };

@@ -25,10 +25,6 @@ async fn silent_database_rejects_submissions_until_it_recovers() {
         .await
         .expect("opens");
     let store = Store::open(&database, 4).await.expect("the store opens");
-    store
-        .maintain(START, Timestamp(0))
-        .await
-        .expect("partitions are created");
     let mut rig = TestReplica::new(&store, &clock(), 8).await;
     rig.submit(draft(Priority::Normal), Some("before"))
         .await

@@ -25,10 +25,6 @@ impl ReplicaPair {
         let store = Store::open(&test.database, 4)
             .await
             .expect("the store opens");
-        store
-            .maintain(START, Timestamp(0))
-            .await
-            .expect("partitions are created");
         let clock = clock();
         let (one, other) = (
             TestReplica::new(&store, &clock, 1).await,
@@ -198,17 +194,10 @@ async fn different_host_clocks_do_not_expire_leases() {
     let store = Store::open(&test.database, 4)
         .await
         .expect("the store opens");
-    store
-        .maintain(START, Timestamp(0))
-        .await
-        .expect("partitions are created");
     let (slow, fast) = (clock(), Clock::manual(after(3600)));
     let start =
         |clock: &Clock| WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store);
-    let (behind, ahead) = (
-        start(&slow).await.expect("no error"),
-        start(&fast).await.expect("no error"),
-    );
+    let (behind, ahead) = (start(&slow).await, start(&fast).await);
     for workers in [&behind, &ahead, &behind] {
         workers.step().await.expect("lease renewal succeeds");
         assert!(workers.dead().is_empty());

@@ -303,15 +303,13 @@ fn report_without_notification_is_not_stored() {
         dead_address: None,
         objector: None,
     };
-    assert_eq!(report.receipt("x", NOW), None);
+    assert_eq!(report.receipt("x"), None);
     let ours = ProviderReport {
         id: NotificationId::parse(ID),
         ..report
     };
     assert_eq!(
-        ours.receipt("x", NOW)
-            .map(|receipt| receipt.event_id)
-            .as_deref(),
+        ours.receipt("x").map(|receipt| receipt.event_id).as_deref(),
         Some("e")
     );
 }

@@ -1,4 +1,4 @@
--- The accepted request. Never updated. Partitioned by id: ids are UUIDv7 and sort by time.
+-- The accepted request. Never updated. Ids are UUIDv7 and sort by time.
 CREATE TABLE notify_record (
     id               UUID     PRIMARY KEY,
     lane             SMALLINT NOT NULL,
@@ -18,10 +18,9 @@ CREATE TABLE notify_record (
     -- The first 8 bytes of the SHA-256 of the recipient (an address in lower case, or an actor id), by which
     -- notifications are found.
     recipient_key    BIGINT
-) PARTITION BY RANGE (id);
+) WITH (autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX notify_record_recipient ON notify_record (recipient_key, id) WHERE recipient_key IS NOT NULL;
 CREATE INDEX notify_record_creator ON notify_record (creator, id);
-CREATE TABLE notify_record_default PARTITION OF notify_record DEFAULT;
 
 -- The result of each attempt, and other events. Never updated.
 CREATE TABLE notify_result (
@@ -39,9 +38,8 @@ CREATE TABLE notify_result (
     address          BYTEA,
     -- The version of the template that the attempt was made with; the record has that of the acceptance.
     template_version INTEGER
-) PARTITION BY RANGE (id);
+) WITH (autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX notify_result_id ON notify_result (id);
-CREATE TABLE notify_result_default PARTITION OF notify_result DEFAULT;
 
 -- What is waiting or being sent; completion deletes it. A claim updates a row in place: no indexed column changes, and
 -- each page has room for the claimed version of every row that waits there (68 bytes waiting, 84 claimed, with line

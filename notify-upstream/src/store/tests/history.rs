@@ -92,7 +92,6 @@ async fn receipts_are_unique_and_may_precede_the_result() {
             id: row.id,
             kind,
             at: NOW,
-            received_at: NOW,
             code: None,
             detail: Some("ok".to_owned()),
         };

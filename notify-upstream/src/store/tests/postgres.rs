@@ -11,10 +11,6 @@ async fn claim_updates_are_heap_only() {
     let store = Store::open(&test.database, 4)
         .await
         .expect("the store opens");
-    store
-        .maintain(NOW, Timestamp(0))
-        .await
-        .expect("partitions are created");
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
@@ -37,10 +33,6 @@ async fn release_after_takeover_changes_nothing() {
     let store = Store::open(&test.database, 4)
         .await
         .expect("the store opens");
-    store
-        .maintain(NOW, Timestamp(0))
-        .await
-        .expect("partitions are created");
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };

@@ -12,7 +12,6 @@ fn report(id: NotificationId, event_id: &str, kind: ReceiptKind) -> Receipt {
         id,
         kind,
         at: NOW,
-        received_at: NOW,
         code: None,
         detail: None,
     }

@@ -1,9 +1,8 @@
 //! Tests of retention: old data is deleted, waiting rows are kept, and other sessions are not
 //! blocked.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use postern_common::database::DatabaseOptions;
 use sqlx::Executor;
 
 use super::*;
@@ -30,7 +29,7 @@ async fn maintenance_keeps_waiting_rows() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 2)).await.expect("no error");
         store
-            .maintain(NOW.plus(DAY * 7), NOW.plus(Duration::ZERO))
+            .delete_before(NOW.plus(DAY * 400))
             .await
             .expect("no error");
         assert_eq!(claim(&store, 9, ME, &[]).await.len(), 2);
@@ -61,69 +60,42 @@ async fn maintenance_keeps_waiting_rows() {
 }
 
 #[tokio::test]
-async fn data_older_than_retention_is_deleted() {
-    for (store, _database) in both().await {
-        let [done, _] = two(&store).await;
-        store
-            .maintain(NOW.plus(DAY * 20), NOW)
-            .await
-            .expect("no error");
+async fn data_older_than_retention_is_deleted_unless_it_waits() {
+    for (store, test) in both().await {
+        let [done, waiting] = two(&store).await;
+        let [dead, delayed] = [
+            notification(order_at(NOW) + 2, Priority::High),
+            notification(order_at(NOW) + 3, Priority::High),
+        ];
+        store.delete_before(NOW).await.expect("no error");
         assert!(there(&store, done).await, "it is not older");
-        store
-            .maintain(NOW.plus(DAY * 90), NOW.plus(DAY * 15))
-            .await
-            .expect("no error");
+        let scheduled = NewNotification {
+            send_at: Some(NOW.plus(DAY)),
+            ..delayed
+        };
+        let ids = [dead.id, scheduled.id];
+        store.accept(&[dead, scheduled]).await.expect("no error");
+        // An operator replays a dead letter at this moment: its transaction is not committed.
+        let queue = "DELETE FROM notify_queue WHERE lane = 2";
+        execute(&test.database, queue).await;
+        let replayed = format!(
+            "INSERT INTO notify_dead VALUES ('{}', 2, 1, 1, 0, NULL)",
+            ids[0]
+        );
+        execute(&test.database, &replayed).await;
+        let locked = match &test.database {
+            Database::Postgres(pool) => {
+                let mut replay = pool.begin().await.expect("a transaction begins");
+                let lock = "SELECT id FROM notify_dead FOR UPDATE";
+                replay.execute(lock).await.expect("the row is locked");
+                Some(replay)
+            }
+            Database::Sqlite(_) => None,
+        };
+        store.delete_before(NOW.plus(DAY)).await.expect("no error");
         assert!(!there(&store, done).await);
-    }
-}
-
-#[tokio::test]
-async fn dropping_a_partition_does_not_block_readers() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
-    store
-        .maintain(NOW, Timestamp(0))
-        .await
-        .expect("partitions are created");
-    let [done, _] = two(&store).await;
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
-    };
-    let mut reader = pool.begin().await.expect("a transaction begins");
-    reader
-        .execute("SELECT count(*) FROM notify_record")
-        .await
-        .expect("no error");
-    let began = Instant::now();
-    let keep = || store.maintain(NOW.plus(DAY * 90), NOW.plus(DAY * 15));
-    let kept = tokio::time::timeout(Duration::from_secs(8), keep()).await;
-    kept.expect("the task completes in time")
-        .expect("locked partitions are skipped");
-    assert!(began.elapsed() < Duration::from_secs(8) && there(&store, done).await);
-    reader.rollback().await.expect("the session ends");
-    keep().await.expect("no error");
-    assert!(!there(&store, done).await);
-}
-
-#[tokio::test]
-async fn concurrent_starts_create_each_partition_once() {
-    let test = testing::postgres().await;
-    Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
-    for week in 0..5 {
-        let starts = (0..6).map(async |_| {
-            let options = DatabaseOptions::new("replica");
-            let database = Database::open(&test.url, options).await;
-            let store = Store::open(&database.expect("PostgreSQL answers"), 3).await;
-            let store = store.expect("the store opens");
-            store.maintain(NOW.plus(DAY * 7 * week), Timestamp(0)).await
-        });
-        for started in futures_util::future::join_all(starts).await {
-            started.expect("partitions exist");
-        }
+        assert!(there(&store, waiting).await && there(&store, ids[1]).await);
+        assert_eq!(there(&store, ids[0]).await, locked.is_some());
     }
 }
 
@@ -143,7 +115,7 @@ async fn expired_rows_are_deleted_in_several_batches() {
 
 #[tokio::test]
 async fn worker_with_a_row_is_not_deleted_but_marked_dead() {
-    for (store, _database) in both().await {
+    for (store, test) in both().await {
         for worker in [ME, OTHER] {
             store
                 .register_worker(worker, Some(NOW))
@@ -157,5 +129,10 @@ async fn worker_with_a_row_is_not_deleted_but_marked_dead() {
         }
         let renewal = store.renew_workers(&[], Some(NOW), 1).await;
         assert_eq!(renewal.expect("no error").dead, [ME]);
+        execute(&test.database, "DELETE FROM notify_worker").await;
+        let registered = store.register_holders(Some(NOW)).await;
+        assert_eq!(registered.expect("no error"), 1, "it holds a row");
+        let renewal = store.renew_workers(&[ME], Some(NOW), 1).await;
+        assert_eq!(renewal.expect("no error").renewed, [ME], "if it lives");
     }
 }

@@ -206,7 +206,7 @@ async fn entries_have_list_time_and_reason() {
             }]
         );
         store
-            .maintain(NOW, later.plus(std::time::Duration::from_secs(1)))
+            .delete_before(later.plus(std::time::Duration::from_secs(1)))
             .await
             .expect("no error");
         assert!(
