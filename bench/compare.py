@@ -293,7 +293,7 @@ def critical(run, postgres):
     batch = {"notifications": [harness.notification("LOW")] * 1000}
     for _ in range(LOW_WAITING // 1000 + 5 * run.seconds):
         harness.ask("POST", service.base + "/notification-batches", batch, run.service_token)
-    waits, missing = harness.critical_waits(service.base, run.service_token, 3 * run.seconds)
+    waits, missing = harness.waits(service.base, run.service_token, 3 * run.seconds)
     remark = f"p50 {harness.quantile(waits, 0.5):.1f} ms, {missing} not sent"
     run.row(f"CRITICAL behind {LOW_WAITING:,} LOW", "Postern, acceptance to provider", [20], p99=[harness.quantile(waits, 0.99)], remark=remark)
     service.stop()

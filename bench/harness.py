@@ -1,4 +1,4 @@
-"""What bench/run and bench/compare share: load tools, CPU times, CRITICAL notifications, result tables."""
+"""What bench/run and bench/compare share: load tools, CPU times, waits of notifications, result tables."""
 
 import datetime
 import json
@@ -112,14 +112,14 @@ def notification(priority):
             "variables": {"name": "Load"}, "priority": priority}
 
 
-def critical_waits(base, token, seconds):
-    """Sends 20 CRITICAL notifications a second, without waiting for responses. Returns the milliseconds between their
-    acceptance and the call of the provider, by the clock of the service, and how many of them were not sent."""
+def waits(base, token, seconds, priority="CRITICAL", until="ATTEMPTED"):
+    """Sends 20 notifications a second, without waiting for responses. Returns the milliseconds between their acceptance
+    and an event, by default the call of the provider, by the clock of the service, and how many have no such event."""
     ids, threads, due = [], [], time.monotonic()
 
     def send():
         try:
-            ids.append(ask("POST", f"{base}/notifications", notification("CRITICAL"), token)["notificationId"])
+            ids.append(ask("POST", f"{base}/notifications", notification(priority), token)["notificationId"])
         except (urllib.error.URLError, TimeoutError):
             pass
 
@@ -135,8 +135,8 @@ def critical_waits(base, token, seconds):
         times = {}
         for event in ask("GET", f"{base}/notifications/{ids[-1]}", token=token)["events"]:
             times.setdefault(event["type"], datetime.datetime.fromisoformat(event["at"].replace("Z", "+00:00")))
-        if "ATTEMPTED" in times:
-            waits.append((times["ATTEMPTED"] - times["QUEUED"]).total_seconds() * 1000)
+        if until in times:
+            waits.append((times[until] - times["QUEUED"]).total_seconds() * 1000)
             ids.pop()
         else:
             time.sleep(0.1)

@@ -42,6 +42,7 @@ use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
 use crate::http::{AdminParts, ApiState, CONCURRENT_READS};
 use crate::intake::quota::CallerQuota;
 use crate::metrics::NotifyMetrics;
+use crate::notification::PerChannel;
 use crate::store::StoreError;
 pub(crate) use components::provider_without_mail_tokens;
 
@@ -99,7 +100,11 @@ impl App {
         // The suppression lists must be loaded before the first message is sent.
         suppression.sync().await.map_err(unavailable)?;
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
-        let dispatch_state = DispatchState::new(&config.queue.permits);
+        let calls = PerChannel::from_fn(|channel| {
+            let of_channel = descriptions.iter().filter(|it| it.channel == channel);
+            of_channel.map(|provider| provider.concurrency).sum()
+        });
+        let dispatch_state = DispatchState::new(&config.queue.permits, &calls);
         let parts = SharedParts {
             actors: actor_client(&config, &service_client, &metrics),
             clock,

@@ -70,8 +70,8 @@ pub struct Config {
     /// because users can write any address into their profile. A template can allow it with a quota
     /// (`unverified_addresses` in its `template.toml`).
     pub(crate) unverified_addresses: PerChannel<bool>,
-    /// Maximum number of notifications per user and minute. Default 600, because users send to
-    /// themselves only.
+    /// Maximum number of notifications per user and minute, also of those with `sendAt` in one minute.
+    /// Default 600, because users send to themselves only.
     pub(crate) user_quota: Option<u64>,
     /// Maximum number of notifications per service and minute. Default unlimited.
     pub(crate) service_quota: Option<u64>,

@@ -6,6 +6,9 @@
 //! Results leave through the [`ResultWriter`], which writes them in batches and releases a permit
 //! only when its result is durable.
 //!
+//! Services are first in, first out; users take turns, each within its share of the permits, so that
+//! the rows of one caller that cannot be sent yet neither hold a permit nor delay other callers.
+//!
 //! A dispatcher runs when rows were accepted, moved or released here, when another replica leaves
 //! rows waiting ([`wakeup`]), and when a permit is released. A poll of each second finds all other
 //! rows: those of dead workers, and those of which no wake-up arrived.
@@ -42,7 +45,8 @@ pub(crate) use wakeup::WakeupPublisher;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
 use crate::notification::{Channel, Lane, OrderSequence, Priority};
-use crate::store::{Claim, Store, StoreError};
+use crate::principal::Principal;
+use crate::store::{Claim, Claimed, Store, StoreError};
 use lane_head::LaneHead;
 
 /// Maximum rows of one claim. Each claim waits for a commit and a round trip.
@@ -68,6 +72,8 @@ pub(crate) struct Dispatcher {
     metrics: NotifyMetrics,
     throttle: ThrottleController,
     heads: [LaneHead; Lane::PER_CHANNEL],
+    /// The user whose turn was the last of each lane; empty before the first.
+    last_users: [String; Lane::PER_CHANNEL],
     /// The start of the last poll, and the dead workers that it took into account.
     last_poll: Option<(Instant, Arc<[i64]>)>,
 }
@@ -108,6 +114,7 @@ impl Dispatcher {
             metrics: context.metrics.clone(),
             throttle: ThrottleController::new(context.clock.clone()),
             heads: [LaneHead::new(); Lane::PER_CHANNEL],
+            last_users: Default::default(),
             last_poll: None,
         }
     }
@@ -171,7 +178,9 @@ impl Dispatcher {
     pub(crate) async fn poll(&mut self) -> Result<(), StoreError> {
         let (began, dead) = (Instant::now(), self.workers.dead());
         let lanes = Lane::of(self.channel);
-        let found = self.store.lane_heads(&lanes, &dead).await?;
+        let permits = self.channel_state.permits();
+        let full = lanes.map(|lane| permits.user_turns(lane).0).concat();
+        let found = self.store.lane_heads(&lanes, &dead, &full).await?;
         self.last_poll = Some((began, dead));
         let now = self.clock.now();
         for lane in lanes {
@@ -243,7 +252,7 @@ impl Dispatcher {
             .take_for(&plan_turns(&backlogs, self.throttle.state()), max_rows)
     }
 
-    /// Claims a row for each permit, in order.
+    /// Claims a row for each permit, in order: of services, and at most one of each user in turn.
     async fn claim(
         &mut self,
         lane: Lane,
@@ -253,9 +262,14 @@ impl Dispatcher {
         let signals = self.channel_state.signals(lane);
         let worker = self.workers.current();
         let dead = self.workers.dead();
+        let (full, reserved) = self.channel_state.permits().user_turns(lane);
+        let last_user = &mut self.last_users[lane.index()];
         let claim = Claim {
             lane,
-            limit: i64::try_from(permits.len()).unwrap_or(i64::MAX),
+            limit: permits.len(),
+            for_users: reserved.min(permits.len()),
+            full: &full,
+            last_user,
             worker: worker.id(),
             dead: &dead,
             now: began,
@@ -269,19 +283,31 @@ impl Dispatcher {
         };
         let now = self.clock.now();
         self.throttle.record_claim(now.since(began));
-        let is_lane_end = rows.len() < permits.len();
+        let is_user = |row: &&Claimed| Principal::is_user(&row.record.creator);
+        let user = rows.iter().filter(is_user).map(|row| &row.record.creator);
+        let user = user.max();
+        let is_short = rows.len() < permits.len();
+        let is_lane_end = is_short && user.is_none() && last_user.is_empty();
+        // After the last user it is the first one's turn.
+        *last_user = user.filter(|_| !is_short).cloned().unwrap_or_default();
         if is_lane_end {
             self.channel_state.mark_empty(lane, signals);
         }
-        // Rows that wait are behind the last claimed one.
-        let last = rows.last().map(|row| row.order);
-        self.heads[lane.index()].set(last.filter(|_| !is_lane_end), now);
+        // Rows of services that wait are behind the last claimed one.
+        let last = rows.iter().rfind(|row| !is_user(row));
+        if is_lane_end || last.is_some() {
+            let last = last.filter(|_| !is_lane_end).map(|row| row.order);
+            self.heads[lane.index()].set(last, now);
+        }
         // Permits without a row are dropped here.
         let jobs = rows.into_iter().zip(permits);
-        let jobs = jobs.map(|(claimed, permit)| DeliveryJob {
-            claimed,
-            worker: Arc::clone(&worker),
-            _permit: permit,
+        let jobs = jobs.map(|(claimed, mut permit)| {
+            permit.assign(&claimed.record.creator);
+            DeliveryJob {
+                claimed,
+                worker: Arc::clone(&worker),
+                _permit: permit,
+            }
         });
         Ok(jobs.collect())
     }

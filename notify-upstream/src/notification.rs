@@ -60,7 +60,7 @@ pub(crate) struct PerChannel<T> {
 
 /// The identifier of a notification: a UUIDv7, so that identifiers sort by time of acceptance and
 /// old ones can be deleted by them. The time is that of the database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NotificationId(pub Uuid);
 
 /// A position in a lane: milliseconds since the epoch at acceptance, or at the due time, followed

@@ -23,6 +23,7 @@
 //! Rows and queries enter; snapshots and claims leave. Depends on `notification` and `address`.
 
 mod accept;
+mod claim;
 mod dialect;
 mod history;
 mod id;
@@ -43,8 +44,8 @@ use postern_common::{Code, Problem};
 
 pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{
-    CancelResult, Claim, ClaimRef, Claimed, DeadFilter, DeadLetter, Finished, ListQuery, ListScope,
-    ListedRow, NewNotification, Next, ProviderPause, Receipt, Record, ResultKind, ResultRow,
+    CancelResult, Claim, ClaimRef, Claimed, DeadFilter, DeadLetter, Finished, ListQuery,
+    NewNotification, Next, ProviderPause, Receipt, Record, ResultKind, ResultRow,
     SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
 };
 pub(crate) use schema::MIGRATIONS;

@@ -255,7 +255,8 @@ impl TestReplica {
     ) -> Self {
         let (store, clock) = (store.clone(), clock.clone());
         let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Local).await;
-        let dispatch_state = Arc::new(DispatchState::new(&PerChannel::from_fn(|_| permits)));
+        let permits = PerChannel::from_fn(|_| permits);
+        let dispatch_state = Arc::new(DispatchState::new(&permits, &permits));
         let stop = CancellationToken::new();
         let (completed, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(SuppressionCache::new(store.clone()));

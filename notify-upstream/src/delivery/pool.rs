@@ -15,6 +15,7 @@ use crate::delivery::provider::{
 };
 use crate::delivery::retry::FailureClass;
 use crate::notification::{Channel, NotificationId, PerChannel, Priority};
+use crate::principal::Principal;
 
 mod build;
 mod circuit_breaker;
@@ -102,7 +103,7 @@ pub(crate) enum CallRejection {
     /// The channel has no provider for this kind of address.
     Refused(ProviderRefusal),
     /// No suitable provider can be called now: their circuit breakers are open, the providers are
-    /// paused, or slow calls exhaust the share of the caller or of the push service. The time until
+    /// paused, or calls exhaust the share of the caller or of the push service. The time until
     /// the first breaker admits a probe; zero if it is unknown.
     CircuitOpen(Duration),
 }
@@ -155,10 +156,10 @@ impl ProviderPool {
         });
         let share = pooled
             .shares
-            .acquire(&pooled.provider, message.to, caller, priority)
-            .await;
+            .try_acquire(&pooled.provider, message.to, caller, priority);
         let share = share.ok_or(CallRejection::CircuitOpen(Duration::ZERO))?;
-        let slot = pooled.limiter.acquire(priority).await;
+        let is_user = Principal::is_user(caller);
+        let slot = pooled.limiter.acquire(priority, is_user).await;
         let source = CallSource {
             caller: caller.to_owned(),
             domain: domain_of(message.to),

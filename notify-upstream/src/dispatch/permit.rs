@@ -1,11 +1,13 @@
 //! Permits for concurrent deliveries of one channel.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::LaneTurn;
 use crate::notification::{Lane, Priority};
+use crate::principal::Principal;
 
 /// A pool of permits of one channel. They bound the number of notifications in delivery, and
 /// thereby memory, independently of what clients send. Some are reserved for CRITICAL, and some for
@@ -19,22 +21,35 @@ pub(crate) struct PermitPool(Arc<PermitCounts>);
 pub(crate) struct ChannelPermit {
     counts: Arc<PermitCounts>,
     lane: usize,
+    /// The caller of the notification, if it is a user.
+    user: Option<String>,
 }
 
 #[derive(Debug)]
 struct PermitCounts {
     total: usize,
-    used: Mutex<[usize; Lane::PER_CHANNEL]>,
+    /// The permits of one user with each priority.
+    user_share: usize,
+    used: Mutex<UsedPermits>,
+}
+
+#[derive(Debug, Default)]
+struct UsedPermits {
+    lanes: [usize; Lane::PER_CHANNEL],
+    /// By the position of the priority, and by user.
+    users: [HashMap<String, usize>; Priority::ALL.len()],
 }
 
 // === impl PermitPool ===
 
 impl PermitPool {
-    /// Creates a pool of `total` permits, at least one.
+    /// Creates a pool of `total` permits, at least one, for providers that allow `calls` concurrent
+    /// calls. A user may have a sixteenth of whichever is less.
     #[must_use]
-    pub(crate) fn new(total: usize) -> Self {
+    pub(crate) fn new(total: usize, calls: usize) -> Self {
         Self(Arc::new(PermitCounts {
             total: total.max(1),
+            user_share: (total.min(calls) / 16).max(1),
             used: Mutex::default(),
         }))
     }
@@ -49,7 +64,7 @@ impl PermitPool {
         want: usize,
     ) -> Option<(LaneTurn, Vec<ChannelPermit>)> {
         let mut used = self.0.used.lock();
-        let in_use: usize = used.iter().sum();
+        let in_use: usize = used.lanes.iter().sum();
         let (turn, count) = turns.iter().find_map(|turn| {
             let free = self
                 .0
@@ -57,12 +72,12 @@ impl PermitPool {
                 .saturating_sub(in_use + self.reserved(turn.lane.priority));
             let lane_free = self
                 .share_of(turn.share)
-                .saturating_sub(used[turn.lane.index()]);
+                .saturating_sub(used.lanes[turn.lane.index()]);
             let count = free.min(lane_free).min(want);
             (count > 0).then_some((*turn, count))
         })?;
         let lane = turn.lane.index();
-        used[lane] += count;
+        used.lanes[lane] += count;
         drop(used);
         Some((
             turn,
@@ -70,6 +85,7 @@ impl PermitPool {
                 .map(|_| ChannelPermit {
                     counts: Arc::clone(&self.0),
                     lane,
+                    user: None,
                 })
                 .collect(),
         ))
@@ -78,7 +94,17 @@ impl PermitPool {
     /// Returns the number of permits in use.
     #[must_use]
     pub(crate) fn in_use(&self) -> usize {
-        self.0.used.lock().iter().sum()
+        self.0.used.lock().lanes.iter().sum()
+    }
+
+    /// Returns the users of a lane who have their share, and the number of permits that users have
+    /// before services: what they lack of a quarter.
+    #[must_use]
+    pub(crate) fn user_turns(&self, lane: Lane) -> (Vec<String>, usize) {
+        let users = &self.0.used.lock().users[lane.priority.index()];
+        let full = users.iter().filter(|(_, held)| **held >= self.0.user_share);
+        let reserved = (self.0.total / 4).saturating_sub(users.values().sum());
+        (full.map(|(user, _)| user.clone()).collect(), reserved)
     }
 
     /// Returns the number of permits that are reserved for higher priorities: a sixteenth for each
@@ -106,10 +132,32 @@ impl PermitPool {
     }
 }
 
+impl ChannelPermit {
+    /// Counts the permit for the caller of the claimed notification, if it is a user.
+    pub(crate) fn assign(&mut self, creator: &str) {
+        if Principal::is_user(creator) {
+            let mut used = self.counts.used.lock();
+            *used.users[self.lane / 2]
+                .entry(creator.to_owned())
+                .or_default() += 1;
+            self.user = Some(creator.to_owned());
+        }
+    }
+}
+
 impl Drop for ChannelPermit {
     fn drop(&mut self) {
         let mut used = self.counts.used.lock();
-        used[self.lane] = used[self.lane].saturating_sub(1);
+        used.lanes[self.lane] = used.lanes[self.lane].saturating_sub(1);
+        let users = &mut used.users[self.lane / 2];
+        if let Some(user) = &self.user
+            && let Some(held) = users.get_mut(user)
+        {
+            *held -= 1;
+            if *held == 0 {
+                users.remove(user);
+            }
+        }
     }
 }
 
@@ -120,7 +168,7 @@ mod tests {
 
     #[test]
     fn permits_are_reserved_for_urgent_and_all_returned() {
-        let permits = PermitPool::new(64);
+        let permits = PermitPool::new(64, 64);
         let take = |lane, share, want| {
             let taken = permits.take_for(&[LaneTurn { lane, share }], want);
             taken.map(|(_, permits)| permits).unwrap_or_default()
@@ -138,7 +186,7 @@ mod tests {
     }
     #[test]
     fn returned_permit_does_not_go_to_a_lower_lane() {
-        let permits = PermitPool::new(1);
+        let permits = PermitPool::new(1, 1);
         let turns = [Priority::Critical, Priority::High].map(|priority| LaneTurn {
             lane: Lane::first(Channel::Email, priority),
             share: 1.0,

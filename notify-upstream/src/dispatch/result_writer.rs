@@ -16,7 +16,7 @@ use crate::delivery::redaction::redact;
 use crate::lease::WorkerLease;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
-use crate::notification::Channel;
+use crate::principal::Principal;
 use crate::store::{ClaimRef, Finished, Next, ResultRow, Store};
 
 /// A completed attempt with its permit.
@@ -137,19 +137,21 @@ impl ResultWriter {
             self.log(&batch);
         }
         run_within(scope, self.release_unstarted(&batch)).await;
-        let affected = Channel::ALL.map(|channel| {
-            batch
-                .iter()
-                .any(|completed| completed.job.claimed.record.lane.channel == channel)
-        });
+        let records = batch.iter().map(|completed| &completed.job.claimed.record);
+        let lanes: Vec<_> = records
+            .map(|record| (record.lane, Principal::is_user(&record.creator)))
+            .collect();
         // The results are durable: release the permits.
         drop(batch);
-        for (channel, _) in Channel::ALL
-            .into_iter()
-            .zip(affected)
-            .filter(|(_, affected)| *affected)
-        {
-            self.dispatch_state.channel(channel).wake();
+        for (lane, is_user) in lanes {
+            let channel = self.dispatch_state.channel(lane.channel);
+            if is_user {
+                // Claims have left out the rows of users who had their share.
+                channel.mark_waiting(lane);
+                channel.mark_waiting(lane.retries());
+            } else {
+                channel.wake();
+            }
         }
     }
 

@@ -201,50 +201,36 @@ impl AttemptRunner {
     /// operator, attempts and time count from the replay.
     async fn next_attempt(&self, claimed: &Claimed, failure: &AttemptFailure) -> Option<Timestamp> {
         let policy = RetryPolicy::of(claimed.record.lane.priority);
-        let retry_times = RetryTimes {
-            at_least: failure.retry_after,
-            ..self.retry_times(claimed)
+        let times = self.retry_times(claimed);
+        let next = |attempt, began| {
+            let times = RetryTimes {
+                began,
+                at_least: failure.retry_after,
+                ..times
+            };
+            policy.next_attempt(attempt, failure.class, times, random_fraction())
         };
-        let due = policy.next_attempt(
-            claimed.attempt,
-            failure.class,
-            retry_times,
-            random_fraction(),
-        );
+        let due = next(claimed.attempt, times.began);
         if due.is_some() || failure.class == FailureClass::Permanent {
             return due;
         }
         let replay = self.executor.last_replay(claimed).await?;
-        policy.next_attempt(
-            claimed.attempt - replay.attempts_before,
-            failure.class,
-            RetryTimes {
-                began: replay.at,
-                ..retry_times
-            },
-            random_fraction(),
-        )
+        next(claimed.attempt - replay.attempts_before, replay.at)
     }
 
     /// Returns the time of the next check of a notification whose providers have open circuit
     /// breakers for another `open_time`; `None` if the notification has failed.
     async fn next_check(&self, claimed: &Claimed, open_time: Duration) -> Option<Timestamp> {
-        let (policy, retry_times) = (
-            RetryPolicy::of(claimed.record.lane.priority),
-            self.retry_times(claimed),
-        );
-        if let Some(due) = policy.next_check(open_time, retry_times, random_fraction()) {
+        let policy = RetryPolicy::of(claimed.record.lane.priority);
+        let times = self.retry_times(claimed);
+        let next = |began| {
+            let times = RetryTimes { began, ..times };
+            policy.next_check(open_time, times, random_fraction())
+        };
+        if let Some(due) = next(times.began) {
             return Some(due);
         }
-        let replay = self.executor.last_replay(claimed).await?;
-        policy.next_check(
-            open_time,
-            RetryTimes {
-                began: replay.at,
-                ..retry_times
-            },
-            random_fraction(),
-        )
+        next(self.executor.last_replay(claimed).await?.at)
     }
 
     fn retry_times(&self, claimed: &Claimed) -> RetryTimes {

@@ -59,12 +59,14 @@ struct LaneSignal {
 // === impl DispatchState ===
 
 impl DispatchState {
-    /// Creates the state of all channels with the given numbers of permits.
+    /// Creates the state of all channels with the given numbers of permits, and of the concurrent
+    /// calls that their providers allow.
     #[must_use]
-    pub(crate) fn new(permits: &PerChannel<usize>) -> Self {
+    pub(crate) fn new(permits: &PerChannel<usize>, calls: &PerChannel<usize>) -> Self {
         Self {
             channels: PerChannel::from_fn(|channel| {
-                Arc::new(ChannelState::new(*permits.get(channel)))
+                let permits = PermitPool::new(*permits.get(channel), *calls.get(channel));
+                Arc::new(ChannelState::new(permits))
             }),
             replica: ReplicaState::new(),
             pending_wakeups: watch::Sender::new(BTreeSet::new()),
@@ -87,9 +89,9 @@ impl DispatchState {
 // === impl ChannelState ===
 
 impl ChannelState {
-    fn new(permits: usize) -> Self {
+    fn new(permits: PermitPool) -> Self {
         Self {
-            permits: PermitPool::new(permits),
+            permits,
             wake: Notify::new(),
             waiting: Mutex::new(
                 [LaneSignal {

@@ -2,6 +2,7 @@
 
 mod ambiguous;
 mod events;
+mod fairness;
 mod faults;
 mod intake;
 mod outage;

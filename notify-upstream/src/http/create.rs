@@ -180,7 +180,7 @@ async fn accept(
     }
     service
         .quota
-        .take(principal)
+        .take(principal, validated.request.send_at)
         .await
         .inspect_err(|_| record_exceeded(service, principal))?;
     let (channel, priority) = (

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
 use postern_common::{Clock, Code, Problem};
 use sha2::{Digest, Sha256};
 
 use crate::principal::Principal;
 
-/// A limit of notifications per caller and minute, shared by all replicas. While the cache is
+/// A limit of notifications per caller and minute, shared by all replicas. A scheduled one of a user
+/// counts in the minute of `sendAt` as well. While the cache is
 /// unavailable no request is rejected, because the quota provides fairness, not safety.
 #[derive(Clone, Debug)]
 pub(crate) struct CallerQuota {
@@ -41,31 +43,40 @@ impl CallerQuota {
     /// Counts one notification.
     ///
     /// # Errors
-    /// 429 `rate_limited` with the seconds until the next minute.
-    pub(crate) async fn take(&self, principal: &Principal) -> Result<(), Problem> {
-        let limit = if Principal::is_user(&principal.creator) {
-            self.users
-        } else {
-            self.services
-        };
+    /// 429 `rate_limited` with the seconds until the end of the minute that is full.
+    pub(crate) async fn take(
+        &self,
+        principal: &Principal,
+        send_at: Option<Timestamp>,
+    ) -> Result<(), Problem> {
+        let is_user = Principal::is_user(&principal.creator);
+        let limit = if is_user { self.users } else { self.services };
         let Some(limit) = limit else { return Ok(()) };
-        let seconds = self.clock.now().unix_seconds();
+        let now = self.clock.now().unix_seconds();
         let caller = hex::encode(&Sha256::digest(&*principal.creator)[..16]);
-        let key = format!("notify:quota:{caller}:{}", seconds.div_euclid(60));
-        match self.cache.increment(&key, Duration::from_secs(120)).await {
-            Ok(count) if count > limit => {
-                let remaining_s = u32::try_from(60 - seconds.rem_euclid(60)).unwrap_or(60);
-                Err(Problem::new(Code::RateLimited).retry_after(remaining_s))
+        let scheduled = send_at.filter(|_| is_user).map(Timestamp::unix_seconds);
+        let scheduled = scheduled.map(|at| (":at", at));
+        for (what, at) in std::iter::once(("", now)).chain(scheduled) {
+            let minute = at.div_euclid(60);
+            let left_s = u32::try_from((minute + 1) * 60 - now).unwrap_or(60);
+            let key = format!("notify:quota{what}:{caller}:{minute}");
+            let ttl = Duration::from_secs(u64::from(left_s) + 60);
+            if self
+                .cache
+                .increment(&key, ttl)
+                .await
+                .is_ok_and(|count| count > limit)
+            {
+                return Err(Problem::new(Code::RateLimited).retry_after(left_s));
             }
-            Ok(_) | Err(_) => Ok(()),
         }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_common::clock::Timestamp;
 
     #[tokio::test]
     async fn quota_is_counted_per_caller_and_minute() {
@@ -80,21 +91,33 @@ mod tests {
             actor: None,
         };
         for _ in 0..2 {
-            quota.take(&user("a")).await.expect("within the quota");
+            quota
+                .take(&user("a"), None)
+                .await
+                .expect("within the quota");
         }
-        let refused = quota.take(&user("a")).await.expect_err("quota exceeded");
+        let refused = quota.take(&user("a"), None).await;
+        let refused = refused.expect_err("quota exceeded");
         assert_eq!(refused.render("x").headers["retry-after"], "30");
         quota
-            .take(&user("b"))
+            .take(&user("b"), None)
             .await
             .expect("other callers have their own quota");
+        let noon = Some(Timestamp(43_200_000));
         for _ in 0..9 {
-            quota.take(&service).await.expect("services are unlimited");
+            let taken = quota.take(&service, noon).await;
+            taken.expect("services are unlimited");
         }
         clock.advance(Duration::from_secs(30));
         quota
-            .take(&user("a"))
+            .take(&user("a"), None)
             .await
             .expect("the quota resets each minute");
+        // A minute takes no more scheduled notifications than it accepts.
+        for (minute, status) in [(1, 201), (2, 201), (3, 429)] {
+            clock.advance(Duration::from_secs(60 * minute));
+            let taken = quota.take(&user("a"), noon).await;
+            assert_eq!(taken.is_err(), status == 429, "{minute}");
+        }
     }
 }

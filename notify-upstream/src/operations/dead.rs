@@ -1,19 +1,12 @@
 //! Dead letters: notifications that failed permanently.
 
-use std::collections::HashMap;
-
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use serde::Serialize;
 
 use crate::address::Recipient;
 use crate::notification::{NotificationId, OrderSequence};
-use crate::store::{
-    DeadFilter, DeadLetter, HistoryEntry, NotificationSnapshot, ResultRow, Store, StoreError,
-};
-
-/// Number of notifications that are read at a time.
-const READ_BATCH_SIZE: usize = 200;
+use crate::store::{DeadFilter, DeadLetter, HistoryEntry, ResultRow, Store, StoreError};
 
 /// A dead letter with what its history says.
 #[derive(Clone, Debug, Serialize)]
@@ -44,21 +37,13 @@ pub(crate) async fn list(
     filter: &DeadFilter,
 ) -> Result<Vec<DeadLetterView>, StoreError> {
     let letters = store.dead_letters(filter).await?;
-    let mut views = Vec::with_capacity(letters.len());
-    for batch in letters.chunks(READ_BATCH_SIZE) {
-        let ids: Vec<NotificationId> = batch.iter().map(|letter| letter.id).collect();
-        let snapshots = store.read(&ids).await?;
-        let snapshots: HashMap<_, _> = snapshots
-            .into_iter()
-            .map(|snapshot| (snapshot.id, snapshot))
-            .collect();
-        views.extend(
-            batch
-                .iter()
-                .map(|letter| DeadLetterView::of(letter, snapshots.get(&letter.id))),
-        );
-    }
-    Ok(views)
+    let ids: Vec<NotificationId> = letters.iter().map(|letter| letter.id).collect();
+    let histories = store.histories(&ids).await?;
+    let view = |letter: &DeadLetter| {
+        let history = histories.get(&letter.id).map_or(&[][..], Vec::as_slice);
+        DeadLetterView::of(letter, history)
+    };
+    Ok(letters.iter().map(view).collect())
 }
 
 /// Queues dead letters again, with all attempts and a new deadline, and returns their number.
@@ -79,13 +64,11 @@ pub(crate) async fn replay(
 // === impl DeadLetterView ===
 
 impl DeadLetterView {
-    fn of(letter: &DeadLetter, snapshot: Option<&NotificationSnapshot>) -> Self {
-        let last = snapshot.and_then(last_result);
-        let recipient_kind = snapshot.and_then(|snapshot| {
-            let recipient: Option<Recipient> =
-                serde_json::from_str(&snapshot.record.recipient).ok();
-            recipient.map(|recipient| recipient.kind())
-        });
+    fn of(letter: &DeadLetter, history: &[HistoryEntry]) -> Self {
+        let last = last_result(history);
+        let recipient = letter.recipient.as_deref();
+        let recipient: Option<Recipient> =
+            recipient.and_then(|text| serde_json::from_str(text).ok());
         Self {
             notification_id: letter.id.to_string(),
             at: letter.at,
@@ -93,8 +76,8 @@ impl DeadLetterView {
             priority: letter.lane.priority.as_str(),
             attempts: letter.attempt,
             code: letter.code.clone(),
-            recipient_kind,
-            template: snapshot.map(|snapshot| snapshot.record.template.clone()),
+            recipient_kind: recipient.map(|recipient| recipient.kind()),
+            template: letter.template.clone(),
             provider: last.and_then(|result| result.provider.clone()),
             last_reply: last.and_then(|result| result.detail.clone()),
         }
@@ -102,16 +85,12 @@ impl DeadLetterView {
 }
 
 /// Returns the last result that a provider gave, or else the last one.
-fn last_result(snapshot: &NotificationSnapshot) -> Option<&ResultRow> {
+fn last_result(history: &[HistoryEntry]) -> Option<&ResultRow> {
     let results = || {
-        snapshot
-            .history
-            .iter()
-            .rev()
-            .filter_map(|entry| match entry {
-                HistoryEntry::Result(result) => Some(result),
-                HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
-            })
+        history.iter().rev().filter_map(|entry| match entry {
+            HistoryEntry::Result(result) => Some(result),
+            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
+        })
     };
     results()
         .find(|result| result.provider.is_some())

@@ -41,7 +41,7 @@ pub(crate) async fn view(
 ) -> Result<Vec<QueueView>, StoreError> {
     let depths = store.queue_depths(MAX_COUNTED_ROWS).await?;
     let lanes: Vec<Lane> = Channel::ALL.into_iter().flat_map(Lane::of).collect();
-    let heads = store.lane_heads(&lanes, &[]).await?;
+    let heads = store.lane_heads(&lanes, &[], &[]).await?;
     let rows = |lane: Lane| {
         let of_lane = depths.iter().filter(|depth| depth.lane == lane);
         of_lane.map(|depth| depth.rows).sum::<i64>()

@@ -1,10 +1,8 @@
 //! Lists of notifications: filters, cursors and pages.
 //!
-//! A list is read in chunks in the order of an index, and filtered here. A page reads at most
-//! [`MAX_SCANNED_ROWS`] rows, so that each takes a bounded time: it may have fewer notifications
-//! than asked for although there are more, which its cursor continues with.
-
-use std::collections::{BTreeMap, HashMap};
+//! The statement selects what the caller may read, and the recipient; other filters are applied here.
+//! A page reads at most [`MAX_SCANNED_ROWS`] rows, so that each takes a bounded time: it may have fewer
+//! notifications than asked for although there are more, which its cursor continues with.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,15 +14,13 @@ use crate::address::{Recipient, recipient_key};
 use crate::notification::{Channel, NotificationId};
 use crate::principal::Principal;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{ListQuery, ListScope, ListedRow, NotificationSnapshot, Store, StoreError};
+use crate::store::{ListQuery, NotificationSnapshot, Store, StoreError};
 
 /// Maximum number of notifications on a page.
 pub(crate) const MAX_PAGE_SIZE: usize = 200;
 /// Number of notifications on a page by default.
 pub(crate) const DEFAULT_PAGE_SIZE: usize = 50;
-/// Number of rows that are read at a time if a filter may leave some out.
-const CHUNK_ROWS: usize = 200;
-/// Maximum number of rows that are read for a page.
+/// Number of rows that are read for a page if a filter may leave some out.
 const MAX_SCANNED_ROWS: usize = 1000;
 /// Bytes of a cursor's digest.
 const CURSOR_DIGEST_BYTES: usize = 8;
@@ -72,39 +68,21 @@ pub(crate) struct ListReader<'a> {
 // === impl ListFilter ===
 
 impl ListFilter {
-    /// Returns whether rows of the index may be left out.
-    fn is_selective(&self) -> bool {
-        self.status.is_some() || self.template.is_some() || self.channel.is_some()
-    }
-
-    fn accepts_row(&self, row: &ListedRow) -> bool {
-        self.template
-            .as_ref()
-            .is_none_or(|template| *template == row.template)
-            && self
-                .channel
-                .is_none_or(|channel| channel == row.lane.channel)
-    }
-
-    /// Compares the recipient itself, because its key in the index is shortened.
-    fn accepts_recipient(&self, snapshot: &NotificationSnapshot) -> bool {
-        self.recipient.as_ref().is_none_or(|wanted| {
-            serde_json::from_str(&snapshot.record.recipient)
-                .is_ok_and(|stored: Recipient| stored.key().eq_ignore_ascii_case(wanted))
-        })
+    /// Compares the recipient itself as well, because its key in the index is shortened.
+    fn accepts(&self, NotificationSnapshot { record, .. }: &NotificationSnapshot) -> bool {
+        let (template, channel) = (self.template.as_ref(), self.channel);
+        template.is_none_or(|template| *template == record.template)
+            && channel.is_none_or(|channel| channel == record.lane.channel)
+            && self.recipient.as_ref().is_none_or(|wanted| {
+                serde_json::from_str(&record.recipient)
+                    .is_ok_and(|stored: Recipient| stored.key().eq_ignore_ascii_case(wanted))
+            })
     }
 }
 
 // === impl ListAccess ===
 
 impl ListAccess {
-    fn accepts(&self, row: &ListedRow) -> bool {
-        match self {
-            Self::All => true,
-            Self::Own(principal) => principal.may_read(&row.creator, row.addressee.as_deref()),
-        }
-    }
-
     fn label(&self) -> &str {
         match self {
             Self::All => "all",
@@ -116,25 +94,31 @@ impl ListAccess {
 // === impl ListReader ===
 
 impl ListReader<'_> {
-    /// Returns the parts of the index that contain the list.
-    fn scopes(&self) -> Vec<ListScope> {
-        if let Some(recipient) = &self.filter.recipient {
-            return vec![ListScope::Recipient(recipient_key(recipient))];
-        }
-        match &self.access {
-            ListAccess::All => vec![ListScope::All],
-            ListAccess::Own(principal) => {
-                let addressed = principal
-                    .actor
-                    .iter()
-                    .map(|actor| ListScope::Recipient(recipient_key(actor)));
-                let created = ListScope::Creator(principal.creator.to_string());
-                std::iter::once(created).chain(addressed).collect()
-            }
+    /// Returns the query of the rows of the list that the caller may read.
+    fn query(&self, after: Option<NotificationId>, limit: usize) -> ListQuery {
+        let from = NotificationId::floor(self.filter.from.unwrap_or(Timestamp(0)));
+        let end = self.filter.to.map_or(NotificationId(Uuid::max()), |to| {
+            NotificationId::floor(Timestamp(to.0.max(0)))
+        });
+        let recipient = self.filter.recipient.as_deref().map(recipient_key);
+        let (creator, actor) = match &self.access {
+            ListAccess::All => (None, None),
+            ListAccess::Own(Principal { creator, actor }) => (Some(creator), actor.clone()),
+        };
+        ListQuery {
+            creator: creator.map(ToString::to_string),
+            recipient,
+            addressee: actor
+                .filter(|actor| recipient.is_none_or(|key| key == recipient_key(actor))),
+            request: None,
+            from,
+            before: after.map_or(end, |after| after.min(end)),
+            limit,
         }
     }
 
-    /// Reads the page behind `after`, or the first one.
+    /// Reads the page behind `after`, or the first one: one statement for its records, and one for
+    /// their history.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
@@ -144,89 +128,35 @@ impl ListReader<'_> {
         limit: usize,
         view: impl Fn(&NotificationSnapshot) -> StatusView,
     ) -> Result<ListPage, StoreError> {
-        let scopes = self.scopes();
-        let rows_per_chunk = if self.filter.is_selective() || scopes.len() > 1 {
-            CHUNK_ROWS
+        let filter = &self.filter;
+        let is_selective =
+            filter.status.is_some() || filter.template.is_some() || filter.channel.is_some();
+        let rows = if is_selective {
+            MAX_SCANNED_ROWS
         } else {
             limit + 1
         };
-        let from = NotificationId::floor(self.filter.from.unwrap_or(Timestamp(0)));
-        let end = self.filter.to.map_or(NotificationId(Uuid::max()), |to| {
-            NotificationId::floor(Timestamp(to.0.max(0)))
-        });
-        let mut before = after.map_or(end, |after| after.min(end));
-        let (mut found, mut scanned) = (Vec::new(), 0);
-        loop {
-            let query = |scope| ListQuery {
-                scope,
-                from,
-                before,
-                limit: i64::try_from(rows_per_chunk).unwrap_or(i64::MAX),
-            };
-            let chunk = self.chunk(scopes.iter().cloned().map(query)).await?;
-            let chunk: Vec<ListedRow> = chunk.into_values().rev().take(rows_per_chunk).collect();
-            let is_last = chunk.len() < rows_per_chunk;
-            scanned += chunk.len();
-            let mut snapshots = self.snapshots(&chunk).await?;
-            for (index, row) in chunk.iter().enumerate() {
-                before = row.id;
-                let Some(snapshot) = snapshots.remove(&row.id) else {
-                    continue;
-                };
-                let view = view(&snapshot);
-                if self
-                    .filter
-                    .status
-                    .is_none_or(|status| status == view.status)
-                {
-                    found.push((view.without_events(), snapshot));
-                }
-                if found.len() == limit {
-                    let is_end = is_last && index + 1 == chunk.len();
-                    return Ok(ListPage {
-                        notifications: found,
-                        next: (!is_end).then_some(before),
-                    });
-                }
-            }
-            if is_last || scanned >= MAX_SCANNED_ROWS {
-                return Ok(ListPage {
-                    notifications: found,
-                    next: (!is_last).then_some(before),
-                });
+        let mut records = self.store.list(&self.query(after, rows)).await?;
+        let last = records.last().map(|record| record.id);
+        let last = last.filter(|_| records.len() == rows);
+        records.retain(|record| filter.accepts(record));
+        if filter.status.is_none() {
+            records.truncate(limit + 1);
+        }
+        let mut found = Vec::new();
+        for snapshot in self.store.with_history(records).await? {
+            let view = view(&snapshot);
+            if found.len() <= limit && filter.status.is_none_or(|status| status == view.status) {
+                found.push((view.without_events(), snapshot));
             }
         }
-    }
-
-    /// Returns the next rows of all scopes, by id. The newest of their union are the newest of each.
-    async fn chunk(
-        &self,
-        queries: impl Iterator<Item = ListQuery>,
-    ) -> Result<BTreeMap<NotificationId, ListedRow>, StoreError> {
-        let mut rows = BTreeMap::new();
-        for query in queries {
-            let part = self.store.list(&query).await?;
-            rows.extend(part.into_iter().map(|row| (row.id, row)));
-        }
-        Ok(rows)
-    }
-
-    /// Reads those notifications of a chunk that the caller may read and the filter accepts.
-    async fn snapshots(
-        &self,
-        chunk: &[ListedRow],
-    ) -> Result<HashMap<NotificationId, NotificationSnapshot>, StoreError> {
-        let is_listed = |row: &&ListedRow| self.access.accepts(row) && self.filter.accepts_row(row);
-        let ids: Vec<NotificationId> = chunk.iter().filter(is_listed).map(|row| row.id).collect();
-        if ids.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let snapshots = self.store.read(&ids).await?;
-        Ok(snapshots
-            .into_iter()
-            .filter(|snapshot| self.filter.accepts_recipient(snapshot))
-            .map(|snapshot| (snapshot.id, snapshot))
-            .collect())
+        let more = found.get(limit).and(found.get(limit - 1));
+        let next = more.map(|(_, row)| row.id).or(last);
+        found.truncate(limit);
+        Ok(ListPage {
+            notifications: found,
+            next,
+        })
     }
 
     /// Encodes a cursor. It contains the id and a digest of id, caller and filter, so that a cursor
@@ -246,20 +176,13 @@ impl ListReader<'_> {
     }
 
     fn cursor_digest(&self, id: NotificationId) -> [u8; CURSOR_DIGEST_BYTES] {
-        let ListFilter {
-            recipient,
-            status,
-            template,
-            channel,
-            from,
-            to,
-        } = &self.filter;
-        let recipient = recipient.as_ref().map(|text| text.to_ascii_lowercase());
-        let label = self.access.label();
+        let recipient = self.filter.recipient.as_ref();
+        let filter = ListFilter {
+            recipient: recipient.map(|text| text.to_ascii_lowercase()),
+            ..self.filter.clone()
+        };
         // `Debug` quotes the texts, so that different filters differ.
-        let filter = format!(
-            "1 {id} {label:?} {recipient:?} {status:?} {template:?} {channel:?} {from:?} {to:?}"
-        );
+        let filter = format!("1 {id} {:?} {filter:?}", self.access.label());
         let digest = Sha256::digest(filter);
         std::array::from_fn(|index| digest[index])
     }

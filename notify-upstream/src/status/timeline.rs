@@ -18,8 +18,7 @@ use crate::notification::{Channel, NotificationId};
 use crate::status::list::{ListAccess, ListFilter, ListReader};
 use crate::status::view::StatusView;
 use crate::store::{
-    ListQuery, ListScope, NotificationSnapshot, Store, StoreError, SuppressionEntry,
-    SuppressionQuery,
+    ListQuery, NotificationSnapshot, Store, StoreError, SuppressionEntry, SuppressionQuery,
 };
 
 /// Maximum number of notifications of a recipient whose events are read: the newest.
@@ -153,18 +152,18 @@ impl NotificationReader {
         request_id: &str,
     ) -> Result<(), StoreError> {
         let window = request_window(request_id, query.until.min(self.clock.now()));
-        let rows = self
+        let records = self
             .store
             .list(&ListQuery {
-                scope: ListScope::Request(request_id.to_owned()),
+                request: Some(request_id.to_owned()),
                 from: NotificationId::floor(window.start),
                 before: NotificationId::floor(window.end),
-                limit: i64::try_from(MAX_NOTIFICATIONS).unwrap_or(i64::MAX),
+                limit: MAX_NOTIFICATIONS,
+                ..ListQuery::default()
             })
             .await?;
-        collected.is_truncated |= rows.len() == MAX_NOTIFICATIONS;
-        let ids: Vec<NotificationId> = rows.iter().map(|row| row.id).collect();
-        for snapshot in self.store.read(&ids).await? {
+        collected.is_truncated |= records.len() == MAX_NOTIFICATIONS;
+        for snapshot in self.store.with_history(records).await? {
             self.add(collected, &snapshot);
         }
         Ok(())

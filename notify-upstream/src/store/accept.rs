@@ -11,6 +11,7 @@ use super::row::NewNotification;
 use super::{Store, StoreResult};
 use crate::address::recipient_key_of;
 use crate::notification::NotificationId;
+use crate::principal::Principal;
 
 /// Keys are inserted in order, which prevents deadlocks between replicas.
 fn insert_keys(syntax: Syntax) -> String {
@@ -38,8 +39,8 @@ fn insert_records(syntax: Syntax) -> String {
 
 fn insert_queue(syntax: Syntax) -> String {
     format!(
-        "INSERT INTO notify_queue (id, lane, ord, fence, attempt) SELECT id, lane, ord, 0, 0 FROM {}",
-        syntax.rows(1, "id uuid, lane int2, ord int8")
+        "INSERT INTO notify_queue (id, lane, caller, ord, fence, attempt) SELECT id, lane, caller, ord, 0, 0 FROM {}",
+        syntax.rows(1, "id uuid, lane int2, caller text, ord int8")
     )
 }
 
@@ -72,9 +73,11 @@ struct RecordRow<'a> {
 }
 
 #[derive(Serialize)]
-struct QueueRow {
+struct QueueRow<'a> {
     id: NotificationId,
     lane: i16,
+    /// A user, or empty for all services.
+    caller: &'a str,
     ord: i64,
 }
 
@@ -143,10 +146,13 @@ fn record_row(row: &NewNotification) -> RecordRow<'_> {
     }
 }
 
-fn queue_row(row: &NewNotification) -> Option<QueueRow> {
+fn queue_row(row: &NewNotification) -> Option<QueueRow<'_>> {
+    let creator = &*row.record.creator;
+    let is_user = Principal::is_user(creator);
     row.send_at.is_none().then(|| QueueRow {
         id: row.id,
         lane: row.record.lane.code(),
+        caller: if is_user { creator } else { "" },
         ord: row.order,
     })
 }

@@ -3,6 +3,7 @@
 //! | what | PostgreSQL | SQLite | reason |
 //! |---|---|---|---|
 //! | list parameter | array | `json_each` | SQLite has no arrays; in PostgreSQL `= ANY` of an array is one index condition, whatever the statistics say |
+//! | subselect | `ARRAY` | `IN` | PostgreSQL would plan a join, see `queue` |
 //! | rows parameter | `jsonb_to_recordset` | `json_each` | no JSON function is in both |
 //! | locks of selected rows | `FOR UPDATE`, `SKIP LOCKED` | none | a transaction of SQLite is the only writer |
 //! | clock | that of the server, see `Store::synchronize` | the caller's | replicas on several hosts share a PostgreSQL, one process uses a SQLite file |
@@ -55,12 +56,13 @@ const SLOW_DEADLINE: Duration = Duration::from_secs(30);
 /// The statistics of a table that is empty at one time and has a million rows soon afterwards
 /// mislead the planner in both directions: these settings leave only the index path. A statement
 /// that exceeds the timeout has lost its caller.
-const QUEUE_SETTINGS: [(&str, &str); 9] = [
+const QUEUE_SETTINGS: [(&str, &str); 10] = [
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("enable_memoize", "off"),
+    ("enable_incremental_sort", "off"),
     ("plan_cache_mode", "force_generic_plan"),
     ("jit", "off"),
     ("statement_timeout", "10s"),
@@ -135,6 +137,15 @@ impl Syntax {
         match self {
             Self::Postgres => format!("= ANY(${parameter})"),
             Self::Sqlite => format!("IN (SELECT value FROM json_each(${parameter}))"),
+        }
+    }
+
+    /// Returns the condition that a column is among the results of a statement, which is executed
+    /// once.
+    pub(super) fn in_select(self, select: &str) -> String {
+        match self {
+            Self::Postgres => format!("= ANY(ARRAY({select}))"),
+            Self::Sqlite => format!("IN ({select})"),
         }
     }
 

@@ -10,10 +10,10 @@ use sqlx::{AssertSqlSafe, Row};
 use super::dialect::{List, Syntax, rows_json};
 use super::read::{self as rows, RECORD, list_sql};
 use super::row::{
-    IdempotencyRecord, ListQuery, ListScope, ListedRow, MAX_RECEIPTS_PER_NOTIFICATION, Receipt,
-    WebhookToken,
+    IdempotencyRecord, ListQuery, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, WebhookToken,
 };
-use super::{NotificationSnapshot, Store, StoreResult};
+use super::{HistoryEntry, NotificationSnapshot, Store, StoreResult};
+use crate::address::recipient_key;
 use crate::notification::NotificationId;
 
 fn select_records(syntax: Syntax) -> String {
@@ -104,43 +104,65 @@ impl Store {
         &self,
         ids: &[NotificationId],
     ) -> StoreResult<Vec<NotificationSnapshot>> {
-        let [records, history] =
-            [select_records, select_history].map(|sql| AssertSqlSafe(sql(self.syntax)));
-        let mut found = HashMap::with_capacity(ids.len());
-        with_dialect!(self.connections.urgent.readers(), pool => {
-            // Records first: they never change, so every row of the second statement belongs to a
-            // record that was found.
-            for row in sqlx::query(records).bind(List(ids)).fetch_all(pool).await? {
-                let snapshot = rows::snapshot(&row)?;
-                found.insert(snapshot.id, snapshot);
-            }
-            if found.is_empty() {
-                return Ok(Vec::new());
-            }
-            for row in sqlx::query(history).bind(List(ids)).fetch_all(pool).await? {
-                if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
-                    snapshot.history.push(rows::history_entry(&row)?);
-                }
-            }
+        let records = AssertSqlSafe(select_records(self.syntax));
+        let found: Vec<_> = with_dialect!(self.connections.urgent.readers(), pool => {
+            let rows = sqlx::query(records).bind(List(ids)).fetch_all(pool).await?;
+            rows.iter().map(rows::snapshot).collect::<StoreResult<_>>()?
         });
-        Ok(found.into_values().collect())
+        self.with_history(found).await
     }
 
-    /// Returns a part of a list of notifications, newest first.
+    /// Adds their history to records.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn list(&self, query: &ListQuery) -> StoreResult<Vec<ListedRow>> {
-        let sql = AssertSqlSafe(list_sql(&query.scope));
+    pub(crate) async fn with_history(
+        &self,
+        mut records: Vec<NotificationSnapshot>,
+    ) -> StoreResult<Vec<NotificationSnapshot>> {
+        let ids: Vec<_> = records.iter().map(|record| record.id).collect();
+        let mut histories = self.histories(&ids).await?;
+        for record in &mut records {
+            record.history = histories.remove(&record.id).unwrap_or_default();
+        }
+        Ok(records)
+    }
+
+    /// Reads the results, the receipts and the live row of notifications.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn histories(
+        &self,
+        ids: &[NotificationId],
+    ) -> StoreResult<HashMap<NotificationId, Vec<HistoryEntry>>> {
+        let mut found: HashMap<_, Vec<_>> = HashMap::with_capacity(ids.len());
+        if ids.is_empty() {
+            return Ok(found);
+        }
+        let history = AssertSqlSafe(select_history(self.syntax));
         with_dialect!(self.connections.urgent.readers(), pool => {
-            let select = sqlx::query(sql).bind(query.before).bind(query.from).bind(query.limit);
-            let select = match &query.scope {
-                ListScope::All => select,
-                ListScope::Creator(text) | ListScope::Request(text) => select.bind(text),
-                ListScope::Recipient(key) => select.bind(*key),
-            };
-            let rows = select.fetch_all(pool).await?;
-            rows.iter().map(rows::listed_row).collect()
+            for row in sqlx::query(history).bind(List(ids)).fetch_all(pool).await? {
+                let entries = found.entry(row.try_get(0)?).or_default();
+                entries.push(rows::history_entry(&row)?);
+            }
+        });
+        Ok(found)
+    }
+
+    /// Returns a part of a list of notifications, newest first, without variables and history.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn list(&self, query: &ListQuery) -> StoreResult<Vec<NotificationSnapshot>> {
+        let sql = AssertSqlSafe(list_sql(query));
+        let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+        with_dialect!(self.connections.urgent.readers(), pool => {
+            let select = sqlx::query(sql).bind(query.before).bind(query.from).bind(limit);
+            let select = select.bind(&query.creator).bind(query.recipient).bind(&query.request);
+            let key = query.addressee.as_deref().map(recipient_key);
+            let rows = select.bind(&query.addressee).bind(key).fetch_all(pool).await?;
+            rows.iter().map(rows::snapshot).collect()
         })
     }
 

@@ -5,7 +5,7 @@ use postern_common::with_dialect;
 use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, execute_rows, transaction};
-use super::queue::{StoredResult, insert_results};
+use super::queue::{CALLER, StoredResult, insert_results};
 use super::read as rows;
 use super::row::{DeadFilter, DeadLetter, ProviderPause, ResultKind};
 use super::{ReplicaSignal, Store, StoreResult};
@@ -27,9 +27,9 @@ fn selection(syntax: Syntax) -> String {
 /// The locks of the selected rows prevent that two operators replay one.
 fn queue_dead(syntax: Syntax) -> String {
     format!(
-        "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
-        SELECT id, lane, $9 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt
-        FROM (SELECT * FROM notify_dead WHERE {} {}) AS selected RETURNING id, attempt",
+        "INSERT INTO notify_queue (id, lane, caller, ord, fence, attempt)
+        SELECT id, lane, {CALLER}, $9 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt
+        FROM (SELECT * FROM notify_dead WHERE {} {}) AS queued RETURNING id, attempt",
         selection(syntax),
         syntax.for_update()
     )
@@ -56,7 +56,8 @@ impl Store {
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn dead_letters(&self, filter: &DeadFilter) -> StoreResult<Vec<DeadLetter>> {
         let sql = format!(
-            "SELECT id, lane, attempt, at, code FROM notify_dead WHERE {}",
+            "SELECT id, lane, attempt, at, code, (SELECT r.template FROM notify_record r WHERE r.id = notify_dead.id),
+                (SELECT r.recipient FROM notify_record r WHERE r.id = notify_dead.id) FROM notify_dead WHERE {}",
             selection(self.syntax)
         );
         let lanes = filter.lanes();

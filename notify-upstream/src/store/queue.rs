@@ -5,19 +5,16 @@
 //! every batch, in spite of the settings of the connections. Rows are therefore selected by a list
 //! of keys, and further conditions for each row are a subquery that is not joined (`IS TRUE`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use postern_common::clock::Timestamp;
 use postern_common::with_dialect;
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, bytes_json, execute_rows, rows_json, transaction};
-use super::read::{self as rows, RECORD, WANTED_AT};
-use super::row::{
-    CancelResult, Claim, ClaimRef, Claimed, Finished, LaneDepth, LanePosition, MovedRows, Next,
-    ResultKind,
-};
+use super::read as rows;
+use super::row::{CancelResult, ClaimRef, Finished, LaneDepth, MovedRows, Next, ResultKind};
 use super::{Store, StoreResult};
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
 
@@ -52,31 +49,10 @@ pub(super) fn insert_results(syntax: Syntax) -> String {
     )
 }
 
-/// Selects the first rows of a lane that wait, or whose worker is dead. A row that another replica
-/// claims at this moment is left out instead of waited for.
-fn pick(syntax: Syntax) -> String {
-    format!(
-        "SELECT id, ord, fence + 1, attempt + 1, since FROM notify_queue
-        WHERE lane = $1 AND (worker IS NULL OR worker {})
-        ORDER BY lane, ord, id LIMIT $3 {}",
-        syntax.in_list(2),
-        syntax.skip_locked()
-    )
-}
-
-fn lease(syntax: Syntax) -> String {
-    format!(
-        "UPDATE notify_queue SET worker = $2, fence = fence + 1, attempt = attempt + 1, since = $3 WHERE id {}",
-        syntax.in_list(1)
-    )
-}
-
-fn select_records(syntax: Syntax) -> String {
-    format!(
-        "SELECT r.id, {WANTED_AT}, {RECORD} FROM notify_record r WHERE r.id {}",
-        syntax.in_list(1)
-    )
-}
+/// The caller whose turn a row waits for: a user, or empty for all services.
+pub(super) const CALLER: &str =
+    "coalesce((SELECT r.creator FROM notify_record r WHERE r.id = queued.id
+    AND r.creator NOT LIKE 'service:%'), '')";
 
 /// Deletes the rows whose fence and worker still match, and returns them. All others were taken over
 /// by another worker.
@@ -99,15 +75,6 @@ fn release(syntax: Syntax) -> String {
     )
 }
 
-fn lane_heads(syntax: Syntax) -> String {
-    format!(
-        "SELECT lane, (SELECT ord FROM notify_queue q WHERE q.lane = input.lane AND (worker IS NULL OR worker {})
-            ORDER BY q.lane, ord, q.id LIMIT 1) FROM {}",
-        syntax.in_list(2),
-        syntax.rows(1, "lane int2")
-    )
-}
-
 fn lane_depths(syntax: Syntax) -> String {
     format!(
         "SELECT lane, (SELECT count(*) FROM (SELECT 1 FROM notify_queue q WHERE q.lane = input.lane LIMIT $2) AS counted)
@@ -127,8 +94,8 @@ fn lock_due(syntax: Syntax) -> String {
 /// one time are claimed in the order of their ids, which is that of their acceptance.
 fn queue_due(syntax: Syntax) -> String {
     format!(
-        "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
-        SELECT id, lane, due << {ORDER_COUNTER_BITS}, fence, attempt FROM notify_delayed WHERE id {}",
+        "INSERT INTO notify_queue (id, lane, caller, ord, fence, attempt)
+        SELECT id, lane, {CALLER}, due << {ORDER_COUNTER_BITS}, fence, attempt FROM notify_delayed queued WHERE id {}",
         syntax.in_list(1)
     )
 }
@@ -139,13 +106,14 @@ fn delete_delayed(syntax: Syntax) -> String {
 
 /// Returns the statements that change or select some rows of a table of any size.
 #[cfg(test)]
-pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 8] {
+pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 9] {
     [
-        ("pick", pick(syntax)),
-        ("lease", lease(syntax)),
+        ("pick", super::claim::pick(syntax)),
+        ("pick_turns", super::claim::pick_turns(syntax)),
+        ("lease", super::claim::lease(syntax)),
         ("take", take(syntax)),
         ("release", release(syntax)),
-        ("lane_heads", lane_heads(syntax)),
+        ("lane_heads", super::claim::lane_heads(syntax)),
         ("lock_due", lock_due(syntax)),
         ("queue_due", queue_due(syntax)),
         ("delete_delayed", delete_delayed(syntax)),
@@ -176,7 +144,7 @@ pub(super) struct StoredResult<'a> {
     id: NotificationId,
     attempt: i32,
     kind: i16,
-    began_at: Option<i64>,
+    pub(super) began_at: Option<i64>,
     at: i64,
     next_at: Option<i64>,
     provider: Option<&'a str>,
@@ -199,66 +167,7 @@ struct LaneKey {
     lane: i16,
 }
 
-/// A selected row: identifier, order, fence and attempt of the claim, and the start of the attempt
-/// of the worker that has died.
-type PickedRow = (NotificationId, i64, i32, i32, Option<i64>);
-
 impl Store {
-    /// Claims the first rows of a lane that wait, or whose worker is dead, in order. A row of a dead
-    /// worker is taken over, and its attempt is recorded as lost.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn claim(&self, claim: &Claim<'_>) -> StoreResult<Vec<Claimed>> {
-        let picked = self.lease_rows(claim).await?;
-        let mut records = HashMap::with_capacity(picked.len());
-        if !picked.is_empty() {
-            let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
-            let sql = AssertSqlSafe(select_records(self.syntax));
-            with_dialect!(self.connections.queue.readers(), pool => {
-                for row in sqlx::query(sql).bind(List(&ids)).fetch_all(pool).await? {
-                    let record = (Timestamp(row.try_get(1)?), rows::record(&row, 2)?);
-                    records.insert(row.try_get::<NotificationId, _>(0)?, record);
-                }
-            });
-        }
-        let claimed = picked.into_iter().filter_map(|row| {
-            let (id, order, fence, attempt, ..) = row;
-            let (wanted_at, record) = records.remove(&id)?;
-            Some(Claimed {
-                id,
-                order,
-                fence,
-                attempt,
-                wanted_at,
-                record,
-            })
-        });
-        Ok(claimed.collect())
-    }
-
-    async fn lease_rows(&self, claim: &Claim<'_>) -> StoreResult<Vec<PickedRow>> {
-        let syntax = self.syntax;
-        transaction!(self.connections.queue, "UPDATE notify_queue", transaction => {
-            let select = sqlx::query_as(AssertSqlSafe(pick(syntax)))
-                .bind(claim.lane.code())
-                .bind(List(claim.dead))
-                .bind(claim.limit);
-            let picked: Vec<PickedRow> = select.fetch_all(&mut *transaction).await?;
-            let lost: Vec<_> = picked.iter().filter_map(|row| lost_result(row, claim.now)).collect();
-            execute_rows!(transaction, insert_results(syntax), lost);
-            let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
-            if !ids.is_empty() {
-                let update = sqlx::query(AssertSqlSafe(lease(syntax)))
-                    .bind(List(&ids))
-                    .bind(claim.worker)
-                    .bind(claim.now.0);
-                update.execute(&mut *transaction).await?;
-            }
-            picked
-        })
-    }
-
     /// Removes rows from the queue and records the results of their attempts. Rows with a higher
     /// fence are not changed. Returns the number of removed rows.
     ///
@@ -306,31 +215,6 @@ impl Store {
             sqlx::query(sql).bind(List(&ids)).bind(keys).execute(pool).await?;
         });
         Ok(())
-    }
-
-    /// Returns the position of the first row of each lane that waits, or whose worker is dead. Lanes
-    /// without such a row are left out.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn lane_heads(
-        &self,
-        lanes: &[Lane],
-        dead: &[i64],
-    ) -> StoreResult<Vec<LanePosition>> {
-        let sql = AssertSqlSafe(lane_heads(self.syntax));
-        let found: Vec<(i16, Option<i64>)> = with_dialect!(self.connections.queue.readers(), pool => {
-            let select = sqlx::query_as(sql).bind(lanes_json(lanes)).bind(List(dead));
-            select.fetch_all(pool).await?
-        });
-        let found = found.into_iter();
-        let found = found.filter_map(|(lane, order)| Some((lane, order?)));
-        found
-            .map(|(lane, order)| {
-                let lane = rows::lane_of(lane)?;
-                Ok(LanePosition { lane, order })
-            })
-            .collect()
     }
 
     /// Returns the number of rows in each lane, counted up to `cap`.
@@ -440,13 +324,6 @@ impl StoredResult<'_> {
     }
 }
 
-fn lost_result(row: &PickedRow, now: Timestamp) -> Option<StoredResult<'static>> {
-    // The claim has begun the next attempt.
-    let lost = StoredResult::event(row.0, row.3 - 1, ResultKind::Lost, now);
-    let began_at = Some(row.4?);
-    Some(StoredResult { began_at, ..lost })
-}
-
 fn stored_result(row: &Finished) -> StoredResult<'_> {
     let result = &row.result;
     StoredResult {
@@ -485,7 +362,7 @@ fn dead_row(row: &Finished) -> DeadRow<'_> {
     }
 }
 
-fn lanes_json(lanes: &[Lane]) -> String {
+pub(super) fn lanes_json(lanes: &[Lane]) -> String {
     let keys = lanes.iter().map(|lane| LaneKey { lane: lane.code() });
     rows_json(&keys.collect::<Vec<_>>())
 }

@@ -8,7 +8,7 @@ use sqlx::{Decode, Row, Type};
 
 use crate::notification::Lane;
 use crate::store::row::{
-    DeadLetter, IdempotencyRecord, ListScope, ListedRow, ReceiptKind, Record, ResultKind, ResultRow,
+    DeadLetter, IdempotencyRecord, ListQuery, ReceiptKind, Record, ResultKind, ResultRow,
 };
 use crate::store::{HistoryEntry, NotificationSnapshot, ReceiptEntry, StoreResult, WaitingRow};
 
@@ -140,34 +140,41 @@ pub(super) fn idempotency_record(row: &impl StoredRow) -> StoreResult<Idempotenc
     })
 }
 
-/// Reads identifier, lane, template, creator, addressee.
-pub(super) fn listed_row(row: &impl StoredRow) -> StoreResult<ListedRow> {
-    Ok(ListedRow {
-        id: row.column(0)?,
-        lane: lane(row, 1)?,
-        template: row.column(2)?,
-        creator: row.column(3)?,
-        addressee: row.column(4)?,
-    })
-}
-
 /// Returns the statement of a list, with `$1` as the upper bound of ids, `$2` as the lower one, `$3`
-/// as the maximum number and `$4` as the value of the scope. The indexes
-/// return the rows in this order.
-pub(super) fn list_sql(scope: &ListScope) -> String {
-    let condition = match scope {
-        ListScope::All => "",
-        ListScope::Creator(_) => "AND creator = $4",
-        ListScope::Recipient(_) => "AND recipient_key = $4",
-        ListScope::Request(_) => "AND request_id = $4",
+/// as the maximum number, `$4` as the creator, `$5` as the recipient, `$6` as the request, and `$7`
+/// and `$8` as the addressee and its key. Each part is a range of one index that contains nothing else,
+/// so that its time tells nothing of other notifications: bounds and order of all columns of the index
+/// leave no other. Variables are not read.
+pub(super) fn list_sql(query: &ListQuery) -> String {
+    let columns = RECORD.replace("r.variables", "'' AS variables");
+    let part = |keys: &[(&str, &str)], conditions: &str| {
+        let names: String = keys.iter().map(|(name, _)| format!("{name}, ")).collect();
+        let values: String = keys.iter().map(|(_, value)| format!("{value}, ")).collect();
+        let order = names.replace(',', " DESC,");
+        format!(
+            "SELECT * FROM (SELECT r.id, r.send_at, {columns} FROM notify_record r
+            WHERE ({names}r.id) < ({values}$1) AND ({names}r.id) >= ({values}$2) {conditions}
+            ORDER BY {order}r.id DESC LIMIT $3) AS part"
+        )
     };
-    format!(
-        "SELECT id, lane, template, creator, addressee FROM notify_record \
-         WHERE id < $1 AND id >= $2 {condition} ORDER BY id DESC LIMIT $3"
-    )
+    let (creator, recipient) = (("r.creator", "$4"), ("r.recipient_key", "$5"));
+    let listed = match (&query.creator, query.recipient) {
+        (Some(_), Some(_)) => part(&[creator, recipient], ""),
+        (Some(_), None) => part(&[creator], ""),
+        (None, Some(_)) => part(&[recipient], "AND r.recipient_key IS NOT NULL"),
+        (None, None) if query.request.is_some() => part(&[], "AND r.request_id = $6"),
+        (None, None) => part(&[], ""),
+    };
+    let to_actor = "AND r.recipient_key IS NOT NULL AND r.addressee = $7 AND r.creator <> $4";
+    let to_actor = query
+        .addressee
+        .as_ref()
+        .map(|_| part(&[("r.recipient_key", "$8")], to_actor));
+    let parts: Vec<_> = std::iter::once(listed).chain(to_actor).collect();
+    format!("{} ORDER BY 1 DESC LIMIT $3", parts.join(" UNION ALL "))
 }
 
-/// Reads identifier, lane, attempt, `at`, code.
+/// Reads identifier, lane, attempt, `at`, code, template, recipient.
 pub(super) fn dead_letter(row: &impl StoredRow) -> StoreResult<DeadLetter> {
     Ok(DeadLetter {
         id: row.column(0)?,
@@ -175,5 +182,7 @@ pub(super) fn dead_letter(row: &impl StoredRow) -> StoreResult<DeadLetter> {
         attempt: row.column(2)?,
         at: Timestamp(row.column(3)?),
         code: row.column(4)?,
+        template: row.column(5)?,
+        recipient: row.column(6)?,
     })
 }

@@ -69,7 +69,13 @@ pub(crate) struct Claim<'a> {
     /// The lane.
     pub lane: Lane,
     /// The maximum number of rows.
-    pub limit: i64,
+    pub limit: usize,
+    /// The number of rows of users, if they wait, before those of services.
+    pub for_users: usize,
+    /// The users whose rows are left out.
+    pub full: &'a [String],
+    /// The user after whom the turns of users continue.
+    pub last_user: &'a str,
     /// The worker that claims.
     pub worker: i64,
     /// The dead workers whose rows may be taken over.
@@ -268,45 +274,23 @@ pub(crate) enum CancelResult {
     TooLate,
 }
 
-/// The notifications that a list is made of. Each has an index in the order of ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ListScope {
-    /// All notifications.
-    All,
-    /// The notifications of a creator.
-    Creator(String),
-    /// The notifications to a recipient, see [`recipient_key`](crate::address::recipient_key).
-    Recipient(i64),
-    /// The notifications of a request. There is no index: the range of ids must be short.
-    Request(String),
-}
-
-/// A part of a list, newest first.
-#[derive(Clone, Debug)]
+/// A part of a list, newest first. What is given restricts it.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ListQuery {
-    /// The notifications.
-    pub(crate) scope: ListScope,
+    /// The creator.
+    pub(crate) creator: Option<String>,
+    /// The recipient, see [`recipient_key`](crate::address::recipient_key).
+    pub(crate) recipient: Option<i64>,
+    /// An actor whose notifications of other creators are listed as well.
+    pub(crate) addressee: Option<String>,
+    /// The request. There is no index: the range of ids must be short.
+    pub(crate) request: Option<String>,
     /// Only ids from this one.
     pub(crate) from: NotificationId,
     /// Only ids below this one.
     pub(crate) before: NotificationId,
     /// The maximum number.
-    pub(crate) limit: i64,
-}
-
-/// A row of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ListedRow {
-    /// The notification.
-    pub(crate) id: NotificationId,
-    /// Its lane.
-    pub(crate) lane: Lane,
-    /// The name of the template.
-    pub(crate) template: String,
-    /// The caller that created it.
-    pub(crate) creator: String,
-    /// The user whose `actorId` was addressed.
-    pub(crate) addressee: Option<String>,
+    pub(crate) limit: usize,
 }
 
 /// The signed part of a webhook whose signature does not cover the body.

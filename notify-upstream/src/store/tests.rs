@@ -64,18 +64,25 @@ fn orders(from: i64, count: i64) -> Vec<NewNotification> {
         .collect()
 }
 
-async fn claim(store: &Store, limit: i64, worker: i64, dead: &[i64]) -> Vec<Claimed> {
-    let lane = lane(Priority::Normal);
-    store
-        .claim(&Claim {
-            lane,
-            limit,
-            worker,
-            dead,
-            now: NOW,
-        })
-        .await
-        .expect("no error")
+const CLAIM: Claim<'static> = Claim {
+    lane: Lane::first(Channel::Email, Priority::Normal),
+    limit: 9,
+    for_users: 0,
+    full: &[],
+    last_user: "",
+    worker: ME,
+    dead: &[],
+    now: NOW,
+};
+
+async fn claim(store: &Store, limit: usize, worker: i64, dead: &[i64]) -> Vec<Claimed> {
+    let claim = Claim {
+        limit,
+        worker,
+        dead,
+        ..CLAIM
+    };
+    store.claim(&claim).await.expect("no error")
 }
 
 fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finished {
@@ -257,10 +264,8 @@ async fn retry_waits_until_due_and_keeps_its_count() {
         assert_eq!(store.next_due().await.expect("no error"), None);
         let claim = Claim {
             lane: moved.lanes[0],
-            limit: 9,
-            worker: ME,
-            dead: &[],
             now: due,
+            ..CLAIM
         };
         let again = store.claim(&claim).await.expect("no error");
         assert_eq!((again[0].attempt, again[0].fence), (2, 2));
@@ -364,7 +369,11 @@ async fn released_row_keeps_its_order_and_attempt() {
 async fn head_is_the_first_row_that_can_be_claimed() {
     for (store, _database) in both().await {
         let lanes = Lane::of(Channel::Email);
-        let heads = async |dead: &[i64]| store.lane_heads(&lanes, dead).await.expect("no error");
+        let full = ["user:a".to_owned()];
+        let heads = async |dead: &[i64]| {
+            let heads = store.lane_heads(&lanes, dead, &full).await;
+            heads.expect("no error")
+        };
         assert_eq!(heads(&[]).await, []);
         let batch = orders(0, 10);
         store.accept(&batch).await.expect("no error");
@@ -375,5 +384,13 @@ async fn head_is_the_first_row_that_can_be_claimed() {
         };
         assert_eq!(heads(&[OTHER]).await, [head(&batch[5])]);
         assert_eq!(heads(&[OTHER, ME]).await, [head(&batch[0])]);
+        // Of users, that of the next one who has not its share.
+        claim(&store, 9, ME, &[]).await;
+        let mut users = orders(10, 3);
+        for (row, user) in users.iter_mut().zip(["a", "c", "b"]) {
+            row.record.creator = format!("user:{user}");
+        }
+        store.accept(&users).await.expect("no error");
+        assert_eq!(heads(&[]).await, [head(&users[2])]);
     }
 }

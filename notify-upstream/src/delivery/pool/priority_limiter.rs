@@ -4,29 +4,34 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use postern_common::backoff::random_fraction;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::ProviderRate;
 use crate::notification::Priority;
 
 /// Limits concurrent calls, and calls per second, to one provider. When a call becomes possible,
-/// the waiting call of the highest priority proceeds; within a priority, the first.
+/// the waiting call of the highest priority proceeds; within a priority, the first of a service, or
+/// one time in four the first of a user.
 #[derive(Debug)]
 pub(crate) struct PriorityLimiter {
     slots: Arc<Semaphore>,
     rate: Option<ProviderRate>,
-    waiting: Mutex<[VecDeque<oneshot::Sender<CallSlot>>; Priority::ALL.len()]>,
+    waiting: Mutex<WaitingCalls>,
     /// Notified when a CRITICAL or HIGH call starts to wait.
     urgent: Notify,
     /// Held by the one waiting call that waits for the next slot on behalf of all.
     dispatcher: tokio::sync::Mutex<()>,
 }
 
+/// The calls that wait, by the position of their priority: of services, and of users.
+type WaitingCalls = [[VecDeque<oneshot::Sender<CallSlot>>; 2]; Priority::ALL.len()];
+
 /// The permit for one concurrent call, held until the call ends.
 pub(crate) type CallSlot = OwnedSemaphorePermit;
 
-/// The priorities whose calls may be made ahead of the pace.
-const URGENT: [Priority; 2] = [Priority::Critical, Priority::High];
+/// The part of the slots for which users are first, so that services cannot keep them waiting.
+const USER_PART: f64 = 0.25;
 
 // === impl PriorityLimiter ===
 
@@ -44,8 +49,8 @@ impl PriorityLimiter {
     }
 
     /// Waits until a call of this priority may be made.
-    pub(crate) async fn acquire(&self, priority: Priority) -> CallSlot {
-        let mut slot_receiver = match self.try_acquire_or_enqueue(priority) {
+    pub(crate) async fn acquire(&self, priority: Priority, is_user: bool) -> CallSlot {
+        let mut slot_receiver = match self.try_acquire_or_enqueue(priority, is_user) {
             Ok(slot) => return slot,
             Err(slot_receiver) => slot_receiver,
         };
@@ -67,27 +72,28 @@ impl PriorityLimiter {
     fn try_acquire_or_enqueue(
         &self,
         priority: Priority,
+        is_user: bool,
     ) -> Result<CallSlot, oneshot::Receiver<CallSlot>> {
         let mut waiting = self.waiting.lock();
         if self.rate.is_none()
-            && waiting.iter().all(VecDeque::is_empty)
+            && waiting.as_flattened().iter().all(VecDeque::is_empty)
             && let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned()
         {
             return Ok(slot);
         }
         let (call, slot_receiver) = oneshot::channel();
-        waiting[priority.index()].push_back(call);
-        if URGENT.contains(&priority) {
+        waiting[priority.index()][usize::from(is_user)].push_back(call);
+        if priority.is_urgent() {
             self.urgent.notify_one();
         }
         Err(slot_receiver)
     }
 
+    /// Returns whether a call waits that may be made ahead of the pace.
     fn has_urgent(&self) -> bool {
         let waiting = self.waiting.lock();
-        URGENT
-            .iter()
-            .any(|priority| !waiting[priority.index()].is_empty())
+        let mut calls = Priority::ALL.iter().zip(&*waiting);
+        calls.any(|(priority, calls)| priority.is_urgent() && !calls.iter().all(VecDeque::is_empty))
     }
 
     /// Waits for a slot and for the rate limit, and passes the slot to the waiting call of the
@@ -105,7 +111,18 @@ impl PriorityLimiter {
             }
         }
         let mut waiting = self.waiting.lock();
-        while let Some(next) = waiting.iter_mut().find_map(VecDeque::pop_front) {
+        let is_user_turn = random_fraction() < USER_PART;
+        let mut next = || {
+            waiting.iter_mut().find_map(|[services, users]| {
+                let order = if is_user_turn {
+                    [users, services]
+                } else {
+                    [services, users]
+                };
+                order.into_iter().find_map(VecDeque::pop_front)
+            })
+        };
+        while let Some(next) = next() {
             match next.send(slot) {
                 Ok(()) => break,
                 // The receiver was cancelled.
@@ -131,7 +148,7 @@ mod tests {
     ) -> Vec<tokio::task::JoinHandle<CallSlot>> {
         let call = |priority: &Priority| {
             let (limiter, priority) = (Arc::clone(limiter), *priority);
-            tokio::spawn(async move { limiter.acquire(priority).await })
+            tokio::spawn(async move { limiter.acquire(priority, false).await })
         };
         priorities.iter().map(call).collect()
     }
@@ -146,7 +163,10 @@ mod tests {
     async fn slot_goes_to_highest_priority_then_first() {
         use Priority::{Critical, High, Low};
         let limiter = Arc::new(PriorityLimiter::new(1, None));
-        let mut pass = limiter.acquire(Low).now_or_never().expect("a free slot");
+        let mut pass = limiter
+            .acquire(Low, false)
+            .now_or_never()
+            .expect("a free slot");
         let mut waiting = callers(&limiter, &[Low, Low, High, Low, Critical, High]);
         idle().await;
         for next in [4, 2, 5, 0, 1, 3] {
@@ -162,9 +182,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn services_are_first_three_times_in_four() {
+        let limiter = PriorityLimiter::new(1, None);
+        let held = limiter.acquire(Priority::Normal, false).await;
+        let mut waiting = Vec::from_iter((0..400).map(|n| {
+            let slot = limiter.try_acquire_or_enqueue(Priority::Normal, n < 200);
+            slot.expect_err("all are used")
+        }));
+        drop(held);
+        let mut users = 0;
+        for _ in 0..200 {
+            limiter.serve_next().await;
+            let served = waiting.iter_mut().position(|slot| slot.try_recv().is_ok());
+            users += usize::from(served < Some(200));
+        }
+        assert!((20..=80).contains(&users), "{users} of 200");
+    }
+
+    #[tokio::test]
     async fn cancelled_call_does_not_block_others() {
         let limiter = Arc::new(PriorityLimiter::new(1, None));
-        let pass = limiter.acquire(Priority::Low).await;
+        let pass = limiter.acquire(Priority::Low, false).await;
         let waiting = callers(
             &limiter,
             &[Priority::Critical, Priority::Critical, Priority::Low],

@@ -1,26 +1,21 @@
-//! Shares of concurrent calls per caller and push service.
+//! Shares of concurrent calls at push services, which recipients choose.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::address::Address;
 use crate::delivery::provider::Provider;
 use crate::notification::Priority;
-use crate::principal::Principal;
 
-/// Limits the concurrent calls of one caller, and to one push service, so that slow ones cannot
-/// hold all permits of a channel.
+/// Limits the concurrent calls of one caller, and to one push service, to a quarter, so that slow ones
+/// cannot hold all permits of a channel. The operator chooses all other providers.
 #[derive(Debug)]
 pub(crate) struct ShareLimiter {
-    /// Concurrent calls that the provider and the permits of the channel allow.
-    total: usize,
-    held: Mutex<HashMap<ShareKey, ShareUsage>>,
-    released: Notify,
+    /// The concurrent calls of one owner.
+    limit: usize,
+    held: Mutex<HashMap<ShareKey, usize>>,
 }
 
 /// A share of the concurrent calls, returned when dropped.
@@ -30,23 +25,9 @@ pub(crate) struct ShareGuard {
     keys: Vec<ShareKey>,
 }
 
-/// The owner of a share. Priorities have separate shares, so that LOW cannot delay CRITICAL.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum ShareKey {
-    Caller(String, Priority),
-    Host(String, Priority),
-}
-
-#[derive(Debug)]
-struct ShareUsage {
-    count: usize,
-    /// When a call of this owner last started or ended.
-    last_change: Instant,
-}
-
-/// Time without a started or ended call after which a full share is stuck. Calls do not wait for a
-/// stuck share.
-const STUCK_AFTER: Duration = Duration::from_secs(1);
+/// The owner of a share: a caller, or the domain of a push service. Priorities have separate shares, so
+/// that LOW cannot delay CRITICAL.
+type ShareKey = (String, Priority);
 
 // === impl ShareLimiter ===
 
@@ -55,118 +36,49 @@ impl ShareLimiter {
     #[must_use]
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(Self {
-            total: total.max(1),
+            limit: (total / 4).max(1),
             held: Mutex::default(),
-            released: Notify::new(),
         })
     }
 
-    /// Waits for a share for at most [`STUCK_AFTER`]. Returns `None` if the share is stuck.
-    pub(crate) async fn acquire(
+    /// Takes a share. Returns `None` if it is used up: a call that waited would hold its permit.
+    pub(crate) fn try_acquire(
         self: &Arc<Self>,
         provider: &Provider,
         to: &Address,
         caller: &str,
         priority: Priority,
     ) -> Option<ShareGuard> {
-        let keys = keys(provider, to, caller, priority);
-        let until = Instant::now() + STUCK_AFTER;
-        loop {
-            let released = self.released.notified();
-            tokio::pin!(released);
-            released.as_mut().enable();
-            match self.try_acquire(&keys) {
-                Ok(()) => {
-                    return Some(ShareGuard {
-                        shares: Arc::clone(self),
-                        keys,
-                    });
-                }
-                Err(ShareExhausted { is_stuck: true }) => return None,
-                Err(ShareExhausted { is_stuck: false }) => {}
-            }
-            tokio::time::timeout_at(until, released).await.ok()?;
-        }
-    }
-
-    fn try_acquire(&self, keys: &[ShareKey]) -> Result<(), ShareExhausted> {
+        let is_endpoint = matches!(to, Address::Subscription(_)) && provider.calls_endpoint();
+        let owners = is_endpoint.then(|| [caller.to_owned(), super::domain_of(to)]);
+        let keys = owners.into_iter().flatten().map(|owner| (owner, priority));
+        let keys: Vec<ShareKey> = keys.collect();
         let mut held = self.held.lock();
-        let now = Instant::now();
-        for key in keys {
-            if let Some(of_key) = held.get(key)
-                && of_key.count >= self.limit(key)
-            {
-                return Err(ShareExhausted {
-                    is_stuck: now.duration_since(of_key.last_change) >= STUCK_AFTER,
-                });
-            }
+        if keys.iter().any(|key| held.get(key) >= Some(&self.limit)) {
+            return None;
         }
-        for key in keys {
-            let of_key = held.entry(key.clone()).or_insert(ShareUsage {
-                count: 0,
-                last_change: now,
-            });
-            of_key.count += 1;
-            of_key.last_change = now;
+        for key in &keys {
+            *held.entry(key.clone()).or_default() += 1;
         }
-        Ok(())
+        drop(held);
+        let shares = Arc::clone(self);
+        Some(ShareGuard { shares, keys })
     }
-
-    /// Returns the limit of an owner: [`caller_share`], and a quarter for a push service.
-    fn limit(&self, key: &ShareKey) -> usize {
-        match key {
-            ShareKey::Caller(caller, _) => caller_share(self.total, caller),
-            ShareKey::Host(..) => (self.total / 4).max(1),
-        }
-    }
-}
-
-/// Returns the concurrent calls of `total` that one caller may have with each priority: a quarter for
-/// a service, a sixteenth for a user, who can only address itself.
-#[must_use]
-pub(crate) fn caller_share(total: usize, caller: &str) -> usize {
-    let part = if Principal::is_user(caller) { 16 } else { 4 };
-    (total / part).max(1)
-}
-
-struct ShareExhausted {
-    is_stuck: bool,
-}
-
-/// Returns the owners that a call counts for. The push service is chosen by the recipient's
-/// browser; all other providers are chosen by the operator, and there a service may use all calls.
-fn keys(provider: &Provider, to: &Address, caller: &str, priority: Priority) -> Vec<ShareKey> {
-    let is_endpoint = matches!(to, Address::Subscription(_)) && provider.calls_endpoint();
-    let mut keys = Vec::with_capacity(2);
-    if is_endpoint || Principal::is_user(caller) {
-        keys.push(ShareKey::Caller(caller.to_owned(), priority));
-    }
-    if is_endpoint {
-        keys.push(ShareKey::Host(super::domain_of(to), priority));
-    }
-    keys
 }
 
 // === impl ShareGuard ===
 
 impl Drop for ShareGuard {
     fn drop(&mut self) {
-        if self.keys.is_empty() {
-            return;
-        }
         let mut held = self.shares.held.lock();
-        let now = Instant::now();
         for key in &self.keys {
-            if let Some(of_key) = held.get_mut(key) {
-                of_key.count -= 1;
-                of_key.last_change = now;
-                if of_key.count == 0 {
+            if let Some(count) = held.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
                     held.remove(key);
                 }
             }
         }
-        drop(held);
-        self.shares.released.notify_waiters();
     }
 }
 
@@ -189,116 +101,36 @@ mod tests {
         })
     }
 
-    fn provider() -> Provider {
-        Provider::Script(ProviderScript::default())
-    }
-
     /// Returns the shares of 64 concurrent calls that were acquired.
-    async fn acquired(
+    fn acquired(
         shares: &Arc<ShareLimiter>,
         to: impl Fn(usize) -> Address,
         caller: impl Fn(usize) -> String,
     ) -> Vec<ShareGuard> {
-        let provider = provider();
-        let calls = (0..64).map(|n| (to(n), caller(n)));
-        let entering = calls.map(|(to, caller)| {
-            let provider = &provider;
-            async move {
-                shares
-                    .acquire(provider, &to, &caller, Priority::Normal)
-                    .await
-            }
-        });
-        futures_util::future::join_all(entering)
-            .await
-            .into_iter()
-            .flatten()
-            .collect()
+        let provider = Provider::Script(ProviderScript::default());
+        let acquire = |n| shares.try_acquire(&provider, &to(n), &caller(n), Priority::Normal);
+        (0..64).filter_map(acquire).collect()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn slow_push_service_is_limited_across_subdomains() {
+    #[test]
+    fn one_caller_and_one_push_service_have_a_quarter_of_the_calls() {
         let shares = ShareLimiter::new(64);
+        let service = |n| format!("service:{n}");
         let held = acquired(
             &shares,
             |n| endpoint(&format!("h{n}.slow.example")),
-            |n| format!("service:{n}"),
-        )
-        .await;
-        assert_eq!(held.len(), 16);
-        let began = Instant::now();
-        let to = endpoint("a.slow.example");
-        assert!(
-            shares
-                .acquire(&provider(), &to, "service:x", Priority::Normal)
-                .await
-                .is_none()
+            service,
         );
-        assert_eq!(
-            began.elapsed(),
-            Duration::ZERO,
-            "a stuck share is not waited for"
-        );
-        let to = endpoint("fast.example");
-        assert!(
-            shares
-                .acquire(&provider(), &to, "service:x", Priority::Normal)
-                .await
-                .is_some()
-        );
-        drop(held);
-        assert!(shares.held.lock().is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn caller_with_many_push_services_is_limited_to_its_share() {
-        let shares = ShareLimiter::new(64);
-        let to = |n| endpoint(&format!("slow{n}.example"));
-        let of_service = acquired(&shares, to, |_| "service:a".to_owned()).await;
-        let of_user = acquired(&shares, to, |_| "user:a".to_owned()).await;
-        assert_eq!((of_service.len(), of_user.len()), (16, 4));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn call_waits_for_a_share_that_is_not_stuck() {
-        let shares = ShareLimiter::new(64);
-        let mut held = acquired(
+        assert_eq!(held.len(), 16, "across subdomains");
+        let other = acquired(
             &shares,
-            |_| endpoint("push.example"),
-            |n| format!("service:{n}"),
-        )
-        .await;
-        let (provider, to) = (provider(), endpoint("push.example"));
-        held.pop();
-        held.extend(
-            shares
-                .acquire(&provider, &to, "service:y", Priority::Normal)
-                .await,
+            |n| endpoint(&format!("slow{n}.example")),
+            |_| service(1),
         );
-        let next = async {
-            tokio::time::sleep(Duration::from_millis(900)).await;
-            held.pop();
-        };
-        let (acquired, ()) = tokio::join!(
-            shares.acquire(&provider, &to, "service:x", Priority::Normal),
-            next
-        );
-        assert!(acquired.is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn service_may_use_all_calls_of_a_configured_provider() {
-        let shares = ShareLimiter::new(64);
+        assert_eq!(other.len(), 15, "another push service is not affected");
+        drop((held, other));
+        assert!(shares.held.lock().is_empty());
         let mail = |_| Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-        assert_eq!(
-            acquired(&shares, mail, |_| "service:a".to_owned())
-                .await
-                .len(),
-            64
-        );
-        assert_eq!(
-            acquired(&shares, mail, |_| "user:a".to_owned()).await.len(),
-            4
-        );
+        assert_eq!(acquired(&shares, mail, |_| service(1)).len(), 64);
     }
 }

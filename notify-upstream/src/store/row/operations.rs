@@ -39,6 +39,10 @@ pub(crate) struct DeadLetter {
     pub(crate) at: Timestamp,
     /// The code of the reason.
     pub(crate) code: Option<String>,
+    /// The name of the template.
+    pub(crate) template: Option<String>,
+    /// The recipient, as JSON.
+    pub(crate) recipient: Option<String>,
 }
 
 /// A provider that an operator has paused.

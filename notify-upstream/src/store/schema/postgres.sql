@@ -21,6 +21,7 @@ CREATE TABLE notify_record (
 ) WITH (autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX notify_record_recipient ON notify_record (recipient_key, id) WHERE recipient_key IS NOT NULL;
 CREATE INDEX notify_record_creator ON notify_record (creator, id);
+CREATE INDEX notify_record_created ON notify_record (creator, recipient_key, id);
 
 -- The result of each attempt, and other events. Never updated.
 CREATE TABLE notify_result (
@@ -42,8 +43,8 @@ CREATE TABLE notify_result (
 CREATE INDEX notify_result_id ON notify_result (id);
 
 -- What is waiting or being sent; completion deletes it. A claim updates a row in place: no indexed column changes, and
--- each page has room for the claimed version of every row that waits there (68 bytes waiting, 84 claimed, with line
--- pointers).
+-- each page has room for the claimed version of every row that waits there (of a service 76 bytes waiting, 92 claimed,
+-- with line pointers).
 CREATE TABLE notify_queue (
     id      UUID     PRIMARY KEY,
     lane    SMALLINT NOT NULL,
@@ -51,7 +52,9 @@ CREATE TABLE notify_queue (
     fence   INTEGER  NOT NULL,
     attempt INTEGER  NOT NULL,
     worker  BIGINT,
-    since   BIGINT
+    since   BIGINT,
+    -- The user that created it; empty for all services.
+    caller  TEXT     COLLATE "C" NOT NULL DEFAULT ''
 ) WITH (
     fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.01,
@@ -59,8 +62,9 @@ CREATE TABLE notify_queue (
     autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.2
 );
--- In the order in which rows are claimed: rows that were due at one instant have the same `ord`.
-CREATE INDEX notify_queue_lane ON notify_queue (lane, ord, id);
+-- In the order in which rows are claimed: services, then each user; rows that were due at one instant have the same
+-- `ord`.
+CREATE INDEX notify_queue_lane ON notify_queue (lane, caller, ord, id);
 
 CREATE TABLE notify_delayed (
     id      UUID     PRIMARY KEY,

@@ -18,6 +18,7 @@ CREATE TABLE notify_record (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_record_recipient ON notify_record (recipient_key, id) WHERE recipient_key IS NOT NULL;
 CREATE INDEX notify_record_creator ON notify_record (creator, id);
+CREATE INDEX notify_record_created ON notify_record (creator, recipient_key, id);
 
 CREATE TABLE notify_result (
     id               TEXT    NOT NULL,
@@ -41,9 +42,10 @@ CREATE TABLE notify_queue (
     fence   INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     worker  INTEGER,
-    since   INTEGER
+    since   INTEGER,
+    caller  TEXT    NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX notify_queue_lane ON notify_queue (lane, ord, id);
+CREATE INDEX notify_queue_lane ON notify_queue (lane, caller, ord, id);
 
 CREATE TABLE notify_delayed (
     id      TEXT    PRIMARY KEY,

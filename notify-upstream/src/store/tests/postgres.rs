@@ -4,6 +4,10 @@ use postern_common::database::{Database, PostgresPool};
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::*;
+use crate::dispatch::ChannelFlow;
+use crate::principal::Principal;
+use crate::status::list::{ListAccess, ListFilter, ListReader};
+use crate::status::view::{NotificationStatus, StatusView};
 
 #[tokio::test]
 async fn claim_updates_are_heap_only() {
@@ -137,5 +141,78 @@ async fn stale_statistics_do_not_cause_table_scans() {
             "{name}: {plan}"
         );
         assert_eq!(count("Sort Key: notify_"), 0, "{name}: {plan}");
+    }
+}
+
+#[tokio::test]
+async fn page_of_a_caller_does_not_depend_on_others_rows() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 1)
+        .await
+        .expect("the store opens");
+    let Database::Postgres(pool) = &store.connections.urgent else {
+        panic!("PostgreSQL")
+    };
+    let executed = async || {
+        let sql = "SELECT coalesce(sum(generic_plans + custom_plans), 0)::int8 FROM pg_prepared_statements
+            WHERE statement NOT LIKE '%pg_prepared%'";
+        let executed = sqlx::query_scalar::<_, i64>(sql).fetch_one(pool);
+        executed.await.expect("a number")
+    };
+    let caller = |creator: &str, actor: Option<&str>| Principal {
+        creator: creator.into(),
+        actor: actor.map(str::to_owned),
+    };
+    let service = caller("service:other", None);
+    let user = caller("user:i|eve", Some("eve"));
+    let mut own = orders(9_000, 2);
+    own[0].record.creator = service.creator.to_string();
+    own[1].record.creator = user.creator.to_string();
+    store.accept(&own).await.expect("stored");
+    for foreign in [0, 100, 1_500] {
+        let rows = orders(foreign, foreign);
+        store.accept(&rows).await.expect("stored");
+        pool.execute("ANALYZE").await.expect("analyzed");
+        for (principal, recipient, status, count) in [
+            (&service, None, None, 1),
+            (&service, Some("ada@example.com"), None, 1),
+            (&service, None, Some(NotificationStatus::Sent), 0),
+            (&user, None, None, 1),
+            (&user, Some("ada@example.com"), None, 1),
+            (&user, Some("eve"), None, 0),
+        ] {
+            let reader = ListReader {
+                store: &store,
+                access: ListAccess::Own(principal.clone()),
+                filter: ListFilter {
+                    recipient: recipient.map(str::to_owned),
+                    status,
+                    ..ListFilter::default()
+                },
+            };
+            let before = executed().await;
+            let view = |snapshot: &NotificationSnapshot| {
+                StatusView::of(snapshot, NOW, |_| ChannelFlow::default(), |_| false)
+            };
+            let page = reader.page(None, 1, view).await.expect("a page");
+            let case = format!("{foreign} {principal:?} {recipient:?}");
+            assert_eq!(
+                (page.notifications.len(), page.next),
+                (count, None),
+                "{case}"
+            );
+            let statements = executed().await - before;
+            assert!((1..=2).contains(&statements), "{statements} {case}");
+        }
+    }
+    // The primary key would contain the rows of others.
+    for (name, recipient) in [("own", None), ("own_to", Some(1))] {
+        let query = ListQuery {
+            creator: Some("service:other".to_owned()),
+            recipient,
+            ..ListQuery::default()
+        };
+        let plan = plan(pool, name, &read::list_sql(&query)).await;
+        assert!(plan.contains("creator") && !plan.contains("pkey"), "{plan}");
     }
 }
