@@ -28,6 +28,7 @@ mod units;
 
 pub use accepted::{AcceptedFields, FieldDescription};
 pub use field::Field;
+pub(crate) use field::NO_NUL;
 pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};
 pub use object::Object;

@@ -406,7 +406,15 @@ impl Address {
 #[must_use]
 pub(crate) fn hash(text: &str) -> AddressHash {
     use sha2::Digest;
-    sha2::Sha256::digest(text.to_ascii_lowercase()).into()
+    sha2::Sha256::digest(canonical(text).to_ascii_lowercase()).into()
+}
+
+/// Returns an address as [`EmailAddress`] stores it, with an international domain in ASCII. Any
+/// other text is returned unchanged.
+#[must_use]
+pub(crate) fn canonical(text: &str) -> String {
+    let email = EmailAddress::parse(text);
+    email.map_or_else(|| text.to_owned(), |email| email.as_str().to_owned())
 }
 
 /// Returns the key by which notifications to an address or actor are found: the first 8 bytes of

@@ -25,9 +25,9 @@ use postern_common::output::{Output, print_line};
 use serde_json::{Map, Value, json};
 
 use crate::Config;
-use crate::notification::Channel;
+use crate::notification::{Channel, NotificationId};
 use crate::operations::templates::{self, Preview, PreviewError};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::templates::{Locale, MessageContent, TemplateName, Templates, VariableAuthor};
 
 use self::dead::DeadLetterCommand;
@@ -75,7 +75,8 @@ Examples:
   postern-notify show 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11 --json")]
     Show {
         /// Notification id.
-        id: String,
+        #[arg(value_parser = notification_id)]
+        id: NotificationId,
     },
     /// List notifications, newest first: id, time of acceptance, channel, priority, status,
     /// template.
@@ -88,7 +89,8 @@ Examples:
     #[command(after_help = RETRY_HELP)]
     Retry {
         /// Notification id.
-        id: String,
+        #[arg(value_parser = notification_id)]
+        id: NotificationId,
     },
     /// List the configured providers.
     #[command(after_help = "Example:\n  postern-notify providers --json")]
@@ -134,16 +136,17 @@ Example:
   postern-notify templates preview welcome --channel email --variables '{\"name\":\"Ada\"}'")]
     Preview {
         /// Name of the template.
-        name: String,
+        #[arg(value_parser = template_name)]
+        name: TemplateName,
         /// Channel: email, sms or push.
-        #[arg(long, default_value = "email")]
-        channel: String,
+        #[arg(long, default_value = "email", value_parser = one_of(Channel::NAMES))]
+        channel: Channel,
         /// Requested locale.
-        #[arg(long)]
-        locale: Option<String>,
+        #[arg(long, value_parser = locale)]
+        locale: Option<Locale>,
         /// Variables as a JSON object.
-        #[arg(long, default_value = "{}")]
-        variables: String,
+        #[arg(long, default_value = "{}", value_parser = variables)]
+        variables: Map<String, Value>,
         #[command(flatten)]
         folder: TemplateFolder,
     },
@@ -155,8 +158,8 @@ pub(super) struct TemplateFolder {
     #[arg(long, default_value = "conf/templates")]
     folder: PathBuf,
     /// Locale used if none is requested.
-    #[arg(long, default_value = "en")]
-    default_locale: String,
+    #[arg(long, default_value = "en", value_parser = locale)]
+    default_locale: Locale,
 }
 
 /// The attempts of a notification, for `--help` and the README; a test compares it with the policy.
@@ -202,11 +205,11 @@ impl OperatorCommand {
                 let results = Box::pin(check::run(arguments.file(config), offline)).await;
                 arguments.report(results, output)
             }
-            Self::Show { id } => Box::pin(lookup::show(&read(config)?, &id, output)).await,
+            Self::Show { id } => Box::pin(lookup::show(&read(config)?, id, output)).await,
             Self::List(arguments) => {
                 Box::pin(lookup::list(&read(config)?, arguments, output)).await
             }
-            Self::Retry { id } => Box::pin(lookup::retry(&read(config)?, &id, output)).await,
+            Self::Retry { id } => Box::pin(lookup::retry(&read(config)?, id, output)).await,
             Self::Providers => lookup::providers(&read(config)?, output),
             Self::Templates(TemplateCommand::Check(folder)) => {
                 check_templates(&folder.load()?, output)
@@ -217,14 +220,10 @@ impl OperatorCommand {
                 locale,
                 variables,
                 folder,
-            }) => preview(
-                &folder.load()?,
-                &name,
-                &channel,
-                locale.as_deref(),
-                &variables,
-                output,
-            ),
+            }) => {
+                let wanted = (&name, channel, locale.as_ref());
+                preview(&folder.load()?, wanted, &variables, output)
+            }
             Self::Dead(command) => Box::pin(command.run(&read(config)?, output)).await,
             Self::Suppression(command) => Box::pin(command.run(&read(config)?, output)).await,
             Self::Schema => print_line(SCHEMA.trim_end()),
@@ -234,10 +233,8 @@ impl OperatorCommand {
 }
 
 impl TemplateFolder {
-    fn load(&self) -> Result<Templates, Exit> {
-        let locale = Locale::parse(&self.default_locale)
-            .ok_or_else(|| Exit::usage("--default-locale must be a tag such as en"))?;
-        Templates::load(&self.folder, locale).map_err(Exit::usage)
+    fn load(self) -> Result<Templates, Exit> {
+        Templates::load(&self.folder, self.default_locale).map_err(Exit::usage)
     }
 }
 
@@ -256,34 +253,19 @@ fn check_templates(templates: &Templates, output: Output) -> Result<(), Exit> {
 
 fn preview(
     templates: &Templates,
-    name: &str,
-    channel: &str,
-    locale: Option<&str>,
-    variables: &str,
+    wanted: (&TemplateName, Channel, Option<&Locale>),
+    variables: &Map<String, Value>,
     output: Output,
 ) -> Result<(), Exit> {
-    let usage = |what: &str| Exit::usage(what.to_owned());
-    let channel = Channel::ALL
-        .into_iter()
-        .find(|known| known.as_str() == channel)
-        .ok_or_else(|| usage("--channel must be email, sms or push"))?;
-    let name =
-        TemplateName::parse(name).ok_or_else(|| usage("the name must be of a-z, 0-9, - and _"))?;
-    let locale = locale
-        .map(|tag| Locale::parse(tag).ok_or_else(|| usage("--locale must be a tag such as de-AT")));
-    let variables: Map<String, Value> =
-        serde_json::from_str(variables).map_err(|error| usage(&format!("--variables: {error}")))?;
-    let wanted = (&name, channel, locale.transpose()?);
-    let (name, channel, locale) = (wanted.0, wanted.1, wanted.2.as_ref());
     let author = VariableAuthor::Service;
-    let found = templates::preview(templates, (name, channel, locale), &variables, author)
-        .map_err(|error| match error {
-            PreviewError::NotFound => usage("no such template for this channel"),
-            PreviewError::Missing(names) => {
-                usage(&format!("missing variables: {}", names.join(", ")))
-            }
-            PreviewError::Render(error) => usage(&error.to_string()),
-        })?;
+    let found = templates::preview(templates, wanted, variables, author);
+    let found = found.map_err(|error| match error {
+        PreviewError::NotFound => Exit::usage("no such template for this channel"),
+        PreviewError::Missing(names) => {
+            Exit::usage(format!("missing variables: {}", names.join(", ")))
+        }
+        PreviewError::Render(error) => Exit::usage(error.to_string()),
+    })?;
     let Preview {
         version,
         locale,
@@ -320,21 +302,44 @@ async fn open_database(url: &str) -> Result<Store, Exit> {
     Store::open_migrated(&database, 3).await
 }
 
-fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {
-    let parse = |text: String| {
-        Timestamp::parse(&text)
-            .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 time")))
-    };
-    text.map(parse).transpose()
+impl From<StoreError> for Exit {
+    fn from(error: StoreError) -> Self {
+        Self::unavailable(error.to_string())
+    }
 }
 
-fn one_of<T: Copy>(flag: &str, words: &[(&str, T)], word: Option<&str>) -> Result<Option<T>, Exit> {
-    let Some(word) = word else { return Ok(None) };
-    let found = words.iter().find(|(known, _)| *known == word);
-    found.map(|(_, value)| Some(*value)).ok_or_else(|| {
-        let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
-        Exit::usage(format!("{flag} must be one of {}", known.join(", ")))
-    })
+// Parsers of arguments.
+
+fn instant(text: &str) -> Result<Timestamp, &'static str> {
+    Timestamp::parse(text).ok_or("must be an RFC 3339 time")
+}
+
+fn notification_id(text: &str) -> Result<NotificationId, &'static str> {
+    NotificationId::parse(text).ok_or("must be the id of a notification")
+}
+
+fn one_of<T: Copy>(
+    words: &'static [(&'static str, T)],
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let found = words.iter().find(|(known, _)| *known == text);
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
+            format!("must be one of {}", known.join(", "))
+        })
+    }
+}
+
+fn template_name(text: &str) -> Result<TemplateName, &'static str> {
+    TemplateName::parse(text).ok_or("must be of a-z, 0-9, - and _")
+}
+
+fn locale(text: &str) -> Result<Locale, &'static str> {
+    Locale::parse(text).ok_or("must be a tag such as de-AT")
+}
+
+fn variables(text: &str) -> Result<Map<String, Value>, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 #[cfg(test)]

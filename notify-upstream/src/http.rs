@@ -23,7 +23,7 @@ use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::routing::{get, post};
 use http::request::Parts;
-use postern_common::http::{BodyOwner, Peer, TrustedProxies};
+use postern_common::http::{BodyOwner, Peer, TrustedProxies, authenticate};
 use postern_common::token::{Caller, Verifier};
 use postern_common::{Clock, Problem};
 use tokio::sync::Semaphore;
@@ -99,7 +99,11 @@ pub(crate) fn router(service: Arc<ApiState>) -> Router {
 }
 
 /// The principal of a verified bearer token.
-struct AuthenticatedCaller(Principal);
+struct AuthenticatedCaller {
+    principal: Principal,
+    /// Whether it may read all notifications.
+    may_read_all: bool,
+}
 
 impl FromRequestParts<Arc<ApiState>> for AuthenticatedCaller {
     type Rejection = Problem;
@@ -108,39 +112,17 @@ impl FromRequestParts<Arc<ApiState>> for AuthenticatedCaller {
         parts: &mut Parts,
         service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
-        let caller = verify(parts, service).await?;
+        let caller = authenticate(&parts.headers, &service.verifier).await?;
         let owner = match &caller {
             Caller::Service(_) => BodyOwner::Service,
             Caller::User(user) => BodyOwner::user(&user.issuer, &user.subject),
         };
         owner.set(parts);
-        Ok(Self(Principal::of(&caller, &service.actor_issuer)))
-    }
-}
-
-/// A caller of a query, and whether it may read all notifications.
-struct AuthenticatedReader {
-    principal: Principal,
-    may_read_all: bool,
-}
-
-impl FromRequestParts<Arc<ApiState>> for AuthenticatedReader {
-    type Rejection = Problem;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        service: &Arc<ApiState>,
-    ) -> Result<Self, Problem> {
-        let caller = verify(parts, service).await?;
         Ok(Self {
             principal: Principal::of(&caller, &service.actor_issuer),
             may_read_all: Principal::may_read_all(&caller, &service.actor_issuer, &service.readers),
         })
     }
-}
-
-async fn verify(parts: &Parts, service: &ApiState) -> Result<Caller, Problem> {
-    postern_common::http::authenticate(&parts.headers, &service.verifier).await
 }
 
 /// A caller without a token. Its body is charged to the budget of its address.

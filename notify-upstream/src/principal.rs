@@ -12,7 +12,7 @@ use crate::templates::VariableAuthor;
 /// The authenticated caller, in the form that is stored and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Principal {
-    /// `service:{service id}`, or `user:{issuer}|{subject}`.
+    /// `service:{service id}`, `user:{issuer}|{subject}`, or `operator`, which no token can name.
     pub(crate) creator: Arc<str>,
     /// Identifier of the user's actor: the token's subject if the actor pool issued the token.
     /// `None` for services, and for users of other issuers, whose subjects do not identify actors.
@@ -22,8 +22,8 @@ pub(crate) struct Principal {
 /// The group of users who may read all notifications.
 const ADMIN_GROUP: &str = "admin";
 
-/// Prefix of `creator` for services.
-const SERVICE_PREFIX: &str = "service:";
+/// Prefix of `creator` for users.
+const USER_PREFIX: &str = "user:";
 
 // === impl Principal ===
 
@@ -34,11 +34,11 @@ impl Principal {
     pub(crate) fn of(caller: &Caller, actor_issuer: &str) -> Self {
         match caller {
             Caller::User(user) => Self {
-                creator: format!("user:{}|{}", user.issuer, user.subject).into(),
+                creator: format!("{USER_PREFIX}{}|{}", user.issuer, user.subject).into(),
                 actor: (*user.issuer == *actor_issuer).then(|| user.subject.to_string()),
             },
             Caller::Service(service) => Self {
-                creator: format!("{SERVICE_PREFIX}{}", service.service_id).into(),
+                creator: format!("service:{}", service.service_id).into(),
                 actor: None,
             },
         }
@@ -70,7 +70,7 @@ impl Principal {
     /// Returns whether the stored `creator` is a user.
     #[must_use]
     pub(crate) fn is_user(creator: &str) -> bool {
-        !creator.starts_with(SERVICE_PREFIX)
+        creator.starts_with(USER_PREFIX)
     }
 
     /// Checks that the caller may send to `recipient`. Services may address any recipient; users

@@ -31,7 +31,7 @@ use crate::delivery::pool::{
     PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderStatus,
     ShareLimiter,
 };
-use crate::delivery::provider::{ErrorCodeTable, Provider};
+use crate::delivery::provider::{ErrorCodeTable, OutgoingMessage, Provider};
 use crate::delivery::suppression::SuppressionCache;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter};
@@ -46,7 +46,7 @@ use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel, Prio
 use crate::principal::Principal;
 use crate::status::view::StatusView;
 use crate::store::{NewNotification, Record, Store};
-use crate::templates::{Locale, TemplateName, Templates};
+use crate::templates::{Locale, MessageContent, TemplateName, Templates};
 use crate::testing::script::ProviderScript;
 
 /// Initial time of every test.
@@ -113,6 +113,19 @@ pub(crate) fn record_of(order: Order) -> NewNotification {
         },
         send_at: None,
         key: None,
+    }
+}
+
+/// Returns a message to send, for a provider.
+pub(crate) fn outgoing<'a>(to: &'a Address, content: &'a MessageContent) -> OutgoingMessage<'a> {
+    OutgoingMessage {
+        id: OrderSequence::id(1 << 40),
+        to,
+        content,
+        sent_at: START,
+        expires_at: None,
+        urgent: false,
+        unsubscribe: false,
     }
 }
 

@@ -23,6 +23,9 @@ pub struct Field<'a> {
     pub(super) mistakes: &'a Mistakes,
 }
 
+/// The detail of text that PostgreSQL refuses.
+pub(crate) const NO_NUL: &str = "must not contain a NUL character";
+
 // === impl Field ===
 
 impl<'a> Field<'a> {
@@ -103,7 +106,10 @@ impl<'a> Field<'a> {
 
     /// Reads text, which the caller parses. `form` is its JSON schema.
     pub fn string_as(&self, form: impl FnOnce() -> Json) -> Option<&'a str> {
-        self.if_string(form).or_else(|| self.mistyped("a string"))
+        match self.if_string(form) {
+            Some(text) if text.contains('\0') => self.fail("invalid_format", NO_NUL),
+            found => found.or_else(|| self.mistyped("a string")),
+        }
     }
 
     /// Returns the text of a string. Any other value has another form, and is not recorded as a

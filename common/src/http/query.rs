@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use url::form_urlencoded;
 
+use crate::decode::NO_NUL;
 use crate::problem::{Code, Problem};
 
 /// Maximum bytes of a query string.
@@ -36,6 +37,8 @@ impl Query {
         for (name, value) in form_urlencoded::parse(text.as_bytes()) {
             if !known.contains(&&*name) {
                 query.fail(&name, "unknown_field", "is not a known parameter");
+            } else if value.contains('\0') {
+                query.fail(&name, "invalid_format", NO_NUL);
             } else if query
                 .values
                 .insert(name.clone().into_owned(), value.into_owned())
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_mistake_of_a_query_is_reported() {
-        let mut query = Query::parse("a=1&b=x&b=2&c=3&d=%41", &["a", "b", "d"]);
+        let mut query = Query::parse("a=1&b=x&b=2&c=3&d=%41&e=x%00", &["a", "b", "d", "e"]);
         assert_eq!(query.get("a"), Some("1"));
         assert_eq!(query.get("d"), Some("A"));
         assert_eq!(query.read("a", "-", |text| text.parse().ok()), Some(1_u8));
@@ -112,6 +115,7 @@ mod tests {
             r#"{"code":"duplicate_field","detail":"occurs more than once","pointer":"?b"}"#,
             r#""pointer":"?c""#,
             r#""detail":"must be a number","pointer":"?d""#,
+            r#""detail":"must not contain a NUL character","pointer":"?e""#,
         ] {
             assert!(errors.contains(part), "{part} is missing in {errors}");
         }

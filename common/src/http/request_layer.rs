@@ -21,6 +21,7 @@ use super::metrics::HttpMetrics;
 use super::on_behalf;
 use super::server::RequestTelemetry;
 use super::{Limits, PROBLEM_CODE, Peer, REQUEST_ID, RequestId};
+use crate::decode::NO_NUL;
 use crate::problem::{Code, Problem};
 use crate::trace::{ActiveSpan, KeyValue, Scope, known_method};
 
@@ -130,9 +131,16 @@ impl RequestLayer {
         let info = RequestInfo::new(peer, id, self.limits, self.budget);
         request.extensions_mut().insert(Arc::clone(&info));
         let handled = scope.run(on_behalf::handling(async move {
-            let result = AssertUnwindSafe(self.router.call(request))
-                .catch_unwind()
-                .await;
+            let called = async {
+                // Parameters of a path reach statements, as those of queries and bodies do.
+                if request.uri().path().contains("%00") {
+                    let problem = Problem::new(Code::InvalidRequest);
+                    let problem = problem.error("path", "invalid_format", NO_NUL);
+                    return Ok(problem.into_response());
+                }
+                self.router.call(request).await
+            };
+            let result = AssertUnwindSafe(called).catch_unwind().await;
             let response = match result {
                 Ok(Ok(response)) => response,
                 Ok(Err(never)) => match never {},

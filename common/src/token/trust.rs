@@ -178,6 +178,8 @@ fn text_as<'a>(
 ) -> Result<&'a str, TokenError> {
     match claims.get(name) {
         Some(JsonValue::Text(text)) if text.is_empty() => Err(TokenError::ClaimMissing(shown)),
+        // PostgreSQL refuses such text.
+        Some(JsonValue::Text(text)) if text.contains('\0') => Err(TokenError::ClaimType(shown)),
         Some(JsonValue::Text(text)) => Ok(text),
         Some(
             JsonValue::Null
@@ -415,9 +417,9 @@ fn audience<'a>(claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
 
 fn username(claims: &StrictObject<'_>, subject: &Arc<str>) -> Result<Arc<str>, TokenError> {
     match claims.get("username") {
-        Some(JsonValue::Text(name)) if **name != **subject => Ok((**name).into()),
-        Some(JsonValue::Text(_)) | None => Ok(Arc::clone(subject)),
-        Some(_) => Err(TokenError::ClaimType("username")),
+        Some(JsonValue::Text(name)) if name.is_empty() => Ok((**name).into()),
+        Some(_) => Ok(text(claims, "username")?.into()),
+        None => Ok(Arc::clone(subject)),
     }
 }
 

@@ -159,3 +159,10 @@ fn recipient_round_trips_through_the_store() {
         );
     }
 }
+
+#[test]
+fn international_domain_is_compared_in_ascii() {
+    let ascii = hash("a@xn--bcher-kva.example");
+    assert_eq!(hash("A@B\u{fc}cher.example"), ascii);
+    assert_eq!(canonical("+491701234567"), "+491701234567");
+}

@@ -4,14 +4,15 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use clap::{Args, Subcommand};
 use postern_common::Clock;
+use postern_common::clock::Timestamp;
 use postern_common::exit::Exit;
 use serde_json::json;
 
-use super::{ATTEMPTS, instant, one_of, open};
+use super::{ATTEMPTS, instant, notification_id, one_of, open};
 use crate::Config;
 use crate::notification::{Channel, NotificationId};
 use crate::operations::dead::{self, DeadLetterView};
-use crate::store::{DeadFilter, Store, StoreError};
+use crate::store::{DeadFilter, Store};
 use postern_common::output::Output;
 
 #[derive(Debug, Subcommand)]
@@ -56,17 +57,17 @@ pub(crate) struct DeadLetterSelection {
 #[derive(Debug, Args)]
 pub(crate) struct DeadLetterFilter {
     /// Notification id.
-    #[arg(long)]
-    id: Option<String>,
+    #[arg(long, value_parser = notification_id)]
+    id: Option<NotificationId>,
     /// Failure code, such as provider_refused.
     #[arg(long)]
     code: Option<String>,
     /// Failed at or after this time (RFC 3339).
-    #[arg(long)]
-    since: Option<String>,
+    #[arg(long, value_parser = instant)]
+    since: Option<Timestamp>,
     /// Failed before this time (RFC 3339).
-    #[arg(long)]
-    until: Option<String>,
+    #[arg(long, value_parser = instant)]
+    until: Option<Timestamp>,
     /// Provider of the last result that names one.
     #[arg(long)]
     provider: Option<String>,
@@ -74,8 +75,8 @@ pub(crate) struct DeadLetterFilter {
     #[arg(long)]
     template: Option<String>,
     /// Channel: email, sms or push.
-    #[arg(long)]
-    channel: Option<String>,
+    #[arg(long, value_parser = one_of(Channel::NAMES))]
+    channel: Option<Channel>,
     /// Maximum number of notifications.
     #[arg(long, default_value_t = 1000)]
     limit: i64,
@@ -91,12 +92,12 @@ impl DeadLetterCommand {
     pub(super) async fn run(self, config: &Config, output: Output) -> Result<(), Exit> {
         match self {
             Self::List(filter) => {
-                let (filter, store) = (filter.parse()?, open(config).await?);
-                list(&store, &filter, output).await.map(drop)
+                let store = open(config).await?;
+                list(&store, &filter.into(), output).await.map(drop)
             }
             Self::Replay(selection) => {
                 let (filter, store) = (selection.parse()?, open(config).await?);
-                let replayed = replay(&store, &filter).await?;
+                let replayed = dead::replay(&store, &filter, &Clock::system().shared()).await?;
                 let text = format!("{replayed} queued again");
                 output.record(&text, &json!({ "replayed": replayed }))
             }
@@ -120,10 +121,7 @@ impl DeadLetterCommand {
                 if !yes && !confirm(&store, &filter).await? {
                     return Err(Exit::usage("nothing dropped"));
                 }
-                let dropped = store
-                    .discard_dead_letters(&filter)
-                    .await
-                    .map_err(|error| unavailable(&error))?;
+                let dropped = store.discard_dead_letters(&filter).await?;
                 let text = format!("{dropped} dropped");
                 output.record(&text, &json!({ "dropped": dropped }))
             }
@@ -131,16 +129,9 @@ impl DeadLetterCommand {
     }
 }
 
-/// Queues dead letters again, and returns their number.
-pub(super) async fn replay(store: &Store, filter: &DeadFilter) -> Result<u64, Exit> {
-    let replayed = dead::replay(store, filter, &Clock::system().shared()).await;
-    replayed.map_err(|error| unavailable(&error))
-}
-
 /// Asks on the terminal whether the selection is to be dropped.
 async fn confirm(store: &Store, filter: &DeadFilter) -> Result<bool, Exit> {
-    let letters = store.dead_letters(filter).await;
-    let count = letters.map_err(|error| unavailable(&error))?.len();
+    let count = store.dead_letters(filter).await?.len();
     let failed = |error| Exit::unavailable(format!("terminal: {error}"));
     let mut out = std::io::stderr();
     write!(
@@ -159,8 +150,7 @@ async fn confirm(store: &Store, filter: &DeadFilter) -> Result<bool, Exit> {
 
 /// Prints dead letters with what their history says, and returns their number.
 async fn list(store: &Store, filter: &DeadFilter, output: Output) -> Result<usize, Exit> {
-    let letters = dead::list(store, filter).await;
-    let letters = letters.map_err(|error| unavailable(&error))?;
+    let letters = dead::list(store, filter).await?;
     for letter in &letters {
         output.record(&line(letter), &json!(letter))?;
     }
@@ -184,15 +174,11 @@ fn line(letter: &DeadLetterView) -> String {
     )
 }
 
-fn unavailable(error: &StoreError) -> Exit {
-    Exit::unavailable(error.to_string())
-}
-
 // === impl DeadLetterSelection ===
 
 impl DeadLetterSelection {
     fn parse(self) -> Result<DeadFilter, Exit> {
-        let filter = self.filter.parse()?;
+        let filter = DeadFilter::from(self.filter);
         if !self.all && filter.is_unrestricted() {
             return Err(Exit::usage(
                 "a selector is required: --id, --code, --since, --until, --provider, --template, --channel or --all",
@@ -202,23 +188,17 @@ impl DeadLetterSelection {
     }
 }
 
-// === impl DeadLetterFilter ===
-
-impl DeadLetterFilter {
-    fn parse(self) -> Result<DeadFilter, Exit> {
-        let id = self.id.map(|id| {
-            NotificationId::parse(&id)
-                .ok_or_else(|| Exit::usage("--id must be the id of a notification"))
-        });
-        Ok(DeadFilter {
-            id: id.transpose()?,
-            code: self.code,
-            since: instant("since", self.since)?,
-            until: instant("until", self.until)?,
-            provider: self.provider,
-            template: self.template,
-            channel: one_of("--channel", Channel::NAMES, self.channel.as_deref())?,
-            limit: self.limit.max(0),
-        })
+impl From<DeadLetterFilter> for DeadFilter {
+    fn from(filter: DeadLetterFilter) -> Self {
+        Self {
+            id: filter.id,
+            code: filter.code,
+            since: filter.since,
+            until: filter.until,
+            provider: filter.provider,
+            template: filter.template,
+            channel: filter.channel,
+            limit: filter.limit.max(0),
+        }
     }
 }

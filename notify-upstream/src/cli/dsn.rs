@@ -12,7 +12,6 @@ use crate::config::TemplateConfig;
 use crate::delivery::mail_token::KEY_VARIABLE;
 use crate::delivery::suppression::SuppressionCache;
 use crate::receipts::dsn;
-use crate::store::StoreError;
 use crate::templates::Templates;
 
 use super::open;
@@ -70,8 +69,7 @@ async fn store_reports(
         return discard();
     }
     let store = open(&config).await?;
-    let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
-    let snapshots = store.read(&ids).await.map_err(unavailable)?;
+    let snapshots = store.read(&ids).await?;
     let reports = report.verified_reports(tokens, |id| {
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()
@@ -83,7 +81,7 @@ async fn store_reports(
     if receipts.is_empty() {
         return discard();
     }
-    let new = store.save_receipts(&receipts).await.map_err(unavailable)?;
+    let new = store.save_receipts(&receipts).await?;
     let TemplateConfig {
         folder,
         default_locale,
@@ -95,8 +93,7 @@ async fn store_reports(
     let suppression = SuppressionCache::new(store.clone());
     suppression
         .apply_reports(&reports, templates.as_ref())
-        .await
-        .map_err(unavailable)?;
+        .await?;
     let duplicate = receipts.len() as u64 - new;
     output.record(
         &format!("{new} stored, {duplicate} duplicate"),

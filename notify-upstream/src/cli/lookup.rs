@@ -2,20 +2,22 @@
 
 use clap::Args;
 use postern_common::Clock;
+use postern_common::clock::Timestamp;
 use postern_common::exit::Exit;
 use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
 use serde_json::json;
 
-use super::dead::replay;
 use super::{instant, one_of, open};
 use crate::Config;
+use crate::address::canonical;
 use crate::delivery::pool::ProviderDescription;
 use crate::dispatch::ChannelFlow;
 use crate::notification::{Channel, NotificationId};
+use crate::operations::dead;
 use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
 use crate::status::timeline::NotificationReader;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{DeadFilter, NotificationSnapshot, StoreError};
+use crate::store::{DeadFilter, NotificationSnapshot};
 use postern_common::output::Output;
 
 /// A selection of notifications to print, newest first.
@@ -25,28 +27,27 @@ pub(crate) struct ListArguments {
     #[arg(long)]
     recipient: Option<String>,
     /// Status: SCHEDULED, QUEUED, SENT, DELIVERED, FAILED, CANCELLED or EXPIRED.
-    #[arg(long)]
-    status: Option<String>,
+    #[arg(long, value_parser = one_of(NotificationStatus::NAMES))]
+    status: Option<NotificationStatus>,
     /// Name of the template.
     #[arg(long)]
     template: Option<String>,
     /// Channel: email, sms or push.
-    #[arg(long)]
-    channel: Option<String>,
+    #[arg(long, value_parser = one_of(Channel::NAMES))]
+    channel: Option<Channel>,
     /// Accepted at or after this time (RFC 3339).
-    #[arg(long)]
-    from: Option<String>,
+    #[arg(long, value_parser = instant)]
+    from: Option<Timestamp>,
     /// Accepted before this time (RFC 3339).
-    #[arg(long)]
-    to: Option<String>,
+    #[arg(long, value_parser = instant)]
+    to: Option<Timestamp>,
     /// Maximum number of notifications.
     #[arg(long, default_value_t = DEFAULT_PAGE_SIZE)]
     limit: usize,
 }
 
 /// Prints the events of a notification.
-pub(super) async fn show(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
-    let id = parse_id(id)?;
+pub(super) async fn show(config: &Config, id: NotificationId, output: Output) -> Result<(), Exit> {
     let reader = NotificationReader::new(open(config).await?, Clock::system());
     let selector = TimelineSelector::Notification(id.to_string());
     let timeline = reader
@@ -68,7 +69,14 @@ pub(super) async fn list(
     output: Output,
 ) -> Result<(), Exit> {
     let limit = arguments.limit;
-    let filter = arguments.filter()?;
+    let filter = ListFilter {
+        recipient: arguments.recipient.map(|text| canonical(text.trim())),
+        status: arguments.status,
+        template: arguments.template,
+        channel: arguments.channel,
+        from: arguments.from,
+        to: arguments.to,
+    };
     let (store, now) = (open(config).await?, Clock::system().now());
     let reader = ListReader {
         store: &store,
@@ -81,8 +89,7 @@ pub(super) async fn list(
     let (mut after, mut printed) = (None, 0);
     while printed < limit {
         let page_size = (limit - printed).min(MAX_PAGE_SIZE);
-        let page = reader.page(after, page_size, view).await;
-        let page = page.map_err(|error: StoreError| Exit::unavailable(error.to_string()))?;
+        let page = reader.page(after, page_size, view).await?;
         printed += page.notifications.len();
         for (view, snapshot) in &page.notifications {
             let (record, status) = (&snapshot.record, view.status.as_str());
@@ -105,15 +112,14 @@ pub(super) async fn list(
 }
 
 /// Queues a dead letter again.
-pub(super) async fn retry(config: &Config, id: &str, output: Output) -> Result<(), Exit> {
-    let id = parse_id(id)?;
+pub(super) async fn retry(config: &Config, id: NotificationId, output: Output) -> Result<(), Exit> {
     let store = open(config).await?;
     let filter = DeadFilter {
         id: Some(id),
         limit: 1,
         ..DeadFilter::default()
     };
-    if replay(&store, &filter).await? == 0 {
+    if dead::replay(&store, &filter, &Clock::system().shared()).await? == 0 {
         return Err(Exit::usage(format!(
             "{id} is not a dead letter: only notifications that failed permanently and were not dropped can be retried"
         )));
@@ -138,30 +144,6 @@ pub(super) fn providers(config: &Config, output: Output) -> Result<(), Exit> {
         output.record(&text, &json!(provider))?;
     }
     Ok(())
-}
-
-fn parse_id(text: &str) -> Result<NotificationId, Exit> {
-    NotificationId::parse(text)
-        .ok_or_else(|| Exit::usage(format!("`{text}` is not the id of a notification")))
-}
-
-// === impl ListArguments ===
-
-impl ListArguments {
-    fn filter(self) -> Result<ListFilter, Exit> {
-        Ok(ListFilter {
-            recipient: self.recipient.map(|text| text.trim().to_owned()),
-            status: one_of(
-                "--status",
-                NotificationStatus::NAMES,
-                self.status.as_deref(),
-            )?,
-            template: self.template,
-            channel: one_of("--channel", Channel::NAMES, self.channel.as_deref())?,
-            from: instant("from", self.from)?,
-            to: instant("to", self.to)?,
-        })
-    }
 }
 
 // === impl NotificationReader ===

@@ -1,15 +1,18 @@
 //! Commands on the suppression list.
 
+use std::convert::Infallible;
+
 use clap::{Args, Subcommand};
+use postern_common::clock::Timestamp;
 use postern_common::exit::Exit;
 use serde_json::json;
 
 use crate::Config;
-use crate::address;
+use crate::address::{self, AddressHash};
 use crate::delivery::suppression::{MAX_REMOVED_ROWS, SuppressionList};
 use crate::notification::Channel;
 use crate::operations::suppression::{SuppressionView, kinds, parse_hash};
-use crate::store::{StoreError, SuppressionQuery};
+use crate::store::SuppressionQuery;
 
 use super::{instant, one_of, open_database};
 use postern_common::output::Output;
@@ -23,8 +26,8 @@ Example:
   postern-notify suppression list --address ada@example.com --json")]
     List {
         /// List: suppressed or unsubscribed. Default: both.
-        #[arg(long)]
-        list: Option<String>,
+        #[arg(long, value_parser = one_of(SuppressionList::NAMES))]
+        list: Option<SuppressionList>,
         #[command(flatten)]
         filter: SuppressionFilter,
     },
@@ -36,8 +39,8 @@ Example:
     Remove {
         /// List: suppressed (addresses proven not to exist) or unsubscribed (addresses that have left
         /// a category; remove them only at the owner's request).
-        #[arg(long)]
-        list: String,
+        #[arg(long, value_parser = one_of(SuppressionList::NAMES))]
+        list: SuppressionList,
         #[command(flatten)]
         filter: SuppressionFilter,
     },
@@ -47,14 +50,14 @@ Example:
 pub(crate) struct SuppressionFilter {
     /// Address as written in the request: e-mail address, phone number, device token or
     /// subscription endpoint.
-    #[arg(long)]
-    address: Option<String>,
+    #[arg(long, value_parser = address_hash)]
+    address: Option<AddressHash>,
     /// SHA-256 of the address in hexadecimal digits, as printed by the list.
-    #[arg(long, conflicts_with = "address")]
-    hash: Option<String>,
+    #[arg(long, conflicts_with = "address", value_parser = digest)]
+    hash: Option<AddressHash>,
     /// Channel: email, sms or push. Default: all.
-    #[arg(long)]
-    channel: Option<String>,
+    #[arg(long, value_parser = one_of(Channel::NAMES))]
+    channel: Option<Channel>,
     /// Category that the address has left.
     #[arg(long)]
     category: Option<String>,
@@ -62,11 +65,11 @@ pub(crate) struct SuppressionFilter {
     #[arg(long)]
     reason: Option<String>,
     /// Added at or after this time (RFC 3339).
-    #[arg(long)]
-    since: Option<String>,
+    #[arg(long, value_parser = instant)]
+    since: Option<Timestamp>,
     /// Added before this time (RFC 3339).
-    #[arg(long)]
-    until: Option<String>,
+    #[arg(long, value_parser = instant)]
+    until: Option<Timestamp>,
     /// Maximum number of addresses, up to 50000.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(i64).range(0..=MAX_REMOVED_ROWS))]
     limit: i64,
@@ -76,15 +79,13 @@ pub(crate) struct SuppressionFilter {
 
 impl SuppressionCommand {
     pub(super) async fn run(self, config: &Config, output: Output) -> Result<(), Exit> {
-        let unavailable = |error: StoreError| Exit::unavailable(error.to_string());
         match self {
             Self::List { list, filter } => {
-                let filter = filter.parse(list.as_deref())?;
+                let filter = filter.query(list);
                 for entry in open_database(&config.database)
                     .await?
                     .suppression_entries(&filter)
-                    .await
-                    .map_err(unavailable)?
+                    .await?
                 {
                     let entry = SuppressionView::from(&entry);
                     output.record(&line(&entry), &json!(entry))?;
@@ -92,17 +93,19 @@ impl SuppressionCommand {
                 Ok(())
             }
             Self::Remove { list, filter } => {
-                if filter.is_unrestricted() {
+                let filter = filter.query(Some(list));
+                let is_unrestricted = filter.address.is_none()
+                    && [&filter.category, &filter.reason] == [&None, &None]
+                    && [filter.since, filter.until] == [None, None];
+                if is_unrestricted {
                     return Err(Exit::usage(
                         "a selector is required: --address, --hash, --category, --reason, --since or --until",
                     ));
                 }
-                let filter = filter.parse(Some(&list))?;
                 let removed = open_database(&config.database)
                     .await?
                     .remove_suppressed(&filter)
-                    .await
-                    .map_err(unavailable)?;
+                    .await?;
                 let text = format!("{removed} removed");
                 output.record(&text, &json!({ "removed": removed }))
             }
@@ -122,43 +125,27 @@ fn line(entry: &SuppressionView) -> String {
     )
 }
 
+fn address_hash(text: &str) -> Result<AddressHash, Infallible> {
+    Ok(address::hash(text.trim()))
+}
+
+fn digest(text: &str) -> Result<AddressHash, &'static str> {
+    parse_hash(text).ok_or("must be 64 hexadecimal digits")
+}
+
 // === impl SuppressionFilter ===
 
 impl SuppressionFilter {
-    fn is_unrestricted(&self) -> bool {
-        let Self {
-            address,
-            hash,
-            channel: _,
-            category,
-            reason,
-            since,
-            until,
-            limit: _,
-        } = self;
-        [address, hash, category, reason, since, until]
-            .iter()
-            .all(|choice| choice.is_none())
-    }
-
-    fn parse(self, list: Option<&str>) -> Result<SuppressionQuery, Exit> {
-        let list = one_of("--list", SuppressionList::NAMES, list)?;
-        let channel = one_of("--channel", Channel::NAMES, self.channel.as_deref())?;
-        let kinds = kinds(list, channel);
-        let by_hash = self.hash.map(|text| {
-            parse_hash(&text).ok_or_else(|| Exit::usage("--hash must be 64 hexadecimal digits"))
-        });
-        Ok(SuppressionQuery {
-            kinds,
-            address: by_hash
-                .transpose()?
-                .or(self.address.map(|text| address::hash(text.trim()))),
+    fn query(self, list: Option<SuppressionList>) -> SuppressionQuery {
+        SuppressionQuery {
+            kinds: kinds(list, self.channel),
+            address: self.hash.or(self.address),
             category: self.category,
             reason: self.reason,
-            since: instant("since", self.since)?,
-            until: instant("until", self.until)?,
+            since: self.since,
+            until: self.until,
             after: None,
             limit: self.limit,
-        })
+        }
     }
 }

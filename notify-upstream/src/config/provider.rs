@@ -16,6 +16,7 @@ use crate::delivery::mail_token::{MailTokens, TOKEN_LENGTH};
 use crate::delivery::pool::{ProviderConfig, ProviderSettings};
 use crate::delivery::provider::{SmtpConfig, SmtpTimeouts, TlsMode};
 use crate::notification::Channel;
+use crate::templates::TemplateName;
 
 // === impl ProviderConfig ===
 
@@ -32,39 +33,28 @@ impl ProviderConfig {
         let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
         let rate = object.optional("rate", |field| field.integer(1..=1_000_000));
         let kind = object.required("kind", |field| field.one_of(PROVIDER_KINDS));
-        let served_channel = kind.and_then(ProviderKind::channel);
-        if let (Some(kind), Some(served_channel), Some(channel)) = (kind, served_channel, channel)
-            && served_channel != channel
+        if let (Some((word, Some(served))), Some(channel)) = (kind, channel)
+            && served != channel
         {
-            let word = PROVIDER_KINDS
-                .iter()
-                .find(|(_, known)| *known == kind)
-                .map_or("", |(word, _)| *word);
-            object.fail(
-                "kind_mismatch",
-                format!(
-                    "kind `{word}` carries the channel `{}`",
-                    served_channel.as_str()
-                ),
-            );
+            let served = served.as_str();
+            let detail = format!("kind `{word}` carries the channel `{served}`");
+            object.fail("kind_mismatch", detail);
         }
         let links = LinkConfig { public_url, tokens };
-        let provider = match kind? {
-            ProviderKind::Smtp => {
+        let provider = match kind?.0 {
+            "smtp" => {
                 let smtp = read_smtp(object, env, concurrency, links);
                 smtp.map(Box::new).map(ProviderSettings::Smtp)
             }
-            ProviderKind::Twilio => {
-                api::read_twilio(object, env, public_url).map(ProviderSettings::Twilio)
-            }
-            ProviderKind::Http => api::read_http(object, env).map(ProviderSettings::Http),
-            ProviderKind::Fcm => api::read_fcm(object).map(ProviderSettings::Fcm),
-            ProviderKind::WebPush => api::read_web_push(object, env).map(ProviderSettings::WebPush),
-            ProviderKind::File => object
+            "twilio" => api::read_twilio(object, env, public_url).map(ProviderSettings::Twilio),
+            "http" => api::read_http(object, env).map(ProviderSettings::Http),
+            "fcm" => api::read_fcm(object).map(ProviderSettings::Fcm),
+            "web-push" => api::read_web_push(object, env).map(ProviderSettings::WebPush),
+            "file" => object
                 .required("folder", |field| field.text(1..=1024))
                 .map(PathBuf::from)
                 .map(ProviderSettings::File),
-            ProviderKind::Null => Some(ProviderSettings::Null),
+            _ => Some(ProviderSettings::Null),
         };
         Some(Self {
             name: name?,
@@ -84,49 +74,24 @@ struct LinkConfig<'a> {
     tokens: Option<&'a MailTokens>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ProviderKind {
-    Smtp,
-    Twilio,
-    Http,
-    Fcm,
-    WebPush,
-    File,
-    Null,
-}
+/// A kind of provider with the only channel that it serves, or `None` if it serves any.
+type ProviderKind = (&'static str, Option<Channel>);
 
 const PROVIDER_KINDS: &[(&str, ProviderKind)] = &[
-    ("smtp", ProviderKind::Smtp),
-    ("twilio", ProviderKind::Twilio),
-    ("http", ProviderKind::Http),
-    ("fcm", ProviderKind::Fcm),
-    ("web-push", ProviderKind::WebPush),
-    ("file", ProviderKind::File),
-    ("null", ProviderKind::Null),
+    ("smtp", ("smtp", Some(Channel::Email))),
+    ("twilio", ("twilio", Some(Channel::Sms))),
+    ("http", ("http", None)),
+    ("fcm", ("fcm", Some(Channel::Push))),
+    ("web-push", ("web-push", Some(Channel::Push))),
+    ("file", ("file", None)),
+    ("null", ("null", None)),
 ];
-
-impl ProviderKind {
-    /// Returns the only channel that it serves, or `None` if it serves any channel.
-    fn channel(self) -> Option<Channel> {
-        match self {
-            Self::Smtp => Some(Channel::Email),
-            Self::Twilio => Some(Channel::Sms),
-            Self::Fcm | Self::WebPush => Some(Channel::Push),
-            Self::Http | Self::File | Self::Null => None,
-        }
-    }
-}
 
 fn name(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=32)?;
-    let is_valid = text
-        .bytes()
-        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
-    if is_valid {
-        Some(text)
-    } else {
-        field.fail("invalid_format", "must be of a-z, 0-9, - and _")
-    }
+    let is_valid = TemplateName::parse(&text).is_some();
+    let name = is_valid.then_some(text);
+    name.or_else(|| field.fail("invalid_format", "must be of a-z, 0-9, - and _"))
 }
 
 pub(super) fn check_unique_names(root: &Object<'_>, providers: &[ProviderConfig]) {
@@ -143,22 +108,12 @@ pub(super) fn check_unique_names(root: &Object<'_>, providers: &[ProviderConfig]
 }
 
 /// Returns the beginning of links to unsubscribe: only https is allowed (RFC 8058 section 3.1).
-fn unsubscribe_link(object: &Object<'_>, public_url: Option<&Url>) -> Option<String> {
-    let page = object.optional("unsubscribe_url", |field| {
-        let url = field.url()?;
-        if url.scheme() == "https" {
-            Some(url)
-        } else {
-            field.fail("not_allowed", "must be an https URL")
-        }
-    });
-    let own = public_url
-        .filter(|url| url.scheme() == "https")
-        .map(|url| callback(url, "unsubscriptions"));
-    match (page, own) {
-        (Some(page), _) => Some(format!("{}/", page.as_str().trim_end_matches('/'))),
-        (None, own) => own.map(|own| format!("{own}?token=")),
-    }
+fn unsubscribe_link(public_url: Option<&Url>) -> Option<String> {
+    let public_url = public_url.filter(|url| url.scheme() == "https")?;
+    Some(format!(
+        "{}?token=",
+        callback(public_url, "unsubscriptions")
+    ))
 }
 
 fn read_smtp(
@@ -207,7 +162,7 @@ fn read_smtp(
     let credentials = object
         .optional("username", |field| field.text(1..=256))
         .map(|user| (user, secret(object, env, "password_env")));
-    let unsubscribe = unsubscribe_link(object, public_url);
+    let unsubscribe = unsubscribe_link(public_url);
     let credentials = match credentials {
         Some((user, password)) => Some((user, password?)),
         None => None,

@@ -116,7 +116,6 @@ from = "postern@example.com"
 from_name = "Postern"
 return_path = "bounces@example.com"
 hello = "mail.example.com"
-unsubscribe_url = "https://example.com/unsubscribe"
 [[provider]]
 name = "twilio"
 channel = "sms"

@@ -16,6 +16,7 @@ mod web_push;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
+use serde::Deserialize;
 
 pub(crate) use call::check_tls;
 pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR};
@@ -99,11 +100,13 @@ pub(crate) struct ProviderRefusal {
 }
 
 /// The scope of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum FaultScope {
     /// The provider, or the account with it: no message would have been accepted.
     Provider,
     /// One recipient or one message: others may have been accepted.
+    #[default]
     Recipient,
     /// The message: it was refused locally, before the call.
     NotSent,
@@ -131,17 +134,11 @@ impl Provider {
     /// server chosen by the operator.
     #[must_use]
     pub(crate) fn calls_endpoint(&self) -> bool {
-        match self {
-            Self::WebPush(_) => true,
-            Self::Smtp(_)
-            | Self::Twilio(_)
-            | Self::Http(_)
-            | Self::Fcm(_)
-            | Self::File(_)
-            | Self::Null => false,
-            #[cfg(test)]
-            Self::Script(_) => true,
+        #[cfg(test)]
+        if matches!(self, Self::Script(_)) {
+            return true;
         }
+        matches!(self, Self::WebPush(_))
     }
 
     /// Asks the provider whether it has a message whose attempt had an ambiguous result. Mail
@@ -156,12 +153,14 @@ impl Provider {
     ) -> Result<LookupResult, ProviderRefusal> {
         match self {
             Self::Http(http) => http.look_up(message).await,
-            Self::File(file) => Ok(file.look_up(message).await),
-            Self::Smtp(_) | Self::Twilio(_) | Self::Fcm(_) | Self::WebPush(_) | Self::Null => {
-                Ok(LookupResult::Unsupported)
-            }
             #[cfg(test)]
             Self::Script(script) => Ok(script.look_up(message).await),
+            Self::Smtp(_)
+            | Self::Twilio(_)
+            | Self::Fcm(_)
+            | Self::WebPush(_)
+            | Self::File(_)
+            | Self::Null => Ok(LookupResult::Unsupported),
         }
     }
 

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use postern_common::backoff::Backoff;
 use postern_common::clock::Timestamp;
+use serde::Deserialize;
 
 use crate::notification::Priority;
 
 /// The class of a failure, which decides about further attempts. The table of error codes assigns
 /// it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum FailureClass {
     /// The attempt will fail again: the address or the message is invalid.
     Permanent,

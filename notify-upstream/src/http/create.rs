@@ -5,20 +5,21 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
-use http::header::{HeaderMap, LOCATION};
+use http::header::{HeaderMap, HeaderValue, LOCATION};
 use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use postern_common::clock::Timestamp;
 use postern_common::decode::{Mistakes, Node, Value};
 use postern_common::http::{BudgetPermit, Json, RequestId};
 use postern_common::{Code, Problem, log_limited};
-use serde::Serialize;
+use serde_json::{Value as JsonValue, json as value};
 
 use super::{ApiState, AuthenticatedCaller};
 use crate::address::AddressHash;
 use crate::delivery::actors::{ActorAddressError, AddressedActors};
 use crate::intake::group_commit::{self, AcceptedNotification};
 use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
+use crate::notification::{Channel, Priority};
 use crate::principal::Principal;
 use crate::templates::TemplateName;
 
@@ -33,38 +34,10 @@ const MAX_BATCH_ITEMS: usize = 1000;
 /// Maximum number of a batch's notifications that wait for their commit concurrently.
 const BATCH_CONCURRENCY: usize = 256;
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct CreatedResponse {
-    notification_id: String,
-    status: &'static str,
-    channel: &'static str,
-    priority: &'static str,
-    created_at: Timestamp,
-}
-
-#[derive(Serialize)]
-struct BatchItemResponse {
-    status: u16,
-    #[serde(flatten)]
-    created: BatchItemMembers,
-}
-
-/// The members of a batch result. In a batch, `status` is the HTTP status of the item; the other
-/// members are those of a single response.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct BatchItemMembers {
-    notification_id: String,
-    channel: &'static str,
-    priority: &'static str,
-    created_at: Timestamp,
-}
-
 /// Handles `POST /notifications`.
 pub(super) async fn create(
     State(service): State<Arc<ApiState>>,
-    AuthenticatedCaller(principal): AuthenticatedCaller,
+    AuthenticatedCaller { principal, .. }: AuthenticatedCaller,
     IdempotencyKeyHeader(key): IdempotencyKeyHeader,
     body: Json,
 ) -> Result<Response, Problem> {
@@ -77,23 +50,21 @@ pub(super) async fn create(
     });
     let result = match request.and_then(|request| check(&service, &principal, request)) {
         Ok(validated) => {
-            let key = key.clone();
             let addressed = validated.request.addressee().cloned().into_iter().collect();
             let actors = service.actors.addressed(addressed).await;
-            let incoming = IncomingRequest {
+            accept(
+                &service,
+                &principal,
                 validated,
-                key,
+                &actors,
+                key.clone(),
                 permit,
-            };
-            accept(&service, &principal, incoming, &actors).await
+            )
+            .await
         }
         Err(problem) => Err(problem),
     };
-    let AcceptedInLane {
-        accepted,
-        channel,
-        priority,
-    } = match (result, parsed, key) {
+    let created = match (result, parsed, key) {
         (Err(problem), Some(parsed), Some(key))
             if problem.code().status() == StatusCode::UNPROCESSABLE_ENTITY =>
         {
@@ -103,32 +74,21 @@ pub(super) async fn create(
         }
         (result, ..) => result?,
     };
-    let created = CreatedResponse {
-        notification_id: accepted.id.to_string(),
-        status: "QUEUED",
-        channel,
-        priority,
-        created_at: accepted.created_at,
-    };
+    let location = created["notificationId"].as_str().unwrap_or_default();
+    let location = HeaderValue::try_from(format!("/notifications/{location}"));
     let mut response = postern_common::http::json(StatusCode::CREATED, &created);
-    if let Ok(location) = format!("/notifications/{}", accepted.id).parse() {
+    if let Ok(location) = location {
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
 }
 
-/// A valid request with its idempotency key and the memory reserved for its body.
-struct IncomingRequest {
-    validated: ValidatedRequest,
-    key: Option<IdempotencyKey>,
-    permit: BudgetPermit,
-}
-
-/// An accepted notification with the names of its lane, for the response.
-struct AcceptedInLane {
-    accepted: AcceptedNotification,
-    channel: &'static str,
-    priority: &'static str,
+/// Returns the answer about an accepted notification.
+fn created(accepted: &AcceptedNotification, channel: Channel, priority: Priority) -> JsonValue {
+    value!({
+        "notificationId": accepted.id.to_string(), "status": "QUEUED", "channel": channel.as_str(),
+        "priority": priority.as_str(), "createdAt": accepted.created_at,
+    })
 }
 
 /// Returns the first result for this key and body. A request that is invalid now may have been
@@ -139,28 +99,22 @@ async fn find_first_result(
     principal: &Principal,
     request: &NotificationRequest,
     key: &IdempotencyKey,
-) -> Result<Option<AcceptedInLane>, Problem> {
+) -> Result<Option<JsonValue>, Problem> {
     let (now, fingerprint) = (service.clock.now(), request.fingerprint());
     let (store, creator) = (&service.store, &*principal.creator);
     let first = group_commit::find_first_result(store, now, creator, key.as_str(), &fingerprint);
     let first = first.await?;
-    Ok(first.map(|accepted| AcceptedInLane {
-        accepted,
-        channel: request.channel.as_str(),
-        priority: request.priority.as_str(),
-    }))
+    Ok(first.map(|accepted| created(&accepted, request.channel, request.priority)))
 }
 
 async fn accept(
     service: &ApiState,
     principal: &Principal,
-    IncomingRequest {
-        validated,
-        key,
-        permit,
-    }: IncomingRequest,
+    validated: ValidatedRequest,
     actors: &AddressedActors,
-) -> Result<AcceptedInLane, Problem> {
+    key: Option<IdempotencyKey>,
+    permit: BudgetPermit,
+) -> Result<JsonValue, Problem> {
     let unverified = unverified_address(service, principal, &validated, actors)?;
     if let Some(address) = &unverified {
         if let Some(key) = &key {
@@ -183,10 +137,7 @@ async fn accept(
         .take(principal, validated.request.send_at)
         .await
         .inspect_err(|_| record_exceeded(service, principal))?;
-    let (channel, priority) = (
-        validated.request.channel.as_str(),
-        validated.request.priority.as_str(),
-    );
+    let (channel, priority) = (validated.request.channel, validated.request.priority);
     let submissions = &service.submissions;
     let accepted = submissions
         .submit(principal, validated, key, permit)
@@ -195,11 +146,7 @@ async fn accept(
         // Without the mark it is counted again at delivery.
         let _marked = service.unverified.mark_counted(accepted.id).await;
     }
-    Ok(AcceptedInLane {
-        accepted,
-        channel,
-        priority,
-    })
+    Ok(created(&accepted, channel, priority))
 }
 
 fn check(
@@ -329,7 +276,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
 /// Handles `POST /notification-batches`. Items are accepted or rejected individually.
 pub(super) async fn batch(
     State(service): State<Arc<ApiState>>,
-    AuthenticatedCaller(principal): AuthenticatedCaller,
+    AuthenticatedCaller { principal, .. }: AuthenticatedCaller,
     RequestId(request_id): RequestId,
     IdempotencyKeyHeader(key): IdempotencyKeyHeader,
     body: Json,
@@ -348,18 +295,22 @@ pub(super) async fn batch(
     let addressed = checked.iter().flatten();
     let addressed = addressed.filter_map(|item| item.request.addressee().cloned());
     let actors = &service.actors.addressed(addressed.collect()).await;
-    let results: Vec<serde_json::Value> = futures_util::stream::iter(checked)
+    let results: Vec<JsonValue> = futures_util::stream::iter(checked)
         .map(|validated| async move {
-            create_batch_item(service, principal, validated?, permit.clone(), actors).await
+            let permit = permit.clone();
+            let accepted = accept(service, principal, validated?, actors, None, permit);
+            let mut item = accepted.await?;
+            // The HTTP status of the item.
+            item["status"] = StatusCode::CREATED.as_u16().into();
+            Ok(item)
         })
         .buffered(BATCH_CONCURRENCY)
-        .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
+        .map(|result: Result<JsonValue, Problem>| {
+            result.unwrap_or_else(|problem| problem.to_json(&request_id))
+        })
         .collect()
         .await;
-    Ok(
-        postern_common::http::json(StatusCode::OK, &serde_json::json!({ "results": results }))
-            .into_response(),
-    )
+    Ok(postern_common::http::json(StatusCode::OK, &value!({ "results": results })).into_response())
 }
 
 /// Parses each item separately. The parsed JSON tree takes many times the memory of its text and is
@@ -374,52 +325,17 @@ fn read_batch(
         mistakes.finish(request).map_err(Problem::from_mistakes)
     };
     body.read(|object| {
-        object.required("notifications", |field| match field.value() {
-            Value::Array(items) if (1..=MAX_BATCH_ITEMS).contains(&items.len()) => {
-                Some(items.iter().map(one).collect())
+        object.required("notifications", |field| {
+            let Value::Array(items) = field.value() else {
+                return field.fail("invalid_type", "must be an array");
+            };
+            if (1..=MAX_BATCH_ITEMS).contains(&items.len()) {
+                return Some(items.iter().map(one).collect());
             }
-            Value::Array(_) => field.reject(
-                "invalid_length",
-                format!("must hold 1 to {MAX_BATCH_ITEMS} notifications"),
-            ),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Integer(_)
-            | Value::Float(_)
-            | Value::String(_)
-            | Value::Object(_) => field.fail("invalid_type", "must be an array"),
+            let detail = format!("must hold 1 to {MAX_BATCH_ITEMS} notifications");
+            field.reject("invalid_length", detail)
         })
     })
-}
-
-async fn create_batch_item(
-    service: &ApiState,
-    principal: &Principal,
-    validated: ValidatedRequest,
-    permit: BudgetPermit,
-    actors: &AddressedActors,
-) -> Result<serde_json::Value, Problem> {
-    let incoming = IncomingRequest {
-        validated,
-        key: None,
-        permit,
-    };
-    let AcceptedInLane {
-        accepted,
-        channel,
-        priority,
-    } = accept(service, principal, incoming, actors).await?;
-    let created = BatchItemMembers {
-        notification_id: accepted.id.to_string(),
-        channel,
-        priority,
-        created_at: accepted.created_at,
-    };
-    let created = BatchItemResponse {
-        status: StatusCode::CREATED.as_u16(),
-        created,
-    };
-    serde_json::to_value(created).map_err(|_| Code::Internal.into())
 }
 
 /// Counts and logs a request that the quota rejected.

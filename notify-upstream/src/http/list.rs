@@ -10,8 +10,9 @@ use postern_common::clock::Timestamp;
 use postern_common::http::{Query, json, no_store};
 use serde::Serialize;
 
-use super::status::{unavailable, view};
-use super::{ApiState, AuthenticatedReader};
+use super::status::view;
+use super::{ApiState, AuthenticatedCaller};
+use crate::address::canonical;
 use crate::notification::Channel;
 use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
 use crate::status::view::{NotificationStatus, StatusView};
@@ -42,13 +43,13 @@ struct ListResponse {
 /// and readers; newest first.
 pub(super) async fn list(
     State(service): State<Arc<ApiState>>,
-    reader: AuthenticatedReader,
+    caller: AuthenticatedCaller,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let access = if reader.may_read_all {
+    let access = if caller.may_read_all {
         ListAccess::All
     } else {
-        ListAccess::Own(reader.principal)
+        ListAccess::Own(caller.principal)
     };
     let listed = read_page(&service, access, query.as_deref()).await?;
     let response = ListResponse {
@@ -95,8 +96,7 @@ pub(super) async fn read_page(
         .page(after, limit.unwrap_or(DEFAULT_PAGE_SIZE), |snapshot| {
             view(service, snapshot)
         })
-        .await
-        .map_err(|error| unavailable(&error))?;
+        .await?;
     Ok(ListedPage {
         next_cursor: page.next.map(|id| reader.cursor(id)),
         notifications: page.notifications,
@@ -108,7 +108,7 @@ fn filter(query: &mut Query) -> ListFilter {
     let recipient = query.read("recipient", expected, |text| {
         (1..=MAX_RECIPIENT_BYTES)
             .contains(&text.len())
-            .then(|| text.to_owned())
+            .then(|| canonical(text))
     });
     let statuses = "must be SCHEDULED, QUEUED, SENT, DELIVERED, FAILED, CANCELLED or EXPIRED";
     let status = query.read("status", statuses, |text| {

@@ -11,7 +11,6 @@ use postern_common::http::{Json, json};
 use postern_common::{Code, Problem};
 use serde_json::{Value, json as value};
 
-use super::status::unavailable;
 use super::{ApiState, AuthenticatedCaller};
 use crate::address::{ActorId, Address};
 use crate::delivery::actors::ActorAddressError;
@@ -25,7 +24,7 @@ const MAX_LEFT: i64 = 1000;
 /// Handles `GET /notification-preferences`.
 pub(super) async fn get(
     State(service): State<Arc<ApiState>>,
-    AuthenticatedCaller(principal): AuthenticatedCaller,
+    AuthenticatedCaller { principal, .. }: AuthenticatedCaller,
 ) -> Result<Response, Problem> {
     let addresses = addresses(&service, &principal).await?;
     answer(&service, &addresses).await
@@ -34,7 +33,7 @@ pub(super) async fn get(
 /// Handles `PUT /notification-preferences`: changes the named categories.
 pub(super) async fn put(
     State(service): State<Arc<ApiState>>,
-    AuthenticatedCaller(principal): AuthenticatedCaller,
+    AuthenticatedCaller { principal, .. }: AuthenticatedCaller,
     body: Json,
 ) -> Result<Response, Problem> {
     let templates = service.templates.load_full();
@@ -71,7 +70,7 @@ pub(super) async fn put(
                 list.unsubscribe(channel, hash, category, "preference")
                     .await
             };
-            done.map_err(|error| unavailable(&error))?;
+            done?;
         }
     }
     answer(&service, &addresses).await
@@ -106,8 +105,7 @@ async fn answer(service: &ApiState, addresses: &[Address]) -> Result<Response, P
             limit: MAX_LEFT,
             ..SuppressionQuery::default()
         };
-        let entries = service.store.suppression_entries(&query).await;
-        let entries = entries.map_err(|error| unavailable(&error))?;
+        let entries = service.store.suppression_entries(&query).await?;
         left.extend(entries.into_iter().map(|entry| entry.category));
     }
     let templates = service.templates.load();

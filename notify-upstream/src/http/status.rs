@@ -1,20 +1,17 @@
 //! Status queries with ETags, and cancellation.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH};
-use http::request::Parts;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, IF_NONE_MATCH};
 use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
-use super::{ApiState, AuthenticatedCaller, AuthenticatedReader};
+use super::{ApiState, AuthenticatedCaller};
 use crate::notification::NotificationId;
-use crate::principal::Principal;
 use crate::status::view::{NotificationStatus, StatusView};
 use crate::store::{CancelResult, NotificationSnapshot, StoreError};
 
@@ -23,30 +20,16 @@ pub(crate) const CONCURRENT_READS: usize = 2;
 /// Maximum time of a read. Afterwards the response is 503.
 const READ_TIMEOUT: Duration = Duration::from_millis(2_500);
 
-/// The headers of a request, moved out of it because cloning them is expensive. Extractors that run
-/// later see no headers.
-pub(super) struct TakenHeaders(HeaderMap);
-
-impl FromRequestParts<Arc<ApiState>> for TakenHeaders {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        _service: &Arc<ApiState>,
-    ) -> Result<Self, Infallible> {
-        Ok(Self(std::mem::take(&mut parts.headers)))
-    }
-}
-
 /// Handles `GET /notifications/{id}`.
 pub(super) async fn get(
     State(service): State<Arc<ApiState>>,
-    reader: AuthenticatedReader,
+    caller: AuthenticatedCaller,
     Path(id): Path<String>,
-    TakenHeaders(headers): TakenHeaders,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let snapshot = find(&service, &id).await?;
-    if !reader.may_read_all && !may_read(&reader.principal, &snapshot) {
+    let (creator, addressee) = (&snapshot.record.creator, &snapshot.record.addressee);
+    if !caller.may_read_all && !caller.principal.may_read(creator, addressee.as_deref()) {
         return Err(Code::NotFound.into());
     }
     Ok(StatusDocument::of(&view(&service, &snapshot))?.response(&headers))
@@ -55,11 +38,11 @@ pub(super) async fn get(
 /// Handles `DELETE /notifications/{id}`.
 pub(super) async fn cancel(
     State(service): State<Arc<ApiState>>,
-    AuthenticatedCaller(principal): AuthenticatedCaller,
+    caller: AuthenticatedCaller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let snapshot = find(&service, &id).await?;
-    if *snapshot.record.creator != *principal.creator {
+    if *snapshot.record.creator != *caller.principal.creator {
         // The addressee may read the status and may not cancel.
         return Err(Code::NotFound.into());
     }
@@ -76,11 +59,7 @@ pub(super) async fn cancel_notification(
     service: &ApiState,
     id: NotificationId,
 ) -> Result<StatusView, Problem> {
-    let outcome = service
-        .store
-        .cancel(id, service.clock.now())
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let outcome = service.store.cancel(id, service.clock.now()).await?;
     let snapshot = read(service, id).await?.ok_or(Code::NotFound)?;
     let view = view(service, &snapshot);
     match (outcome, view.status) {
@@ -122,13 +101,6 @@ pub(super) async fn read(
     Ok(found?.pop())
 }
 
-fn may_read(principal: &Principal, snapshot: &NotificationSnapshot) -> bool {
-    principal.may_read(
-        &snapshot.record.creator,
-        snapshot.record.addressee.as_deref(),
-    )
-}
-
 pub(super) fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> StatusView {
     let flow = |channel| service.dispatch_state.channel(channel).flow();
     StatusView::of(snapshot, service.clock.now(), flow, |channel| {
@@ -136,9 +108,11 @@ pub(super) fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> Statu
     })
 }
 
-pub(super) fn unavailable(error: &StoreError) -> Problem {
-    tracing::warn!(%error, "store operation failed");
-    error.into()
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(%error, "store operation failed");
+        (&error).into()
+    }
 }
 
 /// A serialized status with its `ETag`, a digest of the bytes.
@@ -175,23 +149,11 @@ impl StatusDocument {
 
     /// Returns 304 if the client already has this version.
     fn response(self, headers: &HeaderMap) -> Response {
-        let etag = HeaderValue::from_str(&self.etag);
-        let mut response = if self.matches_etag(headers) {
-            StatusCode::NOT_MODIFIED.into_response()
+        let version = [(ETAG, &*self.etag), (CACHE_CONTROL, "private, no-cache")];
+        if self.matches_etag(headers) {
+            (StatusCode::NOT_MODIFIED, version).into_response()
         } else {
-            (
-                StatusCode::OK,
-                [(CONTENT_TYPE, "application/json")],
-                self.body,
-            )
-                .into_response()
-        };
-        if let Ok(etag) = etag {
-            response.headers_mut().insert(ETAG, etag);
+            (version, [(CONTENT_TYPE, "application/json")], self.body).into_response()
         }
-        response
-            .headers_mut()
-            .insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-        response
     }
 }

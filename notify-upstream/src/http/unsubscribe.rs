@@ -11,7 +11,7 @@ use http::header::{
 use postern_common::http::Raw;
 use postern_common::{Code, Problem};
 
-use super::status::{read, unavailable};
+use super::status::read;
 use super::{AnonymousCaller, ApiState};
 use crate::address::AddressHash;
 use crate::delivery::mail_token::{TokenClaim, TokenPurpose};
@@ -59,8 +59,7 @@ pub(super) async fn leave(
     service
         .suppression
         .unsubscribe(Channel::Email, address, &category, "unsubscribed")
-        .await
-        .map_err(|error| unavailable(&error))?;
+        .await?;
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     Ok(
         if accept.is_some_and(|accept| accept.contains("text/html")) {

@@ -10,7 +10,6 @@ use http::{HeaderMap, StatusCode};
 use postern_common::http::{BodyOwner, Raw};
 use postern_common::{Code, Problem, log_limited};
 
-use super::status::unavailable;
 use super::{ApiState, client_address};
 use crate::receipts::webhook::{WebhookRejection, WebhookRequest};
 
@@ -41,11 +40,7 @@ pub(super) async fn receive(
         .await
         .map_err(|reason| rejection(&service, &provider, reason))?;
     if let Some(token) = service.webhooks.token(&provider, &request)
-        && !service
-            .store
-            .bind_webhook_token(&token, now)
-            .await
-            .map_err(|error| unavailable(&error))?
+        && !service.store.bind_webhook_token(&token, now).await?
     {
         return Err(rejection(&service, &provider, WebhookRejection::Signature));
     }
@@ -59,9 +54,9 @@ pub(super) async fn receive(
         .suppression
         .apply_reports(&reports, Some(&templates))
         .await;
-    applied.map_err(|error| unavailable(&error))?;
+    applied?;
     if !receipts.is_empty() {
-        let new = saved.map_err(|error| unavailable(&error))?;
+        let new = saved?;
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
         service.metrics.receipts(&provider, "repeated", repeated);

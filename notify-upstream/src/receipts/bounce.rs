@@ -13,12 +13,9 @@ static CODES: LazyLock<ErrorCodeTable> = LazyLock::new(ErrorCodeTable::shipped);
 /// that is permanent is a bounce, and only an unknown recipient has `suppress`.
 pub(super) fn judge(diagnostic: &str, status: &str) -> (ReceiptKind, ProviderRefusal) {
     let quoted = reply(diagnostic);
-    let own = || enhanced_code(diagnostic).unwrap_or(status);
-    let refusal = match quoted {
-        Some(quoted) => CODES.classify_reply(quoted, status),
-        // Behind a space, a provider's own number is not read as a reply code.
-        None => CODES.classify_reply(&format!(" {diagnostic}"), own()),
-    };
+    // Behind a space, a provider's own number is not read as a reply code.
+    let words = quoted.map_or_else(|| format!(" {diagnostic}"), str::to_owned);
+    let refusal = CODES.classify_reply(&words, status);
     let kind = if refusal.class == FailureClass::Permanent {
         ReceiptKind::Bounced
     } else {
@@ -64,14 +61,4 @@ fn reply(text: &str) -> Option<&str> {
         at += word.len();
     }
     None
-}
-
-/// Returns the first enhanced status code of a failure (RFC 3463) in a text: `(#5.1.1)`.
-fn enhanced_code(text: &str) -> Option<&str> {
-    let mut words = text.split(|c: char| !c.is_ascii_digit() && c != '.');
-    words.find(|word| {
-        let parts: Vec<&str> = word.split('.').collect();
-        matches!(parts[..], ["4" | "5", subject, detail]
-            if (1..=3).contains(&subject.len()) && (1..=3).contains(&detail.len()))
-    })
 }

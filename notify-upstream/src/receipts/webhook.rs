@@ -14,6 +14,8 @@ mod twilio;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ::base64::Engine;
+use ::base64::engine::general_purpose::STANDARD;
 use aws_lc_rs::hmac;
 use http::HeaderMap;
 use postern_common::Secret;
@@ -85,24 +87,22 @@ impl Webhooks {
         headers: &HeaderMap,
         now: Timestamp,
     ) -> Result<(), WebhookRejection> {
-        let configured = match provider {
-            "twilio" => self
-                .twilio
-                .as_ref()
-                .map(|_| twilio::signature(headers).map(|_| ())),
-            "sns" => self.sns.as_ref().map(|sns| sns.check_topic(headers)),
-            "sendgrid" => self
-                .sendgrid
-                .as_ref()
-                .map(|_| sendgrid::signature(headers, now).map(|_| ())),
-            "mailgun" => self.mailgun.as_ref().map(|_| Ok(())),
-            "standard" => self
-                .standard
-                .as_ref()
-                .map(|_| standard::signature(headers, now).map(|_| ())),
-            _ => None,
+        let is_configured = match provider {
+            "twilio" => self.twilio.is_some(),
+            "sns" => self.sns.is_some(),
+            "sendgrid" => self.sendgrid.is_some(),
+            "mailgun" => self.mailgun.is_some(),
+            "standard" => self.standard.is_some(),
+            _ => false,
         };
-        configured.unwrap_or(Err(WebhookRejection::Signature))
+        match (provider, &self.sns) {
+            _ if !is_configured => Err(WebhookRejection::Signature),
+            ("twilio", _) => twilio::signature(headers).map(drop),
+            ("sns", Some(sns)) => sns.check_topic(headers),
+            ("sendgrid", _) => sendgrid::signature(headers, now).map(drop),
+            ("standard", _) => standard::signature(headers, now).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Verifies and parses a provider's request.
@@ -114,35 +114,14 @@ impl Webhooks {
         provider: &str,
         request: &WebhookRequest<'_>,
     ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+        let missing = WebhookRejection::Signature;
         match provider {
-            "twilio" => self
-                .twilio
-                .as_ref()
-                .ok_or(WebhookRejection::Signature)?
-                .read(request),
-            "sns" => {
-                self.sns
-                    .as_ref()
-                    .ok_or(WebhookRejection::Signature)?
-                    .read(request)
-                    .await
-            }
-            "sendgrid" => self
-                .sendgrid
-                .as_ref()
-                .ok_or(WebhookRejection::Signature)?
-                .read(request),
-            "mailgun" => self
-                .mailgun
-                .as_ref()
-                .ok_or(WebhookRejection::Signature)?
-                .read(request),
-            "standard" => self
-                .standard
-                .as_ref()
-                .ok_or(WebhookRejection::Signature)?
-                .read(request),
-            _ => Err(WebhookRejection::Signature),
+            "twilio" => self.twilio.as_ref().ok_or(missing)?.read(request),
+            "sns" => self.sns.as_ref().ok_or(missing)?.read(request).await,
+            "sendgrid" => self.sendgrid.as_ref().ok_or(missing)?.read(request),
+            "mailgun" => self.mailgun.as_ref().ok_or(missing)?.read(request),
+            "standard" => self.standard.as_ref().ok_or(missing)?.read(request),
+            _ => Err(missing),
         }
     }
 
@@ -150,16 +129,11 @@ impl Webhooks {
     /// channel of Standard Webhooks is unknown.
     #[must_use]
     pub(crate) fn report(&self, channel: Channel) -> bool {
-        let Self {
-            twilio,
-            sns,
-            sendgrid,
-            mailgun,
-            standard: _,
-        } = self;
         match channel {
-            Channel::Email => sns.is_some() || sendgrid.is_some() || mailgun.is_some(),
-            Channel::Sms => twilio.is_some(),
+            Channel::Email => {
+                self.sns.is_some() || self.sendgrid.is_some() || self.mailgun.is_some()
+            }
+            Channel::Sms => self.twilio.is_some(),
             Channel::Push => false,
         }
     }
@@ -196,16 +170,19 @@ fn hmac_sha256(secret: &[u8], parts: &[&[u8]], tag: &[u8]) -> Result<(), Webhook
 
 /// Checks that a signed timestamp is within `window` of `now`.
 fn within_window(
-    unix_seconds: i64,
+    unix_seconds: &str,
     now: Timestamp,
     window: Duration,
 ) -> Result<(), WebhookRejection> {
-    let distance = now.unix_seconds().abs_diff(unix_seconds);
-    if distance <= window.as_secs() {
-        Ok(())
-    } else {
-        Err(WebhookRejection::Signature)
-    }
+    let signed = unix_seconds.parse().ok();
+    let distance = signed.map(|signed| now.unix_seconds().abs_diff(signed));
+    let is_within = distance.is_some_and(|distance| distance <= window.as_secs());
+    is_within.then_some(()).ok_or(WebhookRejection::Signature)
+}
+
+fn base64(text: &str) -> Result<Vec<u8>, WebhookRejection> {
+    let decoded = STANDARD.decode(text);
+    decoded.map_err(|_| WebhookRejection::Signature)
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, WebhookRejection> {

@@ -94,17 +94,21 @@ pub(super) fn without_links(text: &str) -> String {
     plain
 }
 
-/// Returns whether a character is invisible: soft hyphen, joiners, directional marks, variation
-/// selectors, tags. Between a dot and a domain it would hide the link from this filter, but not
+/// Returns whether a character is invisible (`Default_Ignorable_Code_Point` of Unicode without its
+/// letters): soft hyphen, joiners, directional marks, variation selectors, tags. Between a dot and a domain it would hide the link from this filter, but not
 /// from every mail client.
 fn is_invisible(c: char) -> bool {
     matches!(
         c,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{17b4}' | '\u{17b5}' | '\u{feff}'
+            | '\u{180b}'..='\u{180f}'
             | '\u{200b}'..='\u{200f}'
             | '\u{202a}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}'
             | '\u{fe00}'..='\u{fe0f}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
             | '\u{e0000}'..='\u{e0fff}'
     )
 }
@@ -208,7 +212,7 @@ mod tests {
     #[test]
     fn invisible_characters_do_not_hide_links() {
         let invisible = "\u{ad}\u{34f}\u{61c}\u{180e}\u{200b}\u{200c}\u{200d}\u{200e}\u{200f}\u{202a}\u{202e}\u{2060}\u{2066}\
-            \u{206f}\u{fe00}\u{fe0f}\u{feff}\u{e0000}\u{e0041}\u{e0fff}";
+            \u{206f}\u{fe00}\u{fe0f}\u{feff}\u{17b4}\u{180b}\u{180f}\u{fff9}\u{1bca0}\u{1d173}\u{e0000}\u{e0041}\u{e0fff}";
         for c in invisible.chars() {
             for hidden in [
                 format!("evil{c}.example"),

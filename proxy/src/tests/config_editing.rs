@@ -298,10 +298,7 @@ async fn wider_access_is_refused_if_asked_for() {
     let hash = get(&gateway, CONFIG).await["hash"].take();
     let uncompared = "[limits]\ntrusted_proxies = [\"10.0.0.0/8\"]\n";
     let uncompared = before.replace("[limits]\n", uncompared);
-    for (text, target) in [
-        (&text, json!("/auth-only")),
-        (&uncompared, Value::Null),
-    ] {
+    for (text, target) in [(&text, json!("/auth-only")), (&uncompared, Value::Null)] {
         let body = json!({ "text": text, "baseHash": hash, "refuseWidened": true });
         let (status, problem) = call(&gateway, Method::PUT, CONFIG, &body).await;
         assert_eq!(

@@ -39,6 +39,8 @@ fn message_without_mime_is_plain_text() {
 #[test]
 fn malformed_mime_terminates_without_panic() {
     let deep = "Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n".repeat(1000);
+    let attached = "Content-Type: message/rfc822\r\n\r\n".repeat(100_000);
+    let mixed = format!("Content-Type: multipart/digest; boundary=x\r\n\r\n--x\r\n{attached}");
     for message in [
         b"".as_slice(),
         b"\r\n",
@@ -46,6 +48,8 @@ fn malformed_mime_terminates_without_panic() {
         b"=?",
         b"Content-Type: multipart/mixed; boundary\r\n\r\n",
         deep.as_bytes(),
+        attached.as_bytes(),
+        mixed.as_bytes(),
     ] {
         let _shown = parse(message);
     }

@@ -56,13 +56,12 @@ pub(crate) enum ProviderSettings {
 // === impl ProviderConfig ===
 
 impl ProviderConfig {
-    /// Builds the provider as the service does, with a cache in memory. It is not called.
+    /// Builds the provider as the service does. It is not called.
     ///
     /// # Errors
     /// The reason, for an invalid certificate, key or template.
     pub(crate) fn build_unused(self, clock: &Clock) -> Result<Provider, String> {
-        let cache = Cache::memory(clock.clone());
-        build(self.provider, &cache, clock, &ErrorCodeTable::shipped())
+        build(self.provider, clock, &ErrorCodeTable::shipped())
     }
 }
 
@@ -92,7 +91,7 @@ impl ProviderPool {
             provider,
         } in configured
         {
-            let provider = build(provider, cache, clock, &codes)
+            let provider = build(provider, clock, &codes)
                 .map_err(|error| Exit::usage(format!("provider `{name}`: {error}")))?;
             let rate = rate.map(|rate| ProviderRate::new(cache.clone(), &name, rate));
             let status = ProviderStatus::new(channel, &name, metrics);
@@ -112,7 +111,6 @@ impl ProviderPool {
 
 fn build(
     config: ProviderSettings,
-    cache: &Cache,
     clock: &Clock,
     codes: &ErrorCodeTable,
 ) -> Result<Provider, String> {
@@ -127,12 +125,9 @@ fn build(
         ProviderSettings::Http(config) => {
             Provider::Http(Box::new(HttpProvider::new(config, codes)?))
         }
-        ProviderSettings::Fcm(account) => Provider::Fcm(Box::new(FcmProvider::new(
-            account,
-            cache.clone(),
-            clock.clone(),
-            codes,
-        )?)),
+        ProviderSettings::Fcm(account) => {
+            Provider::Fcm(Box::new(FcmProvider::new(account, clock.clone(), codes)?))
+        }
         ProviderSettings::WebPush(key) => {
             Provider::WebPush(Box::new(WebPushProvider::new(key, clock.clone(), codes)?))
         }

@@ -1,8 +1,6 @@
 use std::sync::Arc;
 
-use postern_common::config;
-use postern_common::decode::{Field, Object};
-use postern_common::exit::Exit;
+use serde::Deserialize;
 
 use super::{FaultScope, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
@@ -11,14 +9,24 @@ use crate::delivery::retry::FailureClass;
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorCodeTable(Arc<[CodeRule]>);
 
-#[derive(Debug)]
+#[derive(Deserialize)]
+struct Rules {
+    rule: Vec<CodeRule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct CodeRule {
     provider: String,
+    #[serde(rename = "match")]
     patterns: Vec<String>,
+    #[serde(default, rename = "text")]
     texts: Vec<String>,
     class: FailureClass,
     code: String,
+    #[serde(default)]
     suppress: bool,
+    #[serde(default)]
     scope: FaultScope,
 }
 
@@ -35,20 +43,8 @@ impl ErrorCodeTable {
     /// Returns the built-in table.
     #[must_use]
     pub(crate) fn shipped() -> Self {
-        Self::parse("codes.toml", SHIPPED).expect("a test reads the shipped table")
-    }
-
-    /// Parses a table.
-    ///
-    /// # Errors
-    /// Exit code 64 with all errors.
-    pub(crate) fn parse(name: &str, text: &str) -> Result<Self, Exit> {
-        config::parse(name, text, |root| {
-            Some(Self(
-                root.list("rule", |field| field.object(CodeRule::read))
-                    .into(),
-            ))
-        })
+        let rules: Rules = toml::from_str(SHIPPED).expect("a test reads the shipped table");
+        Self(rules.rule.into())
     }
 
     /// Classifies the code of a provider, see `codes.toml`.
@@ -70,18 +66,21 @@ impl ErrorCodeTable {
         let number = reply
             .get(..3)
             .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-        let class = number.or(Some(status)).and_then(|code| code.get(..1));
+        let words = reply.split([' ', '-', '\n']);
+        let words = words.map(|word| word.trim_matches(|c: char| c.is_ascii_punctuation()));
+        let mut words = words.chain([status]).filter(|word| is_enhanced(word));
+        let class = number.or_else(|| words.clone().next());
+        let class = class.and_then(|code| code.get(..1));
         // Systems that only know the class write X.0.0.
-        let enhanced = reply
-            .split([' ', '-', '\n'])
-            .map(|word| word.trim_matches(|c: char| c.is_ascii_punctuation()))
-            .chain([status])
-            .filter(|word| is_enhanced(word) && !word.ends_with(".0.0"))
-            .find(|word| class.is_none_or(|class| word.starts_with(class)));
+        let enhanced = words.find(|word| {
+            class.is_none_or(|class| word.starts_with(class)) && !word.ends_with(".0.0")
+        });
         let both = format!("{} {}", number.unwrap_or(""), enhanced.unwrap_or(""));
         let codes = [Some(both.as_str()), enhanced, number, class];
         let codes: Vec<&str> = codes.into_iter().flatten().collect();
-        let own = reply.split(" said:").next().unwrap_or_default();
+        // What it quotes of another server: Postfix, Exim.
+        let mut own = reply.split(" said:").flat_map(|part| part.split(" was: "));
+        let own = own.next().unwrap_or_default();
         self.refusal("smtp", &codes, &own.to_ascii_lowercase())
             .with_detail(reply)
     }
@@ -142,7 +141,7 @@ fn is_enhanced(word: &str) -> bool {
     let is_number = |part: &&str| {
         (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())
     };
-    parts.len() == 3 && parts.iter().all(is_number) && parts[0].len() == 1 && parts[1].len() == 1
+    matches!(parts[..], ["4" | "5", _, _]) && parts.iter().all(is_number)
 }
 
 // === impl CodeRule ===
@@ -169,39 +168,6 @@ impl CodeRule {
         }
         let fit = codes.iter().filter_map(|code| self.matches(code)).max()?;
         Some((self.provider == provider, words, fit))
-    }
-
-    fn read(object: &Object<'_>) -> Option<Self> {
-        let text = |field: Field<'_>| field.text(1..=64);
-        let classes = [
-            ("permanent", FailureClass::Permanent),
-            ("transient", FailureClass::Transient),
-            ("throttled", FailureClass::Throttled),
-            ("configuration", FailureClass::Configuration),
-            ("ambiguous", FailureClass::Ambiguous),
-        ];
-        let provider = object.required("provider", text);
-        let patterns = object.non_empty_list("match", "must name a code", text);
-        let texts = object.list("text", text);
-        let class = object.required("class", |field| field.one_of(&classes));
-        let code = object.required("code", text);
-        let suppress = object.or("suppress", false, |field| field.boolean());
-        let scopes = [
-            ("provider", FaultScope::Provider),
-            ("recipient", FaultScope::Recipient),
-        ];
-        let scope = object.or("scope", FaultScope::Recipient, |field| {
-            field.one_of(&scopes)
-        });
-        Some(Self {
-            provider: provider?,
-            patterns,
-            texts,
-            class: class?,
-            code: code?,
-            suppress,
-            scope,
-        })
     }
 }
 

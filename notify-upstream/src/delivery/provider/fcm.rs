@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
-use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
-use postern_common::seal::Seal;
 use postern_common::{Clock, Secret};
 use serde_json::{Value, json};
 use url::Url;
@@ -36,11 +34,8 @@ pub(crate) struct FcmProvider {
     account: FcmAccount,
     key: EncodingKey,
     http: reqwest::Client,
-    cache: Cache,
-    /// Seals the copy in the cache with a key derived from the private key of the account.
-    seal: Seal,
-    /// The local copy of the access token.
-    token_copy: Mutex<Option<AccessToken>>,
+    /// The access token in use.
+    token: Mutex<Option<AccessToken>>,
     clock: Clock,
     codes: ErrorCodeTable,
 }
@@ -67,24 +62,16 @@ impl FcmProvider {
     /// The key cannot be parsed, or TLS cannot be set up.
     pub(crate) fn new(
         account: FcmAccount,
-        cache: Cache,
         clock: Clock,
         codes: ErrorCodeTable,
     ) -> Result<Self, String> {
         let key = EncodingKey::from_rsa_pem(account.key.expose().as_bytes())
             .map_err(|_| "the service account's private_key is not an RSA key in PEM".to_owned())?;
-        let seal = Seal::new(
-            "postern FCM token v1",
-            account.key.expose().as_bytes(),
-            &cache_key(&account.project),
-        );
         Ok(Self {
             account,
             key,
             http: client()?,
-            cache,
-            seal,
-            token_copy: Mutex::default(),
+            token: Mutex::default(),
             clock,
             codes,
         })
@@ -119,8 +106,7 @@ impl FcmProvider {
         }
         if answer.status == 401 {
             // The token was revoked; the next attempt requests a new one.
-            self.set_token_copy(None);
-            let _best_effort = self.cache.delete(&cache_key(&self.account.project)).await;
+            *self.token.lock() = None;
         }
         Err(refusal(&answer, &self.codes))
     }
@@ -147,43 +133,16 @@ impl FcmProvider {
         }})
     }
 
-    /// Returns the local token, that of the shared cache, or a new one.
+    /// Returns the token in use, or a new one.
     async fn token(&self) -> Result<Secret, ProviderRefusal> {
         let now = self.clock.now();
-        let token_copy = self.token_copy.lock().clone();
-        let token = match token_copy.filter(|token_copy| token_copy.expires_at > now) {
-            Some(token_copy) => return Ok(token_copy.secret),
-            None => match self
-                .cached_token()
-                .await
-                .filter(|cached_token| cached_token.expires_at > now)
-            {
-                Some(cached_token) => cached_token,
-                None => self.request_token().await?,
-            },
-        };
-        self.set_token_copy(Some(token.clone()));
+        let held = self.token.lock().clone();
+        if let Some(held) = held.filter(|held| held.expires_at > now) {
+            return Ok(held.secret);
+        }
+        let token = self.request_token().await?;
+        *self.token.lock() = Some(token.clone());
         Ok(token.secret)
-    }
-
-    fn set_token_copy(&self, token: Option<AccessToken>) {
-        *self.token_copy.lock() = token;
-    }
-
-    /// Reads the token that another replica has requested: its expiry in milliseconds, and the
-    /// token.
-    async fn cached_token(&self) -> Option<AccessToken> {
-        let sealed = self
-            .cache
-            .get(&cache_key(&self.account.project))
-            .await
-            .ok()??;
-        let plaintext = self.seal.open(&sealed)?;
-        let (expires_at, secret) = plaintext.split_once(' ')?;
-        Some(AccessToken {
-            secret: Secret::from(secret),
-            expires_at: Timestamp(expires_at.parse().ok()?),
-        })
     }
 
     /// Requests a token with a signed assertion (RFC 7523).
@@ -208,32 +167,21 @@ impl FcmProvider {
                     scope: FaultScope::Provider,
                     ..refusal
                 })?;
-        let (secret, life) = token_of(&answer).ok_or_else(|| match answer.status {
-            400..=404 => self
-                .codes
-                .classify("fcm", "UNAUTHENTICATED")
-                .with_detail("no access token"),
-            _ => self
-                .codes
-                .classify("fcm", "UNAVAILABLE")
-                .with_detail("no access token"),
+        let (secret, life) = token_of(&answer).ok_or_else(|| {
+            let is_refused = (400..=404).contains(&answer.status);
+            let code = if is_refused {
+                "UNAUTHENTICATED"
+            } else {
+                "UNAVAILABLE"
+            };
+            let refusal = self.codes.classify("fcm", code);
+            refusal.with_detail("no access token")
         })?;
-        let token = AccessToken {
+        Ok(AccessToken {
             expires_at: Timestamp::from_unix_seconds(now).plus(life),
             secret,
-        };
-        let plaintext = format!("{} {}", token.expires_at.0, token.secret.expose());
-        let sealed = self.seal.close(&plaintext);
-        let _best_effort = self
-            .cache
-            .set(&cache_key(&self.account.project), &sealed, life)
-            .await;
-        Ok(token)
+        })
     }
-}
-
-fn cache_key(project: &str) -> String {
-    format!("notify:fcm-token:{project}")
 }
 
 /// Returns the token of a response and the duration of its use.

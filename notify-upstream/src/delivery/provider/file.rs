@@ -2,8 +2,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{FaultScope, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal};
-use crate::address::Address;
+use super::{FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
@@ -20,16 +19,6 @@ impl FileProvider {
     #[must_use]
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder }
-    }
-
-    pub(super) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
-        match tokio::fs::try_exists(self.path(message)).await {
-            Ok(true) => LookupResult::Found(ProviderAck {
-                detail: Some("written".to_owned()),
-            }),
-            Ok(false) => LookupResult::NotFound,
-            Err(_) => LookupResult::Unsupported,
-        }
     }
 
     fn path(&self, message: &OutgoingMessage<'_>) -> PathBuf {
@@ -64,12 +53,6 @@ impl FileProvider {
 }
 
 fn document(message: &OutgoingMessage<'_>) -> serde_json::Value {
-    let to = match message.to {
-        Address::Email(email) => json!({ "email": email }),
-        Address::Phone(phone) => json!({ "phone": phone }),
-        Address::DeviceToken(token) => json!({ "deviceToken": token }),
-        Address::Subscription(subscription) => json!({ "subscription": subscription }),
-    };
     let content = match message.content {
         MessageContent::Email {
             subject,
@@ -79,5 +62,5 @@ fn document(message: &OutgoingMessage<'_>) -> serde_json::Value {
         MessageContent::Sms { text } => json!({ "text": text }),
         MessageContent::Push { title, body } => json!({ "title": title, "body": body }),
     };
-    json!({ "notificationId": message.id.to_string(), "to": to, "content": content, "sentAt": message.sent_at })
+    json!({ "notificationId": message.id.to_string(), "to": message.to, "content": content, "sentAt": message.sent_at })
 }

@@ -173,13 +173,12 @@ impl HttpProvider {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::clock::Timestamp;
     use postern_common::email::EmailAddress;
 
     use super::*;
     use crate::address::{DeviceToken, PhoneNumber};
-    use crate::notification::OrderSequence;
     use crate::testing::injection::naughty;
+    use crate::testing::outgoing;
 
     fn make(body: &str) -> Result<HttpProvider, String> {
         let url = "http://127.0.0.1:9/".parse().expect("URL");
@@ -213,18 +212,6 @@ mod tests {
         );
         for bad in ["{{ nope }}", "{\"a\": {{ to }}", "{{ to", "\"{{ to }}\""] {
             assert!(make(bad).is_err(), "{bad}");
-        }
-    }
-
-    fn message<'a>(to: &'a Address, content: &'a MessageContent) -> OutgoingMessage<'a> {
-        OutgoingMessage {
-            id: OrderSequence::id(1 << 40),
-            to,
-            content,
-            sent_at: Timestamp(0),
-            expires_at: None,
-            urgent: false,
-            unsubscribe: false,
         }
     }
 
@@ -286,7 +273,7 @@ mod tests {
                 ),
             ];
             for (address, to, channel, content, [text, title, subject, html]) in contents {
-                let message = message(address, &content);
+                let message = outgoing(address, &content);
                 let expected = serde_json::json!({
                     "id": message.id.to_string(), "channel": channel, "to": to, "text": text, "title": title,
                     "subject": subject, "html": html
@@ -307,7 +294,7 @@ mod tests {
         ] {
             let content = MessageContent::Sms { text };
             assert_eq!(
-                sent(&http, &message(&phone, &content)),
+                sent(&http, &outgoing(&phone, &content)),
                 serde_json::json!({"parts": segments})
             );
         }
@@ -318,14 +305,14 @@ mod tests {
             html: None,
         };
         assert_eq!(
-            sent(&http, &message(&mail, &letter)),
+            sent(&http, &outgoing(&mail, &letter)),
             serde_json::json!({"parts": 0})
         );
         let long = MessageContent::Sms {
             text: "a".repeat(1531),
         };
         let refusal = http
-            .send(&message(&phone, &long))
+            .send(&outgoing(&phone, &long))
             .await
             .expect_err("too long");
         assert_eq!(

@@ -7,7 +7,7 @@ use crate::templates::MessageContent;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SmsSegments {
     /// The encoding.
-    pub(super) encoding: SmsEncoding,
+    pub(super) encoding: &'static str,
     /// The number of segments.
     pub(super) count: usize,
 }
@@ -16,29 +16,14 @@ pub(super) struct SmsSegments {
 /// faulty template.
 pub(super) const MAX_SEGMENTS: usize = 10;
 
-/// The encoding of a text message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SmsEncoding {
-    /// Seven bits per character (3GPP TS 23.038 section 6.2.1).
-    Gsm7,
-    /// Two bytes per unit, if any character is not in the seven-bit alphabet.
-    Ucs2,
-}
-
+/// Seven bits per character (3GPP TS 23.038 section 6.2.1).
+const GSM_7: &str = "GSM-7";
+/// Two bytes per unit, if any character is not in the seven-bit alphabet.
+const UCS_2: &str = "UCS-2";
 const GSM7: &str = "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿\
                     abcdefghijklmnopqrstuvwxyzäöñüà";
 /// Characters that take two units.
 const GSM7_EXTENSION: &str = "\u{c}^{}\\[~]|€";
-
-impl SmsEncoding {
-    /// Returns the name in events.
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gsm7 => "GSM-7",
-            Self::Ucs2 => "UCS-2",
-        }
-    }
-}
 
 impl SmsSegments {
     /// Returns the size of a text message, or `None` for other content.
@@ -59,7 +44,7 @@ impl SmsSegments {
 
 impl std::fmt::Display for SmsSegments {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} segment(s)", self.count, self.encoding.as_str())
+        write!(f, "{} {} segment(s)", self.count, self.encoding)
     }
 }
 
@@ -70,7 +55,7 @@ pub(crate) fn segment_count(text: &str) -> usize {
 
 /// Returns the encoding and the number of segments: one of 160 units or several of 153; 70 and 67
 /// in UCS-2.
-fn segments(text: &str) -> (SmsEncoding, usize) {
+fn segments(text: &str) -> (&'static str, usize) {
     let place = |c: char| match c {
         c if GSM7.contains(c) => Some(1),
         c if GSM7_EXTENSION.contains(c) => Some(2),
@@ -78,13 +63,8 @@ fn segments(text: &str) -> (SmsEncoding, usize) {
     };
     let (encoding, lengths, one, many) =
         match text.chars().map(place).collect::<Option<Vec<usize>>>() {
-            Some(lengths) => (SmsEncoding::Gsm7, lengths, 160, 153),
-            None => (
-                SmsEncoding::Ucs2,
-                text.chars().map(char::len_utf16).collect(),
-                70,
-                67,
-            ),
+            Some(lengths) => (GSM_7, lengths, 160, 153),
+            None => (UCS_2, text.chars().map(char::len_utf16).collect(), 70, 67),
         };
     let total: usize = lengths.iter().sum();
     if total <= one {
@@ -109,14 +89,14 @@ mod tests {
     #[test]
     fn segments_are_counted_by_encoding() {
         let count = |text: &str, times| segments(&text.repeat(times));
-        assert_eq!(count("a", 160), (SmsEncoding::Gsm7, 1));
-        assert_eq!(count("a", 161), (SmsEncoding::Gsm7, 2));
-        assert_eq!(count("€", 80), (SmsEncoding::Gsm7, 1));
-        assert_eq!(count("€", 153), (SmsEncoding::Gsm7, 3));
-        assert_eq!(count("ж", 70), (SmsEncoding::Ucs2, 1));
-        assert_eq!(count("ж", 71), (SmsEncoding::Ucs2, 2));
-        assert_eq!(count("😀", 35), (SmsEncoding::Ucs2, 1));
-        assert_eq!(count("😀", 67), (SmsEncoding::Ucs2, 3));
-        assert_eq!(segments(""), (SmsEncoding::Gsm7, 1));
+        assert_eq!(count("a", 160), (GSM_7, 1));
+        assert_eq!(count("a", 161), (GSM_7, 2));
+        assert_eq!(count("€", 80), (GSM_7, 1));
+        assert_eq!(count("€", 153), (GSM_7, 3));
+        assert_eq!(count("ж", 70), (UCS_2, 1));
+        assert_eq!(count("ж", 71), (UCS_2, 2));
+        assert_eq!(count("😀", 35), (UCS_2, 1));
+        assert_eq!(count("😀", 67), (UCS_2, 3));
+        assert_eq!(segments(""), (GSM_7, 1));
     }
 }

@@ -185,8 +185,8 @@ impl std::fmt::Debug for VapidKey {
 mod tests {
     use super::*;
     use crate::address::SubscriptionKeys;
-    use crate::notification::OrderSequence;
     use crate::testing::injection::naughty;
+    use crate::testing::outgoing;
     use postern_common::clock::Timestamp;
 
     /// The browser of RFC 8291 section 5.
@@ -223,15 +223,7 @@ mod tests {
                 text: String::new(),
             },
         );
-        let message = OutgoingMessage {
-            id: OrderSequence::id(1 << 40),
-            to: &address,
-            content: &content,
-            sent_at: Timestamp(0),
-            expires_at: None,
-            urgent: false,
-            unsubscribe: false,
-        };
+        let message = outgoing(&address, &content);
         let request = push
             .request(&message, &to, "Grüße \u{1f44b}", "an Ada")
             .expect("the configuration is valid")
@@ -280,13 +272,9 @@ mod tests {
         );
         let address = Address::Subscription(to.clone());
         let message = OutgoingMessage {
-            id: OrderSequence::id(1 << 40),
-            to: &address,
-            content: &content,
-            sent_at: Timestamp(0),
             expires_at: Some(Timestamp(60_000)),
             urgent: true,
-            unsubscribe: false,
+            ..outgoing(&address, &content)
         };
         let request = push
             .request(&message, &to, "t", "b")
@@ -333,15 +321,7 @@ mod tests {
                 title: text.clone(),
                 body: text.clone(),
             };
-            let message = OutgoingMessage {
-                id: OrderSequence::id(1 << 40),
-                to: &to,
-                content: &content,
-                sent_at: Timestamp(0),
-                expires_at: None,
-                urgent: false,
-                unsubscribe: false,
-            };
+            let message = outgoing(&to, &content);
             let read: serde_json::Value =
                 serde_json::from_str(&payload(&message.id.to_string(), &text, &text))
                     .expect("JSON");

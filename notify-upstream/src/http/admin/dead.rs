@@ -12,7 +12,6 @@ use serde_json::{Value, json as value};
 
 use super::super::ApiState;
 use super::super::list::named;
-use super::super::status::unavailable;
 use super::{AdminState, Api, Change};
 use crate::notification::{Channel, NotificationId};
 use crate::operations::dead;
@@ -30,9 +29,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// first.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = list_filter(query.as_deref().unwrap_or_default())?;
-    let letters = dead::list(&api.store, &filter)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let letters = dead::list(&api.store, &filter).await?;
     let is_truncated = i64::try_from(letters.len()).is_ok_and(|count| count >= filter.limit);
     let body = value!({ "deadLetters": letters, "isTruncated": is_truncated });
     Ok(json(StatusCode::OK, &body))
@@ -92,9 +89,7 @@ pub(super) async fn retry(
     let Some(change) = selection.change else {
         return preview(&api, &selection.filter).await;
     };
-    let count = dead::replay(&api.store, &selection.filter, &api.clock)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let count = dead::replay(&api.store, &selection.filter, &api.clock).await?;
     for channel in Channel::ALL {
         api.dispatch_state.channel(channel).mark_all_waiting();
     }
@@ -111,20 +106,12 @@ pub(super) async fn drop_letters(
     let Some(change) = selection.change else {
         return preview(&api, &selection.filter).await;
     };
-    let count = api
-        .store
-        .discard_dead_letters(&selection.filter)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let count = api.store.discard_dead_letters(&selection.filter).await?;
     Ok(finished(&change, "dead.drop", &selection.filter, count))
 }
 
 async fn preview(api: &ApiState, filter: &DeadFilter) -> Result<Response, Problem> {
-    let letters = api
-        .store
-        .dead_letters(filter)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let letters = api.store.dead_letters(filter).await?;
     Ok(json(StatusCode::OK, &result(letters.len() as u64, true)))
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json as value};
 
 use super::super::ApiState;
 use super::super::list::read_page;
-use super::super::status::{cancel_notification, find, unavailable, view};
+use super::super::status::{cancel_notification, find, view};
 use super::{AdminState, Api, Change};
 use crate::intake::request::NotificationRequest;
 use crate::operations::dead;
@@ -79,9 +79,7 @@ pub(super) async fn retry(
         limit: 1,
         ..DeadFilter::default()
     };
-    let retried = dead::replay(&api.store, &filter, &api.clock)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let retried = dead::replay(&api.store, &filter, &api.clock).await?;
     if retried == 0 {
         let detail =
             "only notifications that failed permanently and were not dropped can be retried";

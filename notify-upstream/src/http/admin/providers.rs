@@ -10,7 +10,6 @@ use postern_common::{Code, Problem};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 
-use super::super::status::unavailable;
 use super::recipient::read_recipient;
 use super::{AdminState, Api, Change};
 use crate::address::{Address, Recipient};
@@ -104,9 +103,8 @@ pub(super) async fn pause(
         at: api.clock.now(),
         reason,
     };
-    let stored = api.store.pause_provider(&pause).await;
-    let is_new = stored.map_err(|error| unavailable(&error))?;
-    apply(&state).await?;
+    let is_new = api.store.pause_provider(&pause).await?;
+    state.parts.pauses.sync().await?;
     let after = value!({ "isPaused": true, "reason": pause.reason });
     change.record("provider.pause", &name, is_paused(!is_new), after);
     Ok(view(&state, &name))
@@ -120,12 +118,11 @@ pub(super) async fn resume(
     change: Change,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    let removed = api.store.resume_provider(&name).await;
-    let was_paused = removed.map_err(|error| unavailable(&error))?;
+    let was_paused = api.store.resume_provider(&name).await?;
     if !was_paused {
         require_provider(&state, &name)?;
     }
-    apply(&state).await?;
+    state.parts.pauses.sync().await?;
     change.record(
         "provider.resume",
         &name,
@@ -142,12 +139,6 @@ fn is_paused(is_paused: bool) -> Value {
 fn view(state: &AdminState, name: &str) -> Response {
     let paused = state.parts.pauses.pool.pause(name);
     changed(&value!({ "name": name, "paused": paused }))
-}
-
-/// Applies the stored pauses to this process now; other replicas are notified.
-async fn apply(state: &AdminState) -> Result<(), Problem> {
-    let applied = state.parts.pauses.sync().await;
-    applied.map_err(|error| unavailable(&error))
 }
 
 fn require_provider<'a>(

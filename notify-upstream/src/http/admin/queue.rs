@@ -6,14 +6,11 @@ use postern_common::Problem;
 use postern_common::http::json;
 use serde_json::json as value;
 
-use super::super::status::unavailable;
 use super::Api;
 use crate::operations::queue;
 
 /// Handles `GET /admin/queue`.
 pub(super) async fn view(Api(api): Api) -> Result<Response, Problem> {
-    let queues = queue::view(&api.store, &api.dispatch_state, api.clock.now())
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let queues = queue::view(&api.store, &api.dispatch_state, api.clock.now()).await?;
     Ok(json(StatusCode::OK, &value!({ "queues": queues })))
 }

@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde_json::{Value, json as value};
 
 use super::super::list::named;
-use super::super::status::unavailable;
 use super::{Api, Change};
 use crate::address::AddressHash;
 use crate::delivery::suppression::SuppressionList;
@@ -37,11 +36,7 @@ struct EntryView {
 /// Handles `GET /admin/suppression`: entries of the lists, oldest first.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = read_filter(query.as_deref().unwrap_or_default())?;
-    let entries = api
-        .store
-        .suppression_entries(&filter)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let entries = api.store.suppression_entries(&filter).await?;
     let is_full = i64::try_from(entries.len()).is_ok_and(|count| count >= filter.limit);
     let next = entries.last().filter(|_| is_full).map(cursor);
     let views: Vec<EntryView> = entries
@@ -98,11 +93,7 @@ pub(super) async fn remove(Api(api): Api, change: Change, body: Json) -> Result<
             Some((id, filter?))
         })
     })?;
-    let removed = api
-        .store
-        .remove_suppressed(&filter)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let removed = api.store.remove_suppressed(&filter).await?;
     change.record("suppression.remove", &id, Value::Null, removed.into());
     Ok(changed(&value!({ "removed": removed })))
 }

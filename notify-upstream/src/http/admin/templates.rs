@@ -18,7 +18,7 @@ use crate::principal::Principal;
 use crate::templates::{Locale, TemplateName, VariableAuthor};
 
 /// The creator of notifications that operators send.
-const OPERATOR_CREATOR: &str = "service:operator";
+const OPERATOR_CREATOR: &str = "operator";
 
 /// The body of a preview.
 struct PreviewRequest {
@@ -71,7 +71,7 @@ pub(super) async fn preview(
     Ok(json(StatusCode::OK, &body))
 }
 
-/// Handles `POST /admin/templates/{name}/send`: accepts a notification of the service `operator`.
+/// Handles `POST /admin/templates/{name}/send`: accepts a notification of the creator `operator`.
 pub(super) async fn send(
     Api(api): Api,
     change: Change,

@@ -176,7 +176,6 @@ async fn hostile_parameters_are_refused_or_match_nothing() {
             "_da@example.com",
             "ada@example.com'%20OR%201=1--",
             "*",
-            "%00",
         ] {
             let (status, page) = served
                 .list(&format!("?recipient={recipient}"), "support")
@@ -198,6 +197,7 @@ async fn hostile_parameters_are_refused_or_match_nothing() {
         for query in [
             format!("?limit=1&cursor={tampered}"),
             format!("?limit=1&cursor={cursor}&status=SENT"),
+            "?recipient=%00".to_owned(),
             "?cursor=x".to_owned(),
             "?cursor=".to_owned(),
             "?limit=0".to_owned(),

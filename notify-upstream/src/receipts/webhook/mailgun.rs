@@ -48,11 +48,7 @@ impl MailgunWebhook {
             &[timestamp.as_bytes(), token.as_bytes()],
             &tag,
         )?;
-        within_window(
-            timestamp.parse().map_err(|_| WebhookRejection::Signature)?,
-            request.now,
-            SIGNATURE_WINDOW,
-        )?;
+        within_window(timestamp, request.now, SIGNATURE_WINDOW)?;
         let event = body.get("event-data").ok_or(WebhookRejection::Unreadable)?;
         Ok(report(request, event).into_iter().collect())
     }

@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use postern_common::clock::Timestamp;
 use serde_json::Value;
 
 use super::{
-    WebhookRejection, WebhookRequest, header, id_in_message_id, json, text, within_window,
+    WebhookRejection, WebhookRequest, base64, header, id_in_message_id, json, text, within_window,
     without_address,
 };
 use crate::address::hash;
@@ -33,11 +31,8 @@ impl SendGridWebhook {
     /// `SubjectPublicKeyInfo`. Returns `None` if it is not base64.
     #[must_use]
     pub(crate) fn new(public_key: &str) -> Option<Self> {
-        STANDARD
-            .decode(public_key.trim())
-            .ok()
-            .filter(|key| key.len() >= 65)
-            .map(|key| Self { key })
+        let key = base64(public_key.trim()).ok();
+        key.filter(|key| key.len() >= 65).map(|key| Self { key })
     }
 
     pub(super) fn read(
@@ -66,14 +61,8 @@ pub(super) fn signature(
 ) -> Result<(&str, Vec<u8>), WebhookRejection> {
     let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
     let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;
-    let signature = STANDARD
-        .decode(signature)
-        .map_err(|_| WebhookRejection::Signature)?;
-    within_window(
-        timestamp.parse().map_err(|_| WebhookRejection::Signature)?,
-        now,
-        SIGNATURE_WINDOW,
-    )?;
+    let signature = base64(signature)?;
+    within_window(timestamp, now, SIGNATURE_WINDOW)?;
     Ok((timestamp, signature))
 }
 

@@ -8,8 +8,6 @@ use std::time::Duration;
 use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey,
 };
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use postern_common::clock::Timestamp;
 use serde_json::Value;
@@ -20,7 +18,8 @@ pub(crate) use certificate::CertificateCache;
 pub(super) use certificate::{FetchError, SigningCertificate};
 
 use super::{
-    WebhookRejection, WebhookRequest, id_in_message_id, json, text, within_window, without_address,
+    WebhookRejection, WebhookRequest, base64, id_in_message_id, json, text, within_window,
+    without_address,
 };
 use crate::address::hash;
 use crate::delivery::report::ProviderReport;
@@ -73,9 +72,7 @@ impl SnsWebhook {
         let topic = part("TopicArn")?;
         let url =
             certificate_url(part("SigningCertURL")?, topic).ok_or(WebhookRejection::Signature)?;
-        let signature = STANDARD
-            .decode(part("Signature")?)
-            .map_err(|_| WebhookRejection::Signature)?;
+        let signature = base64(part("Signature")?)?;
         let signed = signed_text(&body).ok_or(WebhookRejection::Signature)?;
         let algorithm = match part("SignatureVersion")? {
             "1" => &RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY,
@@ -83,7 +80,8 @@ impl SnsWebhook {
             _ => return Err(WebhookRejection::Signature),
         };
         let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(WebhookRejection::Signature)?;
-        within_window(sent_at.unix_seconds(), request.now, SIGNATURE_WINDOW)?;
+        let sent_at = sent_at.unix_seconds().to_string();
+        within_window(&sent_at, request.now, SIGNATURE_WINDOW)?;
         // Verified last, because it may require an HTTP request.
         let certificate = self
             .certificates
@@ -170,35 +168,15 @@ fn subscribe_url(text: &str, topic: &str) -> Option<Url> {
 /// Returns the signed text: name and value of the signed fields, one per line, in the order of
 /// their names.
 fn signed_text(body: &Value) -> Option<String> {
-    let names: &[&str] = match text(body, "/Type")? {
-        "Notification" => &[
-            "Message",
-            "MessageId",
-            "Subject",
-            "Timestamp",
-            "TopicArn",
-            "Type",
-        ],
-        _ => &[
-            "Message",
-            "MessageId",
-            "SubscribeURL",
-            "Timestamp",
-            "Token",
-            "TopicArn",
-            "Type",
-        ],
+    let names = match text(body, "/Type")? {
+        "Notification" => "Message MessageId Subject Timestamp TopicArn Type",
+        _ => "Message MessageId SubscribeURL Timestamp Token TopicArn Type",
     };
     let mut signed = String::new();
-    for name in names {
-        match body.get(*name) {
-            Some(Value::String(value)) => {
-                signed.push_str(name);
-                signed.push('\n');
-                signed.push_str(value);
-                signed.push('\n');
-            }
-            None | Some(Value::Null) if *name == "Subject" => {}
+    for name in names.split(' ') {
+        match body.get(name) {
+            Some(Value::String(value)) => signed.extend([name, "\n", value, "\n"]),
+            None | Some(Value::Null) if name == "Subject" => {}
             _ => return None,
         }
     }
@@ -240,22 +218,13 @@ pub(super) fn report(
         .then(|| judge(diagnostic.unwrap_or_default(), status.unwrap_or("5.0.0")));
     let code = objection.or(status).map(str::to_owned);
     let (kind, code, dead) = conclude(kind, code, bounce);
-    let times = [
-        "/delivery/timestamp",
-        "/bounce/timestamp",
-        "/deliveryDelay/timestamp",
-        "/complaint/timestamp",
-        "/subscription/timestamp",
-        "/mail/timestamp",
-    ];
+    let mut times = "delivery bounce deliveryDelay complaint subscription mail".split(' ');
+    let at = times.find_map(|part| Timestamp::parse(text(event, &format!("/{part}/timestamp"))?));
     Some(ProviderReport {
         event_id: event_id.to_owned(),
         id: message_id(event).and_then(id_in_message_id),
         kind,
-        at: times
-            .iter()
-            .find_map(|pointer| Timestamp::parse(text(event, pointer)?))
-            .unwrap_or(request.now),
+        at: at.unwrap_or(request.now),
         code,
         detail: description.map(|description| without_address(description, recipient)),
         dead_address: text(event, "/bounce/bouncedRecipients/0/emailAddress")

@@ -1,25 +1,25 @@
 //! Standard Webhooks.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use postern_common::Secret;
 use postern_common::clock::Timestamp;
 
 use super::{
-    SIGNATURE_WINDOW, WebhookRejection, WebhookRequest, header, hmac_sha256, json, text,
+    SIGNATURE_WINDOW, WebhookRejection, WebhookRequest, base64, header, hmac_sha256, json, text,
     within_window,
 };
+use crate::address::hash;
 use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
 /// Standard Webhooks (standardwebhooks.com, symmetric `v1`), for providers without built-in
 /// support: `{"type": "notification.delivered", "timestamp": "…", "data": {"notificationId": "…",
-/// "code"?, "detail"?}}`. The type ends with `sent`, `deferred`, `delivered`, `failed` or
-/// `bounced`.
+/// "code"?, "detail"?, "recipient"?}}`. The type ends with `sent`, `deferred`, `delivered`,
+/// `failed`, `bounced`, `complained` or `unsubscribed`; the last two require the recipient.
 #[derive(Debug)]
 pub(crate) struct StandardWebhook {
+    /// Stored encoded, because `Secret` holds text.
     key: Secret,
 }
 
@@ -32,14 +32,9 @@ impl StandardWebhook {
             .expose()
             .strip_prefix("whsec_")
             .unwrap_or(secret.expose());
-        let key = STANDARD
-            .decode(encoded)
-            .ok()
-            .filter(|key| !key.is_empty())?;
-        // Stored encoded because `Secret` holds text. Decoding it for each request is negligible
-        // beside the HMAC.
+        base64(encoded).ok().filter(|key| !key.is_empty())?;
         Some(Self {
-            key: Secret::new(STANDARD.encode(key)),
+            key: Secret::from(encoded),
         })
     }
 
@@ -52,20 +47,11 @@ impl StandardWebhook {
             timestamp,
             tags,
         } = signature(request.headers, request.now)?;
-        let key = STANDARD
-            .decode(self.key.expose())
-            .map_err(|_| WebhookRejection::Signature)?;
-        let parts: [&[u8]; 5] = [
-            id.as_bytes(),
-            b".",
-            timestamp.as_bytes(),
-            b".",
-            request.body,
-        ];
-        if !tags
-            .iter()
-            .any(|tag| hmac_sha256(&key, &parts, tag).is_ok())
-        {
+        let key = base64(self.key.expose())?;
+        let head = format!("{id}.{timestamp}.");
+        let parts = [head.as_bytes(), request.body];
+        let is_signed = |tag: &Vec<u8>| hmac_sha256(&key, &parts, tag).is_ok();
+        if !tags.iter().any(is_signed) {
             return Err(WebhookRejection::Signature);
         }
         report(request, id).map(|report| vec![report])
@@ -92,17 +78,13 @@ pub(super) fn signature(
     let id = header(headers, "webhook-id")?;
     let timestamp = header(headers, "webhook-timestamp")?;
     let signatures = header(headers, "webhook-signature")?;
-    within_window(
-        timestamp.parse().map_err(|_| WebhookRejection::Signature)?,
-        now,
-        SIGNATURE_WINDOW,
-    )?;
+    within_window(timestamp, now, SIGNATURE_WINDOW)?;
     let encoded = signatures
         .split(' ')
         .take(MAX_SIGNATURES)
         .filter_map(|one| one.strip_prefix("v1,"));
     let tags: Vec<Vec<u8>> = encoded
-        .filter_map(|one| STANDARD.decode(one).ok())
+        .filter_map(|one| base64(one).ok())
         .filter(|tag| tag.len() == 32)
         .collect();
     if tags.is_empty() {
@@ -116,16 +98,20 @@ pub(super) fn signature(
     }
 }
 
-fn report(
+pub(super) fn report(
     request: &WebhookRequest<'_>,
     event_id: &str,
 ) -> Result<ProviderReport, WebhookRejection> {
     let body = json(request.body)?;
     let name = text(&body, "/type").ok_or(WebhookRejection::Unreadable)?;
-    let kind = match name.rsplit('.').next().unwrap_or_default() {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let objection = ["complained", "unsubscribed"]
+        .into_iter()
+        .find(|known| *known == last);
+    let kind = match last {
         "sent" => ReceiptKind::Sent,
         "deferred" => ReceiptKind::Deferred,
-        "delivered" => ReceiptKind::Delivered,
+        "delivered" | "complained" | "unsubscribed" => ReceiptKind::Delivered,
         "failed" => ReceiptKind::Failed,
         "bounced" => ReceiptKind::Bounced,
         _ => return Err(WebhookRejection::Unreadable),
@@ -141,9 +127,12 @@ fn report(
         at: text(&body, "/timestamp")
             .and_then(Timestamp::parse)
             .unwrap_or(request.now),
-        code: text(&body, "/data/code").map(str::to_owned),
+        code: objection.or(text(&body, "/data/code")).map(str::to_owned),
         detail: text(&body, "/data/detail").map(str::to_owned),
         dead_address: None,
-        objector: None,
+        objector: objection
+            .map(|_| text(&body, "/data/recipient").ok_or(WebhookRejection::Unreadable))
+            .transpose()?
+            .map(hash),
     })
 }

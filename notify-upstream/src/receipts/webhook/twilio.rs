@@ -1,13 +1,11 @@
 //! Twilio webhooks.
 
 use aws_lc_rs::hmac;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use postern_common::Secret;
 use url::Url;
 
-use super::{WebhookRejection, WebhookRequest, bytes, header};
+use super::{WebhookRejection, WebhookRequest, base64, bytes, header};
 use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
@@ -64,11 +62,8 @@ impl TwilioWebhook {
 /// Returns the HMAC in the header, 20 bytes.
 pub(super) fn signature(headers: &HeaderMap) -> Result<Vec<u8>, WebhookRejection> {
     let sent = header(headers, "x-twilio-signature")?;
-    STANDARD
-        .decode(sent)
-        .ok()
-        .filter(|tag| tag.len() == 20)
-        .ok_or(WebhookRejection::Signature)
+    let tag = base64(sent).ok().filter(|tag| tag.len() == 20);
+    tag.ok_or(WebhookRejection::Signature)
 }
 
 fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<ProviderReport> {
@@ -118,6 +113,8 @@ fn proves_invalid(code: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::base64::Engine;
+    use ::base64::engine::general_purpose::STANDARD;
     use postern_common::clock::Timestamp;
 
     fn read(public: &str, signed: &str, status: &str) -> Option<ReceiptKind> {

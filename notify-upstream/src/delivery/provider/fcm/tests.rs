@@ -16,10 +16,8 @@ use postern_common::clock::Timestamp;
 
 use super::*;
 use crate::address::DeviceToken;
-use crate::delivery::retry::FailureClass;
-use crate::notification::OrderSequence;
 use crate::testing::injection::naughty;
-use crate::testing::judge;
+use crate::testing::{judge, outgoing};
 
 /// Received requests: path, authorization, body.
 type Heard = Arc<Mutex<Vec<(String, String, String)>>>;
@@ -97,18 +95,11 @@ fn pem(label: &str, der: &[u8]) -> String {
     )
 }
 
-/// Returns an account and its public key.
+/// Returns a client and the public key of its account.
 fn fcm(stand_in: &StandIn, clock: &Clock) -> (FcmProvider, String) {
-    fcm_with(stand_in, clock, Cache::memory(clock.clone()))
-}
-
-fn fcm_with(stand_in: &StandIn, clock: &Clock, cache: Cache) -> (FcmProvider, String) {
     let (account, public) = account(stand_in);
-    (fcm_of(account, clock, cache), public)
-}
-
-fn fcm_of(account: FcmAccount, clock: &Clock, cache: Cache) -> FcmProvider {
-    FcmProvider::new(account, cache, clock.clone(), ErrorCodeTable::shipped()).expect("an account")
+    let fcm = FcmProvider::new(account, clock.clone(), ErrorCodeTable::shipped());
+    (fcm.expect("an account"), public)
 }
 
 fn account(stand_in: &StandIn) -> (FcmAccount, String) {
@@ -142,13 +133,9 @@ async fn send_content(
 ) -> Result<ProviderAck, ProviderRefusal> {
     let to = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
     let message = OutgoingMessage {
-        id: OrderSequence::id(1 << 40),
-        to: &to,
-        content,
-        sent_at: Timestamp(0),
         expires_at: Some(Timestamp(60_000)),
         urgent: true,
-        unsubscribe: false,
+        ..outgoing(&to, content)
     };
     fcm.send(&message).await
 }
@@ -208,63 +195,16 @@ async fn access_token_is_requested_once() {
 }
 
 #[tokio::test]
-async fn refusals_are_classified_and_dead_devices_suppressed() {
+async fn refusal_is_without_address_and_may_replace_the_token() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let (fcm, _) = fcm(&stand_in, &clock);
-    let error = |status: &str, code: &str| json!({"error": {"status": status, "message": "of device-1", "details": [{"errorCode": code}]}});
-    let cases = [
-        (
-            404,
-            error("NOT_FOUND", "UNREGISTERED"),
-            FailureClass::Permanent,
-            true,
-        ),
-        (
-            400,
-            error("INVALID_ARGUMENT", "INVALID_ARGUMENT"),
-            FailureClass::Permanent,
-            false,
-        ),
-        (
-            429,
-            error("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"),
-            FailureClass::Throttled,
-            false,
-        ),
-        (
-            503,
-            error("UNAVAILABLE", "UNAVAILABLE"),
-            FailureClass::Transient,
-            false,
-        ),
-        (
-            403,
-            error("PERMISSION_DENIED", "SENDER_ID_MISMATCH"),
-            FailureClass::Configuration,
-            false,
-        ),
-        (
-            401,
-            error("UNAUTHENTICATED", "THIRD_PARTY_AUTH_ERROR"),
-            FailureClass::Configuration,
-            false,
-        ),
-    ];
-    for (status, answer, class, dead) in cases {
-        stand_in.answers.lock().push((status, answer));
+    for (status, code) in [(429, "QUOTA_EXCEEDED"), (401, "UNAUTHENTICATED")] {
+        let details = json!([{"errorCode": code}]);
+        let error = json!({"error": {"message": "of device-1", "details": details}});
+        stand_in.answers.lock().push((status, error));
         let refusal = send(&fcm).await.expect_err("refused");
-        assert_eq!(
-            (refusal.class, refusal.suppress),
-            (class, dead),
-            "{status} {refusal:?}"
-        );
-        assert!(
-            !refusal.detail.unwrap_or_default().contains("device-1"),
-            "{status}"
-        );
-        if status == 429 {
-            assert_eq!(refusal.retry_after, Some(Duration::from_secs(30)));
-        }
+        assert_eq!(refusal.retry_after, Some(Duration::from_secs(30)));
+        assert!(!refusal.detail.unwrap_or_default().contains("device-1"));
     }
     send(&fcm).await.expect("no error");
     let heard = stand_in.heard.lock();
@@ -274,10 +214,9 @@ async fn refusals_are_classified_and_dead_devices_suppressed() {
 }
 
 #[tokio::test]
-async fn token_is_used_locally_while_cache_is_unavailable() {
+async fn token_is_replaced_before_it_expires() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
-    let away = Cache::open("redis://127.0.0.1:1/").await.expect("a URL");
-    let (fcm, _) = fcm_with(&stand_in, &clock, away);
+    let (fcm, _) = fcm(&stand_in, &clock);
     let tokens = || {
         let heard = stand_in.heard.lock();
         heard.iter().filter(|(path, ..)| path == "/token").count()
@@ -288,63 +227,6 @@ async fn token_is_used_locally_while_cache_is_unavailable() {
         send(&fcm).await.expect("no error");
         assert_eq!(tokens(), asked, "at {second}");
     }
-}
-
-#[tokio::test]
-async fn replicas_share_token_and_expiry() {
-    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
-    let cache = Cache::memory(clock.clone());
-    let (account, _) = account(&stand_in);
-    let [one, other] =
-        [&account, &account].map(|account| fcm_of(account.clone(), &clock, cache.clone()));
-    for fcm in [&one, &other] {
-        send(fcm).await.expect("no error");
-        clock.advance(Duration::from_secs(3298));
-    }
-    send(&other).await.expect("no error");
-    let heard = stand_in.heard.lock();
-    let used: Vec<&str> = heard
-        .iter()
-        .map(|(_, authorization, _)| authorization.as_str())
-        .collect();
-    assert_eq!(
-        used,
-        ["", "Bearer ya29.1", "Bearer ya29.1", "", "Bearer ya29.2"]
-    );
-}
-
-#[tokio::test]
-async fn token_in_the_shared_cache_is_sealed() {
-    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
-    let cache = Cache::memory(clock.clone());
-    let (one, _) = fcm_with(&stand_in, &clock, cache.clone());
-    send(&one).await.expect("no error");
-    let kept = cache
-        .get("notify:fcm-token:p")
-        .await
-        .expect("the server answers")
-        .expect("a copy");
-    assert!(!String::from_utf8_lossy(&kept).contains("ya29"), "{kept:?}");
-    // A copy of another account or of another writer is not used.
-    let (other, _) = fcm_with(&stand_in, &clock, cache.clone());
-    send(&other).await.expect("no error");
-    cache
-        .set(
-            "notify:fcm-token:p",
-            b"9999999999999 ya29.stolen",
-            Duration::from_secs(60),
-        )
-        .await
-        .expect("set");
-    let (third, _) = fcm_with(&stand_in, &clock, cache);
-    send(&third).await.expect("no error");
-    let heard = stand_in.heard.lock();
-    let used: Vec<&str> = heard
-        .iter()
-        .filter(|(path, ..)| path != "/token")
-        .map(|(_, used, _)| used.as_str())
-        .collect();
-    assert_eq!(used, ["Bearer ya29.1", "Bearer ya29.2", "Bearer ya29.3"]);
 }
 
 #[tokio::test]

@@ -150,7 +150,11 @@ impl Connection {
             data.extend(line);
         }
         data.extend(b"\r\n.\r\n");
-        self.exchange(&data, Instant::now() + limit).await
+        let reply = self.exchange(&data, Instant::now() + limit).await?;
+        if reply.code < 300 {
+            return Ok(reply);
+        }
+        Err(Fault::broken("the server asks for more after the message"))
     }
 
     /// Returns whether the server offers an extension.

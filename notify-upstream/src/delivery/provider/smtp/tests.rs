@@ -8,7 +8,6 @@ mod unverified;
 use std::sync::Arc;
 
 use postern_common::Secret;
-use postern_common::clock::Timestamp;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
@@ -22,6 +21,7 @@ use crate::delivery::provider::call::CALL_TIMEOUT;
 use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
 use crate::testing::injection::naughty;
+use crate::testing::outgoing;
 
 /// The response of the server to a command; others are accepted.
 #[derive(Clone, Copy, Debug)]
@@ -186,12 +186,8 @@ async fn send(
     let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
     let message = OutgoingMessage {
         id: id(),
-        to: &to,
-        content,
-        sent_at: Timestamp(1_763_600_000_000),
-        expires_at: None,
-        urgent: false,
         unsubscribe: true,
+        ..outgoing(&to, content)
     };
     smtp.send(&message).await
 }

@@ -2,13 +2,12 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::post;
 use http::StatusCode;
-use postern_common::clock::Timestamp;
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::delivery::retry::FailureClass;
-use crate::notification::OrderSequence;
 use crate::testing::injection::naughty;
+use crate::testing::outgoing;
 
 /// Requests received by the test server: path, authorization, form.
 type Heard = (String, String, Vec<(String, String)>);
@@ -72,15 +71,7 @@ async fn send(base: Url) -> Result<ProviderAck, ProviderRefusal> {
     let content = MessageContent::Sms {
         text: "Hello & welcome".to_owned(),
     };
-    let message = OutgoingMessage {
-        id: OrderSequence::id(1 << 40),
-        to: &to,
-        content: &content,
-        sent_at: Timestamp(0),
-        expires_at: None,
-        urgent: false,
-        unsubscribe: false,
-    };
+    let message = outgoing(&to, &content);
     twilio(base).send(&message).await
 }
 
@@ -139,15 +130,7 @@ fn hostile_strings_stay_text_of_one_message() {
     let to = Address::Phone(number.clone());
     for text in naughty() {
         let content = MessageContent::Sms { text: text.clone() };
-        let message = OutgoingMessage {
-            id: OrderSequence::id(1 << 40),
-            to: &to,
-            content: &content,
-            sent_at: Timestamp(0),
-            expires_at: None,
-            urgent: false,
-            unsubscribe: false,
-        };
+        let message = outgoing(&to, &content);
         let request = twilio
             .request(&message, &number, &text)
             .build()

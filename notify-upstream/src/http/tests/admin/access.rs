@@ -55,6 +55,31 @@ async fn admin_routes_require_the_token_and_changes_a_name() {
 }
 
 #[tokio::test]
+async fn nul_character_is_a_mistake_of_its_field() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        for (path, pointer) in [
+            ("suppression?reason=%00", "?reason"),
+            ("suppression?category=x%00", "?category"),
+            ("dead?code=%00", "?code"),
+            ("notifications?recipient=%00", "?recipient"),
+            ("timeline?user=x%00y&since=1h", "?user"),
+        ] {
+            let found = served.read(path).await;
+            assert_problem(&found, 400, "invalid_request", Some(pointer));
+        }
+        let found = served.change("providers/%00/resume", &Value::Null).await;
+        assert_problem(&found, 400, "invalid_request", Some("path"));
+        let removed = json!({"id": "x\u{0}"});
+        let found = served.change("suppression/remove", &removed).await;
+        assert_problem(&found, 400, "invalid_request", Some("/id"));
+        let (status, ..) = served.get("%00", "auth", None).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
 async fn admin_routes_refuse_other_methods() {
     let (store, _database) = stores().await.swap_remove(0);
     let served = served(&store).await;

@@ -213,7 +213,9 @@ async fn operator_sends_a_template_to_an_address() {
         let (_, shown) = served.read(&format!("notifications/{id}")).await;
         let shown = &shown["notification"];
         let facts = [&shown["creator"], &shown["priority"], &shown["status"]];
-        assert_eq!(facts, ["service:operator", "NORMAL", "SENT"], "{shown}");
+        assert_eq!(facts, ["operator", "NORMAL", "SENT"], "{shown}");
+        let (status, ..) = served.get(id, "operator", None).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "a service of that name");
         let with = |name: &str, value: Value| {
             let mut body = body.clone();
             body[name] = value;

@@ -34,12 +34,7 @@ fn formatted(subject: &str) -> Vec<u8> {
     let (address, content) = (Address::Email(to.clone()), content(subject));
     let message = OutgoingMessage {
         id: id(),
-        to: &address,
-        content: &content,
-        sent_at: Timestamp(1_763_600_000_000),
-        expires_at: None,
-        urgent: false,
-        unsubscribe: false,
+        ..outgoing(&address, &content)
     };
     let rendered = message::RenderedMail {
         subject,
