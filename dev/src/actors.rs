@@ -63,6 +63,7 @@ pub(crate) fn router(service: Arc<ActorService>) -> Router {
         )
         .route("/actors/{id}", get(actor))
         .route("/actor", get(actors))
+        .route("/candidates", get(candidates))
         .route("/admin/features/{name}", put(feature))
         .with_state(service)
 }
@@ -196,6 +197,20 @@ async fn actors(
         StatusCode::OK,
         &actor.map(merge_profile).into_iter().collect::<Vec<_>>(),
     ))
+}
+
+/// `GET /candidates`: lists the registered actors, newest first, for recruiters and services.
+async fn candidates(
+    State(service): State<Arc<ActorService>>,
+    caller: VerifiedCaller,
+) -> Result<Response, Problem> {
+    if !caller.is_recruiter() {
+        return Err(Code::InsufficientScope.into());
+    }
+    let actors = service.store.list().await;
+    let actors = actors.map_err(|error| store_error(&error))?;
+    let candidates: Vec<_> = actors.into_iter().map(merge_profile).collect();
+    Ok(json(StatusCode::OK, &json!({ "candidates": candidates })))
 }
 
 /// Merges the profile's fields with the actor's own, which take precedence.

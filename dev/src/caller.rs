@@ -28,6 +28,14 @@ impl VerifiedCaller {
         service.ok_or_else(|| Code::ServiceNotAllowed.into())
     }
 
+    /// Returns whether the caller may see every candidate: recruiters, and every service.
+    pub(crate) fn is_recruiter(&self) -> bool {
+        self.0.user().is_none_or(|user| {
+            let mut groups = user.groups.iter();
+            groups.any(|group| group == RECRUITERS_GROUP)
+        })
+    }
+
     /// Returns whether the caller may access data of this subject: the user itself, and every
     /// service.
     pub(crate) fn may_see(&self, subject: &str) -> bool {
@@ -37,6 +45,9 @@ impl VerifiedCaller {
         }
     }
 }
+
+/// Group whose members see all candidates and their resumes.
+const RECRUITERS_GROUP: &str = "recruiters";
 
 /// Router state that provides a token verifier.
 pub(crate) trait ProvidesVerifier: Send + Sync {

@@ -8,17 +8,18 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use multer::{Constraints, Field, Multipart, SizeLimit};
 use postern_common::Clock;
 use postern_common::database::Sqlite;
-use postern_common::http::json;
+use postern_common::http::{Query, json};
 use postern_common::problem::{Code, Problem};
 use postern_common::token::Verifier;
+use serde_json::json;
 use uuid::Uuid;
 
 use self::store::{ResumeMetadata, ResumeStore};
@@ -93,7 +94,7 @@ impl ProvidesVerifier for DocumentService {
 /// Builds the router of the service.
 pub(crate) fn router(service: Arc<DocumentService>) -> Router {
     Router::new()
-        .route("/resumes", post(upload))
+        .route("/resumes", get(resumes).post(upload))
         .route("/resumes/{id}", get(resume))
         .with_state(service)
 }
@@ -165,6 +166,25 @@ async fn resume(
         Some(resume) => Ok(json(StatusCode::OK, &resume)),
         None => Err(Code::NotFound.into()),
     }
+}
+
+/// `GET /resumes?candidateId=…`: lists the candidate's resumes that the caller may see: its own
+/// uploads; for recruiters and services, all.
+async fn resumes(
+    State(service): State<Arc<DocumentService>>,
+    caller: VerifiedCaller,
+    RawQuery(text): RawQuery,
+) -> Result<Response, Problem> {
+    let mut query = Query::parse(text.as_deref().unwrap_or_default(), &["candidateId"]);
+    let id = query.get("candidateId").unwrap_or_default().to_owned();
+    if id.is_empty() {
+        query.fail("candidateId", "missing_field", "is required");
+    }
+    query.finish()?;
+    let found = service.store.of_candidate(&id).await;
+    let mut resumes = found.map_err(|error| store_error(&error))?;
+    resumes.retain(|resume| caller.is_recruiter() || caller.may_see(&resume.uploaded_by));
+    Ok(json(StatusCode::OK, &json!({ "resumes": resumes })))
 }
 
 /// Receives the whole body and writes the file to disk. Field errors are collected, so that all of

@@ -119,6 +119,14 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &scheme).await;
     }
 
+    /// Disconnects the page from the network, or connects it again.
+    pub async fn set_offline(&self, offline: bool) {
+        let conditions = json!({"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
+        self.devtools("Network.enable", &json!({})).await;
+        self.devtools("Network.emulateNetworkConditions", &conditions)
+            .await;
+    }
+
     /// Hides scroll bars, as touch screens do.
     pub async fn hide_scroll_bars(&self) {
         self.devtools("Emulation.setScrollbarsHidden", &json!({ "hidden": true }))

@@ -1,6 +1,6 @@
 //! A standalone installation in this process, on ephemeral ports, with a temporary folder.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use postern::Options;
 use postern_common::Clock;
@@ -27,16 +27,21 @@ pub struct Postern {
 impl Postern {
     /// Starts it with the system clock.
     pub async fn start() -> Self {
-        Self::with(Clock::system()).await
+        Self::with(Clock::system(), None).await
     }
 
     /// Starts it with a manual clock, which begins at the current second.
     pub async fn start_with_manual_clock() -> Self {
         let now = Clock::system().now().unix_seconds();
-        Self::with(Clock::manual(Timestamp::from_unix_seconds(now))).await
+        Self::with(Clock::manual(Timestamp::from_unix_seconds(now)), None).await
     }
 
-    async fn with(clock: Clock) -> Self {
+    /// Starts it with the files of a folder instead of built-in settings.
+    pub async fn start_with_overrides(folder: &Path) -> Self {
+        Box::pin(Self::with(Clock::system(), Some(folder.to_owned()))).await
+    }
+
+    async fn with(clock: Clock, overrides: Option<PathBuf>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let hashing = HashingSettings {
             memory_kib: 8 << 10,
@@ -44,6 +49,7 @@ impl Postern {
         };
         let options = Options {
             hashing,
+            overrides,
             ..Options::ephemeral(folder.path(), clock.clone())
         };
         let running = Box::pin(postern::start(options))

@@ -333,6 +333,13 @@ async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
         .send()
         .await
         .expect(200);
+    let resumes = ada.client.get("/resumes?candidateId=c-1").send().await;
+    assert_eq!(
+        resumes.expect(200).json()["resumes"][0]["candidateId"],
+        "c-1"
+    );
+    let candidates = auth.get("/candidates").send().await.expect(200).json();
+    assert_eq!(candidates["candidates"][0]["actorId"], "a-1");
     let admin = surface
         .client()
         .with_token(&postern.token_of_group("admin").await);

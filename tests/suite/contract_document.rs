@@ -1,4 +1,5 @@
-//! Consistency checks of the OpenAPI document, and comparison with the code.
+//! Consistency checks of the OpenAPI document, and comparison with the code. References, unused components and ids are
+//! checked by redocly (`front_end.rs`).
 
 use std::collections::BTreeSet;
 
@@ -14,43 +15,6 @@ fn walk<'a>(value: &'a Value, visit: &mut impl FnMut(&'a Value)) {
         Value::Object(members) => members.values().for_each(|member| walk(member, visit)),
         Value::Array(items) => items.iter().for_each(|item| walk(item, visit)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-fn references(document: &Value) -> BTreeSet<&str> {
-    let mut found = BTreeSet::new();
-    walk(document, &mut |value| {
-        found.extend(value.get("$ref").and_then(Value::as_str));
-    });
-    found
-}
-
-#[test]
-fn references_resolve_and_components_are_used() {
-    let document = Contract::shared().document();
-    let used = references(document);
-    for reference in &used {
-        let pointer = reference
-            .strip_prefix('#')
-            .expect("references stay in the document");
-        assert!(
-            document.pointer(pointer).is_some(),
-            "{reference} leads nowhere"
-        );
-    }
-    for kind in ["schemas", "headers", "responses"] {
-        for name in document["components"][kind]
-            .as_object()
-            .expect("components")
-            .keys()
-        {
-            let reference = format!("#/components/{kind}/{name}");
-            // Used by no operation: it is the response of every path to undocumented methods.
-            assert!(
-                name == "MethodNotAllowed" || used.contains(reference.as_str()),
-                "{reference} is not used"
-            );
-        }
     }
 }
 
@@ -135,17 +99,6 @@ fn every_json_body_has_an_example() {
             }
         }
     });
-}
-
-#[test]
-fn every_operation_has_a_unique_id() {
-    let contract = Contract::shared();
-    let ids: BTreeSet<_> = contract
-        .operations()
-        .iter()
-        .map(|operation| &operation.id)
-        .collect();
-    assert_eq!(ids.len(), contract.operations().len());
 }
 
 #[test]

@@ -36,6 +36,7 @@ mod deploy_packages;
 mod durability;
 mod environment_variables;
 mod expiry;
+mod front_end;
 mod gateway_changes;
 mod gateway_commands;
 mod gateway_deploy;

@@ -4,12 +4,12 @@ use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::surface::welcome;
 use postern_tests::{Browser, Postern, skipped};
 
-const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
+pub(crate) const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
 const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
 const SCHEMES: [&str; 2] = ["light", "dark"];
 /// The key that follows a link (WebDriver, section 17.4.2).
-const ENTER: &str = "\u{e007}";
-const TAB: &str = "\u{e004}";
+pub(crate) const ENTER: &str = "\u{e007}";
+pub(crate) const TAB: &str = "\u{e004}";
 
 /// A mail that tries to run a script and to load an image.
 const HOSTILE: &str = "Subject: <img src=x onerror=alert(1)>\r\nFrom: \"<script>\" <a@b.test>\r\n\
@@ -20,7 +20,7 @@ const HOSTILE: &str = "Subject: <img src=x onerror=alert(1)>\r\nFrom: \"<script>
 
 /// Asserts that the page has no accessibility violation, no horizontal scroll bar and no message
 /// in the browser's log, at both widths and in both schemes.
-async fn assert_page_is_clean(browser: &Browser, url: &str) {
+pub(crate) async fn assert_page_is_clean(browser: &Browser, url: &str) {
     for size in SIZES {
         for scheme in SCHEMES {
             browser.emulate(size, scheme).await;

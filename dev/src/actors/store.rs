@@ -69,6 +69,16 @@ impl ActorStore {
         row.map(|row| read(&row)).transpose()
     }
 
+    /// Returns the newest 200 actors.
+    pub(super) async fn list(&self) -> Result<Vec<RegisteredActor>, sqlx::Error> {
+        let rows = sqlx::query(
+            "SELECT actor_id, email, profile, created_at FROM actor ORDER BY created_at DESC LIMIT 200",
+        )
+        .fetch_all(&self.0.readers)
+        .await?;
+        rows.iter().map(read).collect()
+    }
+
     pub(super) async fn set_feature(
         &self,
         name: &str,

@@ -62,6 +62,13 @@ async fn registered_actor_reads_own_profile() {
         send_request(get("/actor?actorId=s-1"), &pools.user("s-2", &[])).await,
         (200, json!([]))
     );
+    let recruiter = pools.user("s-2", &["recruiters"]);
+    for caller in [recruiter, pools.service("document")] {
+        let found = send_request(get("/candidates"), &caller).await;
+        assert_eq!(found, (200, json!({ "candidates": [expected] })));
+    }
+    let user = pools.user("s-1", &["admin"]);
+    assert_eq!(send_request(get("/candidates"), &user).await.0, 403);
     assert_eq!(
         send_request(get("/actor"), &pools.service("notify"))
             .await

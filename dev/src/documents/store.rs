@@ -4,6 +4,7 @@ use postern_common::clock::Timestamp;
 use postern_common::database::Sqlite;
 use serde::Serialize;
 use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
 
 /// The metadata of an upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -61,23 +62,34 @@ impl ResumeStore {
     }
 
     pub(super) async fn get(&self, resume_id: &str) -> Result<Option<ResumeMetadata>, sqlx::Error> {
-        let row = sqlx::query(
-            "SELECT resume_id, candidate_id, uploaded_by, file_name, content_type, size, sha256, created_at
-             FROM resume WHERE resume_id = ?1",
-        )
-        .bind(resume_id)
-        .fetch_optional(&self.0.readers)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
-        Ok(Some(ResumeMetadata {
-            resume_id: row.try_get("resume_id")?,
-            candidate_id: row.try_get("candidate_id")?,
-            uploaded_by: row.try_get("uploaded_by")?,
-            file_name: row.try_get("file_name")?,
-            content_type: row.try_get("content_type")?,
-            size: u64::try_from(row.try_get::<i64, _>("size")?).unwrap_or(0),
-            sha256: row.try_get("sha256")?,
-            created_at: Timestamp(row.try_get("created_at")?),
-        }))
+        let row = sqlx::query("SELECT * FROM resume WHERE resume_id = ?1")
+            .bind(resume_id)
+            .fetch_optional(&self.0.readers)
+            .await?;
+        row.as_ref().map(read).transpose()
     }
+
+    /// Returns the candidate's newest 200 uploads.
+    pub(super) async fn of_candidate(&self, id: &str) -> Result<Vec<ResumeMetadata>, sqlx::Error> {
+        let rows = sqlx::query(
+            "SELECT * FROM resume WHERE candidate_id = ?1 ORDER BY created_at DESC LIMIT 200",
+        )
+        .bind(id)
+        .fetch_all(&self.0.readers)
+        .await?;
+        rows.iter().map(read).collect()
+    }
+}
+
+fn read(row: &SqliteRow) -> Result<ResumeMetadata, sqlx::Error> {
+    Ok(ResumeMetadata {
+        resume_id: row.try_get("resume_id")?,
+        candidate_id: row.try_get("candidate_id")?,
+        uploaded_by: row.try_get("uploaded_by")?,
+        file_name: row.try_get("file_name")?,
+        content_type: row.try_get("content_type")?,
+        size: u64::try_from(row.try_get::<i64, _>("size")?).unwrap_or(0),
+        sha256: row.try_get("sha256")?,
+        created_at: Timestamp(row.try_get("created_at")?),
+    })
 }

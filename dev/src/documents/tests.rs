@@ -52,6 +52,18 @@ async fn large_upload_is_stored_unchanged() {
     assert_eq!(resume["sha256"], hex::encode(Sha256::digest(&bytes)));
     let again = send_request(client.get(format!("{url}/resumes/{id}")), &token).await;
     assert_eq!(again, (200, resume.clone()));
+    let list = |candidate: &str| client.get(format!("{url}/resumes?candidateId={candidate}"));
+    for (caller, candidate, found) in [
+        (&token, "c-7", json!([resume])),
+        (&token, "c-8", json!([])),
+        (&pools.user("s-2", &["admin"]), "c-7", json!([])),
+        (&pools.user("s-2", &["recruiters"]), "c-7", json!([resume])),
+        (&pools.service("actor"), "c-7", json!([resume])),
+    ] {
+        let listed = send_request(list(candidate), caller).await;
+        assert_eq!(listed, (200, json!({ "resumes": found })));
+    }
+    assert_eq!(send_request(list(""), &token).await.0, 400);
     assert_eq!(
         send_request(
             client.get(format!("{url}/resumes/{id}")),

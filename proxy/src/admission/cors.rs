@@ -19,7 +19,7 @@ use crate::state::request_context::RequestContext;
 
 /// Response header fields that scripts may read in addition to the safelisted ones.
 const EXPOSED_HEADERS: &str =
-    "Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
+    "ETag, Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
 
 /// Writes the response to a preflight request; browsers send no token with it.
 pub(crate) async fn answer_preflight(

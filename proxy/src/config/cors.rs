@@ -39,10 +39,11 @@ pub enum OriginPattern {
 }
 
 /// Default of [`CorsPolicy::headers`].
-const DEFAULT_HEADERS: [&str; 4] = [
+const DEFAULT_HEADERS: [&str; 5] = [
     "authorization",
     "content-type",
     "idempotency-key",
+    "if-none-match",
     "traceparent",
 ];
 

@@ -57,7 +57,7 @@ async fn common_cors_policy_answers_all_preflights() {
             .expect("fields");
         assert_eq!(
             headers,
-            "authorization, content-type, idempotency-key, traceparent"
+            "authorization, content-type, idempotency-key, if-none-match, traceparent"
         );
         assert!(answer.header("x-request-id").is_some());
     }
