@@ -10,6 +10,7 @@ use postern_common::admin::{self, Health};
 use postern_common::admin_api::ProcessInfo;
 use postern_common::check::CheckResult;
 use postern_common::config::AdminListener;
+use postern_common::database::StatementHealth;
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, RequestTelemetry, serve_observed};
 use postern_common::startup::{ConfigOrigin, Listeners};
@@ -229,6 +230,8 @@ async fn probe_stores(service: &AuthService, health: &Health, shutdown: &Cancell
     // The cache logs its outages itself, because it notices them earlier.
     let cache_state = dependencies.optional("cache", service.cache.label());
     let cache_state = cache_state.without_events();
+    let registry = service.metrics.registry();
+    let statements = StatementHealth::new(service.store.database(), dependencies, &registry);
     service_check.set_ok();
     while !shutdown.is_cancelled() {
         let (database, cache) = tokio::join!(service.store.check_writable(), service.cache.ping());
@@ -238,6 +241,7 @@ async fn probe_stores(service: &AuthService, health: &Health, shutdown: &Cancell
             Ok(()) => database_state.record_success(),
             Err(exit) => database_state.record_failure(exit.message()),
         }
+        statements.check().await;
         tokio::select! {
             () = shutdown.cancelled() => {}
             () = tokio::time::sleep(PROBE_INTERVAL) => {}

@@ -26,7 +26,7 @@ pub use self::reader::AuditReader;
 pub(crate) use self::search::{SignInSearch, SummaryRange};
 use crate::crypto::KeyRing;
 use crate::store::{AuditRow, AuthStore, StoreError};
-use crate::telemetry::{AuditDropReason, AuditEvent, AuditLog, AuditQueue, Metrics, log_limited};
+use crate::telemetry::{AuditDropReason, AuditEvent, AuditLog, AuditQueue, Metrics};
 
 /// Maximum number of events in one statement. What arrives during a statement is the next group.
 const MAX_GROUP_EVENTS: usize = 256;
@@ -134,7 +134,7 @@ impl AuditWriter {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            log_limited!(warn, %error, "audit events not stored");
+            postern_common::log_outage!("database", %error, "audit events not stored");
             if !error.is_unavailable() || stop.is_cancelled() {
                 let events = u64::try_from(rows.len()).unwrap_or(u64::MAX);
                 self.metrics
@@ -193,7 +193,7 @@ impl AuditRetention {
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         loop {
             if let Err(error) = self.run_once().await {
-                log_limited!(warn, %error, "old audit events not deleted");
+                postern_common::log_outage!("database", %error, "old audit events not deleted");
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,

@@ -109,6 +109,8 @@ impl Config {
     pub(crate) fn database_options(&self) -> DatabaseOptions {
         DatabaseOptions {
             max_connections: self.database_connections,
+            // Less than the time of the callers, so that the pool knows which statement is late.
+            statement_timeout: Duration::from_millis(1800),
             ..DatabaseOptions::new("postern-auth")
         }
     }

@@ -14,8 +14,9 @@ use postern_common::Secret;
 use postern_common::cache::Cache;
 use postern_common::check::{CheckResult, CheckStatus};
 use postern_common::clock::Timestamp;
+use postern_common::exit::Exit;
 use postern_common::identity::{IdentityConfig, Pool};
-use postern_common::service::{ServiceTokens, http_client};
+use postern_common::service::http_client;
 use postern_common::token::{Verifier, VerifierOptions};
 
 pub(crate) use self::proxies::check_trusted_proxies;
@@ -64,7 +65,7 @@ impl Diagnostics {
         if social.is_some() && has_key {
             results.push(check_social_sign_in(service).await);
         }
-        results.push(self.check_service_account().await);
+        results.push(CheckResult::of_service_account(&self.identity, &self.clock).await);
         results.push(check_notifications(service).await);
         match &service.pool.admin {
             Some(admin) => {
@@ -79,6 +80,16 @@ impl Diagnostics {
                 results.push(check_refresh(service).await);
             }
         }
+        results
+    }
+
+    /// Runs the checks that need no database, which is unavailable.
+    pub(crate) async fn run_without_database(&self, cache: &Cache) -> Vec<CheckResult> {
+        let mut results = check_regions(&self.identity);
+        results.push(CheckResult::of_cache(cache).await);
+        results.extend(self.check_pool_keys().await);
+        results.push(self.check_clock().await);
+        results.push(CheckResult::of_service_account(&self.identity, &self.clock).await);
         results
     }
 
@@ -142,17 +153,6 @@ impl Diagnostics {
             Err(_) => Err("the pool does not respond".to_owned()),
         };
         CheckResult::new("clock", outcome)
-    }
-
-    /// Checks that the service account gets a token that identifies a service.
-    async fn check_service_account(&self) -> CheckResult {
-        let cache = Cache::memory(self.clock.clone());
-        let tokens = ServiceTokens::new(&self.identity, cache, self.clock.clone());
-        let outcome = match tokens.token().await {
-            Ok(_) => Ok(format!("gets a token with {SERVICE_ID_ATTRIBUTE}")),
-            Err(error) => Err(error.to_string()),
-        };
-        CheckResult::new("service account", outcome)
     }
 
     async fn check_app_clients(&self, admin: &PoolAdmin) -> Vec<CheckResult> {
@@ -226,6 +226,19 @@ impl Diagnostics {
             Err(errors.join("; "))
         }
     }
+}
+
+/// Checks what does not depend on the database, which is unavailable for the reason of `exit`.
+pub async fn check_without_database(
+    config: &Config,
+    exit: &Exit,
+) -> Result<Vec<CheckResult>, Exit> {
+    let clock = Clock::system();
+    let cache = Cache::open(&config.cache).await?;
+    let diagnostics = Diagnostics::new(config.identity.clone(), config.auth_flow, clock);
+    let mut results = vec![CheckResult::fault("database", exit.message())];
+    results.extend(diagnostics.run_without_database(&cache).await);
+    Ok(results)
 }
 
 /// Checks a configuration without its environment: no pool and no store is called. Settings that
@@ -315,13 +328,9 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
     let database = database
         .map(|()| "accepts writes".to_owned())
         .map_err(|exit| exit.message().to_owned());
-    let cache = service.cache.ping().await;
-    let cache = cache
-        .map(|()| "responds".to_owned())
-        .map_err(|_| "does not respond".to_owned());
     let mut results = vec![
         CheckResult::new("database", database),
-        CheckResult::new("cache", cache),
+        CheckResult::of_cache(&service.cache).await,
     ];
     let (database, cache) = (service.store.label(), service.cache.label());
     results.extend(CheckResult::of_unshared_cache(&database, cache));

@@ -74,7 +74,7 @@ use crate::config::{ConfirmationMode, SocialConfig};
 use crate::crypto::{KeyRing, TokenVault};
 use crate::pool::UserPool;
 use crate::store::AuthStore;
-use crate::telemetry::{AuditLog, Metrics, log_limited};
+use crate::telemetry::{AuditLog, Metrics};
 
 /// The parts that the flows share, and each of them reaches by [`Deref`].
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl Flows {
 
 /// Returns the problem for a failed cache operation.
 fn cache_unavailable(error: CacheError) -> Problem {
-    log_limited!(warn, %error, "shared cache unavailable");
+    postern_common::log_outage!("cache", %error, "shared cache unavailable");
     Problem::new(Code::Unavailable)
 }
 

@@ -66,7 +66,7 @@ pub use config::{
     ClientAuthentication, Config, ConfirmationMode, SocialConfig, SocialProviderConfig,
     SocialProviderSettings, TokenDelivery,
 };
-pub use diagnostics::check_configuration;
+pub use diagnostics::{check_configuration, check_without_database};
 pub use postern_common::startup::Listeners;
 pub use protection::AttemptLimits;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use postern_auth::{App, AuditReader, Config, check_configuration};
+use postern_auth::{App, AuditReader, Config, check_configuration, check_without_database};
 use postern_common::check::{CheckArguments, CheckResult};
 use postern_common::config::{Env, load};
 use postern_common::exit::{Exit, run_command};
@@ -12,7 +12,7 @@ use postern_common::identity::ASSUMED_IDENTITY;
 use postern_common::output::{Output, print_line};
 use postern_common::startup::{ConfigOrigin, ServiceProcess};
 use postern_common::timeline::TimelineArguments;
-use postern_common::{Clock, log};
+use postern_common::{Clock, log, signals};
 
 /// The allocator of all programs of this workspace; see `main.rs` of the gateway for the reason.
 #[global_allocator]
@@ -121,13 +121,13 @@ fn read(path: &Path, env: &Env) -> Result<Config, Exit> {
 }
 
 async fn serve(path: &Path) -> Result<(), Exit> {
-    let env = Env::of_process();
+    let (env, shutdown) = (Env::of_process(), signals::install()?);
     let config = read(path, &env)?;
     log::init("postern-auth", config.log.format, &config.log.filter);
     let addresses = [config.listen, config.admin.address];
-    let Some(process) =
-        ServiceProcess::start("postern-auth", &config.database, addresses, &env).await?
-    else {
+    let database = &config.database;
+    let started = ServiceProcess::start("postern-auth", database, addresses, &env, shutdown);
+    let Some(process) = started.await? else {
         return Ok(());
     };
     let app = Box::pin(App::build(config, Clock::system())).await?;
@@ -157,8 +157,14 @@ async fn check(path: &Path, offline: bool) -> Result<Vec<CheckResult>, Exit> {
     if offline {
         results.extend(check_configuration(&config));
     } else {
-        let app = Box::pin(App::build(config, Clock::system())).await?;
-        results.extend(Box::pin(app.check()).await);
+        match Box::pin(App::build(config, Clock::system())).await {
+            Ok(app) => results.extend(Box::pin(app.check()).await),
+            Err(exit) if exit.is_usage() => return Err(exit),
+            Err(exit) => {
+                let config = read(path, &env)?;
+                results.extend(check_without_database(&config, &exit).await?);
+            }
+        }
     }
     Ok(results)
 }

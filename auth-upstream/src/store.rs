@@ -27,7 +27,6 @@ use postern_common::{Code, Problem, from_row, with_dialect};
 pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
 use crate::crypto::{KeyRing, SealingKey, random};
-use crate::telemetry::log_limited;
 
 const INSERT_KEY: &str = "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
 const SELECT_KEY: &str = "SELECT base64 FROM auth_keys WHERE name = $1";
@@ -227,7 +226,7 @@ fn open_text(key_ring: &KeyRing, context: &[&str], sealed: &str) -> Option<Strin
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        log_limited!(warn, error = %error.0, "database statement failed");
+        postern_common::log_outage!("database", error = %error.0, "database statement failed");
         Self::new(if is_unavailable(&error.0) {
             Code::Unavailable
         } else {
@@ -268,6 +267,11 @@ impl AuthStore {
     /// Verifies that the database accepts writes and that its tables suit this binary.
     pub(crate) async fn check_writable(&self) -> Result<(), postern_common::exit::Exit> {
         self.database.verify_writable(&MIGRATIONS).await
+    }
+
+    /// Returns the database.
+    pub(crate) fn database(&self) -> &Database {
+        &self.database
     }
 
     /// Compares the maximum of connections with the server; `None` for SQLite.

@@ -59,7 +59,7 @@ async fn accept(
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, peer, permit)),
         Err(error) => {
-            tracing::warn!(%error, "accept failed");
+            crate::log_limited!(warn, %error, "accept failed");
             tokio::time::sleep(RETRY_DELAY).await;
             None
         }
@@ -88,7 +88,7 @@ fn drain_accept_queue(
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             // The error concerns this connection only (accept(2)); others may follow it.
-            Err(error) => tracing::warn!(%error, "accept failed"),
+            Err(error) => crate::log_limited!(warn, %error, "accept failed"),
         }
     }
 }

@@ -57,6 +57,9 @@ struct CacheInner {
     label: String,
 }
 
+/// Time for which the key of a probe is kept.
+const PROBE_TTL: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 enum CacheStore {
     Memory(Box<MemoryCache>),
@@ -250,14 +253,14 @@ impl Cache {
         }
     }
 
-    /// Performs one round trip, for readiness checks.
+    /// Writes a key, for readiness checks: a server that is full or read-only answers PING.
     ///
     /// # Errors
     /// As [`Cache::set`].
     pub async fn ping(&self) -> Result<(), CacheError> {
         match &self.0.store {
             CacheStore::Memory(_) => Ok(()),
-            CacheStore::Redis(redis) => redis.ping().await,
+            CacheStore::Redis(_) => self.set("probe", b"", PROBE_TTL).await,
         }
     }
 

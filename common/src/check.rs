@@ -1,14 +1,18 @@
 //! The command `check` of all programs: its arguments, its results and its exit status.
 //!
-//! Input: results of checks. Output: a line for each, and the exit status. Depends on `exit` and
-//! `output`.
+//! Input: results of checks. Output: a line for each, and the exit status. Depends on `cache`,
+//! `exit`, `identity`, `output` and `service`.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::Clock;
+use crate::cache::Cache;
 use crate::exit::Exit;
+use crate::identity::IdentityConfig;
 use crate::output::Output;
+use crate::service::ServiceTokens;
 
 /// The arguments that `check` has in all programs.
 #[derive(Clone, Debug, clap::Args)]
@@ -151,6 +155,25 @@ impl CheckResult {
             "memory: is for one process only; name a Redis server before you start a second one";
         let is_unshared = database.starts_with("postgres") && cache.starts_with("memory:");
         is_unshared.then(|| Self::warning("cache", detail))
+    }
+
+    /// Checks that a cache accepts writes.
+    pub async fn of_cache(cache: &Cache) -> Self {
+        let outcome = cache.ping().await;
+        let outcome = outcome.map(|()| "accepts writes".to_owned());
+        let reason = |_| format!("{} does not answer or accepts no writes", cache.label());
+        Self::new("cache", outcome.map_err(reason))
+    }
+
+    /// Checks that the service account gets a token that identifies a service.
+    pub async fn of_service_account(identity: &IdentityConfig, clock: &Clock) -> Self {
+        let tokens = ServiceTokens::new(identity, Cache::memory(clock.clone()), clock.clone());
+        let outcome = tokens.token().await;
+        let outcome = outcome.map(|_| "gets a token with custom:service_id".to_owned());
+        Self::new(
+            "service account",
+            outcome.map_err(|error| error.to_string()),
+        )
     }
 
     /// Returns whether the check found an error.

@@ -13,6 +13,7 @@
 //! and a client span for each statement of a sampled trace over PostgreSQL. Depends on `clock`, `exit` and `trace`.
 
 mod budget;
+mod failures;
 mod label;
 mod migrations;
 mod postgres;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 use sqlx::SqlitePool;
 
 pub use self::budget::{ConnectionBudget, ConnectionBudgetReport};
+pub use self::failures::StatementHealth;
 pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
 pub use self::sqlite::{Sqlite, SqliteTransaction};
@@ -172,7 +174,11 @@ impl Database {
             Some("postgres" | "postgresql") => {
                 let database = Self::Postgres(postgres::open(url, &options).await?);
                 if let Some(warning) = database.transport_warning() {
-                    tracing::warn!(database = database.label(), "{warning}");
+                    tracing::warn!(
+                        database = database.label(),
+                        warning,
+                        "database transport unsafe"
+                    );
                 }
                 Ok(database)
             }
@@ -232,6 +238,9 @@ impl Database {
             Ok(Err(error)) => postgres::one_line(&error),
             Err(_) => format!("no answer within {} s", PROBE_TIMEOUT.as_secs()),
         };
+        if let Self::Postgres(pool) = self {
+            pool.failures().clear();
+        }
         Err(Exit::unavailable(format!("the database accepts no writes: {cause}")).temporary())
     }
 

@@ -33,7 +33,7 @@ pub use body::{Json, Raw, SmallJson};
 pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
 pub use forwarded::TrustedProxies;
 pub use host::AllowedHosts;
-pub use metrics::HttpMetrics;
+pub use metrics::{HttpMetrics, LATENCY_BUCKETS_S};
 pub use on_behalf::authenticate;
 pub(crate) use on_behalf::user_token;
 pub use query::Query;

@@ -1,5 +1,6 @@
 //! Rate limits for log events that requests can cause, such as those of an unavailable dependency.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -33,6 +34,27 @@ macro_rules! log_limited {
             tracing::$level!(suppressed, $($event)+);
         }
     }};
+}
+
+/// Logs a warning about a consequence of an outage, unless another one of the same cause was logged
+/// within the last 10 s; then the event has the level DEBUG. The cause is the name of the dependency,
+/// or of what fails otherwise, so that one line is logged for it and not one for each caller.
+#[macro_export]
+macro_rules! log_outage {
+    ($cause:expr, $($event:tt)+) => {
+        match $crate::log_limit::admit_cause($cause) {
+            Some(suppressed) => tracing::warn!(suppressed, $($event)+),
+            None => tracing::debug!($($event)+),
+        }
+    };
+}
+
+static CAUSES: Mutex<BTreeMap<&str, LogLimit>> = Mutex::new(BTreeMap::new());
+
+/// Returns whether an event of this cause is logged now, as [`LogLimit::admit`]. For
+/// [`log_outage!`](crate::log_outage).
+pub fn admit_cause(cause: &'static str) -> Option<u64> {
+    CAUSES.lock().entry(cause).or_default().admit()
 }
 
 // === impl LogLimit ===
@@ -100,6 +122,17 @@ mod tests {
         }
         assert_eq!(limit.admit_at(start + LOG_INTERVAL), Some(7));
         assert_eq!(limit.admit_at(start + LOG_INTERVAL), None);
+    }
+
+    #[test]
+    fn events_of_one_cause_share_a_limit() {
+        let (log, _guard) = crate::testing::CapturedLog::start();
+        for error in 0..3 {
+            crate::log_outage!("test", error, "claim failed");
+            crate::log_outage!("test", error, "insert failed");
+        }
+        crate::log_outage!("other", "insert failed");
+        assert_eq!(log.with(&[" WARN "]), 2, "{}", log.text());
     }
 
     #[test]

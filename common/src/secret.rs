@@ -39,6 +39,24 @@ impl From<&str> for Secret {
     }
 }
 
+/// What to do about a password whose characters end the host too early.
+pub(crate) const PERCENT_ENCODE: &str =
+    "percent-encode `@ / : ? #` in the user name and the password";
+
+/// Returns whether a URL has an `@` behind its host: a password has an unencoded `/`, `?` or `#`, and
+/// what looks like the host is a part of it.
+pub(crate) fn has_misplaced_password(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let (_, after) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    match after.strip_prefix('/') {
+        Some(path) => path
+            .split(['?', '#'])
+            .next()
+            .is_some_and(|path| path.contains('@')),
+        None => after.contains('@'),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,7 @@ use axum::routing::any;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Health};
@@ -24,8 +25,6 @@ use crate::service_manager::ServiceManager;
 
 /// Time between two connection attempts.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Failed attempts per log message.
-const ATTEMPTS_PER_WARNING: u32 = 30;
 
 /// The sockets on which a service listens.
 #[derive(Debug)]
@@ -82,6 +81,24 @@ impl ConfigOrigin {
         }
     }
 
+    /// Logs each SIGHUP of a program that reads its configuration at the start only, and whether
+    /// the file has changed since. What can be reloaded, such as templates, waits for the signal
+    /// itself.
+    pub fn log_hangups(self) {
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+            return;
+        };
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                let file = &*self.file;
+                match Self::of_file(file.as_ref()).hash == self.hash {
+                    true => tracing::info!(file, "configuration unchanged"),
+                    false => tracing::warn!(file, "configuration change needs a restart"),
+                }
+            }
+        });
+    }
+
     /// Describes a configuration that is part of the program.
     #[must_use]
     pub fn built_in(name: &str, text: &str) -> Self {
@@ -99,8 +116,8 @@ fn short_digest(text: &[u8]) -> String {
 // === impl ServiceProcess ===
 
 impl ServiceProcess {
-    /// Binds the public and the admin socket, installs the signal handlers, and waits for the
-    /// database. Returns `None` if a termination signal arrives first.
+    /// Binds the public and the admin socket, and waits for the database. Returns `None` if
+    /// `shutdown`, see [`crate::signals::install`], is cancelled first.
     ///
     /// # Errors
     /// Status 64 if the URL names no supported database; 69 if a socket cannot be bound or the
@@ -110,11 +127,9 @@ impl ServiceProcess {
         database: &str,
         [public, admin]: [SocketAddr; 2],
         env: &Env,
+        shutdown: CancellationToken,
     ) -> Result<Option<Self>, Exit> {
         let (public, admin) = (bind(public).await?, bind(admin).await?);
-        let shutdown = crate::signals::on_termination().map_err(|error| {
-            Exit::unavailable(format!("cannot install signal handlers: {error}"))
-        })?;
         let service_manager = ServiceManager::from_env(env);
         let manager = service_manager.as_ref();
         let is_available =
@@ -135,6 +150,7 @@ impl ServiceProcess {
     #[must_use]
     pub fn run_with(self, health: Health, config: &ConfigOrigin) -> (Listeners, CancellationToken) {
         self.log_listening(config);
+        config.clone().log_hangups();
         tokio::spawn(log_shutdown(self.shutdown.clone()));
         if let Some(manager) = self.service_manager {
             tokio::spawn(manager.report_health(health, self.shutdown.clone()));
@@ -223,9 +239,7 @@ async fn wait_for_database(
                 break;
             }
             Availability::Unavailable(reason) => {
-                if attempt % ATTEMPTS_PER_WARNING == 0 {
-                    tracing::warn!(%reason, attempt, "database still unavailable");
-                }
+                crate::log_outage!("database", %reason, attempt, "database still unavailable");
                 check.set_failed(reason);
             }
         }

@@ -9,6 +9,7 @@ use postern_common::config::{Env, load};
 use postern_common::exit::{Exit, run_command};
 use postern_common::http::bind;
 use postern_common::output::{Output, print_line};
+use postern_common::startup::ConfigOrigin;
 use postern_common::{Clock, log};
 use postern_console::{App, Config};
 
@@ -92,11 +93,11 @@ fn read(path: &Path) -> Result<Config, Exit> {
 }
 
 async fn serve(path: &Path) -> Result<(), Exit> {
+    let shutdown = postern_common::signals::install()?;
     let config = read(path)?;
     log::init("postern-console", config.log.format, &config.log.filter);
     let listener = bind(config.listen).await?;
-    let shutdown = postern_common::signals::on_termination()
-        .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
+    ConfigOrigin::of_file(path).log_hangups();
     let address = config.listen;
     let app = App::build(config, Clock::system())?;
     let version = env!("CARGO_PKG_VERSION");

@@ -21,11 +21,11 @@ impl VerifiedCaller {
 
     /// Returns the calling service if it is in `allowed`.
     pub(crate) fn service(&self, allowed: &[&str]) -> Result<&Arc<Service>, Problem> {
-        let service = self
-            .0
-            .service()
-            .filter(|service| allowed.contains(&&*service.service_id));
-        service.ok_or_else(|| Code::ServiceNotAllowed.into())
+        let service = self.0.service().ok_or(Code::ServiceRequired)?;
+        let is_allowed = allowed.contains(&&*service.service_id);
+        is_allowed
+            .then_some(service)
+            .ok_or_else(|| Code::ServiceNotAllowed.into())
     }
 
     /// Returns whether the caller may see every candidate: recruiters, and every service.

@@ -84,10 +84,10 @@ impl App {
     /// has no CA certificates.
     pub async fn build(mut config: Config, machine: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
-        let (templates, reloader) = load_templates(&config)?;
+        let metrics = NotifyMetrics::new();
+        let (templates, reloader) = load_templates(&config, &metrics)?;
         let (opened, store, clock) = open_store(&config, &machine).await?;
         let cache = Cache::open(&config.cache).await?;
-        let metrics = NotifyMetrics::new();
         let cache_probe = cache_probe(&cache, &metrics);
         warn_without_mail_tokens(&config);
         let (providers, descriptions) = build_providers(&mut config, &cache, &clock, &metrics)?;

@@ -138,7 +138,8 @@ impl Dispatcher {
                 self.claim_available().await
             };
             if let Err(error) = outcome.await {
-                tracing::warn!(channel = self.channel.as_str(), %error, "claim failed");
+                self.metrics.oldest_unknown(self.channel);
+                postern_common::log_outage!("database", channel = self.channel.as_str(), %error, "claim failed");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }

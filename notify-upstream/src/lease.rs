@@ -251,7 +251,7 @@ impl WorkerRegistry {
                 }
             };
             if let Err(error) = &outcome {
-                tracing::warn!(%error, "lease renewal failed");
+                postern_common::log_outage!("database", %error, "lease renewal failed");
             }
             if outcome.is_err() || self.has_old_identities() {
                 self.expedite.notify_one();

@@ -40,6 +40,8 @@ pub(crate) struct NotifyMetrics {
     depth: IntGaugeVec,
     oldest: GaugeVec,
     retained_since: IntGauge,
+    /// 1, or 0 if the last change of the templates was rejected.
+    pub(crate) template_reload_successful: IntGauge,
     receipts: IntCounterVec,
     providers: ProviderMetrics,
     safeguards: SafeguardMetrics,
@@ -96,7 +98,7 @@ impl NotifyMetrics {
                 GaugeVec::new(
                     Opts::new(
                         "postern_notify_oldest_waiting_seconds",
-                        "Age of the oldest waiting row",
+                        "Age of the oldest waiting row; NaN while it cannot be read",
                     ),
                     &["channel", "priority", "lane"],
                 ),
@@ -106,6 +108,13 @@ impl NotifyMetrics {
                 IntGauge::new(
                     "postern_notify_retained_since_timestamp_seconds",
                     "Time before which records have been deleted",
+                ),
+            ),
+            template_reload_successful: register(
+                &registry,
+                IntGauge::new(
+                    "postern_notify_template_reload_successful",
+                    "1, or 0 if the last change of the templates was rejected",
                 ),
             ),
             receipts: counters(
@@ -271,6 +280,15 @@ impl NotifyMetrics {
         self.oldest
             .with_label_values(&self.lane_labels(lane))
             .set(age.as_secs_f64());
+    }
+
+    /// Records that the lanes of a channel cannot be read, until a scan succeeds.
+    pub(crate) fn oldest_unknown(&self, channel: Channel) {
+        for lane in Lane::of(channel) {
+            self.oldest
+                .with_label_values(&self.lane_labels(lane))
+                .set(f64::NAN);
+        }
     }
 
     /// Records delivery reports.

@@ -41,6 +41,8 @@ pub(crate) struct Templates {
 struct Template {
     settings: Arc<TemplateSettings>,
     variants: BTreeMap<(Channel, Locale), TemplateVariant>,
+    /// Warnings about variables that may be misspelt.
+    lonely_variables: Vec<String>,
 }
 
 /// The settings in `template.toml`.
@@ -173,6 +175,18 @@ impl Templates {
             let variants = template.variants.keys();
             variants.map(move |(channel, locale)| (name, *channel, locale))
         })
+    }
+
+    /// Returns warnings about variables that differ between the parts of a template.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = (&str, &String)> {
+        let warnings = |(name, template)| {
+            let (name, template): (&TemplateName, &Template) = (name, template);
+            template
+                .lonely_variables
+                .iter()
+                .map(|text| (name.as_str(), text))
+        };
+        self.by_name.iter().flat_map(warnings)
     }
 
     /// Describes all templates, by name.

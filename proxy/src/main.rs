@@ -13,7 +13,7 @@ use postern_common::exit::{Exit, parse_arguments};
 use postern_common::output::{Output, print_line};
 use postern_common::service_manager::ServiceManager;
 use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::{Clock, log};
+use postern_common::{Clock, log, signals};
 use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
@@ -202,6 +202,11 @@ fn main() -> ExitCode {
 }
 
 fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
+    let cannot_start = |error| Exit::unavailable(format!("cannot start the runtime: {error}"));
+    // The number of threads is in the configuration, which may take a while to read.
+    let mut early = tokio::runtime::Builder::new_current_thread();
+    let early = early.enable_all().build().map_err(cannot_start)?;
+    early.block_on(async { signals::ignore_requests() })?;
     let config = load(path, env)?;
     log::init("postern-proxy", config.log.format, &config.log.filter);
     let inherited = InheritedSockets::from_environment()?;
@@ -209,14 +214,9 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     if let Some(workers) = config.workers {
         runtime.worker_threads(workers);
     }
-    let runtime = runtime
-        .enable_all()
-        .build()
-        .map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime.enable_all().build().map_err(cannot_start)?;
     runtime.block_on(async {
-        let shutdown = postern_common::signals::on_termination().map_err(|error| {
-            Exit::unavailable(format!("cannot register signal handlers: {error}"))
-        })?;
+        let shutdown = signals::install()?;
         let (sockets, previous) = if take_over {
             if !inherited.is_empty() {
                 return Err(Exit::usage(

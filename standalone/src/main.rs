@@ -189,8 +189,7 @@ fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
 }
 
 async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<(), Exit> {
-    let shutdown = postern_common::signals::on_termination()
-        .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
+    let shutdown = postern_common::signals::install()?;
     let running = match run.config {
         Some(folder) => {
             let env = Env::of_process();

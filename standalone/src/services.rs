@@ -103,7 +103,11 @@ impl GatewayServices {
         let sockets = configs.bind(listen).await?;
         let origins =
             ["auth.toml", "notify.toml"].map(|name| ConfigOrigin::of_file(&folder.join(name)));
-        let services = Box::pin(Self::build(configs, origins, clock)).await?;
+        for origin in origins.clone() {
+            origin.log_hangups();
+        }
+        let mut services = Box::pin(Self::build(configs, origins, clock)).await?;
+        services.proxy = services.proxy.watch(folder.join("proxy.toml"), env.clone());
         Ok((services, sockets))
     }
 

@@ -191,6 +191,12 @@ impl Split {
         self.folder.path()
     }
 
+    /// Returns the processes: authentication, notification, gateway.
+    #[must_use]
+    pub fn processes(&self) -> &[Running] {
+        &self.processes
+    }
+
     /// Returns the standard error of all processes so far.
     #[must_use]
     pub fn log(&self) -> String {

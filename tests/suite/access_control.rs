@@ -39,7 +39,7 @@ async fn service_routes_accept_services_only() {
     let ada = surface.register().await;
     let body = json!({"actorId": uuid::Uuid::new_v4().to_string(), "email": "new@example.com", "profile": {}});
     let user = ada.client.post_json("/actors/register", &body).await;
-    let _ = user.problem(401, "service_not_allowed");
+    let _ = user.problem(401, "service_required");
     let auth = surface
         .client()
         .with_token(&postern.service_token("auth").await);

@@ -141,8 +141,8 @@ async fn policies_match_services_groups_and_users() {
     };
     let _ = register(&auth).await.expect(200);
     let _ = register(&notify).await.problem(401, "service_not_allowed");
-    let _ = register(&user).await.problem(401, "service_not_allowed");
-    let _ = register(&admin).await.problem(401, "service_not_allowed");
+    let _ = register(&user).await.problem(401, "service_required");
+    let _ = register(&admin).await.problem(401, "service_required");
     let feature = |token: &str| {
         edge.client()
             .with_token(token)

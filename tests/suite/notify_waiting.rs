@@ -3,12 +3,16 @@
 
 use std::time::{Duration, Instant};
 
+use postern_common::database::Database;
 use postern_common::database::testing::postgres;
 use serde_json::{Value, json};
+use sqlx::Executor;
 
 use crate::notify_cluster::{NotifyCluster, PROVIDER_NAME, Replica};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time until readiness names a lock.
+const LOCK_LIMIT: Duration = Duration::from_secs(15);
 /// Maximum time until the other replica knows a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -111,5 +115,58 @@ async fn paused_provider_is_called_by_no_replica() {
     assert_eq!(cluster.provider.calls().len(), ids.len());
     let log = replica.running.log();
     assert_eq!(log.matches("provider paused").count(), 1, "{log}");
+    let _ = replica.running.stop("TERM").await;
+}
+
+#[tokio::test]
+async fn locked_queue_is_degraded_with_its_blocker() {
+    let database = postgres().await;
+    let cluster = NotifyCluster::over(&database.url, "").await;
+    let replica = cluster.replica().await;
+    let Database::Postgres(pool) = &database.database else {
+        panic!("PostgreSQL")
+    };
+    let mut holder = pool.begin().await.expect("begun");
+    let warnings = |log: &str| log.lines().filter(|line| line.contains("WARN")).count();
+    let before = warnings(&replica.running.log());
+    holder
+        .execute("LOCK TABLE notify_queue")
+        .await
+        .expect("locked");
+    let since = Instant::now();
+    let mut ready = Value::Null;
+    let blocked = |ready: &Value| {
+        ready["parts"]["statements"]
+            .to_string()
+            .contains("; blocked by session ")
+    };
+    while !blocked(&ready) {
+        assert!(
+            since.elapsed() < LOCK_LIMIT,
+            "{ready}: {}",
+            replica.running.log()
+        );
+        let rejected = cluster
+            .try_post(&replica.url, "locked", "Ada", "HIGH")
+            .await;
+        assert_eq!(rejected, None, "the table is locked");
+        ready = cluster.readiness(&replica).await;
+    }
+    assert_eq!(ready["ready"], true, "the probe writes to another table");
+    let failures = "postern_database_statement_failures_total{statement=";
+    cluster.wait_for_metric(&replica, failures, 1).await;
+    let text = reqwest::get(format!("{}/metrics", replica.admin)).await;
+    let text = text.expect("a response").text().await.expect("text");
+    let oldest = "postern_notify_oldest_waiting_seconds{channel=\"sms\"";
+    let mut oldest = text.lines().filter(|line| line.starts_with(oldest));
+    assert!(oldest.any(|line| line.ends_with(" NaN")), "not 0: {text}");
+    // One line of each cause in 10 s: the database, requests with 503, and the dependency.
+    let log = replica.running.log();
+    assert!(warnings(&log) - before <= 3 * 3, "{log}");
+    holder.rollback().await.expect("released");
+    while cluster.readiness(&replica).await["degraded"] != json!([]) {
+        assert!(since.elapsed() < TIMEOUT, "{}", replica.running.log());
+        cluster.provider.next_call_or_timeout().await;
+    }
     let _ = replica.running.stop("TERM").await;
 }

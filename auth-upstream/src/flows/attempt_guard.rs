@@ -191,8 +191,7 @@ impl AttemptGuard {
         if let Some(wait) = self.limiter.quota_wait(credential).await {
             // The pool was not asked: the password may have been changed since, so that this is no
             // proof and must not reset the account's failures.
-            details.set_reason(SIGN_IN_QUOTA);
-            return Err(too_many_sign_ins(wait).into());
+            return Err(self.too_many_sign_ins(details, wait).into());
         }
         let outcome = evaluation.await;
         let is_proven = match &outcome {
@@ -205,11 +204,11 @@ impl AttemptGuard {
         let Some(wait) = self.limiter.count_sign_in(credential).await else {
             return outcome;
         };
-        details.set_reason(SIGN_IN_QUOTA);
         if let Ok(signed_in) = outcome {
             self.issuer.discard(&signed_in).await;
         }
-        Err(AttemptError::after_proof(too_many_sign_ins(wait)))
+        let problem = self.too_many_sign_ins(details, wait);
+        Err(AttemptError::after_proof(problem))
     }
 
     /// Admits an attempt that names no account.
@@ -240,11 +239,17 @@ impl AttemptGuard {
         let identity = self.limiter.social_digest(&id.issuer, &id.subject);
         match self.limiter.count_sign_in(&identity).await {
             None => Ok(()),
-            Some(wait) => {
-                client.details.set_reason(SIGN_IN_QUOTA);
-                Err(too_many_sign_ins(wait))
-            }
+            Some(wait) => Err(self.too_many_sign_ins(&client.details, wait)),
         }
+    }
+
+    /// Counts and logs a right password, or a social identity, that is accepted too often.
+    fn too_many_sign_ins(&self, details: &RequestDetails, wait: Duration) -> Problem {
+        details.set_reason(SIGN_IN_QUOTA);
+        self.metrics.sign_in_quota_exceeded.inc();
+        log_limited!(warn, "sign-in quota exceeded");
+        let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+        Problem::new(Code::RateLimited).retry_after(seconds.max(1))
     }
 
     /// Admits an attempt whose response does not depend on the outcome. Returns `None` if it is
@@ -288,9 +293,4 @@ impl From<Code> for AttemptError {
     fn from(code: Code) -> Self {
         Problem::new(code).into()
     }
-}
-
-fn too_many_sign_ins(wait: Duration) -> Problem {
-    let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
-    Problem::new(Code::RateLimited).retry_after(seconds.max(1))
 }

@@ -64,7 +64,7 @@ impl RegistrationCompensator {
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         loop {
             if let Err(error) = self.run_once().await {
-                tracing::warn!(%error, "pending registrations unavailable");
+                postern_common::log_outage!("database", %error, "pending registrations unavailable");
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,

@@ -378,7 +378,7 @@ impl RegistrationFlow {
             }
         };
         if let Err(error) = recorded {
-            log_limited!(warn, %error, "pending registration not updated");
+            postern_common::log_outage!("database", %error, "pending registration not updated");
         }
         profile_problem(error)
     }

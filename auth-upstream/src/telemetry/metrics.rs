@@ -6,7 +6,7 @@ use postern_common::admin::Health;
 use postern_common::database::{PoolMetrics, PoolUsage};
 use postern_common::dependency::Dependencies;
 use postern_common::exit::Exit;
-use postern_common::http::HttpMetrics;
+use postern_common::http::{HttpMetrics, LATENCY_BUCKETS_S};
 use prometheus::core::Collector;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
@@ -14,9 +14,6 @@ use prometheus::{
 
 use super::{AuditDropReason, Operation, PoolOperation};
 use crate::protection::AttemptKind;
-
-/// Upper bounds of the buckets of `postern_auth_pool_call_seconds`, in seconds.
-const POOL_CALL_BUCKETS_S: [f64; 9] = [0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2];
 
 /// The metrics and the registry that exports them.
 #[derive(Clone, Debug)]
@@ -30,6 +27,8 @@ pub(crate) struct Metrics {
     pub(crate) spans_dropped: IntCounter,
     operations: IntCounterVec,
     attempts_throttled: IntCounterVec,
+    /// Right passwords and social identities that were accepted too often.
+    pub(crate) sign_in_quota_exceeded: IntCounter,
     audit_dropped: IntCounterVec,
     pool_calls: HistogramVec,
     pending_registrations: IntGauge,
@@ -69,7 +68,7 @@ impl Metrics {
             "postern_auth_pool_call_seconds",
             "Duration of calls to the actor pool by operation and outcome.",
         )
-        .buckets(POOL_CALL_BUCKETS_S.to_vec());
+        .buckets(LATENCY_BUCKETS_S.to_vec());
         Ok(Self {
             operations: counter(
                 "postern_auth_operations_total",
@@ -80,6 +79,13 @@ impl Metrics {
                 "postern_auth_attempts_throttled_total",
                 "Attempts that the limits rejected without evaluating them.",
                 &["kind"],
+            )?,
+            sign_in_quota_exceeded: registered(
+                &registry,
+                IntCounter::new(
+                    "postern_auth_sign_in_quota_exceeded_total",
+                    "Sign-ins rejected because one account or identity signs in too often.",
+                )?,
             )?,
             audit_dropped: counter(
                 "postern_auth_audit_events_dropped_total",

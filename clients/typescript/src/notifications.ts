@@ -50,7 +50,7 @@ export class Notifications {
 
   /** Cancels a notification that was not attempted yet; otherwise a `Problem`. */
   async cancel(id: string): Promise<void> {
-    await this.#checked(`${pathOf(id)}/cancel`, { method: 'POST' });
+    await this.#checked(pathOf(id), { method: 'DELETE' });
   }
 
   async preferences(): Promise<CategoryPreference[]> {

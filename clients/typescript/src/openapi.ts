@@ -402,7 +402,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/notifications/batch": {
+    "/notification-batches": {
         parameters: {
             query?: never;
             header?: never;
@@ -430,7 +430,8 @@ export interface paths {
         get: operations["getNotification"];
         put?: never;
         post?: never;
-        delete?: never;
+        /** Cancel a notification that has not been attempted */
+        delete: operations["cancelNotification"];
         options?: never;
         head?: never;
         patch?: never;
@@ -451,23 +452,6 @@ export interface paths {
          */
         put: operations["putPreferences"];
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/notifications/{notificationId}/cancel": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Cancel a notification that is not sent yet */
-        post: operations["cancelNotification"];
         delete?: never;
         options?: never;
         head?: never;
@@ -719,6 +703,8 @@ export interface components {
             scopes: string[];
             groups: string[];
             expiresAt: components["schemas"]["Instant"];
+            /** @description The actor's profile, for users of the actor pool. Null if there is none; absent while the actor service does not answer. */
+            profile?: components["schemas"]["Actor"] | null;
         };
         CallingService: {
             /** @constant */
@@ -947,7 +933,7 @@ export interface components {
          * @description Stable; described in common/PROBLEMS.md.
          * @enum {string}
          */
-        Code: "invalid_request" | "invalid_header" | "invalid_target" | "request_timeout" | "authentication_required" | "token_malformed" | "token_algorithm_not_accepted" | "token_header_not_accepted" | "token_key_unknown" | "token_signature_invalid" | "token_expired" | "token_not_yet_valid" | "token_claim_missing" | "issuer_not_accepted" | "client_not_accepted" | "token_use_not_accepted" | "token_kind_mismatch" | "invalid_api_key" | "user_required" | "service_not_allowed" | "invalid_credentials" | "invalid_refresh_token" | "invalid_temporary_token" | "invalid_challenge" | "authorization_required" | "challenge_required" | "invalid_webhook_signature" | "insufficient_scope" | "recipient_not_allowed" | "priority_not_allowed" | "authorization_denied" | "address_not_allowed" | "not_found" | "method_not_allowed" | "idempotency_key_reused" | "configuration_changed" | "configuration_read_only" | "body_too_large" | "target_too_long" | "unsupported_media_type" | "misdirected_request" | "validation_failed" | "weak_password" | "email_not_available" | "invalid_code" | "unknown_template" | "not_cancellable" | "rate_limited" | "head_too_large" | "internal_error" | "idp_misconfigured" | "upstream_failed" | "unavailable" | "authorization_unavailable" | "keys_unavailable" | "upstream_unavailable" | "upstream_timeout" | "http_version_not_supported";
+        Code: "invalid_request" | "invalid_header" | "invalid_target" | "request_timeout" | "authentication_required" | "token_malformed" | "token_algorithm_not_accepted" | "token_header_not_accepted" | "token_key_unknown" | "token_signature_invalid" | "token_expired" | "token_not_yet_valid" | "token_claim_missing" | "issuer_not_accepted" | "client_not_accepted" | "token_use_not_accepted" | "token_kind_mismatch" | "invalid_api_key" | "user_required" | "service_required" | "service_not_allowed" | "invalid_credentials" | "invalid_refresh_token" | "invalid_temporary_token" | "invalid_challenge" | "authorization_required" | "challenge_required" | "invalid_webhook_signature" | "insufficient_scope" | "recipient_not_allowed" | "priority_not_allowed" | "authorization_denied" | "address_not_allowed" | "not_found" | "method_not_allowed" | "idempotency_key_reused" | "already_attempted" | "configuration_changed" | "configuration_read_only" | "body_too_large" | "target_too_long" | "unsupported_media_type" | "misdirected_request" | "validation_failed" | "weak_password" | "email_not_available" | "invalid_code" | "unknown_template" | "rate_limited" | "head_too_large" | "internal_error" | "idp_misconfigured" | "upstream_failed" | "unavailable" | "authorization_unavailable" | "keys_unavailable" | "upstream_unavailable" | "upstream_timeout" | "http_version_not_supported";
         /** @description RFC 9457. */
         Problem: {
             /** Format: uri */
@@ -1070,7 +1056,7 @@ export interface components {
                     /** @constant */
                     status?: 401;
                     /** @enum {unknown} */
-                    code?: "authentication_required" | "token_malformed" | "token_algorithm_not_accepted" | "token_header_not_accepted" | "token_key_unknown" | "token_signature_invalid" | "token_expired" | "token_not_yet_valid" | "token_claim_missing" | "issuer_not_accepted" | "client_not_accepted" | "token_use_not_accepted" | "token_kind_mismatch" | "service_not_allowed";
+                    code?: "authentication_required" | "token_malformed" | "token_algorithm_not_accepted" | "token_header_not_accepted" | "token_key_unknown" | "token_signature_invalid" | "token_expired" | "token_not_yet_valid" | "token_claim_missing" | "issuer_not_accepted" | "client_not_accepted" | "token_use_not_accepted" | "token_kind_mismatch" | "service_required" | "service_not_allowed";
                 };
             };
         };
@@ -1388,6 +1374,31 @@ export interface components {
                 };
             };
         };
+        /** @description The delivery has started. */
+        AlreadyAttempted: {
+            headers: {
+                "X-Request-Id": components["headers"]["RequestId"];
+                "Cache-Control": components["headers"]["NoStore"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "type": "https://postern.dev/problems/already-attempted",
+                 *       "title": "The notification can no longer be cancelled",
+                 *       "status": 409,
+                 *       "code": "already_attempted",
+                 *       "requestId": "019aa0c4-8eff-7d02-8a44-0d3a1f6b7e20"
+                 *     }
+                 */
+                "application/problem+json": components["schemas"]["Problem"] & {
+                    /** @constant */
+                    status?: 409;
+                    /** @constant */
+                    code?: "already_attempted";
+                };
+            };
+        };
         /** @description The body is over the limit of the route. */
         BodyTooLarge: {
             headers: {
@@ -1484,7 +1495,7 @@ export interface components {
                     /** @constant */
                     status?: 422;
                     /** @enum {unknown} */
-                    code?: "validation_failed" | "weak_password" | "email_not_available" | "invalid_code" | "unknown_template" | "not_cancellable";
+                    code?: "validation_failed" | "weak_password" | "email_not_available" | "invalid_code" | "unknown_template";
                 };
             };
         };
@@ -3233,6 +3244,44 @@ export interface operations {
             505: components["responses"]["HttpVersionNotSupported"];
         };
     };
+    cancelNotification: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id returned by POST /notifications.
+                 * @example 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11
+                 */
+                notificationId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is cancelled, now or before. */
+            204: {
+                headers: {
+                    "X-Request-Id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["AlreadyAttempted"];
+            414: components["responses"]["TargetTooLong"];
+            421: components["responses"]["MisdirectedRequest"];
+            429: components["responses"]["TooManyRequests"];
+            431: components["responses"]["HeadTooLarge"];
+            500: components["responses"]["InternalError"];
+            502: components["responses"]["BadGateway"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["GatewayTimeout"];
+            505: components["responses"]["HttpVersionNotSupported"];
+        };
+    };
     getPreferences: {
         parameters: {
             query?: never;
@@ -3323,73 +3372,6 @@ export interface operations {
             413: components["responses"]["BodyTooLarge"];
             414: components["responses"]["TargetTooLong"];
             415: components["responses"]["UnsupportedMediaType"];
-            421: components["responses"]["MisdirectedRequest"];
-            422: components["responses"]["Unprocessable"];
-            429: components["responses"]["TooManyRequests"];
-            431: components["responses"]["HeadTooLarge"];
-            500: components["responses"]["InternalError"];
-            502: components["responses"]["BadGateway"];
-            503: components["responses"]["Unavailable"];
-            504: components["responses"]["GatewayTimeout"];
-            505: components["responses"]["HttpVersionNotSupported"];
-        };
-    };
-    cancelNotification: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /**
-                 * @description The id returned by POST /notifications.
-                 * @example 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11
-                 */
-                notificationId: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The record with its events. */
-            200: {
-                headers: {
-                    "X-Request-Id": components["headers"]["RequestId"];
-                    ETag: components["headers"]["ETag"];
-                    "Cache-Control": components["headers"]["Revalidate"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "notificationId": "019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11",
-                     *       "status": "CANCELLED",
-                     *       "channel": "email",
-                     *       "priority": "NORMAL",
-                     *       "template": "welcome",
-                     *       "templateVersion": 1,
-                     *       "createdAt": "2026-11-20T07:30:00.000Z",
-                     *       "updatedAt": "2026-11-20T07:30:00.120Z",
-                     *       "attempts": 0,
-                     *       "nextAttemptAt": null,
-                     *       "waitReason": null,
-                     *       "events": [
-                     *         {
-                     *           "type": "QUEUED",
-                     *           "at": "2026-11-20T07:30:00.000Z"
-                     *         },
-                     *         {
-                     *           "type": "CANCELLED",
-                     *           "at": "2026-11-20T07:30:00.000Z"
-                     *         }
-                     *       ]
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Notification"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["Unauthorized"];
-            404: components["responses"]["NotFound"];
-            414: components["responses"]["TargetTooLong"];
             421: components["responses"]["MisdirectedRequest"];
             422: components["responses"]["Unprocessable"];
             429: components["responses"]["TooManyRequests"];

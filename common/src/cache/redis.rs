@@ -75,10 +75,6 @@ impl RedisCache {
         self.command(redis::cmd("DEL").arg(key)).await
     }
 
-    pub(super) async fn ping(&self) -> Result<(), CacheError> {
-        self.command::<String>(&redis::cmd("PING")).await.map(drop)
-    }
-
     pub(super) async fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
         self.script(&self.scripts.increment, key, [&millis(ttl).to_string()])
             .await

@@ -307,6 +307,8 @@ async fn url_is_parsed_and_mistakes_hide_the_password() {
     for (bad, reason) in [
         ("", "must be a URL"),
         ("memcached://a", "`memcached:` is not a cache"),
+        ("redis://:pa/ss@a", "percent-encode `@ / : ? #`"),
+        ("redis://:12#ss@a", "percent-encode"),
         ("redis://", "names no host"),
         ("redis://a,b", "names several servers"),
         ("redis://:hunter2@a/x", "a"),

@@ -9,6 +9,7 @@ use url::Url;
 
 use super::redis::RedisServerKind;
 use crate::files::read_regular;
+use crate::secret::{PERCENT_ENCODE, has_misplaced_password};
 
 /// Maximum bytes of the certificate authorities.
 const MAX_CA_FILE_BYTES: usize = 4 << 20;
@@ -45,6 +46,9 @@ struct UrlParts<'a> {
 /// # Errors
 /// Returns the reason without the URL's password.
 pub(super) fn parse(url: &str) -> Result<CacheUrl, String> {
+    if has_misplaced_password(url) {
+        return Err(PERCENT_ENCODE.to_owned());
+    }
     let (scheme, rest) = url
         .split_once(':')
         .ok_or("must be a URL such as memory: or redis://127.0.0.1:6379")?;

@@ -4,11 +4,13 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use url::Url;
 
-/// Returns the URL without password and parameters. Text that is not a URL is reduced to its
-/// scheme.
+use crate::secret::has_misplaced_password;
+
+/// Returns the URL without password and parameters. Text that is not a URL, or has its password in the
+/// wrong place, is reduced to its scheme.
 pub(crate) fn without_password(url: &str) -> String {
     match Url::parse(url) {
-        Ok(mut parsed) => {
+        Ok(mut parsed) if !has_misplaced_password(url) => {
             if parsed.password().is_some() {
                 let _ = parsed.set_password(None);
             }
@@ -16,7 +18,7 @@ pub(crate) fn without_password(url: &str) -> String {
             parsed.set_fragment(None);
             parsed.to_string()
         }
-        Err(_) => url
+        Ok(_) | Err(_) => url
             .split_once("://")
             .map_or("…".to_owned(), |(scheme, _)| format!("{scheme}://…")),
     }

@@ -7,6 +7,7 @@ mod listen;
 mod pool;
 mod url;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::ConnectOptions;
@@ -14,7 +15,9 @@ use sqlx::ConnectOptions;
 use self::connect::{ConnectError, Connector};
 pub use self::pool::{PooledConnection, PostgresPool, PostgresTransaction};
 use self::url::ConnectTargets;
+use super::failures::StatementFailures;
 use super::{Availability, DatabaseOptions, label};
+use crate::dependency::root_cause;
 use crate::exit::Exit;
 
 /// Maximum time for the first connection.
@@ -50,6 +53,7 @@ pub(super) fn pool(url: &str, options: &DatabaseOptions) -> Result<PostgresPool,
         options.max_connections,
         options.acquire_timeout,
         options.statement_timeout,
+        Arc::new(StatementFailures::new()),
     ))
 }
 
@@ -93,10 +97,10 @@ fn unavailable(pool: &PostgresPool, error: &ConnectError) -> Exit {
     ))
 }
 
-/// Returns the driver's message on one line.
+/// Returns the innermost cause on one line, without the names of the driver around it.
 pub(super) fn one_line(error: &sqlx::Error) -> String {
     let text = error
         .as_database_error()
-        .map_or_else(|| error.to_string(), |cause| cause.message().to_owned());
+        .map_or_else(|| root_cause(error), |cause| cause.message().to_owned());
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

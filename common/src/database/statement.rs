@@ -64,7 +64,7 @@ fn describe(span: &mut ActiveSpan, target: SpanTarget<'_>, summary: String) {
 /// Returns the operation and the table of a statement, such as `INSERT auth_audit`. If it has
 /// several, as with common table expressions, these are the first ones that change something.
 /// Expects keywords in upper case.
-fn summary(sql: &str) -> String {
+pub(super) fn summary(sql: &str) -> String {
     let words: Vec<&str> = sql
         .split_whitespace()
         .map(|word| word.trim_start_matches('('))
@@ -149,9 +149,14 @@ impl ReadableQuery {
         }
     }
 
+    /// Returns the text.
+    pub(super) fn text(&self) -> SqlStr {
+        self.sql.clone()
+    }
+
     /// Returns the text for a span, or `None` if the trace of the current scope is not sampled.
     pub(super) fn recorded_text(&self) -> Option<SqlStr> {
-        Scope::is_current_recorded().then(|| self.sql.clone())
+        Scope::is_current_recorded().then(|| self.text())
     }
 }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
-/// Upper bounds of the buckets of `postern_http_request_duration_seconds`, in seconds.
-const BUCKETS_S: [f64; 12] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+/// Upper bounds of the buckets of all latencies, in seconds. Above one second they are close enough
+/// that a quantile tells a slow dependency from a deadline.
+pub const LATENCY_BUCKETS_S: [f64; 19] = [
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0,
+    7.5, 10.0, 30.0, 60.0,
 ];
 
 /// The requests of a server by method, route and status. Clones share the metrics.
@@ -42,7 +44,7 @@ impl HttpMetrics {
                 "postern_http_request_duration_seconds",
                 "Time from the head of a request to the head of its response.",
             )
-            .buckets(BUCKETS_S.to_vec()),
+            .buckets(LATENCY_BUCKETS_S.to_vec()),
             &["method", "route"],
         )?;
         let in_flight = IntGauge::new(

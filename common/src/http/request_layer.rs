@@ -255,8 +255,9 @@ fn log_request(method: &Method, response: &Response, info: &RequestInfo, elapsed
     let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
     let status = response.status().as_u16();
     let request_id = &*info.id.0;
-    if status >= 500 {
-        tracing::warn!(%method, route, status, code, request_id, elapsed_us, "request");
+    // A readiness check that fails has no problem: its reasons are logged where they occur.
+    if status >= 500 && code != "ok" {
+        crate::log_outage!(code, %method, route, status, code, request_id, elapsed_us, "request");
     } else {
         tracing::debug!(%method, route, status, code, request_id, elapsed_us, "request");
     }

@@ -51,6 +51,7 @@ codes! {
     TokenKindMismatch = "token_kind_mismatch", 401, "The access token claims to be of another kind than its issuer gives";
     InvalidApiKey = "invalid_api_key", 401, "The API key is not accepted";
     UserRequired = "user_required", 401, "A user token is required here";
+    ServiceRequired = "service_required", 401, "A service token is required here";
     ServiceNotAllowed = "service_not_allowed", 401, "The calling service is not allowed here";
     InvalidCredentials = "invalid_credentials", 401, "The e-mail address or the password is wrong";
     InvalidRefreshToken = "invalid_refresh_token", 401, "The refresh token is invalid, used or expired";
@@ -143,7 +144,6 @@ const TOKEN_ERRORS: &[Code] = &[
     Code::TokenUseNotAccepted,
     Code::TokenKindMismatch,
     Code::InvalidApiKey,
-    Code::UserRequired,
     Code::ServiceNotAllowed,
 ];
 
@@ -161,6 +161,9 @@ mod tests {
         Code::AuthorizationRequired,
         Code::ChallengeRequired,
         Code::InvalidWebhookSignature,
+        // The token is valid; another one of the same kind would be rejected as well.
+        Code::UserRequired,
+        Code::ServiceRequired,
     ];
 
     #[test]

@@ -311,7 +311,7 @@ impl TokenProvider {
     }
 
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
-        tracing::warn!(%error, account = self.account.username, "service token renewal failed");
+        crate::log_outage!("service_token", %error, account = self.account.username, "service token renewal failed");
         let mut state = self.state.lock();
         let count = state.failure.as_ref().map_or(0, |before| before.count);
         let count = count.saturating_add(1);

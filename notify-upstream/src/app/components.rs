@@ -82,6 +82,7 @@ pub(super) fn actor_client(
 /// Loads the templates and creates the task that reloads them.
 pub(super) fn load_templates(
     config: &Config,
+    metrics: &NotifyMetrics,
 ) -> Result<(Arc<ArcSwap<Templates>>, TemplateReloader), Exit> {
     let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
     if !folder.is_dir() {
@@ -92,14 +93,16 @@ pub(super) fn load_templates(
         )));
     }
     // The fingerprint is taken before the files are read, so that a concurrent change is noticed.
-    let seen = fingerprint(folder);
+    let seen = Some(fingerprint(folder));
     let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
     let templates = Arc::new(ArcSwap::from_pointee(templates));
+    metrics.template_reload_successful.set(1);
     let reloader = TemplateReloader {
         folder: folder.clone(),
         default_locale: default_locale.clone(),
         templates: Arc::clone(&templates),
         seen,
+        is_successful: metrics.template_reload_successful.clone(),
     };
     Ok((templates, reloader))
 }

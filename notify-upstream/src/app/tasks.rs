@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use postern_common::Clock;
 use postern_common::cache::Cache;
-use postern_common::database::Database;
+use postern_common::database::{Database, StatementHealth};
 use postern_common::dependency::Dependency;
 use postern_common::exit::Exit;
 use postern_common::trace::Tracer;
@@ -158,7 +158,10 @@ impl SharedParts {
         opened: Database,
         availability: Dependency,
     ) -> StoreMaintenance {
+        let metrics = &context.metrics;
+        let (dependencies, registry) = (metrics.dependencies(), metrics.registry());
         StoreMaintenance {
+            statements: StatementHealth::new(&opened, dependencies, &registry),
             store: context.store.clone(),
             clock: context.clock.clone(),
             workers: Arc::clone(&context.workers),

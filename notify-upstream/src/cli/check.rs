@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use postern_common::Clock;
+use postern_common::cache::Cache;
 use postern_common::check::CheckResult;
 use postern_common::config::{Env, load};
 use postern_common::database::{Database, DatabaseOptions};
@@ -13,6 +14,7 @@ use postern_common::identity::ASSUMED_IDENTITY;
 use crate::Config;
 use crate::app::provider_without_mail_tokens;
 use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::delivery::provider::{Provider, ProviderRefusal};
 use crate::notification::Channel;
 use crate::templates::Templates;
 
@@ -39,7 +41,10 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
     results.extend(CheckResult::of_assumed(&config.identity.assumed_settings()));
     let without_provider = Channel::ALL.into_iter().filter(|channel| {
         let mut variants = templates.variants();
-        !providers.contains(channel) && variants.any(|(_, of, _)| of == *channel)
+        !providers
+            .iter()
+            .any(|provider| provider.channel == *channel)
+            && variants.any(|(_, of, _)| of == *channel)
     });
     results.extend(without_provider.map(|channel| {
         let detail = "has templates and no provider: its notifications wait until they fail";
@@ -54,18 +59,51 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
         &config.database,
         &config.cache,
     ));
+    let misspelt = templates.warnings();
+    let misspelt = misspelt.map(|(name, text)| (format!("template {name}"), text.as_str()));
+    results.extend(misspelt.map(|(subject, text)| CheckResult::warning(subject, text)));
     if !is_offline {
         results.extend(check_database(&config).await?);
+        results.extend(check_environment(&config, &providers).await?);
     }
     Ok(results)
+}
+
+/// Tries what the service calls besides its database.
+async fn check_environment(
+    config: &Config,
+    providers: &[CheckedProvider],
+) -> Result<Vec<CheckResult>, Exit> {
+    let cache = Cache::open(&config.cache).await?;
+    let mut results = vec![CheckResult::of_cache(&cache).await];
+    if config.identity.assumed_settings().is_empty() {
+        let clock = Clock::system();
+        results.push(CheckResult::of_service_account(&config.identity, &clock).await);
+    }
+    for CheckedProvider { name, provider, .. } in providers {
+        let subject = format!("provider {name}");
+        let outcome = Box::pin(provider.probe()).await;
+        results.extend(outcome.map(|outcome| {
+            let reason = |refusal: ProviderRefusal| refusal.detail.unwrap_or(refusal.code);
+            CheckResult::new(subject, outcome.map(str::to_owned).map_err(reason))
+        }));
+    }
+    Ok(results)
+}
+
+/// A provider of the file, built and not called.
+struct CheckedProvider {
+    name: String,
+    channel: Channel,
+    provider: Provider,
 }
 
 /// A configuration whose files have been read.
 struct Checked {
     config: Config,
     templates: Templates,
-    /// The channels of the providers, in the order of the file.
-    providers: Vec<Channel>,
+    /// In the order of the file.
+    providers: Vec<CheckedProvider>,
     /// An e-mail provider that needs the missing key of tokens.
     without_mail_tokens: Option<String>,
 }
@@ -87,9 +125,16 @@ impl Checked {
             .into_iter()
             .enumerate()
         {
-            providers.push(provider.channel);
-            if let Err(reason) = provider.build_unused(clock) {
-                root.fail_at(&format!("provider.{at}"), "invalid_file", reason);
+            let (name, channel) = (provider.name.clone(), provider.channel);
+            match provider.build_unused(clock) {
+                Ok(provider) => providers.push(CheckedProvider {
+                    name,
+                    channel,
+                    provider,
+                }),
+                Err(reason) => {
+                    root.fail_at(&format!("provider.{at}"), "invalid_file", reason);
+                }
             }
         }
         let (folder, locale) = (&config.templates.folder, &config.templates.default_locale);

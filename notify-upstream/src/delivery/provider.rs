@@ -8,6 +8,7 @@ mod codes;
 mod fcm;
 mod file;
 mod generic;
+mod probe;
 mod segments;
 mod smtp;
 mod twilio;

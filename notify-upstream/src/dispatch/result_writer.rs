@@ -187,11 +187,11 @@ impl ResultWriter {
                     return;
                 }
                 Err(error) if error.is_outage() && left > 0 => {
-                    tracing::warn!(%error, rows = rows.len(), "row release failed, retrying");
+                    postern_common::log_outage!("database", %error, rows = rows.len(), "row release failed, retrying");
                     tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
+                    postern_common::log_outage!("database", %error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
                     break;
                 }
             }
@@ -210,7 +210,7 @@ impl ResultWriter {
                     return;
                 }
                 Err(error) if error.is_outage() => {
-                    tracing::warn!(%error, rows = rows.len(), "result write failed, retrying");
+                    postern_common::log_outage!("database", %error, rows = rows.len(), "result write failed, retrying");
                     tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(error) if rows.len() == 1 => {

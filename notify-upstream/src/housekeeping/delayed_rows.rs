@@ -78,7 +78,7 @@ impl DelayedRowMover {
             last_query = Some(Instant::now());
             if let Err(error) = self.step().await {
                 self.dispatch_state.replica().record_due(self.clock.now());
-                tracing::warn!(%error, "due notifications not moved");
+                postern_common::log_outage!("database", %error, "due notifications not moved");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

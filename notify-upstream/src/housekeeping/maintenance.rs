@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_common::database::Database;
+use postern_common::database::{Database, StatementHealth};
 use postern_common::dependency::Dependency;
 use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,8 @@ pub(crate) struct StoreMaintenance {
     pub(crate) database: Dependency,
     /// The database, for the readiness check.
     pub(crate) opened: Database,
+    /// Whether the statements on single tables succeed.
+    pub(crate) statements: StatementHealth,
     /// The retention time of records.
     pub(crate) retention: Duration,
 }
@@ -72,7 +74,7 @@ impl StoreMaintenance {
                 return;
             }
             if let Err(error) = self.step(round).await {
-                tracing::warn!(%error, "store maintenance failed");
+                postern_common::log_outage!("database", %error, "store maintenance failed");
             }
         }
     }
@@ -92,6 +94,7 @@ impl StoreMaintenance {
                 self.workers.set_schema_supported(exit.is_temporary());
             }
         }
+        self.statements.check().await;
     }
 
     /// Returns whether changes of the suppression lists have to be read: some were announced, an

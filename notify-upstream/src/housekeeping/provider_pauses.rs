@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::log_limited;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +61,7 @@ impl ProviderPauses {
                 continue;
             }
             if let Err(error) = self.sync().await {
-                log_limited!(warn, %error, "provider pauses not read");
+                postern_common::log_outage!("database", %error, "provider pauses not read");
             }
         }
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use prometheus::IntGauge;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::templates::{Locale, Templates, fingerprint};
@@ -18,8 +20,10 @@ pub(crate) struct TemplateReloader {
     pub(crate) default_locale: Locale,
     /// The current templates.
     pub(crate) templates: Arc<ArcSwap<Templates>>,
-    /// The fingerprint of the folder at the last check.
-    pub(crate) seen: u64,
+    /// The fingerprint of the folder at the last check; `None` to read it in any case.
+    pub(crate) seen: Option<u64>,
+    /// 1, or 0 if the last change was rejected.
+    pub(crate) is_successful: IntGauge,
 }
 
 // === impl TemplateReloader ===
@@ -29,11 +33,12 @@ impl TemplateReloader {
     /// set with an error is rejected as a whole.
     pub(crate) fn step(&mut self) -> bool {
         let now = fingerprint(&self.folder);
-        if now == self.seen {
+        if self.seen.replace(now) == Some(now) {
             return false;
         }
-        self.seen = now;
-        match Templates::load(&self.folder, self.default_locale.clone()) {
+        let loaded = Templates::load(&self.folder, self.default_locale.clone());
+        self.is_successful.set(i64::from(loaded.is_ok()));
+        match loaded {
             Ok(templates) => {
                 tracing::info!(templates = templates.len(), "templates reloaded");
                 self.templates.store(Arc::new(templates));
@@ -46,12 +51,17 @@ impl TemplateReloader {
         }
     }
 
-    /// Checks every two seconds until shutdown.
+    /// Checks every two seconds until shutdown, and reloads at SIGHUP.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+            tracing::error!("signal handler registration failed, template reload disabled");
+            return;
+        };
         let mut tick = tokio::time::interval(Duration::from_secs(2));
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
+                _ = hangup.recv() => self.seen = None,
                 _ = tick.tick() => {}
             }
             self = match tokio::task::spawn_blocking(move || {
@@ -87,12 +97,14 @@ mod tests {
         let templates = Templates::load(folder.path(), default_locale.clone())
             .expect("the configuration is valid");
         let templates = Arc::new(ArcSwap::from_pointee(templates));
-        let seen = fingerprint(folder.path());
+        let seen = Some(fingerprint(folder.path()));
+        let is_successful = IntGauge::new("successful", "For a test").expect("a name");
         let mut reloader = TemplateReloader {
             folder: folder.path().to_owned(),
             default_locale,
             templates: Arc::clone(&templates),
             seen,
+            is_successful: is_successful.clone(),
         };
         let version = || {
             let name = TemplateName::parse("a").expect("name");
@@ -108,6 +120,13 @@ mod tests {
         write("a", 3, "three, longer still");
         write("b", 1, "{{ broken");
         assert!(!reloader.step());
-        assert_eq!(version(), Ok(2));
+        assert_eq!((version(), is_successful.get()), (Ok(2), 0));
+        write("b", 1, " ");
+        assert!(!reloader.step(), "an empty part is an unfinished upload");
+        write("b", 1, "four");
+        assert!(reloader.step());
+        assert_eq!((version(), is_successful.get()), (Ok(3), 1));
+        reloader.seen = None;
+        assert!(reloader.step(), "as at SIGHUP");
     }
 }

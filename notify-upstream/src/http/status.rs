@@ -95,7 +95,7 @@ pub(super) async fn read(
         .await
         .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
     let found = found.map_err(|error| {
-        tracing::warn!(%error, "status read failed");
+        postern_common::log_outage!("database", %error, "status read failed");
         Problem::new(Code::Unavailable)
     });
     Ok(found?.pop())
@@ -110,7 +110,7 @@ pub(super) fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> Statu
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        tracing::warn!(%error, "store operation failed");
+        postern_common::log_outage!("database", %error, "store operation failed");
         (&error).into()
     }
 }

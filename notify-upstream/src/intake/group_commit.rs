@@ -212,13 +212,13 @@ impl BatchWriter {
         match stored {
             Ok(rejected) => self.committed((rows, requesters), &rejected),
             Err(StoreError::Refused(error)) if count > 1 => {
-                tracing::warn!(%error, rows = count, "batch insert rejected, retrying rows individually");
+                postern_common::log_outage!("database", %error, rows = count, "batch insert rejected, retrying rows individually");
                 for (row, requester) in rows.into_iter().zip(requesters) {
                     Box::pin(self.write(vec![submission_of(row, requester)])).await;
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, rows = count, "notification insert failed");
+                postern_common::log_outage!("database", %error, rows = count, "notification insert failed");
                 let problem = Problem::from(&error);
                 for requester in requesters {
                     requester.reply.send(Err(problem.clone()));
@@ -349,6 +349,6 @@ pub(crate) async fn find_first_result(
 }
 
 fn store_unavailable(error: &StoreError) -> Problem {
-    tracing::warn!(%error, "idempotency key lookup failed");
+    postern_common::log_outage!("database", %error, "idempotency key lookup failed");
     Problem::new(Code::Unavailable)
 }

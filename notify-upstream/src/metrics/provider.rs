@@ -1,5 +1,6 @@
 //! The metrics of providers.
 
+use postern_common::http::LATENCY_BUCKETS_S;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry,
 };
@@ -73,7 +74,7 @@ impl ProviderMetrics {
             "postern_notify_provider_call_seconds",
             "Seconds of calls to providers by outcome",
         )
-        .buckets(prometheus::exponential_buckets(0.005, 2.0, 15).unwrap_or_default());
+        .buckets(LATENCY_BUCKETS_S.to_vec());
         Self {
             up: gauges(
                 registry,

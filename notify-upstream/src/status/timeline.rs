@@ -75,7 +75,7 @@ impl NotificationReader {
 
     pub(crate) async fn answer(&self, query: &TimelineQuery) -> Result<Timeline, Problem> {
         self.read(query, &[]).await.map_err(|error| {
-            tracing::warn!(%error, "time line not read");
+            postern_common::log_outage!("database", %error, "time line not read");
             Problem::from(&error)
         })
     }

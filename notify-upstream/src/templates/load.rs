@@ -99,6 +99,33 @@ fn environment() -> Environment<'static> {
     environment
 }
 
+/// A file, with the variables that it requires.
+type PartUse = ((Channel, Locale, TemplatePart), BTreeSet<String>);
+
+/// Returns the variables that one file uses although another says the same without them: the other
+/// body of a mail, or the same part in another language. They may be misspelt, and every notification
+/// without them would be rejected.
+fn lonely_variables(uses: &[PartUse]) -> Vec<String> {
+    let is_body = |part| matches!(part, TemplatePart::Html | TemplatePart::Text);
+    let mut found = Vec::new();
+    for ((channel, locale, part), variables) in uses {
+        let is_alike = |((on, language, other), _): &PartUse| {
+            on == channel
+                && match language == locale {
+                    true => part != other && is_body(*part) && is_body(*other),
+                    false => part == other,
+                }
+        };
+        let count = |name: &String| uses.iter().filter(|(_, all)| all.contains(name)).count();
+        if uses.iter().any(is_alike) {
+            let file = format!("{}.{}.{}", channel.as_str(), locale.as_str(), part.as_str());
+            let lonely = variables.iter().filter(|name| count(name) == 1);
+            found.extend(lonely.map(|name| format!("`{name}` is used in {file} only")));
+        }
+    }
+    found
+}
+
 struct TemplateLoader {
     environment: Environment<'static>,
     errors: Vec<String>,
@@ -139,6 +166,7 @@ impl TemplateLoader {
                 .is_some_and(|settings| is_optional(path, &settings.optional))
         };
         let mut variants: BTreeMap<_, TemplateVariant> = BTreeMap::new();
+        let mut uses = Vec::new();
         for (file_name, path) in self.entries(folder) {
             if file_name == "template.toml" {
                 continue;
@@ -151,6 +179,11 @@ impl TemplateLoader {
                 continue;
             };
             let required = self.compile(name, &file_name, &path).unwrap_or_default();
+            let required: BTreeSet<String> = required
+                .into_iter()
+                .filter(|path| !optional(path))
+                .collect();
+            uses.push(((channel, locale.clone(), part), required.clone()));
             let variant = variants
                 .entry((channel, locale))
                 .or_insert_with(|| TemplateVariant {
@@ -158,14 +191,13 @@ impl TemplateLoader {
                     required: BTreeSet::new(),
                 });
             variant.parts.insert(part);
-            variant
-                .required
-                .extend(required.into_iter().filter(|path| !optional(path)));
+            variant.required.extend(required);
         }
         self.check_parts(folder, &variants);
         Some(Template {
             settings: Arc::new(settings?),
             variants,
+            lonely_variables: lonely_variables(&uses),
         })
     }
 
@@ -177,6 +209,10 @@ impl TemplateLoader {
         path: &Path,
     ) -> Option<BTreeSet<String>> {
         let source = match read_capped(path) {
+            Ok(source) if source.trim().is_empty() => {
+                self.add_error(path, "is empty");
+                return None;
+            }
             Ok(source) => source,
             Err(reason) => {
                 self.add_error(path, &reason);

@@ -66,6 +66,31 @@ fn welcome_template_exists_for_every_channel_and_locale() {
 }
 
 #[test]
+fn variable_of_one_part_only_is_a_warning() {
+    assert_eq!(shipped().warnings().count(), 0);
+    let base = [
+        ("template.toml", "version = 1"),
+        ("email.en.subject", "{{ only_here }}"),
+        ("email.en.html", "{{ name }}"),
+        ("email.de.subject", "{{ only_here }}"),
+        ("email.de.html", "{{ name }}"),
+    ];
+    for (file, text, expected) in [
+        ("email.en.txt", "{{ name }}", vec![]),
+        (
+            "email.en.txt",
+            "{{ nmae }}",
+            vec!["`nmae` is used in email.en.txt only"],
+        ),
+        ("sms.en.txt", "{{ short }}", vec![]),
+    ] {
+        let templates = load(&[&base[..], &[(file, text)]].concat()).expect("valid");
+        let found: Vec<&String> = templates.warnings().map(|(_, text)| text).collect();
+        assert_eq!(found, expected, "{file}: {text}");
+    }
+}
+
+#[test]
 fn account_templates_exist_in_both_locales() {
     let templates = shipped();
     let code = serde_json::json!({"code": "04812345"});

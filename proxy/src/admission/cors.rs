@@ -18,8 +18,8 @@ use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
 /// Response header fields that scripts may read in addition to the safelisted ones.
-const EXPOSED_HEADERS: &str =
-    "ETag, Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
+const EXPOSED_HEADERS: &str = "Allow, Content-Disposition, Deprecation, ETag, Link, Location, RateLimit, RateLimit-Policy, \
+     Retry-After, WWW-Authenticate, X-Request-Id";
 
 /// Writes the response to a preflight request; browsers send no token with it.
 pub(crate) async fn answer_preflight(

@@ -78,6 +78,12 @@ impl ApiKeyFile {
             return Ok(None);
         }
         *last_attempt = hash;
+        if text.trim().is_empty() && self.keys.load().len() > 0 {
+            return Err(Exit::usage(format!(
+                "{}: is empty; a file whose last key is revoked has at least a comment",
+                self.path.display()
+            )));
+        }
         let keys = ApiKeys::parse(&self.path, &text)?;
         keys.inherit_uses(&self.keys.load());
         let count = keys.len();

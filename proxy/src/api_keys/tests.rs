@@ -218,7 +218,7 @@ fn file_is_read_again_when_it_changes() {
     assert_eq!(file.refresh().expect("valid"), Some(1));
     assert!(!is_valid(&first), "removed from the file");
     assert!(used("020202020202"), "the time of last use is kept");
-    for invalid in ["[[key]]", "not TOML"] {
+    for invalid in ["[[key]]", "not TOML", "", "\n"] {
         write(invalid);
         assert!(file.refresh().is_err(), "{invalid}");
         assert_eq!(file.refresh().expect("reported once"), None);
@@ -227,7 +227,7 @@ fn file_is_read_again_when_it_changes() {
     std::fs::remove_file(&path).expect("removes");
     assert!(file.refresh().is_err());
     assert_eq!(file.refresh().expect("reported once"), None);
-    write("");
+    write("# All are revoked.");
     assert_eq!(file.refresh().expect("valid"), Some(0));
     assert!(!is_valid(&second));
 }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use postern_common::exit::Exit;
 use postern_common::files::read_regular;
 use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -36,12 +37,10 @@ pub(crate) fn check_upstream_files(source: &UpstreamTlsConfig) -> Vec<FileMistak
         .collect();
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     match (certificate, key) {
-        (Some(Ok(certificate)), Some(Ok(key))) => {
-            match CertifiedKey::from_der(certificate, key, &provider) {
-                Err(error) => vec![(String::new(), format!("certificate and key: {error}"))],
-                Ok(_) => wrong,
-            }
-        }
+        (Some(Ok(certificate)), Some(Ok(key))) => match key_pair(certificate, key, &provider) {
+            Err(error) => vec![(String::new(), format!("key: {error}"))],
+            Ok(_) => wrong,
+        },
         _ => wrong,
     }
 }
@@ -81,6 +80,21 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
     let pem = read_pem(path)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unreadable(path, &error))
+}
+
+/// Joins a certificate chain and its key.
+///
+/// # Errors
+/// What is wrong with the key.
+pub(super) fn key_pair(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, String> {
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => "is not the key of the certificate".to_owned(),
+        error => format!("cannot be used: {error}"),
+    })
 }
 
 /// Reads the certificate authorities of a PEM file.

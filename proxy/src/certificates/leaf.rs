@@ -56,6 +56,17 @@ impl Leaf {
     }
 }
 
+impl Leaf {
+    /// Returns whether the certificate is for a name, or for the wildcard above it (RFC 6125 section
+    /// 6.4.3).
+    pub(super) fn covers(&self, name: &str) -> bool {
+        let parent = name.split_once('.').map(|(_, parent)| parent);
+        self.names.iter().any(|own| {
+            own == name || (own.strip_prefix("*.").is_some() && own.strip_prefix("*.") == parent)
+        })
+    }
+}
+
 fn dns_name(name: &GeneralName<'_>) -> Option<String> {
     if let GeneralName::DNSName(name) = name {
         Some(name.to_ascii_lowercase())

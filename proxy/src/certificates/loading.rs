@@ -7,13 +7,13 @@ use postern_common::exit::Exit;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 
 use crate::certificates::client_auth;
 use crate::certificates::files::{
-    FileMistake, authorities, certificates, modified_at, private_key, revocation_lists, unreadable,
+    FileMistake, authorities, certificates, key_pair, modified_at, private_key, revocation_lists,
+    unreadable,
 };
 use crate::certificates::leaf::Leaf;
 use crate::certificates::selector::CertificateSelector;
@@ -140,7 +140,7 @@ pub(super) fn load_files(
 }
 
 /// Returns the path of a certificate, or the name that the ACME server certifies.
-fn file_name(certificate: &CertificateConfig) -> String {
+pub(super) fn file_name(certificate: &CertificateConfig) -> String {
     match &certificate.source {
         CertificateSource::Files { certificate, .. } => certificate.display().to_string(),
         CertificateSource::Acme(domain) => domain.clone(),
@@ -184,8 +184,8 @@ fn load_certificate(
     let chain = certificates(path)?;
     let leaf = chain.first().map(Leaf::read).unwrap_or(Err("is empty"));
     let leaf = leaf.map_err(|error| unreadable(path, &error))?;
-    let certified = CertifiedKey::from_der(chain, private_key(key)?, provider)
-        .map_err(|error| unreadable(path, &error))?;
+    let certified = key_pair(chain, private_key(key)?, provider)
+        .map_err(|error| Exit::usage(format!("{}: {error}", key.display())))?;
     Ok(Some(LoadedCertificate {
         certified: Arc::new(certified),
         leaf,

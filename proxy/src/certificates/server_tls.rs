@@ -15,7 +15,9 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::certificates::acme::PendingChallenges;
 use crate::certificates::client_auth::TlsClient;
-use crate::certificates::loading::{ListenerState, load_files, modification_times, new_slots};
+use crate::certificates::loading::{
+    ListenerState, LoadedFiles, file_name, load_files, modification_times, new_slots,
+};
 use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
 use crate::config::{CertificateSource, ClientAuthConfig, ListenerTlsConfig};
 use crate::telemetry::certificate_metrics::CertificateMetrics;
@@ -26,8 +28,9 @@ pub(crate) struct ServerTls {
     source: ListenerTlsConfig,
     slots: Vec<Arc<CertificateSlot>>,
     current: ArcSwap<ListenerState>,
-    /// Modification times of the files at the last load attempt.
-    last_attempt: Mutex<Vec<Option<SystemTime>>>,
+    /// Modification times of the files at the last load attempt, and why they were rejected; then
+    /// they are tried again, because a certificate becomes valid without a change of its file.
+    last_attempt: Mutex<(Vec<Option<SystemTime>>, Option<String>)>,
     clock: Clock,
     metrics: Arc<CertificateMetrics>,
     /// The challenges of names for which certificates are obtained from the ACME server.
@@ -56,7 +59,7 @@ impl ServerTls {
         metrics: Arc<CertificateMetrics>,
     ) -> Result<Self, Exit> {
         let slots = new_slots(&source);
-        let last_attempt = Mutex::new(modification_times(&source));
+        let last_attempt = Mutex::new((modification_times(&source), None));
         let files = load_files(&source, &slots)?;
         let current = ArcSwap::from_pointee(files.state);
         let tls = Self {
@@ -77,16 +80,55 @@ impl ServerTls {
     /// failure the previous configuration stays active.
     ///
     /// # Errors
-    /// As [`ServerTls::load`].
+    /// As [`ServerTls::load`], also if a certificate is worse than the valid one in use; once for each
+    /// reason, unless `forced`.
     pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
-        let now = modification_times(&self.source);
-        let before = std::mem::replace(&mut *self.last_attempt.lock(), now.clone());
-        if forced || before != now {
-            let files = load_files(&self.source, &self.slots)?;
-            self.install(files.certificates);
-            self.current.store(Arc::new(files.state));
-        }
         self.warn_of_expiry();
+        let now = modification_times(&self.source);
+        let mut last_attempt = self.last_attempt.lock();
+        let (modified_at, rejection) = &mut *last_attempt;
+        if !forced && *modified_at == now && rejection.is_none() {
+            return Ok(());
+        }
+        *modified_at = now;
+        let loaded = load_files(&self.source, &self.slots);
+        let loaded = loaded.and_then(|files| self.check_replaced(&files).map(|()| files));
+        for slot in &self.slots {
+            self.metrics.note_reload(&slot.label(), loaded.is_ok());
+        }
+        match loaded {
+            Ok(files) => {
+                *rejection = None;
+                self.install(files.certificates);
+                self.current.store(Arc::new(files.state));
+                self.warn_of_expiry();
+                Ok(())
+            }
+            Err(exit) => {
+                let before = rejection.replace(exit.message().to_owned());
+                let is_known = before.as_deref() == Some(exit.message());
+                if is_known && !forced {
+                    Ok(())
+                } else {
+                    Err(exit)
+                }
+            }
+        }
+    }
+
+    /// Rejects a certificate that would make handshakes fail which succeed now. A restart uses it.
+    fn check_replaced(&self, files: &LoadedFiles) -> Result<(), Exit> {
+        let new = files.certificates.iter().zip(&self.source.certificates);
+        for (slot, (loaded, config)) in self.slots.iter().zip(new) {
+            let leaf = loaded.as_ref().map(|loaded| &loaded.leaf);
+            let now = self.clock.now();
+            if let Some(reason) =
+                leaf.and_then(|leaf| slot.reason_to_keep(leaf, &config.names, now))
+            {
+                let file = file_name(config);
+                return Err(Exit::usage(format!("{file}: the new certificate {reason}")));
+            }
+        }
         Ok(())
     }
 

@@ -72,6 +72,34 @@ impl CertificateSlot {
         self.next_warning_at.store(0, Ordering::Relaxed);
     }
 
+    /// Returns why a certificate must not replace the current one, which is valid: it is not, or it
+    /// lacks one of the configured names, or else of its own names, that the current one has.
+    pub(super) fn reason_to_keep(
+        &self,
+        new: &Leaf,
+        names: &[String],
+        now: Timestamp,
+    ) -> Option<String> {
+        let (current, now) = (self.current.load(), now.unix_seconds());
+        let current = &current.as_ref()?.leaf;
+        if !(current.not_before..current.not_after).contains(&now) {
+            return None;
+        }
+        let at = Timestamp::from_unix_seconds;
+        if new.not_after <= now {
+            return Some(format!("expired at {}", at(new.not_after)));
+        }
+        if new.not_before > now {
+            return Some(format!("is not valid before {}", at(new.not_before)));
+        }
+        let mut served = match names {
+            [] => current.names.iter(),
+            _ => names.iter(),
+        };
+        let lost = served.find(|name| current.covers(name) && !new.covers(name))?;
+        Some(format!("lacks the name {lost}, which the current one has"))
+    }
+
     /// Logs a warning once a day if the certificate expires soon.
     pub(super) fn warn_of_expiry(&self, now: Timestamp) {
         let (current, now) = (self.current.load(), now.unix_seconds());
@@ -150,6 +178,41 @@ mod tests {
             1,
             "{}",
             log.text()
+        );
+    }
+
+    #[test]
+    fn valid_certificate_is_replaced_by_none_that_is_worse() {
+        let valid = slot(0, 100);
+        let new = |from: i64, until: i64, names: &[&str]| Leaf {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            not_before: from * DAY_S,
+            not_after: until * DAY_S,
+            ..Leaf::default()
+        };
+        let (configured, day) = (["x.test".to_owned()], |day: i64| {
+            Timestamp::from_unix_seconds(day * DAY_S)
+        });
+        for (leaf, names, reason) in [
+            (new(0, 200, &["a.test", "b.test"]), &[][..], None),
+            (new(0, 200, &["*.test"]), &[], None),
+            (new(0, 50, &["a.test"]), &[], Some("expired at")),
+            (new(51, 200, &["a.test"]), &[], Some("is not valid before")),
+            (new(0, 200, &["b.test"]), &[], Some("lacks the name a.test")),
+            (new(0, 200, &["b.test"]), &configured, None),
+        ] {
+            let found = valid.reason_to_keep(&leaf, names, day(50));
+            let matches = match (&found, reason) {
+                (Some(found), Some(reason)) => found.contains(reason),
+                (found, reason) => found.is_none() && reason.is_none(),
+            };
+            assert!(matches, "{leaf:?}: {found:?}");
+        }
+        let expired = new(0, 50, &["a.test"]);
+        assert_eq!(
+            valid.reason_to_keep(&expired, &[], day(101)),
+            None,
+            "none is valid"
         );
     }
 

@@ -14,7 +14,7 @@ pub struct CorsPolicy {
     /// Allowed origins; empty for none.
     pub origins: Vec<OriginPattern>,
     /// Request header fields that scripts may send; default `authorization`, `content-type`,
-    /// `idempotency-key` and `traceparent`.
+    /// `idempotency-key`, `if-none-match` and `traceparent`.
     pub headers: Vec<String>,
     /// Response header fields that scripts may read, in addition to those of the gateway and those
     /// that the upstream exposes; default none.

@@ -26,7 +26,7 @@ impl RoutePolicy {
             (Self::Public, _) => Ok(()),
             (Self::Protected(protected), Caller::User(user)) => match &protected.users {
                 Some(rule) => rule.decide(user, path),
-                None => Err(Code::ServiceNotAllowed),
+                None => Err(Code::ServiceRequired),
             },
             (Self::Protected(protected), Caller::Service(service)) => match &protected.services {
                 Some(rule) => rule.decide(service),
@@ -150,11 +150,11 @@ pub(crate) mod tests {
         assert_eq!(services.decide(&service("auth"), "/a"), Ok(()));
         assert_eq!(
             services.decide(&user(&[], &[]), "/a"),
-            Err(Code::ServiceNotAllowed)
+            Err(Code::ServiceRequired)
         );
         assert_eq!(
             protected(None, None).decide(&user(&[], &[]), "/a"),
-            Err(Code::ServiceNotAllowed)
+            Err(Code::ServiceRequired)
         );
     }
 

@@ -8,6 +8,7 @@ use crate::telemetry::metrics::MetricFactory;
 #[derive(Debug)]
 pub(crate) struct CertificateMetrics {
     expiry: IntGaugeVec,
+    reload_successful: IntGaugeVec,
     renewal_failures: IntCounterVec,
 }
 
@@ -18,6 +19,11 @@ impl CertificateMetrics {
             expiry: make.gauges(
                 "postern_tls_certificate_expiry_timestamp_seconds",
                 "End of the validity of a certificate, in Unix time",
+                labels,
+            )?,
+            reload_successful: make.gauges(
+                "postern_tls_certificate_reload_successful",
+                "1, or 0 if the files of the listener were rejected when they changed",
                 labels,
             )?,
             renewal_failures: make.counters(
@@ -33,6 +39,12 @@ impl CertificateMetrics {
         self.expiry.with_label_values(&[certificate]).set(at);
     }
 
+    /// Records whether the changed files of a listener are in use.
+    pub(crate) fn note_reload(&self, certificate: &str, is_successful: bool) {
+        let gauge = self.reload_successful.with_label_values(&[certificate]);
+        gauge.set(i64::from(is_successful));
+    }
+
     /// Counts a failed order for a certificate.
     pub(crate) fn note_renewal_failure(&self, certificate: &str) {
         let counter = self.renewal_failures.with_label_values(&[certificate]);
@@ -43,5 +55,6 @@ impl CertificateMetrics {
     pub(crate) fn forget(&self, certificate: &str) {
         let labels = &[certificate];
         let _absent = self.expiry.remove_label_values(labels);
+        let _absent = self.reload_successful.remove_label_values(labels);
     }
 }

@@ -10,6 +10,7 @@ mod upstream;
 use std::sync::{Arc, OnceLock};
 
 use postern_common::Code;
+use postern_common::http::LATENCY_BUCKETS_S;
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -116,11 +117,6 @@ pub(crate) struct RouteMetrics {
     duration: OnceLock<Histogram>,
 }
 
-/// Histogram buckets in seconds: 0.25 ms to 60 s.
-const BUCKETS: [f64; 15] = [
-    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0,
-];
-
 /// Histogram buckets in seconds for durations within the gateway: 10 µs to 100 ms.
 const FINE_BUCKETS: [f64; 10] = [
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1,
@@ -210,7 +206,7 @@ impl MetricFactory {
         help: &str,
         label: &str,
     ) -> prometheus::Result<HistogramVec> {
-        let options = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
+        let options = HistogramOpts::new(name, help).buckets(LATENCY_BUCKETS_S.to_vec());
         self.add(HistogramVec::new(options, &[label])?)
     }
 

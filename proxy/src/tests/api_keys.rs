@@ -304,7 +304,7 @@ async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
             "authentication_required",
         ),
         // A token decides, and an imported key is none.
-        ("/partner".to_owned(), user, "service_not_allowed"),
+        ("/partner".to_owned(), user, "service_required"),
         (
             "/partner".to_owned(),
             format!("Authorization: Bearer {imported}\r\n"),

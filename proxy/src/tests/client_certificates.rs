@@ -409,7 +409,7 @@ fn client_certificate_decides_in_route_tests_and_explain() {
     };
     let read = |text: &str| parse("p.toml", text, |root| crate::Config::read(root, &env));
     let config = read(&text(URI, "none", "allow")).expect("reads");
-    read(&text(URI, "user", "service_not_allowed")).expect("the token decides");
+    read(&text(URI, "user", "service_required")).expect("the token decides");
     let exit = read(&text("other", "none", "allow")).expect_err("unknown");
     assert!(
         exit.message()

@@ -40,7 +40,7 @@ const UPSTREAM: &str =
 fn report_only_policy_allows_in_route_tests() {
     let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\n";
     let test =
-        "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_not_allowed\"\n";
+        "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_required\"\n";
     let with = |policy: &str| read(&format!("{UPSTREAM}{route}policy = {policy}\n{test}"));
     with("{ services = \"any\" }").expect("refused");
     let exit = with("{ services = \"any\", report_only = true }").expect_err("must be rejected");
@@ -61,12 +61,12 @@ fn route_test_compares_the_reported_code() {
     let enforced = "policy = { services = \"any\" }\n";
     for (lines, decision, reported) in [
         (users.to_owned(), "allow", "none"),
-        (services.to_owned(), "allow", "service_not_allowed"),
+        (services.to_owned(), "allow", "service_required"),
         (format!("{list}{users}"), "allow", "address_not_allowed"),
         (format!("{list}{services}"), "allow", "address_not_allowed"),
         (
             format!("{list}{enforced}"),
-            "service_not_allowed",
+            "service_required",
             "address_not_allowed",
         ),
     ] {
@@ -459,7 +459,7 @@ async fn report_only_decision_is_logged_and_forwarded() {
     assert_eq!(gateway.origin.seen().len(), 3);
     let metrics = gateway.admin_get("/metrics").await;
     let counted =
-        "postern_proxy_policy_report_only_total{code=\"service_not_allowed\",route=\"watched\"} 2";
+        "postern_proxy_policy_report_only_total{code=\"service_not_allowed\",route=\"watched\"} 1";
     assert!(metrics.contains(counted), "{metrics}");
     let events = gateway.finish().await;
     let audits: Vec<_> = events
@@ -469,7 +469,7 @@ async fn report_only_decision_is_logged_and_forwarded() {
         .collect();
     assert_eq!(
         audits,
-        ["service_not_allowed", "service_not_allowed", ""]
+        ["service_required", "service_not_allowed", ""]
             .map(|code| match code {
                 "" => serde_json::Value::Null,
                 code => code.into(),

@@ -82,7 +82,7 @@ async fn unauthorized_request_is_not_forwarded() {
             "invalid_header",
         ),
         ("/any/1", bearer(&forged), 401, "token_signature_invalid"),
-        ("/auth-only", bearer(&user), 401, "service_not_allowed"),
+        ("/auth-only", bearer(&user), 401, "service_required"),
         ("/auth-only", bearer(&notify), 401, "service_not_allowed"),
         ("/socket", bearer(&notify), 401, "user_required"),
         ("/nowhere", String::new(), 401, "authentication_required"),

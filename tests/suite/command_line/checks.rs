@@ -113,6 +113,39 @@ async fn notify_check_needs_neither_variables_nor_database() {
 }
 
 #[tokio::test]
+async fn notify_check_tries_cache_and_providers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let templates = conf().join("templates").display().to_string();
+    let text = format!(
+        "database = \"sqlite://n.db\"\ncache = \"redis://127.0.0.1:1\"\n[templates]\nfolder = \"{templates}\"\n\
+         [[provider]]\nname = \"mail\"\nchannel = \"email\"\nkind = \"smtp\"\nhost = \"127.0.0.1\"\nport = 1\n\
+         tls = \"none\"\nfrom = \"a@example.com\"\n"
+    );
+    write(folder, "notify.toml", &text);
+    let ended = run(
+        "postern-notify",
+        folder,
+        &["check", "notify.toml", "--json"],
+    )
+    .await;
+    assert_eq!(ended.status, Some(69), "{}{}", ended.stdout, ended.stderr);
+    for (subject, reason) in [
+        ("cache", "redis://127.0.0.1:1"),
+        ("provider mail", "refused"),
+    ] {
+        let mut found = results(&ended.stdout).into_iter();
+        let result = found.find(|result| result["check"] == subject);
+        let result = result.unwrap_or_else(|| panic!("{subject} is missing"));
+        let detail = result["detail"].to_string();
+        assert!(
+            result["status"] == "fault" && detail.contains(reason),
+            "{result}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn auth_check_offline_needs_no_identity_variables() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();

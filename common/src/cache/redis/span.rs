@@ -33,7 +33,6 @@ pub(super) fn operation(command: &Cmd) -> &'static str {
         Some(Arg::Simple(b"SET")) => "SET",
         Some(Arg::Simple(b"GETDEL")) => "GETDEL",
         Some(Arg::Simple(b"DEL")) => "DEL",
-        Some(Arg::Simple(b"PING")) => "PING",
         _ => "_OTHER",
     }
 }

@@ -45,9 +45,10 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         let pool = self.clone();
         let query = ReadableQuery::new(query);
         let answer = async move {
-            let sql = query.recorded_text();
-            let rows = in_span(pool.span_target(), sql, pool.fetch_rows(query)).await?;
-            Ok(stream::iter(rows.into_iter().map(Ok)))
+            let (text, sql) = (query.text(), query.recorded_text());
+            let rows = in_span(pool.span_target(), sql, pool.fetch_rows(query)).await;
+            pool.failures().record(text.as_str(), &rows);
+            Ok(stream::iter(rows?.into_iter().map(Ok)))
         };
         answer.try_flatten_stream().boxed()
     }
@@ -60,8 +61,10 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         let pool = self.clone();
         let query = ReadableQuery::new(query);
         let answer = async move {
-            let sql = query.recorded_text();
-            in_span(pool.span_target(), sql, pool.fetch_row(query)).await
+            let (text, sql) = (query.text(), query.recorded_text());
+            let row = in_span(pool.span_target(), sql, pool.fetch_row(query)).await;
+            pool.failures().record(text.as_str(), &row);
+            row
         };
         answer.boxed()
     }

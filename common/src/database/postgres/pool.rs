@@ -26,6 +26,7 @@ use super::error::{breaks_connection, timeout_error};
 use super::listen;
 use crate::backoff::Backoff;
 use crate::database::PoolUsage;
+use crate::database::failures::StatementFailures;
 use crate::database::statement::{SpanTarget, in_span};
 
 /// A pool of connections to PostgreSQL. Clones share the connections.
@@ -60,6 +61,8 @@ struct PoolState {
     /// Incremented by each connection failure; connections of an earlier generation are checked
     /// before their next use.
     generation: AtomicU64,
+    /// Shared with the pools that [`PostgresPool::separate`] creates.
+    failures: Arc<StatementFailures>,
 }
 
 #[derive(Debug)]
@@ -95,6 +98,7 @@ impl PostgresPool {
         connections: u32,
         acquire_timeout: Duration,
         deadline: Duration,
+        failures: Arc<StatementFailures>,
     ) -> Self {
         let max_connections = usize::try_from(connections).unwrap_or(1);
         let permits = Arc::new(Semaphore::new(max_connections));
@@ -108,6 +112,7 @@ impl PostgresPool {
                 acquire_timeout,
                 idle,
                 generation,
+                failures,
             }),
             deadline,
         }
@@ -127,6 +132,7 @@ impl PostgresPool {
             connections,
             self.shared.acquire_timeout,
             deadline,
+            Arc::clone(&self.shared.failures),
         )
     }
 
@@ -143,6 +149,10 @@ impl PostgresPool {
     #[must_use]
     pub fn deadline(&self) -> Duration {
         self.deadline
+    }
+
+    pub(in crate::database) fn failures(&self) -> &StatementFailures {
+        &self.shared.failures
     }
 
     /// Returns the servers' URL without password and parameters.
@@ -270,8 +280,10 @@ impl PostgresPool {
         sql: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
-        let sql = Some(SqlStr::from_static(sql));
-        in_span(self.span_target(), sql, self.within_deadline(work)).await
+        let text = Some(SqlStr::from_static(sql));
+        let result = in_span(self.span_target(), text, self.within_deadline(work)).await;
+        self.failures().record(sql, &result);
+        result
     }
 
     /// Opens a listener on a dedicated connection to the first server that accepts writes.
@@ -416,7 +428,7 @@ impl PooledConnection {
         if let Err(error) = &answer
             && breaks_connection(error)
         {
-            tracing::warn!(%error, "PostgreSQL connection discarded");
+            crate::log_outage!("database", %error, "PostgreSQL connection discarded");
             self.shared.invalidate_idle(error);
         }
         answer

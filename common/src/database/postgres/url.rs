@@ -4,6 +4,8 @@ use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use url::{Host, Url};
 
+use crate::secret::{PERCENT_ENCODE, has_misplaced_password};
+
 /// The servers that a URL names, in order, and whether they must accept writes.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectTargets {
@@ -21,6 +23,9 @@ impl ConnectTargets {
     /// follows the hosts applies to each of them.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").ok_or("it has no `://`")?;
+        if has_misplaced_password(url) {
+            return Err(PERCENT_ENCODE.to_owned());
+        }
         let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
         let mut targets = Self {
@@ -147,6 +152,11 @@ mod tests {
     fn invalid_url_is_rejected_with_the_reason() {
         for (url, reason) in [
             ("postgres://ada@a,/x", "empty host"),
+            (
+                "postgres://ada:p@ss/w@127.0.0.1/x",
+                "percent-encode `@ / : ? #`",
+            ),
+            ("postgres://ada:12?w@127.0.0.1/x", "percent-encode"),
             ("postgres://ada@a:b/x", "invalid port"),
             ("postgres:///x?host=a,b", "must stand before the path"),
             (

@@ -7,6 +7,8 @@ use tokio::time::timeout;
 
 use super::super::testing::{Relay, TestDatabase, postgres};
 use super::*;
+use crate::admin::Health;
+use crate::dependency::Dependencies;
 
 /// Upper bound for a statement on a busy machine; without a deadline it would take minutes.
 const MAX_STATEMENT_TIME: Duration = Duration::from_secs(20);
@@ -382,4 +384,39 @@ async fn readiness_check_writes_a_row() {
         test.database.verify_writable(&FIRST).await.expect("ready");
         assert!(changes().await.expect("answers") > before);
     }
+}
+
+#[tokio::test]
+async fn locked_table_is_named_with_its_blocker() {
+    let test = postgres().await;
+    let (_relay, pool) = behind_a_relay(&test).await;
+    let (health, registry) = (Health::new(), prometheus::Registry::new());
+    let dependencies = Dependencies::new(&health, &registry).expect("registered");
+    let database = Database::Postgres(pool.clone());
+    let statements = StatementHealth::new(&database, &dependencies, &registry);
+    pool.execute("CREATE TABLE note (id BIGINT)")
+        .await
+        .expect("created");
+    let Database::Postgres(other) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let mut holder = other.begin().await.expect("begun");
+    holder.execute("LOCK TABLE note").await.expect("locked");
+    let read = || pool.execute("SELECT id FROM note");
+    read().await.expect_err("locked");
+    statements.check().await;
+    assert!(health.degraded().is_empty(), "once may be an accident");
+    read().await.expect_err("locked");
+    statements.check().await;
+    let reason = health.degraded()["statements"].clone();
+    for text in ["SELECT note fails for ", "; blocked by session "] {
+        assert!(reason.contains(text), "{reason}");
+    }
+    let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
+    let counted = "postern_database_statement_failures_total{statement=\"SELECT note\"} 2";
+    assert!(text.expect("text").contains(counted));
+    holder.rollback().await.expect("released");
+    read().await.expect("not locked any more");
+    statements.check().await;
+    assert!(health.degraded().is_empty(), "it is over");
 }

@@ -127,6 +127,19 @@ impl ApiResponse {
         (200..300).contains(&self.status)
     }
 
+    /// Returns whether the answer to a call without a message is a good one.
+    pub(super) fn probed(
+        &self,
+        codes: &ErrorCodeTable,
+        provider: &'static str,
+        is_good: fn(u16) -> bool,
+    ) -> Result<(), ProviderRefusal> {
+        let refusal = || self.refusal(codes, provider, &[]);
+        is_good(self.status)
+            .then_some(())
+            .ok_or_else(|| refusal().with_detail(format!("status {}", self.status)))
+    }
+
     pub(super) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }

@@ -77,6 +77,11 @@ impl FcmProvider {
         })
     }
 
+    /// Requests a token.
+    pub(super) async fn probe(&self) -> Result<(), ProviderRefusal> {
+        self.request_token().await.map(drop)
+    }
+
     pub(super) async fn send(
         &self,
         message: &OutgoingMessage<'_>,

@@ -104,6 +104,13 @@ impl HttpProvider {
         }
     }
 
+    /// Asks for the head of the resource that takes messages.
+    pub(super) async fn probe(&self) -> Result<(), ProviderRefusal> {
+        let request = self.authorized(self.http.head(self.config.url.clone()));
+        let answer = call(&self.codes, "http", request).await?;
+        answer.probed(&self.codes, "http", |status| !matches!(status, 401 | 403))
+    }
+
     pub(super) async fn send(
         &self,
         message: &OutgoingMessage<'_>,

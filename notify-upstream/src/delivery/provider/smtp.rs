@@ -74,6 +74,14 @@ impl SmtpProvider {
         })
     }
 
+    /// Connects, and authenticates if there are credentials.
+    pub(super) async fn probe(&self) -> Result<(), ProviderRefusal> {
+        let deadline = tokio::time::Instant::now() + self.config.timeouts.prelude;
+        let mut connection = self.connect(deadline).await?;
+        let _closed_anyway = connection.command("QUIT\r\n").await;
+        Ok(())
+    }
+
     pub(super) async fn send(
         &self,
         message: &OutgoingMessage<'_>,

@@ -55,6 +55,16 @@ impl TwilioProvider {
         })
     }
 
+    /// Reads the account.
+    pub(super) async fn probe(&self) -> Result<(), ProviderRefusal> {
+        let (config, mut url) = (&self.config, self.config.base.clone());
+        url.set_path(&format!("/2010-04-01/Accounts/{}.json", config.account));
+        let request = self.http.get(url);
+        let request = request.basic_auth(&config.account, Some(config.auth_token.expose()));
+        let answer = call(&self.codes, "twilio", request).await?;
+        answer.probed(&self.codes, "twilio", |status| status < 300)
+    }
+
     pub(super) async fn send(
         &self,
         message: &OutgoingMessage<'_>,

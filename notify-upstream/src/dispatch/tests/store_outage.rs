@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use postern_common::database::testing::{self, Relay};
-use postern_common::database::{Database, DatabaseOptions};
+use postern_common::database::{Database, DatabaseOptions, StatementHealth};
 use postern_common::testing::CapturedLog;
 use sqlx::Executor;
 
@@ -101,6 +101,11 @@ async fn replica_is_not_ready_while_writes_fail() {
         metrics: metrics.clone(),
         database: metrics.dependencies().required("database", "test"),
         opened: test.database.clone(),
+        statements: StatementHealth::new(
+            &test.database,
+            metrics.dependencies(),
+            &metrics.registry(),
+        ),
         retention: Duration::from_secs(90 * 86_400),
     };
     maintenance.check_health().await;

@@ -1,6 +1,6 @@
 //! Tests of wake-ups between replicas.
 
-use postern_common::database::{Migrations, testing};
+use postern_common::database::{Migrations, StatementHealth, testing};
 
 use super::*;
 use crate::dispatch::wakeup::WakeupListener;
@@ -248,6 +248,11 @@ async fn nothing_starts_on_an_unsupported_schema() {
             metrics: metrics.clone(),
             database: metrics.dependencies().required("database", "test"),
             opened: test.database.clone(),
+            statements: StatementHealth::new(
+                &test.database,
+                metrics.dependencies(),
+                &metrics.registry(),
+            ),
             retention: Duration::from_secs(90 * 86_400),
         };
         maintenance.check_health().await;

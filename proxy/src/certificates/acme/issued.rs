@@ -46,9 +46,6 @@ pub(super) fn parse(domain: &str, pem: &[u8]) -> Result<LoadedCertificate, Strin
     let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "no private key")?;
     let certified = CertifiedKey::from_der(chain, key, &default_provider())
         .map_err(|error| format!("certificate and key: {error}"))?;
-    certified
-        .keys_match()
-        .map_err(|error| format!("certificate and key: {error}"))?;
     Ok(LoadedCertificate {
         certified: Arc::new(certified),
         leaf,

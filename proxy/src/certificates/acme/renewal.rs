@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use postern_common::Clock;
 use postern_common::backoff::{Backoff, jittered};
+use postern_common::clock::Timestamp;
 use postern_common::exit::Exit;
 use tokio_util::sync::CancellationToken;
 
@@ -76,7 +77,7 @@ impl AcmeRenewal {
             }
         }
         for name in &mut names {
-            name.load(&store, &metrics);
+            name.load(&store, &metrics, clock.now());
         }
         Ok(Self {
             config,
@@ -105,7 +106,7 @@ impl AcmeRenewal {
     /// Loads the certificates of other gateways, and orders those that are due.
     async fn poll(&mut self) {
         for at in 0..self.names.len() {
-            self.names[at].load(&self.store, &self.metrics);
+            self.names[at].load(&self.store, &self.metrics, self.clock.now());
             if self.is_due(at) {
                 match self.store.try_lock() {
                     Ok(Some(lock)) => self.renew(at, &lock).await,
@@ -126,7 +127,7 @@ impl AcmeRenewal {
 
     /// Orders a certificate, unless another gateway has done so before this one had the lock.
     async fn renew(&mut self, at: usize, lock: &StoreLock) {
-        self.names[at].load(&self.store, &self.metrics);
+        self.names[at].load(&self.store, &self.metrics, self.clock.now());
         if !self.is_due(at) {
             return;
         }
@@ -137,7 +138,7 @@ impl AcmeRenewal {
         }
         match ordering {
             Ok(Ok(())) => {
-                self.names[at].load(&self.store, &self.metrics);
+                self.names[at].load(&self.store, &self.metrics, self.clock.now());
                 tracing::info!(certificate = domain, "certificate obtained");
             }
             Ok(Err(error)) => self.note_failure(at, &error.to_string()),
@@ -191,7 +192,7 @@ impl AcmeRenewal {
 
 impl RenewedName {
     /// Loads the certificate of the store, if it has changed.
-    fn load(&mut self, store: &AcmeStore, metrics: &CertificateMetrics) {
+    fn load(&mut self, store: &AcmeStore, metrics: &CertificateMetrics, now: Timestamp) {
         let file = StoreFile::Certificate(&self.domain);
         let modified_at = store.modified_at(file);
         if modified_at.is_none() || modified_at == self.loaded_at {
@@ -201,6 +202,11 @@ impl RenewedName {
         let pem = store.read(file).map_err(|error| error.to_string());
         let loaded =
             pem.and_then(|pem| issued::parse(&self.domain, pem.as_deref().unwrap_or_default()));
+        let loaded = loaded.and_then(|loaded| {
+            let mut slots = self.slots.iter();
+            let kept = slots.find_map(|slot| slot.reason_to_keep(&loaded.leaf, &[], now));
+            kept.map_or(Ok(loaded), Err)
+        });
         match loaded {
             Ok(loaded) => {
                 self.renew_at = renewal_time(&loaded);
