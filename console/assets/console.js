@@ -2,6 +2,9 @@
 // The bearer token is in sessionStorage, and is sent in the header Authorization only.
 
 const TOKEN = 'postern-token';
+const NAME = 'postern-name';
+// One update is missing and the next one is nearly due: 5 s are between two.
+const OLD_AFTER_MS = 9_000;
 const page = (id) => document.getElementById(id);
 const main = page('main');
 const nav = document.querySelector('nav.side');
@@ -54,15 +57,20 @@ function say(text, isBad = false) {
   result.classList.toggle('shown', text !== '');
 }
 
-/** Reads server-sent events until the stream or `signal` ends. */
-async function events(path, signal, handle) {
-  const response = await call(path, { signal });
+/** Reads server-sent events until the stream or `signal` ends, or nothing arrives for `silence` ms. */
+async function events(path, signal, handle, silence = 40_000) {
+  const silent = new AbortController();
+  const late = () => silent.abort(new Error(`no answer for ${silence / 1000} s`));
+  let timer = setTimeout(late, silence);
+  const response = await call(path, { signal: AbortSignal.any([signal, silent.signal]) });
   if (!response.ok) throw Object.assign(new Error(await problemOf(response)), { status: response.status });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = '';
   for (;;) {
     const { value, done } = await reader.read();
+    clearTimeout(timer);
     if (done) return;
+    timer = setTimeout(late, silence);
     buffer += value;
     const parts = buffer.split('\n\n');
     buffer = parts.pop();
@@ -94,6 +102,7 @@ function showSignIn(reason) {
 
 function signOut(reason) {
   sessionStorage.removeItem(TOKEN);
+  sessionStorage.removeItem(NAME);
   showSignIn(reason);
 }
 
@@ -106,7 +115,9 @@ async function useToken(value) {
     return;
   }
   const session = await response.json();
-  page('who').textContent = visible(`${session.role} · ${session.name}`);
+  const name = sessionStorage.getItem(NAME) || session.name;
+  page('who').textContent = visible(`${session.role} · ${name}`);
+  page('who').title = visible(session.name);
   document.body.dataset.role = session.role;
   nav.hidden = false;
   header.hidden = false;
@@ -116,6 +127,11 @@ async function useToken(value) {
 function fragmentPath() {
   const path = location.pathname === '/' ? '/overview' : location.pathname;
   return path + location.search;
+}
+
+/** Shows the age of what is shown. */
+function stamp() {
+  page('as-of').textContent = `as of ${new Date().toLocaleTimeString()}`;
 }
 
 function stopLive() {
@@ -158,6 +174,7 @@ async function show({ focus }) {
     } else {
       main.innerHTML = html;
     }
+    stamp();
     const heading = main.querySelector('h1');
     document.title = `${heading ? heading.textContent : 'Console'} · Postern`;
     // A change replaces the button that had the focus.
@@ -176,24 +193,69 @@ async function show({ focus }) {
   }
 }
 
-/** Replaces the live part of the page with each event, unless it is being used. */
+/** What can have the focus in the live part, in order: the place of the focus is kept by its number. */
+const focusable = (part) => [...part.querySelectorAll('a[href], button, summary, input, select, textarea, [tabindex="0"]')];
+
+/** Replaces the live part, and keeps the focus, open details and scrolled tables. */
+function replace(part, fresh) {
+  const place = focusable(part).indexOf(document.activeElement);
+  const [before, after] = [part, fresh].map((tree) => [...tree.querySelectorAll('details, .scroll')]);
+  part.replaceWith(fresh);
+  before.forEach((old, index) => {
+    if (!after[index] || old.className !== after[index].className) return;
+    after[index].open = old.open;
+    after[index].scrollLeft = old.scrollLeft;
+  });
+  if (place >= 0) focusable(fresh)[place]?.focus({ preventScroll: true });
+}
+
+/** Returns whether the live part would lose text that is being selected or typed. */
+const isUsed = (part) => !document.getSelection().isCollapsed
+  || (part.contains(document.activeElement) && document.activeElement.matches('input, textarea, select'));
+
+/** Keeps the live part of the page up to date, and says in red when it is not. */
 async function follow(signal) {
+  let [updated, since, reason, pending] = [performance.now(), new Date(), '', null];
+  const notice = page('stale');
+  const watch = () => {
+    const part = main.querySelector('[data-live]');
+    if (part && pending && !isUsed(part)) {
+      replace(part, pending);
+      pending = null;
+    }
+    const age = performance.now() - updated;
+    const isOld = age >= OLD_AFTER_MS || reason !== '';
+    if (part) part.classList.toggle('old', isOld);
+    notice.hidden = !isOld && !pending;
+    const text = isOld
+      ? `No update since ${since.toLocaleTimeString()}: ${reason || 'the console does not answer'}. What is grey is old.`
+      : 'Newer figures are shown when nothing is selected or typed here.';
+    notice.classList.toggle('bad', isOld);
+    if (!notice.hidden && notice.textContent !== text) notice.textContent = visible(text);
+  };
+  const timer = setInterval(watch, 1000);
+  signal.addEventListener('abort', () => {
+    clearInterval(timer);
+    notice.hidden = true;
+  });
   while (!signal.aborted) {
     try {
       await events(`/live/fragments${fragmentPath()}`, signal, (name, data) => {
-        if (name !== 'fragment') return;
-        const part = main.querySelector('[data-live]');
-        const isUsed = part && (part.contains(document.activeElement) || !document.getSelection().isCollapsed);
-        if (!part || isUsed) return;
+        reason = name === 'failed' ? data : '';
+        if (name !== 'fragment') return watch();
         const parsed = document.createElement('template');
         parsed.innerHTML = data;
-        const fresh = parsed.content.querySelector('[data-live]');
-        if (fresh) part.replaceWith(fresh);
-      });
+        pending = parsed.content.querySelector('[data-live]') || pending;
+        [updated, since] = [performance.now(), new Date()];
+        stamp();
+        return watch();
+      }, OLD_AFTER_MS + 2000);
     } catch (error) {
-      if (signal.aborted || error.name === 'AbortError') return;
+      if (signal.aborted || error.message === 'not signed in') return;
+      reason = error.status ? error.message : 'the console does not answer';
+      watch();
     }
-    await new Promise((resolve) => setTimeout(resolve, 5000));
+    await new Promise((resolve) => setTimeout(resolve, 2000));
   }
 }
 
@@ -247,8 +309,10 @@ async function signIn(form) {
       return;
     }
     const response = await call('/session/sign-in', { method: 'POST', json: fields, anonymous: true });
-    if (response.ok) await useToken((await response.json()).token);
-    else page('sign-in-reason').textContent = visible(await problemOf(response));
+    if (response.ok) {
+      sessionStorage.setItem(NAME, fields.email);
+      await useToken((await response.json()).token);
+    } else page('sign-in-reason').textContent = visible(await problemOf(response));
   } finally {
     button.disabled = false;
   }
@@ -309,7 +373,7 @@ async function start() {
     }
     if (!token()) {
       showSignIn(response.status === 401
-        ? 'This link is not valid any more: it was used, replaced by a newer one, or is older than 24 hours.'
+        ? 'This link is not valid any more: it was used, replaced by a newer one, or is too old.'
         : await problemOf(response));
       return;
     }

@@ -26,6 +26,7 @@ function badge(event, visible) {
 
 function row(event, choose, visible) {
   const created = document.createElement('tr');
+  created.dataset.at = event.timestamp || '';
   const add = (content, className = '') => {
     const cell = element('td', typeof content === 'string' ? visible(content) : '', className);
     if (typeof content !== 'string') cell.append(content);
@@ -33,7 +34,7 @@ function row(event, choose, visible) {
   };
   const button = element('button', visible(`${event.method || '–'} ${event.path || '(rejected before routing)'}`));
   button.type = 'button';
-  button.addEventListener('click', () => choose(event, created));
+  created.addEventListener('click', () => document.getSelection().isCollapsed && choose(event, created));
   add((event.timestamp || '').slice(11, 23), 'mono');
   add(button);
   add(badge(event, visible));
@@ -42,6 +43,12 @@ function row(event, choose, visible) {
   add(event.duration_ms === undefined ? '' : `${event.duration_ms} ms`, 'num');
   add(event.gateway || '', 'mono');
   return created;
+}
+
+/** Orders rows by time, the newest first. */
+function order(rows) {
+  const at = (row) => row.dataset.at;
+  rows.append(...[...rows.children].sort((left, right) => (at(left) < at(right) ? 1 : -1)));
 }
 
 /** The events between two drawings: the newest of them, and the number of the others. */
@@ -135,6 +142,8 @@ export async function follow(main, signal, tools) {
   const pause = main.querySelector('#tail-pause');
   const choose = details(main, signal, tools);
   const gateways = new Map();
+  // A stream begins with the last requests, also one that was lost.
+  const seen = new Set();
   let pending = new Pending();
   let isPaused = false;
   let source = '';
@@ -146,9 +155,14 @@ export async function follow(main, signal, tools) {
   const draw = (limit = MAX_ROWS_PER_DRAW) => {
     if (!isPaused) {
       const fresh = document.createDocumentFragment();
-      for (const [gateway, data] of pending.take(limit).reverse()) {
-        fresh.append(row({ ...JSON.parse(data), gateway }, choose, tools.visible));
+      const taken = pending.take(limit).map(([gateway, data]) => ({ ...JSON.parse(data), gateway }));
+      for (const event of taken.filter(({ request_id: id }) => !id || !seen.has(id))) {
+        seen.add(event.request_id);
+        fresh.prepend(row(event, choose, tools.visible));
       }
+      // Several gateways begin with their past at once.
+      order(fresh);
+      if (seen.size > 20 * MAX_ROWS) seen.clear();
       skipped += pending.skipped;
       pending.skipped = 0;
       rows.prepend(fresh);

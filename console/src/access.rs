@@ -1,7 +1,8 @@
 //! Verification of bearer tokens, and the roles of their users.
 //!
 //! A token is verified by the gateway (`POST /admin/principal`) with the rules that it applies to
-//! requests. The result is used for 5 s. If no gateway answers, nobody has access.
+//! requests. The result is used for 5 s. If no gateway answers, who was accepted before may read for
+//! 15 minutes, but no longer than the token is valid; nobody else has access, except by a one-time link.
 //!
 //! Input: the header fields of a request. Output: a [`Person`], or the problem of the response.
 //! Depends on `attempts`, `config`, `processes` and `sessions`.
@@ -18,14 +19,19 @@ use postern_common::http::bearer;
 use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 
 use crate::attempts::AttemptLimiter;
 use crate::config::{ProcessKind, RoleRules};
 use crate::processes::{Call, ProcessDirectory};
-use crate::sessions::{ConsoleSessions, TokenDigest, is_session_token};
+use crate::sessions::{ConsoleSessions, REQUESTED_LINK_LIFETIME, TokenDigest, is_session_token};
 
 /// Time for which a verification is used again.
 const VERIFICATION_LIFETIME: Duration = Duration::from_secs(5);
+/// Time for which a person may go on reading while no gateway answers.
+const OUTAGE_LIFETIME: Duration = Duration::from_secs(15 * 60);
+/// Maximum time of a verification: a page that waits longer has old figures.
+const VERIFICATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of verifications in memory.
 const MAX_VERIFICATIONS: usize = 1000;
 /// Maximum bytes of a token.
@@ -52,6 +58,8 @@ pub(crate) struct Person {
     pub(crate) tail_owner: String,
     /// Whether the person was signed in by the one-time link, and has no access token.
     pub(crate) is_local: bool,
+    /// The end of the access token.
+    expires_at: Option<Timestamp>,
 }
 
 /// The header fields of a request, and the address of its client.
@@ -120,10 +128,10 @@ impl Access {
         let now = self.clock.now();
         let known = self.verified.lock().get(&digest).cloned();
         let is_known = known.is_some();
-        if let Some((at, person)) = known
-            && now.since(at) < VERIFICATION_LIFETIME
+        if let Some((at, person)) = &known
+            && now.since(*at) < VERIFICATION_LIFETIME
         {
-            return Ok(person);
+            return Ok(person.clone());
         }
         // A token that was accepted before is not a guess: others in the network cannot lock its
         // holder out.
@@ -136,7 +144,17 @@ impl Access {
             attempt.settle(&verified);
         }
         self.remember(digest, now, &verified);
-        verified
+        match (verified, known) {
+            (Err(problem), Some((at, person)))
+                if problem.code() == Code::Unavailable
+                    && now.since(at) < OUTAGE_LIFETIME
+                    && person.expires_at.is_some_and(|end| now < end) =>
+            {
+                let role = Role::Viewer;
+                Ok(Person { role, ..person })
+            }
+            (verified, _) => verified,
+        }
     }
 
     /// Caches an accepted token and removes a rejected one. If no gateway answers, the entry is
@@ -166,11 +184,12 @@ impl Access {
             self.attempts.admit(caller.address)?.settle(&checked);
         }
         checked.map(|()| Person {
-            subject: "standalone".to_owned(),
-            name: "standalone".to_owned(),
+            subject: self.sessions.holder().to_owned(),
+            name: self.sessions.holder().to_owned(),
             role: Role::Operator,
             tail_owner: format!("session {}", hex::encode(&Sha256::digest(token)[..8])),
             is_local: true,
+            expires_at: None,
         })
     }
 
@@ -181,11 +200,13 @@ impl Access {
             method: Method::POST,
             ..Call::post("/admin/principal", body)
         };
-        let reply = self.directory.call_any(ProcessKind::Gateway, &call).await;
-        let reply = reply.map_err(|error| {
-            tracing::debug!(%error, "token verification failed");
-            Problem::new(Code::Unavailable).detail("no gateway answers to verify the token")
-        })?;
+        let calling = self.directory.call_any(ProcessKind::Gateway, &call);
+        let reply = timeout(VERIFICATION_TIMEOUT, calling).await;
+        let Ok(Ok(reply)) = reply else {
+            tracing::debug!(?reply, "token verification failed");
+            let detail = "no gateway answers to verify the token. On the host of the console, `postern-console link` prints a link that signs in without it";
+            return Err(Problem::new(Code::Unavailable).detail(detail));
+        };
         let answer = reply.json();
         if reply.is_success() {
             return self.person(&answer);
@@ -209,10 +230,8 @@ impl Access {
         let subject = text("subject").ok_or(Code::TokenClaimMissing)?;
         let is_service = text("kind") == Some("service");
         // Those that the actor pool has given: `groups` are those of any issuer that the gateway
-        // accepts. An older gateway does not tell them apart, and its users have no role.
-        let groups = principal["actorGroups"].as_array();
-        let is_known = is_service || groups.is_some();
-        let groups = groups.into_iter().flatten();
+        // accepts.
+        let groups = principal["actorGroups"].as_array().into_iter().flatten();
         let groups: Vec<&str> = match is_service {
             true => Vec::new(),
             false => groups.filter_map(Value::as_str).collect(),
@@ -224,12 +243,15 @@ impl Access {
         } else if self.roles.viewer.includes(&groups, service) {
             Role::Viewer
         } else {
-            let detail = match is_known {
-                true => "no role of the console lists this person ([roles] of console.toml)",
-                false => {
-                    "the gateway does not tell groups of the actor pool from others: update it"
-                }
-            };
+            let group = self
+                .roles
+                .operator
+                .groups
+                .first()
+                .map_or("of [roles]", String::as_str);
+            let detail = format!(
+                "no role of the console lists this person: add them to the group {group} of the pool, or their group to [roles] of console.toml"
+            );
             return Err(Problem::new(Code::InsufficientScope).detail(detail));
         };
         Ok(Person {
@@ -238,6 +260,7 @@ impl Access {
             role,
             tail_owner: format!("subject {subject}"),
             is_local: false,
+            expires_at: text("expiresAt").and_then(Timestamp::parse),
         })
     }
 
@@ -272,7 +295,10 @@ impl Access {
         let token = bearer(&caller.headers)?;
         let attempt = self.attempts.admit(caller.address)?;
         let created = match self.sessions.may_create_links(token) {
-            true => self.sessions.create_link().map_err(|_| Code::Internal),
+            true => self
+                .sessions
+                .create_link(REQUESTED_LINK_LIFETIME)
+                .map_err(|_| Code::Internal),
             false => Err(Code::TokenSignatureInvalid),
         };
         let created = created.map_err(Problem::new);

@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use crate::access::Access;
 use crate::config::Config;
 use crate::http::router;
+use crate::link;
 use crate::processes::ProcessDirectory;
 use crate::sampling::Sampler;
-use crate::sessions::ConsoleSessions;
+use crate::sessions::{ConsoleSessions, FIRST_LINK_LIFETIME};
 use crate::sign_in::SignInService;
 use crate::state::ConsoleState;
 use crate::tail_limit::TailLimit;
@@ -38,8 +39,12 @@ impl App {
     /// # Errors
     /// Status 69 if TLS cannot be set up.
     pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let (links, holder) = match &config.link_secret {
+            Some(secret) => (Some(secret.clone()), "standalone"),
+            None => (link::create_secret(&config), "host"),
+        };
+        let sessions = ConsoleSessions::new(links.as_ref(), holder, clock.clone());
         let directory = Arc::new(ProcessDirectory::new(config.processes)?);
-        let sessions = ConsoleSessions::new(config.link_secret.as_ref(), clock.clone());
         let access = Access::new(
             Arc::clone(&directory),
             config.roles,
@@ -70,7 +75,7 @@ impl App {
     /// # Errors
     /// Status 69 if the system has no randomness.
     pub fn create_link(&self) -> Result<Secret, Exit> {
-        let created = self.state.access.sessions.create_link();
+        let created = self.state.access.sessions.create_link(FIRST_LINK_LIFETIME);
         created.map_err(|error| Exit::unavailable(error.to_string()))
     }
 

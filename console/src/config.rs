@@ -3,6 +3,7 @@
 //! Input: the decoded file and the environment. Output: a [`Config`], or all mistakes at once.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
 
 use postern_common::Secret;
 use postern_common::config::{Env, read_listen};
@@ -29,6 +30,9 @@ pub struct Config {
     pub log: Log,
     /// The postern-auth at which people sign in (`sign_in.auth`). Default `http://127.0.0.1:8501`.
     pub auth: Url,
+    /// The file with which `postern-console link` requests one-time links (`sign_in.link_file`). Default
+    /// none: there are no links.
+    pub link_file: Option<PathBuf>,
     /// Who may see the pages and who may make changes.
     pub roles: RoleRules,
     /// The address of a trace in a tracing system (`trace.link`). Default none.
@@ -95,9 +99,14 @@ impl Config {
         let trusted_proxies = root
             .optional("trusted_proxies", |field| field.array(IpNetwork::read))
             .map_or_else(TrustedProxies::default, TrustedProxies::from);
-        let auth = root.section("sign_in", |sign_in| {
-            sign_in.optional("auth", |field| field.url())
+        let sign_in = root.section("sign_in", |sign_in| {
+            let auth = sign_in.optional("auth", |field| field.url());
+            Some((
+                auth,
+                sign_in.optional("link_file", |field| field.text(1..=4096)),
+            ))
         });
+        let (auth, link_file) = sign_in.unwrap_or_default();
         let roles = root.section("roles", RoleRules::read).unwrap_or_default();
         let trace_link = root.section("trace", |trace| trace.optional("link", TraceLink::read));
         let detail = "at least one [[process]] with kind = \"gateway\" is required";
@@ -115,6 +124,7 @@ impl Config {
             trusted_proxies,
             log,
             auth,
+            link_file: link_file.map(PathBuf::from),
             roles,
             trace_link,
             processes,
@@ -196,6 +206,15 @@ impl ProcessKind {
             Self::Notify => "notify",
         }
     }
+
+    /// Returns the name of the job in Prometheus.
+    pub(crate) const fn job(self) -> &'static str {
+        match self {
+            Self::Gateway => "postern-proxy",
+            Self::Auth => "postern-auth",
+            Self::Notify => "postern-notify",
+        }
+    }
 }
 
 // === impl ProcessGroup ===
@@ -247,6 +266,7 @@ format = "json"
 filter = "info"
 [sign_in]
 auth = "http://127.0.0.1:8501"
+link_file = "/run/postern-console/link"
 [trace]
 link = "https://traces.example/trace/{trace_id}"
 [roles.viewer]

@@ -1,65 +1,43 @@
-//! Faults that processes count: what has increased in the last ten minutes.
+//! Faults that processes count: the increases of counters in the last minute.
 //!
-//! Input: the increase of each counter between two samples. Output: [`Fault`]s, of which `findings`
-//! makes findings. Depends on `prometheus_text`.
+//! Input: the increase of each counter between two samples. Output: sums, of which `findings` makes
+//! findings. Depends on `conditions` and `prometheus_text`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 
+use crate::conditions::{CONDITIONS, Condition, Labels, Watch};
 use crate::prometheus_text::Series;
 
-/// Time for which a fault is shown after its last occurrence.
-const SHOWN_FOR: Duration = Duration::from_secs(600);
-
-/// The counters of which each increase is a fault, with the outcomes of those that have some.
-const COUNTERS: [(&str, &[&str]); 6] = [
-    ("postern_access_events_dropped_total", &[]),
-    (
-        "postern_auth_pool_call_seconds_count",
-        &["throttled", "misconfigured"],
-    ),
-    ("postern_auth_attempts_throttled_total", &[]),
-    // The outcomes of the alert `PosternSocialSignInFailures`.
-    (
-        "postern_auth_operations_total",
-        &[
-            "invalid_id_token",
-            "provider_error",
-            "provider_unavailable",
-            "server_error",
-            "temporarily_unavailable",
-        ],
-    ),
-    ("postern_notify_webhook_rejections_total", &[]),
-    ("postern_notify_quota_exceeded_total", &[]),
-];
+/// Time in which increases count: a fault is over when it has not occurred for this time.
+const WINDOW: Duration = Duration::from_secs(60);
 
 /// A counter that has increased.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
-    /// The process that counts.
-    pub(crate) process: String,
-    pub(crate) series: Series,
-    /// How often it occurred since it was shown first.
-    pub(crate) count: f64,
-    last_at: Timestamp,
+    /// The series with the labels of its process.
+    pub(crate) labels: Labels,
+    series: Series,
+    increases: VecDeque<(Timestamp, f64)>,
 }
 
-/// The faults that are shown, by process and series.
+/// The counters that have increased, by process and series.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(BTreeMap<String, Fault>);
 
 // === impl Faults ===
 
 impl Faults {
-    /// Returns whether an increase of the series is a fault.
+    /// Returns whether an increase of the series can be a fault.
     pub(crate) fn are_counted_by(series: &Series) -> bool {
-        COUNTERS.iter().any(|(name, outcomes)| {
-            series.name == *name
-                && (outcomes.is_empty() || outcomes.contains(&series.label("outcome")))
-        })
+        let counters = CONDITIONS
+            .iter()
+            .filter(|condition| condition.watch == Watch::Rises);
+        counters
+            .into_iter()
+            .any(|condition| condition.selects(series))
     }
 
     /// Adds an increase. `key` identifies process and series.
@@ -67,30 +45,41 @@ impl Faults {
         &mut self,
         now: Timestamp,
         key: &str,
-        process: &str,
+        labels: Labels,
         series: &Series,
         increase: f64,
     ) {
-        if increase <= 0.0 {
-            return;
+        if increase > 0.0 {
+            let fault = self.0.entry(key.to_owned()).or_insert_with(|| Fault {
+                labels,
+                series: series.clone(),
+                increases: VecDeque::new(),
+            });
+            fault.increases.push_back((now, increase));
         }
-        let fault = self.0.entry(key.to_owned()).or_insert_with(|| Fault {
-            process: process.to_owned(),
-            series: series.clone(),
-            count: 0.0,
-            last_at: now,
-        });
-        fault.count += increase;
-        fault.last_at = now;
     }
 
-    /// Removes the faults that have not occurred again.
+    /// Forgets increases that are older than a minute.
     pub(crate) fn expire(&mut self, now: Timestamp) {
-        self.0
-            .retain(|_, fault| now.since(fault.last_at) < SHOWN_FOR);
+        self.0.retain(|_, fault| {
+            fault.increases.retain(|(at, _)| now.since(*at) < WINDOW);
+            !fault.increases.is_empty()
+        });
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Fault> {
-        self.0.values()
+    /// Returns the series of a condition whose increases together are above its number.
+    pub(crate) fn rising(&self, condition: &Condition) -> Vec<&Fault> {
+        let faults = self
+            .0
+            .values()
+            .filter(|fault| condition.selects(&fault.series));
+        let faults: Vec<&Fault> = faults.collect();
+        let increases = faults.iter().flat_map(|fault| &fault.increases);
+        let total: f64 = increases.map(|(_, count)| count).sum();
+        let limit = condition
+            .sign
+            .as_ref()
+            .map_or(f64::INFINITY, |sign| sign.value);
+        if total > limit { faults } else { Vec::new() }
     }
 }

@@ -1,423 +1,286 @@
-//! What is wrong now, derived from the state of the replicas.
+//! What is wrong now: the conditions that the state of the replicas meets, causes with their
+//! consequences.
 //!
-//! Input: [`ProcessStatus`]es, [`Faults`] and [`RouteTraffic`]. Output: [`Finding`]s, the worst first.
-//! Depends on `actions`, `config`, `faults`, `prometheus_text`, `status`, `traffic` and `widgets`.
+//! Input: [`ProcessStatus`]es, [`Faults`], [`RouteTraffic`] and the [`Evidence`] of requests. Output:
+//! [`Finding`]s, the worst first. Depends on `conditions`, `config`, `evidence`, `faults`, `status` and `traffic`.
 
-use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use postern_common::clock::Timestamp;
 
-use crate::actions::path_segment;
+use crate::conditions::{CONDITIONS, Condition, Labels, Watch, named};
 use crate::config::ProcessKind;
-use crate::faults::{Fault, Faults};
-use crate::prometheus_text::Series;
+use crate::evidence::Evidence;
+use crate::faults::Faults;
 use crate::status::{ProcessStatus, config_hash, version};
 use crate::traffic::{RouteTraffic, Traffic};
-use crate::widgets::percent;
-
-/// Age of the oldest waiting notification from which delivery does not keep up.
-const MAX_WAITING_SECONDS: f64 = 60.0;
-
-/// Time before the end of a certificate from which it is a finding: that of the alert
-/// `PosternCertificateExpiresSoon`.
-const CERTIFICATE_SECONDS: f64 = 14.0 * 86_400.0;
 
 /// Fraction of 5xx above which a route fails: that of the alert `PosternRouteErrors`.
 const MAX_ERROR_RATIO: f64 = 0.05;
-
 /// Responses with 5xx in the last minute below which a route does not fail.
 const MIN_ERRORS: f64 = 3.0;
-
 /// Fraction of 4xx above which a route rejects: that of the alert `PosternRouteRejections`.
 const MAX_REJECTION_RATIO: f64 = 0.5;
-
 /// Responses with 4xx in the last minute below which a route does not reject.
 const MIN_REJECTIONS: f64 = 6.0;
-
+/// What the alert `PosternRouteSlow` compares: this quantile, which is above this number of seconds and
+/// above this multiple of that of the hour before.
+const SLOW: (f64, f64, f64) = (0.9, 0.25, 4.0);
+/// Requests in the last minute, and in the hour before, below which a route is not compared.
+const MIN_COMPARED: (f64, f64) = (5.0, 20.0);
 /// The name of the route of requests that match none.
 const NO_ROUTE: &str = "none";
-
-/// The urgency of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Severity {
-    /// Part of the work is not done.
-    Failing,
-    /// The work is done, with less margin.
-    Degraded,
-}
+/// Labels that name a part of `/readyz`.
+const PARTNERS: [&str; 2] = ["dependency", "provider"];
+/// Labels that say where a finding is from.
+const PROCESS: [&str; 2] = ["job", "instance"];
+/// Labels that a finding shares with its consequences.
+const SHARED: [&str; 6] = [
+    "upstream",
+    "provider",
+    "channel",
+    "code",
+    "certificate",
+    "dependency",
+];
 
 /// Something that is wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
-    pub(crate) severity: Severity,
+    pub(crate) condition: &'static Condition,
     /// Identifies the finding in the next sample.
     pub(crate) key: String,
-    /// What is wrong: text, then a name.
-    pub(crate) title: (&'static str, String),
+    /// The name of what is wrong.
+    pub(crate) subject: String,
     pub(crate) detail: String,
     /// The page with more.
-    pub(crate) page: Cow<'static, str>,
+    pub(crate) page: String,
+    /// What the finding concerns, with which its consequences are found.
+    about: BTreeSet<(String, String)>,
+    pub(crate) consequences: Vec<Finding>,
 }
 
-/// Returns what is wrong, the worst first. Of the same severity, routes are the last: they show the
-/// effects of other findings.
+/// Findings under construction, in the order of the table.
+#[derive(Debug, Default)]
+struct Found(Vec<Finding>);
+
+/// Returns what is wrong, the worst first.
 pub(crate) fn of(
     processes: &[ProcessStatus],
     faults: &Faults,
     routes: &RouteTraffic,
+    evidence: &Evidence,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let mut found = Found::default();
     for process in processes {
-        of_process(process, now, &mut found);
+        of_process(process, &mut found);
     }
-    for fault in faults.iter() {
-        of_fault(fault, &mut found);
+    for condition in CONDITIONS.iter() {
+        let Some(sign) = &condition.sign else {
+            continue;
+        };
+        if condition.watch == Watch::Rises {
+            for fault in faults.rising(condition) {
+                // What the description does not name, such as `cause` or `outcome`.
+                let mut others = fault.labels.clone();
+                others.retain(|name, _| condition.labels().chain(PROCESS).all(|it| it != name));
+                let others: Vec<String> = others.into_values().collect();
+                found.add(condition, &fault.labels, 0.0, Some(others.join(" ")));
+            }
+            continue;
+        }
+        let alive = processes.iter().filter(|process| process.error.is_none());
+        for (process, series) in
+            alive.flat_map(|process| process.scrape.0.iter().map(move |it| (process, it)))
+        {
+            let left_s = series.value - now.0 as f64 / 1000.0;
+            let (is_met, value) = match condition.watch {
+                Watch::Ends => (left_s < sign.value, left_s.max(0.0)),
+                Watch::Above => (series.value > sign.value, series.value),
+                Watch::Is | Watch::Rises | Watch::Judged | Watch::Covered => {
+                    (series.value == sign.value, series.value)
+                }
+            };
+            if is_met && condition.selects(series) {
+                let mut partners = PARTNERS.iter().map(|name| series.label(name));
+                let reason = partners.find_map(|partner| reason(process, partner));
+                found.add(condition, &process.labels(&series.labels), value, reason);
+            }
+        }
     }
     compare_replicas(processes, &mut found);
-    for (route, (_, traffic)) in routes {
-        found.extend(of_route(route, traffic));
+    for (route, (_, traffic, before)) in routes {
+        of_route(route, traffic, before, &mut found);
     }
-    found.sort_by_key(|finding| finding.severity);
-    let mut keys = Vec::new();
-    found.retain(|finding| {
-        let is_new = !keys.contains(&finding.key);
-        keys.push(finding.key.clone());
-        is_new
-    });
-    found
+    found.grouped(evidence)
 }
 
-fn of_process(process: &ProcessStatus, now: Timestamp, found: &mut Vec<Finding>) {
-    let name = &process.name;
-    if let Some(error) = &process.error {
-        found.push(Finding {
-            severity: Severity::Failing,
-            key: format!("unreachable {name}"),
-            title: ("Unreachable process", name.clone()),
-            detail: error.clone(),
-            page: "/".into(),
+// === impl Found ===
+
+impl Found {
+    /// Adds a finding, or what it says of another process to one that is known.
+    fn add(
+        &mut self,
+        condition: &'static Condition,
+        labels: &Labels,
+        value: f64,
+        more: Option<String>,
+    ) {
+        let mut names: Vec<&str> = condition.labels().collect();
+        if names.iter().any(|name| !PROCESS.contains(name)) {
+            names.retain(|name| !PROCESS.contains(name));
+        }
+        let subject = names.iter().filter_map(|name| labels.get(*name)).cloned();
+        let subject = subject.collect::<Vec<_>>().join(" ");
+        let key = format!("{} {subject}", condition.name);
+        let index = self.0.iter().position(|known| known.key == key);
+        let index = index.unwrap_or_else(|| {
+            self.0.push(Finding {
+                condition,
+                key,
+                subject,
+                detail: condition
+                    .describe(labels, value)
+                    .trim_end_matches('.')
+                    .to_owned(),
+                page: condition.page(labels),
+                about: BTreeSet::new(),
+                consequences: Vec::new(),
+            });
+            self.0.len() - 1
         });
+        let finding = &mut self.0[index];
+        let shared = labels
+            .iter()
+            .filter(|(name, _)| SHARED.contains(&name.as_str()));
+        finding
+            .about
+            .extend(shared.map(|(name, value)| (name.clone(), value.clone())));
+        let job = labels
+            .get("job")
+            .map_or("", |job| job.trim_start_matches("postern-"));
+        if ["process", "dependencies"].contains(&condition.group) {
+            // The routes to the process, and what else it lacks.
+            let channels = ["email", "sms", "push"].map(|name| ("channel", name));
+            let channels = channels.into_iter().filter(|_| job == "notify");
+            for (name, value) in channels.chain([("upstream", job), ("job", job)]) {
+                finding.about.insert((name.to_owned(), value.to_owned()));
+            }
+        }
+        let instance = labels.get("instance");
+        let instance = instance.filter(|_| condition.labels().any(|name| name == "instance"));
+        for part in instance.cloned().into_iter().chain(more) {
+            if !part.is_empty() && !finding.detail.contains(&part) {
+                finding.detail.push_str("; ");
+                finding.detail.push_str(&part);
+            }
+        }
+    }
+
+    /// Puts consequences below their causes.
+    fn grouped(mut self, evidence: &Evidence) -> Vec<Finding> {
+        let order = |finding: &Finding| {
+            let mut table = CONDITIONS.iter();
+            table.position(|known| known.name == finding.condition.name)
+        };
+        for finding in &mut self.0 {
+            if let Some(proof) = evidence.of(&finding.page) {
+                finding.detail.push_str("; ");
+                finding.detail.push_str(&proof.text);
+                finding.about.extend(proof.about.iter().cloned());
+            }
+        }
+        self.0.sort_by_key(order);
+        let mut causes: Vec<Finding> = Vec::new();
+        for finding in self.0 {
+            let is_cause = |cause: &&mut Finding| {
+                cause.condition.name != finding.condition.name
+                    && !cause.about.is_disjoint(&finding.about)
+            };
+            match causes.iter_mut().find(is_cause) {
+                Some(cause) => cause.consequences.push(finding),
+                None => causes.push(finding),
+            }
+        }
+        causes.sort_by_key(|finding| finding.condition.severity);
+        causes
+    }
+}
+
+fn of_process(process: &ProcessStatus, found: &mut Found) {
+    let Some(condition) = named("ProcessDown") else {
         return;
+    };
+    let labels = process.labels(&[]);
+    if let Some(error) = &process.error {
+        return found.add(condition, &labels, 0.0, Some(error.clone()));
     }
     let parts = process.readiness["parts"].as_object();
     for (part, state) in parts.into_iter().flatten() {
         let state = state.as_str().unwrap_or("ok");
-        if state != "ok" && !state.starts_with("degraded: ") {
-            found.push(Finding {
-                severity: Severity::Failing,
-                key: format!("not ready {name} {part}"),
-                title: ("Process not ready", name.clone()),
-                detail: format!("{part}: {state}"),
-                page: "/".into(),
-            });
+        let mut dependencies = process.scrape.of("postern_dependency_up");
+        let is_found = dependencies.any(|it| it.label("dependency") == part && it.value == 0.0);
+        if state != "ok" && !state.starts_with("degraded: ") && !is_found {
+            let reason = format!("not ready: {part}: {state}");
+            found.add(condition, &labels, 0.0, Some(reason));
         }
-    }
-    for series in &process.scrape.0 {
-        of_series(process, series, now, found);
     }
 }
 
-/// Adds a finding if the value of a series says that something is wrong.
-fn of_series(process: &ProcessStatus, series: &Series, now: Timestamp, found: &mut Vec<Finding>) {
-    let described = of_service(process, series)
-        .or_else(|| of_gateway(&process.name, series))
-        .or_else(|| of_certificate(series, now));
-    let Some((severity, title, subject, detail, page)) = described else {
+/// Returns why the readiness of a process does not call a partner good.
+fn reason(process: &ProcessStatus, partner: &str) -> Option<String> {
+    let part = process.readiness["parts"][partner].as_str()?;
+    let reason = part.strip_prefix("degraded: ").unwrap_or(part);
+    (reason != "ok" && !reason.is_empty()).then(|| reason.to_owned())
+}
+
+/// Adds the conditions of a route: too many of its requests fail, are rejected or take long.
+fn of_route(route: &str, traffic: &Traffic, before: &Traffic, found: &mut Found) {
+    let (Some(failed), Some(rejected)) = (traffic.error_ratio(), traffic.rejection_ratio()) else {
         return;
     };
-    found.push(Finding {
-        severity,
-        key: format!("{title} {subject} {}", series.label("priority")),
-        title: (title, subject),
-        detail,
-        page: page.into(),
-    });
-}
-
-/// Severity, title, subject, detail and page.
-type Description = (Severity, &'static str, String, String, &'static str);
-
-fn of_service(process: &ProcessStatus, series: &Series) -> Option<Description> {
-    let value = series.value;
-    let (title, subject, detail, page) = match series.name.as_str() {
-        "postern_notify_provider_up" if value == 0.0 => {
-            let detail = reason(process, series.label("provider"));
-            ("Provider fails", "provider", detail, "/providers")
-        }
-        "postern_notify_circuit_breaker_state" if value == 2.0 => {
-            let detail = "the circuit breaker is open: no calls until a probe succeeds".to_owned();
-            ("Circuit breaker open", "provider", detail, "/providers")
-        }
-        "postern_notify_provider_paused" if value == 1.0 => {
-            let detail = "an operator has paused it".to_owned();
-            ("Provider paused", "provider", detail, "/providers")
-        }
-        "postern_dependency_up" if value == 0.0 => {
-            let reason = reason(process, series.label("dependency"));
-            let detail = format!("{}: {reason}", process.name);
-            ("Dependency fails", "dependency", detail, "/")
-        }
-        "postern_notify_oldest_waiting_seconds" if value > MAX_WAITING_SECONDS => {
-            let priority = series.label("priority");
-            let detail = format!("{priority}, the oldest waits for {value:.0} s");
-            (
-                "Notifications are late",
-                "channel",
-                detail,
-                "/notifications",
-            )
-        }
-        _ => return None,
-    };
-    let subject = series.label(subject).to_owned();
-    Some((Severity::Failing, title, subject, detail, page))
-}
-
-/// Returns why the readiness of a process calls a partner degraded.
-fn reason(process: &ProcessStatus, partner: &str) -> String {
-    let part = process.readiness["parts"][partner].as_str();
-    let reason = part.and_then(|part| part.strip_prefix("degraded: "));
-    reason.unwrap_or("the last call failed").to_owned()
-}
-
-fn of_gateway(process: &str, series: &Series) -> Option<Description> {
-    let (value, upstream) = (series.value, series.label("upstream").to_owned());
-    Some(match series.name.as_str() {
-        "postern_endpoints" if value > 0.0 && series.label("state") != "healthy" => {
-            let noun = if value == 1.0 { "address" } else { "addresses" };
-            let detail = format!("{value} {noun} {}", series.label("state"));
-            let title = "Upstream lacks addresses";
-            (Severity::Degraded, title, upstream, detail, "/upstreams")
-        }
-        "postern_proxy_upstream_panic_mode" if value == 1.0 => {
-            let detail = "most addresses are excluded, therefore all are used".to_owned();
-            let title = "Upstream in panic mode";
-            (Severity::Failing, title, upstream, detail, "/upstreams")
-        }
-        "postern_upstream_names"
-            if value > 0.0 && matches!(series.label("state"), "stale" | "unresolved") =>
-        {
-            let detail = match series.label("state") {
-                "stale" => "a name does not resolve any more: its last addresses are used",
-                _ => "a name does not resolve: it has no addresses",
-            };
-            let title = "Upstream name not resolved";
-            let detail = detail.to_owned();
-            (Severity::Degraded, title, upstream, detail, "/upstreams")
-        }
-        "postern_proxy_config_last_reload_successful" if value == 0.0 => {
-            let detail = "the file has errors, the previous configuration stays active".to_owned();
-            let title = "Configuration rejected";
-            (
-                Severity::Failing,
-                title,
-                process.to_owned(),
-                detail,
-                "/configuration",
-            )
-        }
-        _ => return None,
-    })
-}
-
-fn of_certificate(series: &Series, now: Timestamp) -> Option<Description> {
-    if series.name != "postern_tls_certificate_expiry_timestamp_seconds" {
-        return None;
-    }
-    let left_s = series.value - now.0 as f64 / 1000.0;
-    let (severity, title, detail) = match left_s {
-        left_s if left_s <= 0.0 => {
-            let title = "Certificate has expired";
-            (Severity::Failing, title, "clients reject it".to_owned())
-        }
-        left_s if left_s < CERTIFICATE_SECONDS => {
-            let detail = format!("in {:.0} days", left_s / 86_400.0);
-            (Severity::Degraded, "Certificate expires", detail)
-        }
-        _ => return None,
-    };
-    let certificate = series.label("certificate").to_owned();
-    Some((severity, title, certificate, detail, "/"))
-}
-
-/// Returns the finding of a route of which too many requests fail or are rejected.
-fn of_route(route: &str, traffic: &Traffic) -> Option<Finding> {
-    let (failed, rejected) = (traffic.error_ratio()?, traffic.rejection_ratio()?);
     let is_failing = traffic.errors >= MIN_ERRORS && failed > MAX_ERROR_RATIO;
     // Scanners request paths that no route has.
     let is_rejecting =
         traffic.rejections >= MIN_REJECTIONS && rejected > MAX_REJECTION_RATIO && route != NO_ROUTE;
-    let (severity, title, ratio, class) = match (is_failing, is_rejecting) {
-        (true, _) => (Severity::Failing, "Route fails", failed, "5xx"),
-        (false, true) => (
-            Severity::Degraded,
-            "Route rejects requests",
-            rejected,
-            "4xx",
+    let (quantile, min_s, factor) = SLOW;
+    let is_compared = traffic.requests >= MIN_COMPARED.0 && before.requests >= MIN_COMPARED.1;
+    let (now, before) = (traffic.quantile(quantile), before.quantile(quantile));
+    let slow = now.filter(|now| *now > min_s && before.is_some_and(|it| *now > factor * it));
+    for (is_met, name, value) in [
+        (is_failing, "RouteErrors", failed),
+        (is_rejecting && !is_failing, "RouteRejections", rejected),
+        (
+            is_compared && slow.is_some(),
+            "RouteSlow",
+            slow.unwrap_or(0.0),
         ),
-        (false, false) => return None,
-    };
-    let detail = format!(
-        "{class} to {} of its requests in the last minute",
-        percent(ratio)
-    );
-    let page = format!("/requests?route={}&status={class}", path_segment(route));
-    Some(Finding {
-        severity,
-        key: format!("{title} {route}"),
-        title: (title, route.to_owned()),
-        detail,
-        page: page.into(),
-    })
-}
-
-/// Adds the finding of a counted fault.
-fn of_fault(fault: &Fault, found: &mut Vec<Finding>) {
-    let label = |name| fault.series.label(name).to_owned();
-    let failing = Severity::Failing;
-    let degraded = Severity::Degraded;
-    let (severity, title, subject, cause, page) = match fault.series.name.as_str() {
-        "postern_access_events_dropped_total" => {
-            let (title, cause) = ("Access log loses events", "the disk is full, or too slow");
-            (failing, title, fault.process.clone(), cause.to_owned(), "/")
+    ] {
+        if let Some(condition) = named(name).filter(|_| is_met) {
+            let labels = Labels::from([("route".to_owned(), route.to_owned())]);
+            found.add(condition, &labels, value, None);
         }
-        "postern_auth_pool_call_seconds_count" => {
-            let (title, cause) = match fault.series.label("outcome") {
-                "throttled" => ("Identity pool throttles", "its request quota is exceeded"),
-                _ => (
-                    "Identity pool denies access",
-                    "its permissions or settings are wrong",
-                ),
-            };
-            let cause = cause.to_owned();
-            (failing, title, label("operation"), cause, "/sign-ins")
-        }
-        "postern_auth_attempts_throttled_total" => {
-            let cause = "too many wrong attempts".to_owned();
-            let kind = label("kind");
-            (degraded, "Attempts throttled", kind, cause, "/throttled")
-        }
-        "postern_notify_webhook_rejections_total" => {
-            let (title, cause) = ("Delivery reports rejected", label("reason"));
-            (degraded, title, label("provider"), cause, "/providers")
-        }
-        "postern_auth_operations_total" => {
-            let cause = "the provider, or its answers".to_owned();
-            let (title, outcome) = ("Social sign-ins fail", label("outcome"));
-            (degraded, title, outcome, cause, "/sign-ins")
-        }
-        _ => {
-            let (title, cause) = ("Notification quota exceeded", "requests get 429".to_owned());
-            let page = "/requests?code=rate_limited";
-            (degraded, title, label("caller"), cause, page)
-        }
-    };
-    let count = fault.count;
-    found.push(Finding {
-        severity,
-        key: format!("{title} {subject} {cause}"),
-        title: (title, subject),
-        detail: format!("{cause}; {count:.0} times, the last within 10 minutes"),
-        page: page.into(),
-    });
+    }
 }
 
 /// Adds differences between replicas of one kind.
-fn compare_replicas(processes: &[ProcessStatus], found: &mut Vec<Finding>) {
+fn compare_replicas(processes: &[ProcessStatus], found: &mut Found) {
     type Fact = fn(&ProcessStatus) -> Option<String>;
-    let facts: [(&'static str, Fact); 2] = [
-        ("Replicas have different configurations", config_hash),
-        ("Replicas have different versions", version),
-    ];
+    let facts: [(&'static str, Fact); 2] =
+        [("ConfigDiffers", config_hash), ("VersionsDiffer", version)];
     for kind in ProcessKind::ALL {
-        for (title, fact) in facts {
+        for (name, fact) in facts {
             let replicas = processes.iter().filter(|process| process.kind == kind);
-            let mut values: Vec<String> = replicas.filter_map(fact).collect();
-            values.sort_unstable();
-            values.dedup();
-            if values.len() > 1 {
-                found.push(Finding {
-                    severity: Severity::Degraded,
-                    key: format!("{title} {}", kind.as_str()),
-                    title: (title, kind.as_str().to_owned()),
-                    detail: values.join(", "),
-                    page: "/".into(),
-                });
+            let values: BTreeSet<String> = replicas.filter_map(fact).collect();
+            if let Some(condition) = named(name).filter(|_| values.len() > 1) {
+                let labels = Labels::from([("job".to_owned(), kind.job().to_owned())]);
+                let values = values.into_iter().collect::<Vec<_>>().join(", ");
+                found.add(condition, &labels, 0.0, Some(values));
             }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sampling::Monitor;
-    use crate::testing::gateway;
-
-    /// Returns the findings after a minute in which the route answered so, and their pages.
-    fn findings_of_route(route: &str, classes: &[(&str, u32)]) -> Vec<(String, String)> {
-        let sample = |at: u32| {
-            let series = classes.iter().map(|(class, count)| {
-                let count = count * at;
-                format!("postern_requests_total{{route=\"{route}\",class=\"{class}\"}} {count}\n")
-            });
-            gateway(&series.collect::<String>())
-        };
-        let mut monitor = Monitor::default();
-        monitor.record(Timestamp(0), sample(0));
-        monitor.record(Timestamp(60_000), sample(1));
-        let found = monitor.findings().into_iter();
-        let found = found.map(|(finding, _)| {
-            let (title, name) = finding.title;
-            let text = format!("{title} {name}: {}", finding.detail);
-            (text, finding.page.into_owned())
-        });
-        found.collect()
-    }
-
-    #[test]
-    fn route_that_fails_or_rejects_most_is_a_finding() {
-        let fails = findings_of_route("a&b", &[("2xx", 90), ("5xx", 10)]);
-        let expected = "Route fails a&b: 5xx to 10 % of its requests in the last minute";
-        let page = "/requests?route=a%26b&status=5xx";
-        assert_eq!(fails, [(expected.to_owned(), page.to_owned())]);
-        let rejects = findings_of_route("a", &[("2xx", 10), ("4xx", 30)]);
-        let expected = "Route rejects requests a: 4xx to 75 % of its requests in the last minute";
-        let page = "/requests?route=a&status=4xx";
-        assert_eq!(rejects, [(expected.to_owned(), page.to_owned())]);
-        for (route, classes) in [
-            ("a", [("2xx", 95), ("5xx", 5)]),
-            ("a", [("2xx", 1), ("5xx", 2)]),
-            ("a", [("2xx", 10), ("4xx", 10)]),
-            ("a", [("2xx", 0), ("4xx", 5)]),
-            ("none", [("2xx", 0), ("4xx", 500)]),
-        ] {
-            assert_eq!(
-                findings_of_route(route, &classes),
-                [],
-                "{route} {classes:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn failed_social_sign_ins_are_a_finding() {
-        let metrics = |count: u32| {
-            gateway(&format!(
-                "up 1\npostern_auth_operations_total{{operation=\"social_sign_in\",outcome=\"invalid_id_token\"}} {count}\n\
-                 postern_auth_operations_total{{operation=\"sign_in\",outcome=\"invalid_credentials\"}} {count}\n"
-            ))
-        };
-        let mut monitor = Monitor::default();
-        monitor.record(Timestamp(0), metrics(0));
-        monitor.record(Timestamp(5000), metrics(2));
-        let titles: Vec<_> = monitor
-            .findings()
-            .into_iter()
-            .map(|(it, _)| it.title)
-            .collect();
-        let expected = ("Social sign-ins fail", "invalid_id_token".to_owned());
-        assert_eq!(titles, [expected]);
-    }
-}
+mod tests;

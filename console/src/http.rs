@@ -173,7 +173,7 @@ fn markup(markup: Markup) -> Response {
 }
 
 async fn page(State(state): Shared) -> Response {
-    markup(shell::page(state.access.sessions.has_links()))
+    markup(shell::page(state.access.sessions.link_command()))
 }
 
 async fn session(SignedIn { person, .. }: SignedIn) -> Response {

@@ -9,8 +9,8 @@
 //! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them (`json_limit`
 //!    bounds their answers), `sign_in` the listener of postern-auth.
 //! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s and keeps an hour
-//!    (`prometheus_text` parses, `status` is the result, `findings` says what is wrong).
-//! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link); `actions` are the changes that an operator may make.
+//!    (`prometheus_text` parses, `status` is the result, `findings` says which of the `conditions` are met, `evidence` what the requests behind them have in common).
+//! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link, which `link` requests); `actions` are the changes that an operator may make.
 //!    `configuration` changes the configuration files of the gateways.
 //! 4. `pages` renders fragments with `widgets` and `line_diff`; `shell` has the static part and the assets.
 //! 5. `http` routes requests, `live` streams updates, `tail` requests (`tail_limit` of them for each person), `state` is what they share, `app` assembles the parts.
@@ -22,6 +22,8 @@ mod processes;
 
 mod prometheus_text;
 
+mod conditions;
+mod evidence;
 mod faults;
 mod findings;
 mod sampling;
@@ -32,6 +34,7 @@ mod traffic;
 
 mod access;
 mod attempts;
+pub mod link;
 mod sessions;
 
 mod actions;

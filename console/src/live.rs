@@ -1,4 +1,4 @@
-//! Streams of server-sent events: a fragment every 5 s.
+//! Streams of server-sent events: a fragment after each sample.
 //!
 //! The script reads them by `fetch` with the header `Authorization`, because `EventSource` cannot
 //! send one. A stream ends when its token is no longer accepted. Depends on `access`, `sampling`,
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::Uri;
 use http::header::CONTENT_TYPE;
+use postern_common::Code;
 
 use crate::access::Caller;
 use crate::sampling::SAMPLE_INTERVAL;
@@ -28,13 +29,20 @@ pub(crate) fn fragments(
     let shutdown = state.shutdown.clone();
     let parts = (state, page, uri, caller);
     let events = stream::unfold(parts, |(state, page, uri, caller)| async move {
-        tokio::time::sleep(SAMPLE_INTERVAL).await;
-        let event = match state.access.authenticate(&caller).await {
-            Ok(person) => match state.render(&person, &page, &uri).await {
-                Ok(markup) => event("fragment", &to_text(markup)),
-                Err(_) => event("failed", ""),
-            },
-            // The next request of the page shows the sign-in.
+        tokio::select! {
+            () = state.sampler.sampled.notified() => {}
+            () = tokio::time::sleep(SAMPLE_INTERVAL) => {}
+        }
+        let rendered = match state.access.authenticate(&caller).await {
+            Ok(person) => state.render(&person, &page, &uri).await,
+            Err(problem) => Err(problem),
+        };
+        let event = match rendered {
+            Ok(markup) => event("fragment", &to_text(markup)),
+            Err(problem) if problem.code() == Code::Unavailable => {
+                event("failed", problem.message())
+            }
+            // The next request of the page shows the sign-in, or the problem.
             Err(_) => return None,
         };
         Some((Ok::<_, std::io::Error>(event), (state, page, uri, caller)))

@@ -42,6 +42,14 @@ enum Subcommand {
         #[arg(long)]
         json: bool,
     },
+    /// Print a one-time link that signs in as operator, also without a gateway. For root and the user of
+    /// the console.
+    #[command(after_help = LINK_EXAMPLES)]
+    Link {
+        /// The file that the running console has written (`sign_in.link_file`).
+        #[arg(long, default_value = "/run/postern-console/link")]
+        file: PathBuf,
+    },
     /// Print the JSON schema of the configuration, for editors.
     #[command(after_help = SCHEMA_EXAMPLES)]
     Schema,
@@ -59,6 +67,10 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   postern-console check conf/console.toml
   postern-console check --json";
+
+const LINK_EXAMPLES: &str = "\
+Example:
+  sudo postern-console link";
 
 const SCHEMA_EXAMPLES: &str = "\
 Example:
@@ -83,6 +95,10 @@ async fn run(arguments: CommandLine) -> Result<(), Exit> {
             let good = format!("{}: good", path.display());
             let good = read(path).map(|_| vec![CheckResult::passed("configuration", good)]);
             check.report(good, Output { json })
+        }
+        Some(Subcommand::Link { file }) => {
+            let link = postern_console::link::request(&file).await?;
+            print_line(link.expose())
         }
         Some(Subcommand::Schema) => print_line(SCHEMA.trim_end()),
     }

@@ -32,7 +32,6 @@ use crate::access::{Person, Role};
 use crate::config::ProcessKind;
 use crate::processes::{Call, Process, ProcessDirectory};
 use crate::sampling::Sampler;
-use crate::status::version;
 use crate::widgets::{Tone, notice};
 
 /// What a page is rendered from.
@@ -117,7 +116,7 @@ impl<'a> Context<'a> {
             return Ok(reply.json());
         }
         Err(match reply.status {
-            404 => self.not_offered(kind, &call.path),
+            404 => Self::not_offered(kind, &call.path),
             401 => notice(
                 Tone::Bad,
                 "The secret of the console is rejected",
@@ -153,22 +152,11 @@ impl<'a> Context<'a> {
         join_all(calls).await
     }
 
-    /// Says that the processes of a kind lack a page, with their versions.
-    fn not_offered(&self, kind: ProcessKind, path: &str) -> Markup {
-        let versions = self.sampler.read(|monitor| {
-            let replicas = monitor
-                .processes
-                .iter()
-                .filter(|process| process.kind == kind);
-            let versions = replicas.filter_map(version).collect::<Vec<_>>();
-            versions
-                .first()
-                .cloned()
-                .unwrap_or_else(|| "unknown".to_owned())
-        });
+    /// Says that the processes of a kind lack a page.
+    fn not_offered(kind: ProcessKind, path: &str) -> Markup {
         let path = path.split('?').next().unwrap_or_default();
         let text = format!(
-            "the {} process, version {versions}, does not offer {path}. It exists in later versions and with [admin] token_env",
+            "the {} process does not offer {path}: set its [admin] token_env, or update it",
             kind.as_str()
         );
         notice(Tone::Warn, "Not available", &text)

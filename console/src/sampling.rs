@@ -7,7 +7,7 @@
 //! Input: `/metrics`, `/readyz` and `/admin/info` of each replica. Output: [`Monitor`]. Depends on
 //! `config`, `processes`, `prometheus_text`, `status`, `traffic`, `faults` and `findings`.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +15,11 @@ use futures_util::future::join_all;
 use parking_lot::RwLock;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ProcessKind;
+use crate::evidence::Evidence;
 use crate::faults::Faults;
 use crate::findings::{self, Finding};
 use crate::processes::{Call, Process, ProcessDirectory};
@@ -27,6 +29,10 @@ use crate::traffic::{RouteTraffic, Traffic};
 
 /// Time between two samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum time of a call of a sample: a process that hangs does not delay what others say.
+const SAMPLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// What remains of older traffic with each sample: the mean age is an hour.
+const DECAY: f64 = 1.0 - 1.0 / 720.0;
 /// One hour of samples.
 const MAX_POINTS: usize = 720;
 /// Samples of which the current figures are made: one minute.
@@ -37,12 +43,14 @@ const MAX_ROUTES: usize = 2000;
 /// Figures of all replicas together, of one interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
-    pub(crate) requests_per_s: f64,
+    /// `None` if no gateway answered.
+    pub(crate) requests_per_s: Option<f64>,
     /// Responses with 5xx, as a fraction of all.
     pub(crate) error_ratio: Option<f64>,
     pub(crate) p99_s: Option<f64>,
-    pub(crate) waiting: f64,
-    pub(crate) oldest_s: f64,
+    /// `None` if no notification service answered, or could tell.
+    pub(crate) waiting: Option<f64>,
+    pub(crate) oldest_s: Option<f64>,
 }
 
 /// What is known of all replicas.
@@ -52,9 +60,12 @@ pub(crate) struct Monitor {
     pub(crate) points: VecDeque<Point>,
     /// Traffic by route of the last minute, one map per sample.
     recent: VecDeque<(f64, BTreeMap<String, Traffic>)>,
+    /// Traffic by route of about an hour before the last minute; older requests count less.
+    before: BTreeMap<String, Traffic>,
     counters: HashMap<String, f64>,
     faults: Faults,
-    sampled_at: Option<Timestamp>,
+    evidence: Evidence,
+    pub(crate) sampled_at: Option<Timestamp>,
     first_seen: BTreeMap<String, Timestamp>,
 }
 
@@ -64,6 +75,8 @@ pub(crate) struct Sampler {
     directory: Arc<ProcessDirectory>,
     clock: Clock,
     monitor: RwLock<Monitor>,
+    /// Notified after each sample.
+    pub(crate) sampled: Notify,
 }
 
 // === impl Sampler ===
@@ -74,6 +87,7 @@ impl Sampler {
             directory,
             clock,
             monitor: RwLock::default(),
+            sampled: Notify::new(),
         }
     }
 
@@ -95,13 +109,23 @@ impl Sampler {
         let processes = self.directory.all();
         let statuses = processes.iter().map(|process| self.status(process));
         let statuses = join_all(statuses).await;
-        self.monitor.write().record(self.clock.now(), statuses);
+        let now = self.clock.now();
+        let pages = {
+            let mut monitor = self.monitor.write();
+            monitor.record(now, statuses);
+            monitor.pages()
+        };
+        let evidence = Evidence::collect(pages, &self.directory, now).await;
+        self.monitor.write().evidence = evidence;
+        self.sampled.notify_waiters();
     }
 
     async fn status(&self, process: &Process) -> ProcessStatus {
         let call = |path: &'static str| async move {
             let call = Call::get(path);
-            self.directory.call(process, &call).await
+            self.directory
+                .call_within(process, &call, SAMPLE_TIMEOUT)
+                .await
         };
         let (metrics, readiness, info) =
             tokio::join!(call("/metrics"), call("/readyz"), call("/admin/info"));
@@ -116,6 +140,7 @@ impl Sampler {
                 .map(|reply| Scrape::parse(&reply.text))
                 .unwrap_or_default(),
             cpu: None,
+            answered_at: None,
         }
     }
 
@@ -142,9 +167,24 @@ impl Monitor {
         self.faults.expire(now);
         for status in &mut statuses {
             let prefix = format!("{} {}\n", status.kind.as_str(), status.name);
-            let was_sampled = self.processes.iter().any(|known| {
-                (known.kind, &known.name) == (status.kind, &status.name) && known.error.is_none()
-            });
+            let id = (status.kind, &status.name);
+            let mut known = self.processes.iter();
+            let known = known.find(|known| (known.kind, &known.name) == id);
+            if let (Some(error), Some(known)) = (&status.error, known) {
+                // What it said last, until it answers again.
+                let counted = self
+                    .counters
+                    .iter()
+                    .map(|(key, value)| (key.clone(), *value));
+                counters.extend(counted.filter(|(key, _)| key.starts_with(&prefix)));
+                *status = ProcessStatus {
+                    error: Some(error.clone()),
+                    ..known.clone()
+                };
+                continue;
+            }
+            status.answered_at = status.error.is_none().then_some(now);
+            let was_sampled = known.is_some_and(|known| known.error.is_none());
             let mut increase = |series: &Series| {
                 let key = format!("{prefix}{}", series.key());
                 let before = self.counters.get(&key).copied();
@@ -160,7 +200,8 @@ impl Monitor {
                 if Faults::are_counted_by(series) {
                     let key = format!("{prefix}{}", series.key());
                     let increase = increase(series);
-                    self.faults.add(now, &key, &status.name, series, increase);
+                    self.faults
+                        .add(now, &key, status.labels(&series.labels), series, increase);
                 }
             }
             let cpu: f64 = status
@@ -176,31 +217,80 @@ impl Monitor {
         self.counters = counters;
         self.sampled_at = Some(now);
         if let Some(elapsed) = elapsed {
-            let point = point(elapsed, &routes, &statuses);
-            push_bounded(&mut self.points, point, MAX_POINTS);
-            push_bounded(&mut self.recent, (elapsed, routes), CURRENT_POINTS);
+            self.add_point(elapsed, routes, &statuses);
         }
         self.processes = statuses;
-        let routes = self.routes();
-        let keys: Vec<String> = findings::of(&self.processes, &self.faults, &routes, now)
-            .into_iter()
-            .map(|finding| finding.key)
-            .collect();
+        let found = self.current(now).into_iter();
+        let keys: Vec<String> = found.map(|finding| finding.key).collect();
         self.first_seen.retain(|key, _| keys.contains(key));
         for key in keys {
             self.first_seen.entry(key).or_insert(now);
         }
     }
 
+    /// Adds the figures of an interval, and what is older than a minute to the hour before.
+    fn add_point(
+        &mut self,
+        elapsed: f64,
+        routes: BTreeMap<String, Traffic>,
+        statuses: &[ProcessStatus],
+    ) {
+        let point = point(elapsed, &routes, statuses);
+        let has_gateway = point.requests_per_s.is_some();
+        let _forgotten = push_bounded(&mut self.points, point, MAX_POINTS);
+        let recent = has_gateway.then_some((elapsed, routes));
+        let old = recent.and_then(|recent| push_bounded(&mut self.recent, recent, CURRENT_POINTS));
+        if let Some((_, routes)) = old {
+            self.before.retain(|_, traffic| {
+                traffic.scale(DECAY);
+                traffic.requests >= 1.0
+            });
+            for (route, traffic) in routes {
+                self.before.entry(route).or_default().add(&traffic);
+            }
+        }
+    }
+
+    fn current(&self, now: Timestamp) -> Vec<Finding> {
+        findings::of(
+            &self.processes,
+            &self.faults,
+            &self.routes(),
+            &self.evidence,
+            now,
+        )
+    }
+
     /// Returns what is wrong now, the worst first, with the time when it was seen first.
     pub(crate) fn findings(&self) -> Vec<(Finding, Option<Timestamp>)> {
-        let now = self.sampled_at.unwrap_or(Timestamp(0));
-        let found = findings::of(&self.processes, &self.faults, &self.routes(), now).into_iter();
+        let found = self
+            .current(self.sampled_at.unwrap_or(Timestamp(0)))
+            .into_iter();
         let with_time = found.map(|finding| {
             let at = self.first_seen.get(&finding.key).copied();
             (finding, at)
         });
         with_time.collect()
+    }
+
+    /// Returns the pages with the rows behind what is wrong now.
+    fn pages(&self) -> BTreeSet<String> {
+        let found = self.findings().into_iter().map(|(finding, _)| finding);
+        let all = found.flat_map(|mut finding| {
+            let below = std::mem::take(&mut finding.consequences);
+            below.into_iter().chain([finding])
+        });
+        all.map(|finding| finding.page)
+            .filter(|page| page.contains('?'))
+            .collect()
+    }
+
+    /// Returns when a process of a kind answered last, if none does now.
+    pub(crate) fn silence(&self, kind: ProcessKind) -> Option<Option<Timestamp>> {
+        let replicas = self.processes.iter().filter(|process| process.kind == kind);
+        let is_silent = replicas.clone().all(|process| process.error.is_some());
+        let last = replicas.filter_map(|process| process.answered_at).max();
+        is_silent.then_some(last)
     }
 
     /// Returns the requests per second and the traffic of the last minute by route.
@@ -211,17 +301,19 @@ impl Monitor {
             all.entry(route.clone()).or_default().add(traffic);
         }
         let rate = |traffic: &Traffic| traffic.requests / elapsed.max(1.0);
-        all.into_iter()
-            .map(|(route, traffic)| (route, (rate(&traffic), traffic)))
-            .collect()
+        let with_rates = all.into_iter().map(|(route, traffic)| {
+            let before = self.before.get(&route).cloned().unwrap_or_default();
+            (route, (rate(&traffic), traffic, before))
+        });
+        with_rates.collect()
     }
 
     /// Returns the traffic of the last minute over all routes.
     pub(crate) fn total(&self) -> (f64, Traffic) {
         let mut total = Traffic::default();
         let routes = self.routes();
-        let rate = routes.values().map(|(rate, _)| rate).sum();
-        for (_, traffic) in routes.values() {
+        let rate = routes.values().map(|(rate, ..)| rate).sum();
+        for (_, traffic, _) in routes.values() {
             total.add(traffic);
         }
         (rate, total)
@@ -267,16 +359,23 @@ fn bound(text: &str) -> Option<f64> {
 fn point(elapsed: f64, routes: &BTreeMap<String, Traffic>, statuses: &[ProcessStatus]) -> Point {
     let mut total = Traffic::default();
     routes.values().for_each(|traffic| total.add(traffic));
-    // Replicas of the notification service report the same queue.
+    // Replicas of the notification service report the same queue. One whose age is not a number cannot
+    // be read.
     let queue = |name: &'static str, fold: fn(f64, f64) -> f64| {
+        let alive = statuses.iter().filter(|status| status.error.is_none());
         let of_replica = |status: &ProcessStatus| {
             let values = status.scrape.of(name).map(|series| series.value);
-            values.fold(0.0, fold)
+            values.filter(|value| !value.is_nan()).reduce(fold)
         };
-        statuses.iter().map(of_replica).fold(0.0, f64::max)
+        alive.filter_map(of_replica).reduce(f64::max)
     };
+    let answers =
+        |status: &ProcessStatus| status.kind == ProcessKind::Gateway && status.error.is_none();
     Point {
-        requests_per_s: total.requests / elapsed,
+        requests_per_s: statuses
+            .iter()
+            .any(answers)
+            .then(|| total.requests / elapsed),
         error_ratio: total.error_ratio(),
         p99_s: total.quantile(0.99),
         waiting: queue("postern_notify_queue_rows", |sum, value| sum + value),
@@ -284,11 +383,10 @@ fn point(elapsed: f64, routes: &BTreeMap<String, Traffic>, statuses: &[ProcessSt
     }
 }
 
-fn push_bounded<T>(ring: &mut VecDeque<T>, item: T, max: usize) {
-    if ring.len() >= max {
-        ring.pop_front();
-    }
+/// Adds an item and returns the oldest if it has no place any more.
+fn push_bounded<T>(ring: &mut VecDeque<T>, item: T, max: usize) -> Option<T> {
     ring.push_back(item);
+    (ring.len() > max).then(|| ring.pop_front()).flatten()
 }
 
 #[cfg(test)]
@@ -310,10 +408,16 @@ mod tests {
         assert!(monitor.points.is_empty(), "one sample has no rate");
         monitor.record(Timestamp(5000), requests(1090, 10));
         let point = monitor.points.back().expect("a point");
-        assert_eq!((point.requests_per_s, point.error_ratio), (20.0, Some(0.1)));
+        assert_eq!(
+            (point.requests_per_s, point.error_ratio),
+            (Some(20.0), Some(0.1))
+        );
         // Restarted: 50 requests since.
         monitor.record(Timestamp(10_000), requests(50, 0));
-        assert_eq!(monitor.points.back().expect("a point").requests_per_s, 10.0);
+        assert_eq!(
+            monitor.points.back().expect("a point").requests_per_s,
+            Some(10.0)
+        );
         assert_eq!(monitor.total().0, 15.0);
     }
 
@@ -322,11 +426,14 @@ mod tests {
         let mut monitor = Monitor::default();
         monitor.record(Timestamp(0), Vec::new());
         monitor.record(Timestamp(5000), requests(1_000_000, 0));
-        assert_eq!(monitor.points.back().expect("a point").requests_per_s, 0.0);
+        assert_eq!(
+            monitor.points.back().expect("a point").requests_per_s,
+            Some(0.0)
+        );
     }
 
     #[test]
-    fn counted_fault_is_shown_for_ten_minutes() {
+    fn counted_fault_is_over_after_a_minute() {
         let rejections = |count: u32| {
             gateway(&format!(
                 "up 1\npostern_notify_webhook_rejections_total{{provider=\"twilio\",reason=\"signature\"}} {count}\n"
@@ -338,20 +445,34 @@ mod tests {
         monitor.record(Timestamp(5000), rejections(2));
         monitor.record(Timestamp(10_000), rejections(3));
         let (finding, since) = monitor.findings().pop().expect("a finding");
-        assert_eq!(
-            finding.title,
-            ("Delivery reports rejected", "twilio".to_owned())
-        );
-        assert!(
-            finding.detail.starts_with("signature; 3 times"),
-            "{}",
-            finding.detail
-        );
+        assert_eq!(finding.key, "WebhookRejections twilio signature");
         assert_eq!(since, Some(Timestamp(5000)));
-        monitor.record(Timestamp(609_999), rejections(3));
+        monitor.record(Timestamp(69_999), rejections(3));
         assert_eq!(monitor.findings().len(), 1);
-        monitor.record(Timestamp(610_000), rejections(3));
+        monitor.record(Timestamp(70_000), rejections(3));
         assert!(monitor.findings().is_empty());
+    }
+
+    #[test]
+    fn figures_of_a_silent_process_are_old_and_not_zero() {
+        let mut monitor = Monitor::default();
+        monitor.record(Timestamp(0), requests(0, 0));
+        monitor.record(Timestamp(5000), requests(100, 0));
+        let mut silent = gateway("");
+        silent[0].error = Some("refused".to_owned());
+        monitor.record(Timestamp(10_000), silent);
+        assert_eq!(monitor.points.back().expect("a point").requests_per_s, None);
+        assert_eq!(monitor.total().0, 20.0, "the last figure");
+        let since = monitor.silence(ProcessKind::Gateway);
+        assert_eq!(since, Some(Some(Timestamp(5000))));
+        assert_eq!(monitor.findings()[0].0.key, "ProcessDown gateway-0");
+        // It counted on meanwhile.
+        monitor.record(Timestamp(15_000), requests(200, 0));
+        assert_eq!(
+            monitor.points.back().expect("a point").requests_per_s,
+            Some(20.0)
+        );
+        assert!(monitor.silence(ProcessKind::Gateway).is_none() && monitor.findings().is_empty());
     }
 
     #[test]

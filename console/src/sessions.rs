@@ -1,4 +1,4 @@
-//! Sessions of a standalone installation: a one-time link signs its holder in as operator.
+//! Sessions without a gateway: a one-time link signs its holder in as operator.
 //!
 //! Links and sessions are 256 random bits, of which this process keeps SHA-256 digests in memory.
 //! A session token is accepted by this console only and is sent to no other process.
@@ -14,8 +14,10 @@ use postern_common::clock::Timestamp;
 use postern_common::{Clock, Code, Secret};
 use sha2::{Digest, Sha256};
 
-/// Time for which a link can be used.
-const LINK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Time for which the link that is printed at a start can be used.
+pub(crate) const FIRST_LINK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Time for which a link that was requested later can be used.
+pub(crate) const REQUESTED_LINK_LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// Time for which a session is valid.
 const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Maximum number of sessions. A further one ends the oldest.
@@ -29,6 +31,8 @@ pub(crate) type TokenDigest = [u8; 32];
 #[derive(Debug)]
 pub(crate) struct ConsoleSessions {
     clock: Clock,
+    /// Whom the processes log with the changes of a session.
+    holder: &'static str,
     /// Digest of the secret with which a program of this machine requests links; `None` if there
     /// are no links.
     issuer: Option<TokenDigest>,
@@ -46,18 +50,32 @@ struct OneTimeLink {
 // === impl ConsoleSessions ===
 
 impl ConsoleSessions {
-    pub(crate) fn new(issuer: Option<&Secret>, clock: Clock) -> Self {
+    pub(crate) fn new(issuer: Option<&Secret>, holder: &'static str, clock: Clock) -> Self {
         Self {
             clock,
+            holder,
             issuer: issuer.map(|secret| digest(secret.expose())),
             link: Mutex::default(),
             sessions: Mutex::default(),
         }
     }
 
+    pub(crate) fn holder(&self) -> &'static str {
+        self.holder
+    }
+
     /// Returns whether this console has one-time links.
     pub(crate) fn has_links(&self) -> bool {
         self.issuer.is_some()
+    }
+
+    /// Returns the command that prints a link; `None` without links.
+    pub(crate) fn link_command(&self) -> Option<&'static str> {
+        let command = match self.holder {
+            "standalone" => "postern console-link",
+            _ => "sudo postern-console link",
+        };
+        self.has_links().then_some(command)
     }
 
     /// Returns whether a bearer token is the secret with which links are requested.
@@ -66,18 +84,21 @@ impl ConsoleSessions {
         found.is_some_and(|issuer| verify_slices_are_equal(issuer, &digest(token)).is_ok())
     }
 
-    /// Creates the secret of a link, which is valid once within 24 hours. An unused earlier link is
-    /// no longer valid.
+    /// Creates the secret of a link, which is valid once. An unused earlier link is no longer valid.
     ///
     /// # Errors
     /// The system has no randomness.
-    pub(crate) fn create_link(&self) -> Result<Secret, getrandom::Error> {
+    pub(crate) fn create_link(&self, lifetime: Duration) -> Result<Secret, getrandom::Error> {
         let secret = random_secret()?;
         *self.link.lock() = Some(OneTimeLink {
             digest: digest(secret.expose()),
-            until: self.clock.now().plus(LINK_LIFETIME),
+            until: self.clock.now().plus(lifetime),
         });
-        tracing::info!("console link created");
+        tracing::info!(
+            holder = self.holder,
+            lifetime_s = lifetime.as_secs(),
+            "console link created"
+        );
         Ok(secret)
     }
 
@@ -109,7 +130,7 @@ impl ConsoleSessions {
             }
         }
         sessions.insert(digest(&token), now.plus(SESSION_LIFETIME));
-        tracing::info!("console session started");
+        tracing::info!(holder = self.holder, "console session started");
         Ok(Secret::new(token))
     }
 
@@ -142,7 +163,7 @@ fn digest(text: &str) -> TokenDigest {
 }
 
 /// Returns 256 random bits in hexadecimal digits.
-fn random_secret() -> Result<Secret, getrandom::Error> {
+pub(crate) fn random_secret() -> Result<Secret, getrandom::Error> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)?;
     Ok(Secret::new(hex::encode(bytes)))
@@ -155,21 +176,30 @@ mod tests {
     fn sessions() -> (ConsoleSessions, Clock) {
         let clock = Clock::manual(Timestamp(1_800_000_000_000));
         let issuer = Secret::from("0123456789abcdef0123456789abcdef");
-        (ConsoleSessions::new(Some(&issuer), clock.clone()), clock)
+        (
+            ConsoleSessions::new(Some(&issuer), "host", clock.clone()),
+            clock,
+        )
     }
 
     #[test]
-    fn link_is_valid_once_for_a_day_until_the_next() {
+    fn link_is_valid_once_for_its_lifetime_until_the_next() {
         let (sessions, clock) = sessions();
         let invalid = Some(Code::InvalidTemporaryToken);
-        let first = sessions.create_link().expect("randomness");
-        let second = sessions.create_link().expect("randomness");
+        let first = sessions
+            .create_link(REQUESTED_LINK_LIFETIME)
+            .expect("randomness");
+        let second = sessions
+            .create_link(REQUESTED_LINK_LIFETIME)
+            .expect("randomness");
         assert_eq!(sessions.exchange(first.expose()).err(), invalid);
-        clock.advance(LINK_LIFETIME - Duration::from_millis(1));
+        clock.advance(REQUESTED_LINK_LIFETIME - Duration::from_millis(1));
         sessions.exchange(second.expose()).expect("valid");
         assert_eq!(sessions.exchange(second.expose()).err(), invalid);
-        let third = sessions.create_link().expect("randomness");
-        clock.advance(LINK_LIFETIME);
+        let third = sessions
+            .create_link(REQUESTED_LINK_LIFETIME)
+            .expect("randomness");
+        clock.advance(REQUESTED_LINK_LIFETIME);
         assert_eq!(sessions.exchange(third.expose()).err(), invalid);
         assert_eq!(sessions.exchange("").err(), invalid);
     }
@@ -178,7 +208,9 @@ mod tests {
     fn session_ends_after_12_hours_or_by_sign_out() {
         let (sessions, clock) = sessions();
         let start = || {
-            let link = sessions.create_link().expect("randomness");
+            let link = sessions
+                .create_link(REQUESTED_LINK_LIFETIME)
+                .expect("randomness");
             sessions.exchange(link.expose()).expect("valid")
         };
         let (first, second) = (start(), start());
@@ -202,7 +234,7 @@ mod tests {
         assert!(sessions.may_create_links("0123456789abcdef0123456789abcdef"));
         assert!(!sessions.may_create_links("0123456789abcdef0123456789abcdeF"));
         assert!(!sessions.may_create_links(""));
-        let without = ConsoleSessions::new(None, clock);
+        let without = ConsoleSessions::new(None, "host", clock);
         assert!(!without.may_create_links("") && !without.has_links());
     }
 }

@@ -104,9 +104,8 @@ pub(crate) fn asset(path: &str) -> Response {
     (headers, asset.text).into_response()
 }
 
-/// Returns the shell: navigation, search and an empty main part. `has_links` is true for a standalone
-/// installation.
-pub(crate) fn page(has_links: bool) -> Markup {
+/// Returns the shell: navigation, search and an empty main part. `command` prints a one-time link.
+pub(crate) fn page(command: Option<&str>) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -135,9 +134,11 @@ pub(crate) fn page(has_links: bool) -> Markup {
                             input type="search" name="q" autocomplete="off" spellcheck="false"
                                 placeholder="E-mail, user, request or notification id   ( / )" aria-label="Search";
                         }
+                        span.who #as-of {}
                         span.who #who {}
                         button type="button" #sign-out { "Sign out" }
                     }
+                    div.stale #stale role="alert" hidden {}
                     main #main tabindex="-1" {
                         noscript { p { "The console needs JavaScript." } }
                     }
@@ -150,20 +151,20 @@ pub(crate) fn page(has_links: bool) -> Markup {
                         button.primary type="button" value="yes" { "Confirm" }
                     }
                 }
-                template #sign-in-page { (sign_in(has_links)) }
+                template #sign-in-page { (sign_in(command)) }
             }
         }
     }
 }
 
-fn sign_in(has_links: bool) -> Markup {
+fn sign_in(command: Option<&str>) -> Markup {
     html! {
         div.sign-in {
             h1 tabindex="-1" { "Sign in to Postern" }
             p.muted #sign-in-reason {}
-            @if has_links { div.panel {
+            @if let Some(command) = command { div.panel {
                 p { "To sign in as operator, print a link on the machine that runs Postern, and open it:" }
-                pre.code tabindex="0" { "postern console-link" }
+                pre.code tabindex="0" { (command) }
             } }
             form.panel.stack #sign-in {
                 label { "E-mail address" input type="email" name="email" autocomplete="username" required; }

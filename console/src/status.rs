@@ -1,7 +1,9 @@
 //! The state of a replica when it was sampled last. Depends on `config` and `prometheus_text`.
 
+use postern_common::clock::Timestamp;
 use serde_json::Value;
 
+use crate::conditions::Labels;
 use crate::config::ProcessKind;
 use crate::prometheus_text::Scrape;
 
@@ -19,6 +21,19 @@ pub(crate) struct ProcessStatus {
     pub(crate) scrape: Scrape,
     /// CPU time per second since the last sample, in cores.
     pub(crate) cpu: Option<f64>,
+    /// When the replica answered last. Everything but `error` is of that time.
+    pub(crate) answered_at: Option<Timestamp>,
+}
+
+// === impl ProcessStatus ===
+
+impl ProcessStatus {
+    /// Returns the labels of a series of the replica in Prometheus.
+    pub(crate) fn labels(&self, labels: &[(String, String)]) -> Labels {
+        let own = [("job", self.kind.job()), ("instance", &self.name)];
+        let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        labels.iter().cloned().chain(own).collect()
+    }
 }
 
 /// Returns the version of a process.

@@ -224,15 +224,9 @@ impl Follower {
             };
             Err(refused(Some(status), reason))
         };
-        let late = |_| {
-            refused(
-                None,
-                format!("no answer within {} s", OPEN_TIMEOUT.as_secs()),
-            )
-        };
-        timeout(OPEN_TIMEOUT, opening)
-            .await
-            .unwrap_or_else(|it| Err(late(it)))
+        let late = format!("no answer within {} s", OPEN_TIMEOUT.as_secs());
+        let opened = timeout(OPEN_TIMEOUT, opening).await;
+        opened.unwrap_or_else(|_| Err(refused(None, late)))
     }
 
     /// Passes events on until the gateway ends the stream. Returns the reason.

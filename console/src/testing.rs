@@ -49,15 +49,21 @@ pub(crate) struct Received {
 
 /// Returns the state of one gateway with these metrics.
 pub(crate) fn gateway(metrics: &str) -> Vec<ProcessStatus> {
-    vec![ProcessStatus {
-        kind: ProcessKind::Gateway,
-        name: "gateway-0".to_owned(),
+    vec![process(ProcessKind::Gateway, metrics)]
+}
+
+/// Returns the state of a process with these metrics.
+pub(crate) fn process(kind: ProcessKind, metrics: &str) -> ProcessStatus {
+    ProcessStatus {
+        kind,
+        name: format!("{}-0", kind.as_str()),
         error: None,
         info: Value::Null,
         readiness: Value::Null,
         scrape: Scrape::parse(metrics),
         cpu: None,
-    }]
+        answered_at: None,
+    }
 }
 
 pub(crate) struct Console {
@@ -99,6 +105,7 @@ impl Console {
             hosts: Vec::new(),
             trusted_proxies: TrustedProxies::default(),
             link_secret: Some(Secret::from(LINK_SECRET)),
+            link_file: None,
             log: log(),
             auth: stub.clone(),
             roles: RoleRules {

@@ -116,7 +116,7 @@ async fn hostile_text_is_escaped_on_every_page() {
 }
 
 #[tokio::test]
-async fn older_process_is_named_with_its_version() {
+async fn process_without_a_page_is_named() {
     let console = Console::start(Answers::Older).await.sampled().await;
     for fragment in FRAGMENTS {
         let (status, html) = console
@@ -128,7 +128,6 @@ async fn older_process_is_named_with_its_version() {
                 html.contains("does not offer /admin/"),
                 "{fragment}: {html}"
             );
-            assert!(html.contains("version &lt;b&gt;1"), "{fragment}: {html}");
         }
     }
 }

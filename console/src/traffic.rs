@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-/// The traffic of the last minute by route, with its requests per second.
-pub(crate) type RouteTraffic = BTreeMap<String, (f64, Traffic)>;
+/// By route: requests per second and traffic of the last minute, and the traffic of the hour before.
+pub(crate) type RouteTraffic = BTreeMap<String, (f64, Traffic, Traffic)>;
 
 /// Requests of an interval.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,14 @@ impl Traffic {
         for (bound, count) in &other.buckets {
             self.add_bucket(*bound, *count);
         }
+    }
+
+    /// Multiplies all numbers, so that older requests count less.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.requests *= factor;
+        self.buckets
+            .iter_mut()
+            .for_each(|(_, count)| *count *= factor);
     }
 
     /// Adds requests to a bucket.

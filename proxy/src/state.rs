@@ -111,8 +111,7 @@ impl GatewayState {
             groups: &[],
             scopes: &[],
         };
-        let tail = self.live_tail.is_followed();
-        let tail = tail.then_some((&*self.live_tail, &details));
-        event.write(&self.access_log, tail, self.clock.now());
+        let now = self.clock.now();
+        event.write(&self.access_log, &self.live_tail, &details, now);
     }
 }

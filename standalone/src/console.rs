@@ -8,23 +8,17 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::{Clock, Secret};
-use postern_console::{App, Config};
+use postern_console::{App, Config, link};
 use postern_dev::{ADMIN_TOKEN, Addresses, DevelopmentServices};
-use serde_json::Value;
 
 use crate::lifecycle::EnvironmentFile;
 
 /// The variable of `standalone.env` with the secret with which one-time links are requested.
 const LINK_SECRET: &str = "POSTERN_CONSOLE_LINK_SECRET";
-/// Maximum time for the console to answer a request for a link.
-const LINK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum bytes of that answer.
-const MAX_LINK_ANSWER_BYTES: usize = 4096;
 
 /// Creates the secret with which one-time links are requested until the next start: 256 random bits.
 ///
@@ -89,40 +83,12 @@ pub(crate) fn link(console: SocketAddr, secret: &Secret) -> Secret {
 pub async fn console_link(folder: &Path) -> Result<Secret, Exit> {
     let stored = EnvironmentFile::read(folder)?;
     let url = stored.get("POSTERN_CONSOLE_URL").unwrap_or_default();
-    let unavailable = |reason: &str| {
+    let secret = link::request_secret(url, stored.get(LINK_SECRET).unwrap_or_default()).await;
+    let secret = secret.map_err(|error| {
+        let reason = error.message();
         Exit::unavailable(format!(
-            "no link from the console at {url} ({reason}); start postern with this --data-dir first"
+            "{reason}; start postern with this --data-dir first"
         ))
-    };
-    // What listens there may be another program by now.
-    let request = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(LINK_TIMEOUT)
-        .build()
-        .map_err(|_| unavailable("cannot build an HTTP client"))?
-        .post(format!("{url}/session/link"))
-        .bearer_auth(stored.get(LINK_SECRET).unwrap_or_default());
-    let answer = request.send().await;
-    let mut answer = answer.map_err(|_| unavailable("cannot connect"))?;
-    let status = answer.status();
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = answer.chunk().await {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_LINK_ANSWER_BYTES {
-            return Err(unavailable("not an answer of the console"));
-        }
-    }
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let secret = body["secret"].as_str().filter(|secret| is_secret(secret));
-    match secret {
-        Some(secret) => Ok(Secret::new(format!("{url}/#once={secret}"))),
-        None => Err(unavailable(&format!("status {status}"))),
-    }
-}
-
-/// Returns whether a text has the form of the secret of a link, so that nothing else is printed to a
-/// terminal.
-fn is_secret(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|it| it.is_ascii_hexdigit())
+    })?;
+    Ok(Secret::new(format!("{url}/#once={}", secret.expose())))
 }

@@ -241,6 +241,12 @@ impl Split {
         self.processes.remove(0).kill().await;
     }
 
+    /// Kills the gateway.
+    pub async fn kill_gateway(&mut self) {
+        let gateway = self.processes.pop();
+        gateway.expect("it was started last").kill().await;
+    }
+
     /// Returns the standalone installation with pools, services, provider and mail catcher.
     #[must_use]
     pub fn development(&self) -> &Postern {

@@ -95,3 +95,37 @@ async fn console_sign_in_returns_to_the_page_after_expiry() {
     console.stop().await;
     postern.stop().await;
 }
+
+#[tokio::test]
+async fn console_says_that_the_gateway_is_away() {
+    let mut split = console::start_split().await;
+    let Some(console) = Console::start(&split).await else {
+        return skipped("console_says_that_the_gateway_is_away", NO_BROWSER);
+    };
+    console
+        .sign_in(&traffic::new_address("operator"), "admin")
+        .await;
+    console.wait_for_text("Nothing is wrong").await;
+    // An update is not lost while the focus is inside.
+    console
+        .browser()
+        .run("document.querySelector('main .scroll').focus()")
+        .await;
+    split.kill_gateway().await;
+    let killed = std::time::Instant::now();
+    console.wait_for_text("A process does not answer").await;
+    let elapsed = killed.elapsed();
+    assert!(elapsed <= std::time::Duration::from_secs(10), "{elapsed:?}");
+    console.wait_for_text("Old: no answer since").await;
+    let old = "return document.querySelectorAll('main .panel.old .figure').length";
+    assert_eq!(console.browser().run(old).await, 3);
+    let text = console.text().await;
+    assert!(!text.contains("Nothing is wrong"), "{text}");
+    console.assert_clean().await;
+    // The other pages work, and a reload too.
+    console.open("/providers").await;
+    console.open("/").await;
+    console.wait_for_text("A process does not answer").await;
+    console.stop().await;
+    split.stop().await;
+}

@@ -112,13 +112,10 @@ async fn keep_text_in_a_conflict(console: &Console, split: &Split) {
     assert!(read(split).starts_with("# mine\n") && !read(split).contains("# theirs"));
 }
 
-async fn compare_and_roll_back(console: &Console, split: &Split, original: &str) {
+async fn roll_back_with_a_difference(console: &Console, split: &Split, original: &str) {
     console.open("/history").await;
     console.wait_for_text("widened").await;
     console.wait_for_text("file").await;
-    console.assert_clean().await;
-    console.open("/history?from=1&to=2").await;
-    console.wait_for_text("+ path = \"/extra\"").await;
     console.assert_clean().await;
     console.open("/history/1").await;
     console.wait_for_text("- path = \"/extra\"").await;
@@ -151,7 +148,7 @@ async fn operator_edits_and_rolls_back_the_configuration() {
     correct_a_mistake(&console, &original).await;
     save_wider_access(&console, &split, &subject).await;
     keep_text_in_a_conflict(&console, &split).await;
-    compare_and_roll_back(&console, &split, &original).await;
+    roll_back_with_a_difference(&console, &split, &original).await;
     console.stop().await;
     split.stop().await;
 }

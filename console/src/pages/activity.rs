@@ -1,5 +1,7 @@
 //! Sign-ins and throttled accounts.
 
+use std::collections::BTreeMap;
+
 use maud::{Markup, html};
 use serde_json::Value;
 
@@ -67,22 +69,16 @@ pub(super) async fn sign_ins(context: &Context<'_>) -> Markup {
 
 /// Returns the counts of the last day by event and outcome, the most frequent first.
 fn totals(summary: &Value) -> Markup {
-    let mut counts: Vec<(String, String, f64)> = Vec::new();
+    let mut sums: BTreeMap<(String, String), f64> = BTreeMap::new();
     for row in items(summary, &["counts", "buckets", "summary", "entries"]) {
-        let key = (plain(&row["event"]), plain(&row["outcome"]));
-        let count = row["count"].as_f64().unwrap_or(0.0);
-        match counts
-            .iter_mut()
-            .find(|(event, outcome, _)| (event, outcome) == (&key.0, &key.1))
-        {
-            Some((_, _, sum)) => *sum += count,
-            None => counts.push((key.0, key.1, count)),
-        }
+        let sum = sums.entry((plain(&row["event"]), plain(&row["outcome"])));
+        *sum.or_default() += row["count"].as_f64().unwrap_or(0.0);
     }
-    counts.sort_by(|left, right| right.2.total_cmp(&left.2));
+    let mut counts: Vec<_> = sums.into_iter().collect();
+    counts.sort_by(|left, right| right.1.total_cmp(&left.1));
     html! {
         @if !counts.is_empty() { section.panel { h2 { "Last 24 hours" }
-            dl.facts { @for (event, outcome, count) in counts.iter().take(12) {
+            dl.facts { @for ((event, outcome), count) in counts.iter().take(12) {
                 div { dt { (event) " " (state(outcome)) } dd.figure-small { (number(*count)) } }
             } }
         } }

@@ -293,7 +293,7 @@ async fn ask_selected(context: &Context<'_>, path: &str) -> Result<(Process, Val
     match context.directory.call(process, &Call::get(path)).await {
         Ok(reply) if reply.is_success() => Ok((process.clone(), reply.json())),
         Ok(reply) if reply.status == 404 && reply.json()["detail"].is_null() => {
-            Err(context.not_offered(Gateway, path))
+            Err(Context::not_offered(Gateway, path))
         }
         Ok(reply) => Err(notice(Tone::Bad, "Rejected", &reply.problem())),
         Err(error) => {
@@ -309,12 +309,12 @@ pub(super) async fn history(context: &Context<'_>) -> Markup {
         (heading("History of the configuration"))
         @match answer {
             Err(message) => (message),
-            Ok((process, answer)) => (entries(context, &process, &answer).await),
+            Ok((process, answer)) => (entries(context, &process, &answer)),
         }
     }
 }
 
-async fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Markup {
+fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Markup {
     const COLUMNS: &[Column] = &[
         Column::number(
             "Number",
@@ -340,54 +340,25 @@ async fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Ma
             row
         })
         .collect();
-    let numbers: Vec<String> = rows.iter().map(|row| plain(&row["number"])).collect();
     let fault = plain(&answer["fault"]);
     html! {
         @if !fault.is_empty() { (notice(Tone::Warn, "Kept in memory, until the gateway stops", &fault)) }
-        (selection(context, process, &numbers))
-        @let (from, to) = (context.parameter("from"), context.parameter("to"));
-        @if !from.is_empty() && !to.is_empty() { (compared(context, from, to).await) }
+        (selection(context, process))
         section.panel { (table("History", &rows, COLUMNS, "No configuration is recorded yet.")) }
         p.muted { "Each gateway has its own history. " (mono(&process.name)) ": " (plain(&answer["folder"])) }
     }
 }
 
-/// Returns the selection of a gateway, and of two configurations to compare.
-fn selection(context: &Context<'_>, process: &Process, numbers: &[String]) -> Markup {
-    let choice = |name: &str, label: &str, default: Option<&String>| {
-        let chosen = match context.parameter(name) {
-            "" => default.map_or("", String::as_str),
-            chosen => chosen,
-        };
-        html! { label { (label) select name=(name) {
-            @for number in numbers { option value=(number) selected[number == chosen] { (number) } }
-        } } }
-    };
+/// Returns the selection of a gateway.
+fn selection(context: &Context<'_>, process: &Process) -> Markup {
     let replicas = context.directory.of(Gateway);
     html! {
-        form.filters action="/history" {
-            @if replicas.len() > 1 { label { "Gateway" select name="process" {
+        @if replicas.len() > 1 { form.filters action="/history" {
+            label { "Gateway" select name="process" {
                 @for replica in &replicas { option value=(replica.name) selected[replica.name == process.name] { (replica.name) } }
-            } } }
-            (choice("from", "From", numbers.get(1)))
-            (choice("to", "To", numbers.first()))
-            button type="submit" { "Compare" }
-        }
-    }
-}
-
-async fn compared(context: &Context<'_>, from: &str, to: &str) -> Markup {
-    let path = |number: &str| format!("/admin/config/history/{}", path_segment(number));
-    let before = ask_selected(context, &path(from)).await;
-    let after = ask_selected(context, &path(to)).await;
-    html! {
-        section.panel {
-            h2 { "From " (from) " to " (to) }
-            @match (before, after) {
-                (Ok((_, before)), Ok((_, after))) => (difference("Difference", &plain(&before["text"]), &plain(&after["text"]))),
-                (Err(message), _) | (_, Err(message)) => (message),
-            }
-        }
+            } }
+            button type="submit" { "Show" }
+        } }
     }
 }
 

@@ -7,8 +7,7 @@ use super::{Context, heading, items, query_string};
 use crate::config::ProcessKind::Gateway;
 use crate::processes::Call;
 use crate::widgets::{
-    Column, Tone, action, badge, duration, json_block, mono, notice, number, plain, state, table,
-    time,
+    Column, Tone, action, badge, duration, mono, notice, number, plain, state, table, time,
 };
 
 const ROUTE_COLUMNS: &[Column] = &[
@@ -45,11 +44,7 @@ fn requests_link(row: &Value, class: &str) -> Markup {
 }
 
 pub(super) async fn routes(context: &Context<'_>) -> Markup {
-    let mut answer = context.ask(Gateway, "/admin/routes").await;
-    // Older versions have the table without counts.
-    if answer.is_err() {
-        answer = context.ask(Gateway, "/routes").await;
-    }
+    let answer = context.ask(Gateway, "/admin/routes").await;
     let wanted = context.parameter("q").to_lowercase();
     let explained = explain(context).await;
     html! {
@@ -137,54 +132,25 @@ fn tree(value: &Value, depth: usize) -> Markup {
 }
 
 pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
-    let mut all = context.ask_all(Gateway, "/admin/upstreams").await;
-    let mut is_older = false;
-    if all.iter().all(|(_, answer)| answer.is_err()) {
-        is_older = true;
-        all = context.ask_all(Gateway, "/upstreams").await;
-    }
+    let all = context.ask_all(Gateway, "/admin/upstreams").await;
     html! {
         (heading("Upstreams"))
-        @if is_older { (context.not_offered(Gateway, "/admin/upstreams")) }
         @for (process, answer) in &all {
             @match answer {
                 Err(error) => (notice(Tone::Bad, &process.name, error)),
-                Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (upstream_table(context, answer, is_older)) },
+                Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (upstream_table(context, answer)) },
             }
         }
         @if all.is_empty() { (super::search::nothing_configured("gateway")) }
     }
 }
 
-/// Returns the upstreams of an answer, which is an object by name or a list.
-fn named_upstreams(answer: &Value) -> Vec<(String, &[Value])> {
-    let list = answer["upstreams"].as_array().or_else(|| answer.as_array());
-    if let Some(list) = list {
-        return list
-            .iter()
-            .map(|upstream| {
-                (
-                    plain(&upstream["name"]),
-                    items(upstream, &["endpoints", "addresses"]),
-                )
-            })
-            .collect();
-    }
-    let members = answer["upstreams"]
-        .as_object()
-        .or_else(|| answer.as_object());
-    members
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.clone(), items(value, &["endpoints", "addresses"])))
-        .collect()
-}
-
 /// Returns the addresses by upstream, those that are not used first. An upstream without addresses has
 /// a row too.
 fn endpoint_rows(answer: &Value) -> Vec<(String, Option<&Value>)> {
     let mut rows: Vec<(String, Option<&Value>)> = Vec::new();
-    for (name, endpoints) in named_upstreams(answer) {
+    for upstream in items(answer, &["upstreams"]) {
+        let (name, endpoints) = (plain(&upstream["name"]), items(upstream, &["endpoints"]));
         if endpoints.is_empty() {
             rows.push((name.clone(), None));
         }
@@ -200,22 +166,10 @@ fn endpoint_rows(answer: &Value) -> Vec<(String, Option<&Value>)> {
 
 /// Returns whether new requests are sent to an address.
 fn is_used(endpoint: &Value) -> bool {
-    endpoint["healthy"] != false && !is_ejected(endpoint) && !is_set(&endpoint["draining"])
+    endpoint["healthy"] != false && endpoint["ejected"].is_null() && endpoint["draining"] != true
 }
 
-fn is_ejected(endpoint: &Value) -> bool {
-    let names = ["ejected", "ejection", "ejectedUntil", "ejectedForSeconds"];
-    names.iter().any(|name| is_set(&endpoint[*name]))
-}
-
-fn is_set(value: &Value) -> bool {
-    value == true
-        || value.is_object()
-        || value.as_str().is_some_and(|text| !text.is_empty())
-        || value.as_f64().is_some_and(|number| number > 0.0)
-}
-
-fn upstream_table(context: &Context<'_>, answer: &Value, is_older: bool) -> Markup {
+fn upstream_table(context: &Context<'_>, answer: &Value) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="Upstreams" { table {
             thead { tr { th scope="col" { "Upstream" } th scope="col" { "Address" } th scope="col" { "State" } th.num scope="col" { "In flight" } th scope="col" { "More" } th scope="col" { "Actions" } } }
@@ -228,7 +182,7 @@ fn upstream_table(context: &Context<'_>, answer: &Value, is_older: bool) -> Mark
                     td { (endpoint_state(endpoint)) }
                     td.num { (plain(&endpoint["inFlight"])) }
                     td { (more(endpoint)) }
-                    td { @if context.is_operator() && !is_older { (upstream_buttons(&name, &address)) } }
+                    td { @if context.is_operator() { (upstream_buttons(&name, &address)) } }
                 }
             } } }
         } }
@@ -236,9 +190,11 @@ fn upstream_table(context: &Context<'_>, answer: &Value, is_older: bool) -> Mark
 }
 
 fn endpoint_state(endpoint: &Value) -> Markup {
-    let (ejected, draining) = (is_ejected(endpoint), is_set(&endpoint["draining"]));
+    let (ejected, draining) = (
+        endpoint["ejected"].is_object(),
+        endpoint["draining"] == true,
+    );
     html! {
-        @if let Some(text) = endpoint["state"].as_str() { (state(text)) " " }
         @if endpoint["healthy"] == false { (badge(Tone::Bad, "unhealthy")) " " }
         @else if endpoint["healthy"] == true && !ejected && !draining { (badge(Tone::Ok, "healthy")) " " }
         @if ejected { (badge(Tone::Warn, "ejected")) " " }
@@ -275,11 +231,7 @@ fn upstream_buttons(name: &str, address: &str) -> Markup {
 }
 
 pub(super) async fn tokens(context: &Context<'_>) -> Markup {
-    let mut answer = context.ask(Gateway, "/admin/keys").await;
-    let message = answer.as_ref().err().cloned();
-    if answer.is_err() {
-        answer = context.ask(Gateway, "/jwks/status").await;
-    }
+    let answer = context.ask(Gateway, "/admin/keys").await;
     let keys = answer.as_ref().map(Value::to_string).unwrap_or_default();
     html! {
         (heading("Keys and tokens"))
@@ -290,11 +242,9 @@ pub(super) async fn tokens(context: &Context<'_>) -> Markup {
                 button.primary type="submit" { "Check" } }
             div #token-result role="status" {}
         }
-        @if let Some(message) = message { (message) }
         @match &answer {
             Err(message) => (message),
-            Ok(answer) => { @for issuer in items(answer, &["issuers"]) { (issuer_panel(issuer)) }
-                @if items(answer, &["issuers"]).is_empty() { section.panel { h2 { "Issuers" } (json_block(answer)) } } },
+            Ok(answer) => @for issuer in items(answer, &["issuers"]) { (issuer_panel(issuer)) },
         }
     }
 }
@@ -307,23 +257,13 @@ fn issuer_panel(issuer: &Value) -> Markup {
         Column::new("Use", |row| html! { (plain(&row["use"])) }),
         Column::new("First seen", |row| time(&plain(&row["firstSeen"]))),
     ];
-    let keys: Vec<Value> = items(issuer, &["keys"])
-        .iter()
-        .map(|key| {
-            if key.is_string() {
-                json!({ "kid": key })
-            } else {
-                key.clone()
-            }
-        })
-        .collect();
     let error = plain(&issuer["lastError"]);
     html! {
         section.panel {
             h2 { (plain(&issuer["issuer"])) " " (state(&plain(&issuer["kind"]))) }
             p.muted { "read " (time(&plain(&issuer["lastRefresh"]))) " next " (time(&plain(&issuer["nextRefresh"]))) }
             @if !error.is_empty() { (notice(Tone::Bad, "The keys could not be read", &error)) }
-            (table(&format!("Keys of {}", plain(&issuer["issuer"])), &keys, COLUMNS, "No key is known."))
+            (table(&format!("Keys of {}", plain(&issuer["issuer"])), items(issuer, &["keys"]), COLUMNS, "No key is known."))
         }
     }
 }

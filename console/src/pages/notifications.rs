@@ -8,7 +8,7 @@ use crate::actions::{path_segment, record};
 use crate::config::ProcessKind::Notify;
 use crate::processes::{Call, Reply};
 use crate::widgets::{
-    Column, Tone, action, badge, facts, first, json_block, mono, notice, plain, state, table, time,
+    Column, Tone, action, badge, facts, first, json_block, mono, plain, state, table, time,
 };
 
 const STATUSES: [&str; 7] = [
@@ -272,7 +272,7 @@ pub(super) async fn providers(context: &Context<'_>) -> Markup {
     html! {
         (heading("Providers"))
         @match answer {
-            Err(message) => { (message) (from_metrics(context)) },
+            Err(message) => (message),
             Ok(answer) => div.grid {
                 @for provider in items(&answer, &["providers"]) { (provider_panel(context, provider)) }
                 @if items(&answer, &["providers"]).is_empty() { p.muted { "No provider is configured." } }
@@ -367,18 +367,4 @@ fn pause_question(name: &str) -> String {
 
 fn resume_question(name: &str) -> String {
     format!("Resume {name} for all replicas? Waiting notifications are sent at once.")
-}
-
-/// Returns what the metrics say, for processes without the admin API.
-fn from_metrics(context: &Context<'_>) -> Markup {
-    context.sampler.read(|monitor| {
-        let notify = monitor.processes.iter().find(|process| process.kind == Notify);
-        let series = notify.into_iter().flat_map(|process| process.scrape.of("postern_notify_provider_up"));
-        html! {
-            @if notify.is_none() { (notice(Tone::Warn, "Nothing to show", "no notification service is configured")) }
-            section.panel { h2 { "As the metrics say" } ul { @for series in series {
-                li { (series.label("channel")) " " (series.label("provider")) " " (state(if series.value == 1.0 { "up" } else { "failed" })) }
-            } } }
-        }
-    })
 }

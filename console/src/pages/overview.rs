@@ -1,5 +1,7 @@
 //! What is wrong now, the figures of the last hour, and all processes.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use postern_common::clock::Timestamp;
 use serde_json::Value;
@@ -7,7 +9,7 @@ use serde_json::Value;
 use super::{Context, heading};
 use crate::actions::path_segment;
 use crate::config::ProcessKind;
-use crate::findings::{Finding, Severity};
+use crate::findings::Finding;
 use crate::sampling::{Monitor, Point};
 use crate::status::{ProcessStatus, config_hash, version};
 use crate::traffic::Traffic;
@@ -21,6 +23,8 @@ const CHANNELS: [&str; 3] = ["email", "sms", "push"];
 const MAX_ROUTES: usize = 8;
 /// Error ratio that the chart marks.
 const ERROR_THRESHOLD: f64 = 0.001;
+/// Age from which figures are old: two samples were missed.
+const MAX_AGE: Duration = Duration::from_secs(10);
 
 pub(super) fn render(context: &Context<'_>) -> Markup {
     let now = context.sampler.now();
@@ -28,6 +32,7 @@ pub(super) fn render(context: &Context<'_>) -> Markup {
         html! {
             (heading("Overview"))
             div data-live="overview" {
+                (age(monitor, now))
                 (findings(monitor, now))
                 @if monitor.processes.is_empty() { p.muted { "The first sample is being taken." } }
                 div.grid {
@@ -41,6 +46,26 @@ pub(super) fn render(context: &Context<'_>) -> Markup {
     })
 }
 
+/// Returns when the figures were taken, in red if that is too long ago.
+fn age(monitor: &Monitor, now: Timestamp) -> Markup {
+    let Some(at) = monitor.sampled_at else {
+        return html! {};
+    };
+    let age = now.since(at);
+    html! {
+        @if age >= MAX_AGE {
+            div.alert { strong { "The console does not sample" } span { "the figures are " (duration(age.as_secs_f64())) " old" } }
+        }
+        p.muted { "Sampled at " (clock(at)) ", every 5 s." }
+    }
+}
+
+/// Returns the time of day of an instant.
+fn clock(at: Timestamp) -> Markup {
+    let text = at.to_string();
+    html! { time datetime=(text) title=(text) { (text.get(11..19).unwrap_or_default()) } }
+}
+
 fn findings(monitor: &Monitor, now: Timestamp) -> Markup {
     let found = monitor.findings();
     html! {
@@ -52,19 +77,26 @@ fn findings(monitor: &Monitor, now: Timestamp) -> Markup {
 }
 
 fn alert(finding: &Finding, since: Option<Timestamp>, now: Timestamp) -> Markup {
-    let class = match finding.severity {
-        Severity::Failing => "alert",
-        Severity::Degraded => "alert warn",
+    let class = match finding.condition.severity {
+        "page" => "alert",
+        _ => "alert warn",
     };
-    let (title, name) = &finding.title;
     html! {
         div class=(class) {
-            strong { (title) " " code { (name) } }
+            strong { (finding.condition.title) " " code { (finding.subject) } }
             span { (finding.detail) }
             @if finding.page != "/" { a href=(finding.page) { "Show" } }
             @if let Some(since) = since {
-                time datetime=(since) title=(since) { "for " (duration(now.since(since).as_secs_f64())) }
+                span.since { "since " (clock(since)) ", " (duration(now.since(since).as_secs_f64())) }
             }
+            @if !finding.consequences.is_empty() { details.consequences {
+                summary { (finding.consequences.len()) " consequences" }
+                ul.plain { @for below in &finding.consequences { li {
+                    strong { (below.condition.title) " " code { (below.subject) } }
+                    span { (below.detail) }
+                    @if below.page != "/" { a href=(below.page) { "Show" } }
+                } } }
+            } }
         }
     }
 }
@@ -73,44 +105,62 @@ fn figures(monitor: &Monitor) -> Markup {
     let (rate, total) = monitor.total();
     let series =
         |value: fn(&Point) -> Option<f64>| monitor.points.iter().map(value).collect::<Vec<_>>();
-    let latency = |quantile| total.quantile(quantile).map_or("–".to_owned(), duration);
+    let unknown = || "–".to_owned();
+    let latency = |quantile| total.quantile(quantile).map_or_else(unknown, duration);
     let last = monitor.points.back();
-    let oldest = last.map_or(0.0, |point| point.oldest_s);
-    let errors = total.error_ratio().map_or("–".to_owned(), percent);
-    let p99 = series(|point| point.p99_s);
+    let waiting = last.and_then(|point| point.waiting);
+    let oldest = last.and_then(|point| point.oldest_s);
+    let errors = total.error_ratio().map_or_else(unknown, percent);
     let period = match chart_minutes(monitor.points.len()) {
         60 => "last hour".to_owned(),
         minutes => format!("last {minutes} minutes"),
     };
-    let label = |what: &str| format!("{what}, {period}");
+    let chart = |what: &str, value: fn(&Point) -> Option<f64>, threshold| {
+        sparkline(&format!("{what}, {period}"), &series(value), threshold)
+    };
+    let (gateway, notify) = (
+        monitor.silence(ProcessKind::Gateway),
+        monitor.silence(ProcessKind::Notify),
+    );
     html! {
-        (figure("Requests", &period, &format!("{} /s", number(rate)),
-            &sparkline(&label("Requests per second"), &series(|point| Some(point.requests_per_s)), None)))
-        (figure("Errors (5xx)", "line at 0.1 %", &errors,
-            &sparkline(&label("Error ratio"), &series(|point| point.error_ratio), Some(ERROR_THRESHOLD))))
-        (figure("Latency p50 · p99", "chart: p99", &format!("{} · {}", latency(0.5), latency(0.99)),
-            &sparkline(&label("Latency p99"), &p99, None)))
-        (figure("Waiting", &oldest_hint(last.map_or(0.0, |point| point.waiting), oldest),
-            &last.map_or("–".to_owned(), |point| number(point.waiting)),
-            &sparkline(&label("Waiting notifications"), &series(|point| Some(point.waiting)), None)))
+        (figure("Requests", &period, gateway, &format!("{} /s", number(rate)),
+            &chart("Requests per second", |point| point.requests_per_s, None)))
+        (figure("Errors (5xx)", "line at 0.1 %", gateway, &errors,
+            &chart("Error ratio", |point| point.error_ratio, Some(ERROR_THRESHOLD))))
+        (figure("Latency p50 · p99", "chart: p99", gateway, &format!("{} · {}", latency(0.5), latency(0.99)),
+            &chart("Latency p99", |point| point.p99_s, None)))
+        (figure("Waiting", &oldest_hint(waiting, oldest), notify, &waiting.map_or_else(unknown, number),
+            &chart("Waiting notifications", |point| point.waiting, None)))
     }
 }
 
 /// Returns the age of the oldest waiting notification. Of those that are counted, all may be in
 /// delivery.
-fn oldest_hint(waiting: f64, oldest: f64) -> String {
-    if waiting > 0.0 && oldest <= 0.0 {
-        "all in delivery".to_owned()
-    } else {
-        format!("oldest {}", duration(oldest))
+fn oldest_hint(waiting: Option<f64>, oldest: Option<f64>) -> String {
+    match (waiting, oldest) {
+        (_, None) => "oldest unknown".to_owned(),
+        (Some(waiting), Some(oldest)) if waiting > 0.0 && oldest <= 0.0 => {
+            "all in delivery".to_owned()
+        }
+        (_, Some(oldest)) => format!("oldest {}", duration(oldest)),
     }
 }
 
-fn figure(label: &str, hint: &str, value: &str, chart: &Markup) -> Markup {
+/// Returns a figure; `silence` says since when nobody tells it.
+fn figure(
+    label: &str,
+    hint: &str,
+    silence: Option<Option<Timestamp>>,
+    value: &str,
+    chart: &Markup,
+) -> Markup {
     html! {
-        section.panel {
+        section.panel.old[silence.is_some()] {
             h2.label { span { (label) } span { (hint) } }
             div.figure { (value) }
+            @if let Some(last) = silence {
+                p.bad { @match last { Some(at) => { "Old: no answer since " (clock(at)) }, None => "Unknown: no answer yet" } }
+            }
             (chart)
         }
     }
@@ -118,20 +168,20 @@ fn figure(label: &str, hint: &str, value: &str, chart: &Markup) -> Markup {
 
 fn routes(monitor: &Monitor) -> Markup {
     let mut routes: Vec<_> = monitor.routes().into_iter().collect();
-    routes.retain(|(_, (rate, _))| *rate > 0.0);
+    routes.retain(|(_, (rate, ..))| *rate > 0.0);
     routes.sort_by(|(_, left), (_, right)| {
-        let ratio = |entry: &(f64, Traffic)| entry.1.error_ratio().unwrap_or(0.0);
+        let ratio = |entry: &(f64, Traffic, Traffic)| entry.1.error_ratio().unwrap_or(0.0);
         ratio(right)
             .total_cmp(&ratio(left))
             .then(right.0.total_cmp(&left.0))
     });
     html! {
-        section.panel.wide {
+        section.panel.wide.old[monitor.silence(ProcessKind::Gateway).is_some()] {
             h2 { "Routes by error ratio, last minute" }
             @if routes.is_empty() { p.muted { "No requests in the last minute." } }
             @else { div.scroll tabindex="0" role="region" aria-label="Routes" { table {
                 thead { tr { th scope="col" { "Route" } th.num scope="col" { "req/s" } th.num scope="col" { "4xx" } th.num scope="col" { "5xx" } th.num scope="col" { "p99" } } }
-                tbody { @for (route, (rate, traffic)) in routes.iter().take(MAX_ROUTES) {
+                tbody { @for (route, (rate, traffic, _)) in routes.iter().take(MAX_ROUTES) {
                     @let failed = traffic.error_ratio().unwrap_or(0.0);
                     @let rejected = traffic.rejection_ratio().unwrap_or(0.0);
                     tr {
@@ -161,17 +211,16 @@ fn lanes(monitor: &Monitor) -> Markup {
     let notify = monitor
         .processes
         .iter()
-        .find(|process| process.kind == ProcessKind::Notify && process.error.is_none());
+        .find(|process| process.kind == ProcessKind::Notify && process.answered_at.is_some());
     html! {
-        section.panel.wide {
+        section.panel.wide.old[monitor.silence(ProcessKind::Notify).is_some()] {
             h2 { "Waiting by channel and priority" }
             @if let Some(process) = notify {
                 div.scroll tabindex="0" role="region" aria-label="Lanes" { table {
-                    thead { tr { th scope="col" { "Channel" } @for priority in PRIORITIES { th.num scope="col" { (priority) } } th scope="col" { "Providers" } } }
+                    thead { tr { th scope="col" { "Channel" } @for priority in PRIORITIES { th.num scope="col" { (priority) } } } }
                     tbody { @for channel in CHANNELS { tr {
                         th scope="row" { (channel) }
                         @for priority in PRIORITIES { td.num { (lane(process, channel, priority)) } }
-                        td { (providers(process, channel)) }
                     } } }
                 } }
             } @else { p.muted { "No notification service answers." } }
@@ -200,18 +249,6 @@ fn lane(process: &ProcessStatus, channel: &str, priority: &str) -> Markup {
     }
 }
 
-fn providers(process: &ProcessStatus, channel: &str) -> Markup {
-    let of_channel = process.scrape.of("postern_notify_provider_up");
-    let of_channel = of_channel.filter(|series| series.label("channel") == channel);
-    html! {
-        @for series in of_channel {
-            @let name = series.label("provider");
-            @if series.value == 1.0 { (badge(Tone::Ok, &format!("{name} up"))) } @else { (badge(Tone::Bad, &format!("{name} fails"))) }
-            " "
-        }
-    }
-}
-
 fn processes(monitor: &Monitor, now: Timestamp) -> Markup {
     html! {
         section.panel.full {
@@ -233,7 +270,7 @@ fn process_row(process: &ProcessStatus, now: Timestamp) -> Markup {
     let memory = process.scrape.value("process_resident_memory_bytes");
     let hash = config_hash(process).unwrap_or_default();
     html! {
-        tr {
+        tr.old[process.error.is_some()] {
             td { (mono(&process.name)) }
             td { (process.kind.as_str()) }
             td { (version(process).unwrap_or_else(|| "–".to_owned())) }
@@ -253,7 +290,8 @@ fn whole(seconds: f64) -> i64 {
 
 fn readiness(process: &ProcessStatus) -> Markup {
     if process.error.is_some() {
-        return badge(Tone::Bad, "unreachable");
+        let last = process.answered_at;
+        return html! { (badge(Tone::Bad, "unreachable")) @if let Some(at) = last { " since " (clock(at)) } };
     }
     let degraded = process.readiness["degraded"].as_array();
     let degraded = degraded.into_iter().flatten().filter_map(Value::as_str);
@@ -272,9 +310,11 @@ mod tests {
 
     #[test]
     fn notifications_in_delivery_have_no_oldest() {
-        assert_eq!(oldest_hint(0.0, 0.0), "oldest 0 ms");
-        assert_eq!(oldest_hint(5.0, 0.0), "all in delivery");
-        assert_eq!(oldest_hint(5.0, 2.0), format!("oldest {}", duration(2.0)));
+        assert_eq!(oldest_hint(Some(0.0), Some(0.0)), "oldest 0 ms");
+        assert_eq!(oldest_hint(Some(5.0), Some(0.0)), "all in delivery");
+        assert_eq!(oldest_hint(Some(5.0), None), "oldest unknown");
+        let expected = format!("oldest {}", duration(2.0));
+        assert_eq!(oldest_hint(Some(5.0), Some(2.0)), expected);
     }
 
     #[test]

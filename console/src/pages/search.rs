@@ -139,34 +139,25 @@ impl Found {
     /// each of its subjects as well.
     async fn read(context: &Context<'_>, term: Term, text: &str, since: &str) -> Self {
         let mut found = Self::default();
-        let query = |parameter: &str, value: &str| {
-            format!(
-                "/admin/timeline?{}",
-                query_string(&[(parameter, value), ("since", since)])
-            )
+        let path = |parameter: &str, value: &str| {
+            let query = query_string(&[(parameter, value), ("since", since)]);
+            format!("/admin/timeline?{query}")
         };
+        let own = path(term.parameter(), text);
         if term != Term::Notification {
-            found.add(
-                context
-                    .ask(ProcessKind::Auth, &query(term.parameter(), text))
-                    .await,
-            );
+            found.add(context.ask(ProcessKind::Auth, &own).await);
         }
-        found.add(
-            context
-                .ask(ProcessKind::Notify, &query(term.parameter(), text))
-                .await,
-        );
+        found.add(context.ask(ProcessKind::Notify, &own).await);
         if term == Term::Email {
             for subject in found.subjects.clone().iter().take(MAX_SUBJECTS) {
-                found.add(
-                    context
-                        .ask(ProcessKind::Notify, &query("user", subject))
-                        .await,
-                );
+                let own = path("user", subject);
+                found.add(context.ask(ProcessKind::Notify, &own).await);
             }
         }
-        found.entries.sort_by_key(|entry| plain(&entry["at"]));
+        // The newest first: the fault of now is at the top.
+        found
+            .entries
+            .sort_by_key(|entry| std::cmp::Reverse(plain(&entry["at"])));
         found.entries.dedup();
         found
     }
@@ -219,44 +210,27 @@ fn subjects(found: &Found, term: Term) -> Markup {
 
 fn summary(found: &Found, term: Term, text: &str) -> Markup {
     let last = |source: &str, name: &str| {
-        let of_kind =
-            found.entries.iter().rev().find(|entry| {
-                entry["source"] == source && plain(&entry["event"]).starts_with(name)
-            });
+        let of_kind = found
+            .entries
+            .iter()
+            .find(|entry| entry["source"] == source && plain(&entry["event"]).starts_with(name));
         of_kind.map_or_else(
             || html! {},
             |entry| html! { (time(&plain(&entry["at"]))) " " (state(&plain(&entry["outcome"]))) },
         )
     };
-    let is_suppressed = found
-        .entries
-        .iter()
-        .any(|entry| entry["event"] == "SUPPRESSED");
-    let failed = found
-        .entries
-        .iter()
-        .filter(|entry| is_failure(entry))
-        .count();
+    let mut entries = found.entries.iter();
+    let failed = entries.clone().filter(|entry| is_failure(entry)).count();
+    let is_suppressed = entries.any(|entry| entry["event"] == "SUPPRESSED");
+    let address = html! { @if is_suppressed { (badge(Tone::Bad, "suppressed")) } };
+    let failed =
+        html! { @if failed > 0 { (badge(Tone::Bad, &failed.to_string())) } @else { "none" } };
     facts(&[
         ("Searched", mono(text)),
         ("Subjects", subjects(found, term)),
         ("Last sign-in", last("auth", "sign_in")),
-        (
-            "Address",
-            if is_suppressed {
-                badge(Tone::Bad, "suppressed")
-            } else {
-                html! {}
-            },
-        ),
-        (
-            "Failed steps",
-            if failed > 0 {
-                badge(Tone::Bad, &failed.to_string())
-            } else {
-                html! { "none" }
-            },
-        ),
+        ("Address", address),
+        ("Failed steps", failed),
     ])
 }
 

@@ -56,12 +56,39 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
     }
 }
 
+/// Returns the channels of a template, and a sample of its variables.
+async fn sample(context: &Context<'_>, name: &str) -> (Vec<String>, String) {
+    let answer = context
+        .ask(Notify, "/admin/templates")
+        .await
+        .unwrap_or_default();
+    let templates = items(&answer, &["templates"]);
+    let template = templates
+        .iter()
+        .find(|template| template["name"] == name)
+        .cloned();
+    let template = template.unwrap_or_default();
+    let list = |member| {
+        let values = of_variants(&template, member);
+        let values = values.split(", ").filter(|value| !value.is_empty());
+        values.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let variables = list("variables").into_iter().map(|variable| {
+        let value = variable.replace('_', " ");
+        (variable, Value::from(value))
+    });
+    let variables = Value::Object(variables.collect());
+    (list("channel"), format!("{variables:#}"))
+}
+
 pub(super) async fn one(context: &Context<'_>, name: &str) -> Markup {
-    let variables = match context.parameter("variables") {
-        "" => "{}",
+    let (channels, variables) = sample(context, name).await;
+    let chosen = |parameter, default| match context.parameter(parameter) {
+        "" => default,
         text => text,
     };
-    let channel = context.parameter("channel");
+    let variables = chosen("variables", variables.as_str());
+    let channel = chosen("channel", channels.first().map_or("", String::as_str));
     let locale = context.parameter("locale");
     html! {
         (heading(&format!("Template {name}")))

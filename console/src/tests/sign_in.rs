@@ -1,10 +1,27 @@
 //! Tests of sign-in: the one-time link, limits of attempts, and origins.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::response::IntoResponse;
+
 use super::*;
-use crate::testing::LINK_SECRET;
+use crate::config::Config;
+use crate::link;
+use crate::testing::{LINK_SECRET, serve, stub};
 
 /// Rejected attempts of one network within a minute.
 const MAX_ATTEMPTS: usize = 20;
+
+fn config_without_processes() -> Config {
+    let text = "[[process]]\nkind = 'gateway'\nurls = ['http://127.0.0.1:1']\ntoken_env = 'T'\n";
+    let env = postern_common::config::Env::from([("T", SECRET)]);
+    let config = postern_common::config::parse("c.toml", text, |root| Config::read(root, &env));
+    config.expect("accepted")
+}
 
 async fn session_of(console: &Console) -> String {
     let (status, link) = console.post("/session/link", LINK_SECRET, &json!({})).await;
@@ -106,6 +123,74 @@ async fn links_are_created_with_the_secret_of_the_installation() {
     );
     let (_, page) = console.get("/", "").await;
     assert!(page.contains("postern console-link"), "{page}");
+}
+
+#[tokio::test]
+async fn person_may_read_on_while_no_gateway_answers() {
+    let is_away = Arc::new(AtomicBool::new(false));
+    let away = Arc::clone(&is_away);
+    let received = Arc::default();
+    let stub = stub(Answers::Hostile, Arc::clone(&received)).await;
+    let gateway = serve(Router::new().fallback(move || {
+        let is_away = away.load(Ordering::Relaxed);
+        let person = json!({
+            "kind": "user", "subject": "s-1", "actorGroups": ["admin"], "expiresAt": "2027-01-15T08:14:00.000Z",
+        });
+        async move {
+            match is_away {
+                true => StatusCode::BAD_GATEWAY.into_response(),
+                false => axum::Json(person).into_response(),
+            }
+        }
+    }));
+    let console = Console::before(&stub, vec![gateway.await], received).await;
+    let page = || console.get("/fragments/notifications", "token");
+    assert_eq!(page().await.0, StatusCode::OK);
+    is_away.store(true, Ordering::Relaxed);
+    console.clock.advance(Duration::from_secs(5));
+    assert_eq!(page().await.0, StatusCode::OK);
+    let (_, session) = console.get("/session", "token").await;
+    assert!(session.contains("viewer"), "{session}");
+    let (other, _) = console.get("/session", "other").await;
+    assert_eq!(other, StatusCode::SERVICE_UNAVAILABLE);
+    let own = session_of(&console).await;
+    let (_, session) = console.get("/session", &own).await;
+    assert!(session.contains("operator"), "a link needs no gateway");
+    // The clock began at 08:00: the token ends before the 15 minutes do.
+    console.clock.advance(Duration::from_secs(13 * 60));
+    assert_eq!(page().await.0, StatusCode::OK);
+    console.clock.advance(Duration::from_secs(55));
+    assert_eq!(page().await.0, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn link_file_is_private_and_prints_a_link() {
+    let file = std::env::temp_dir().join(format!("postern-console-link-{}", std::process::id()));
+    let console = Console::start(Answers::Hostile).await;
+    let content = format!("{LINK_SECRET}\n{}\n", console.base);
+    std::fs::write(&file, content).expect("written");
+    let link = link::request(&file).await.expect("a link");
+    let (base, secret) = link.expose().split_once("/#once=").expect("a link");
+    assert_eq!(base, console.base);
+    let secret = json!({ "secret": secret });
+    let (status, _) = console.post("/session/exchange", "", &secret).await;
+    assert_eq!(status, StatusCode::OK);
+    std::fs::write(&file, format!("wrong\n{}\n", console.base)).expect("written");
+    assert!(link::request(&file).await.is_err());
+    let config = |file: &Path| Config {
+        link_file: Some(file.to_owned()),
+        ..config_without_processes()
+    };
+    let created = link::create_secret(&config(&file)).expect("a secret");
+    let written = std::fs::read_to_string(&file).expect("a file");
+    assert!(written.starts_with(created.expose()), "{written}");
+    let mode = std::fs::metadata(&file)
+        .expect("a file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(link::create_secret(&config(&file.join("link"))).is_none());
+    std::fs::remove_file(&file).expect("removed");
 }
 
 #[tokio::test]

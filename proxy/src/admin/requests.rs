@@ -45,6 +45,10 @@ pub(super) async fn follow(
     };
     let detail = state.access_log.client_address;
     let filter = TailFilter::parse(query.as_deref().unwrap_or_default(), detail, is_route)?;
+    let answer = |body| ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
+    if filter.ends {
+        return Ok(answer(Body::from(state.live_tail.recent(&filter).concat())));
+    }
     let Some(reader) = state.live_tail.open(filter) else {
         let detail = format!("{MAX_TAILS} readers follow the requests of this gateway already");
         let problem = Problem::new(Code::RateLimited).detail(detail);
@@ -58,6 +62,5 @@ pub(super) async fn follow(
     });
     let first = stream::iter([Ok(Bytes::from_static(FOLLOWING))]);
     let events = first.chain(chunks).take_until(stop.cancelled_owned());
-    let body = Body::from_stream(events);
-    Ok(([(CONTENT_TYPE, "text/event-stream")], body).into_response())
+    Ok(answer(Body::from_stream(events)))
 }

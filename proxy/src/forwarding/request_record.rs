@@ -92,10 +92,7 @@ pub(super) fn record_request(
         let (status, code, elapsed) = (outcome.status, outcome.code, outcome.elapsed);
         spans::record(tracer, client.req_header(), ctx, (status, code, elapsed));
     }
-    let is_followed = state.live_tail.is_followed();
-    if state.access_log.is_enabled() || is_followed {
-        write_access_event(state, client, ctx, &outcome, is_followed);
-    }
+    write_access_event(state, client, ctx, &outcome);
 }
 
 fn seconds_since(began: Instant) -> f64 {
@@ -107,7 +104,6 @@ fn write_access_event(
     client: &Session,
     ctx: &RequestContext,
     outcome: &RequestOutcome,
-    is_followed: bool,
 ) {
     let (mut id, mut trace) = (Uuid::encode_buffer(), Uuid::encode_buffer());
     let head = client.req_header();
@@ -160,11 +156,10 @@ fn write_access_event(
         ),
         client: ctx.client_address,
     };
-    let details = is_followed.then(|| tail_details(client, ctx, outcome));
-    let tail = details.as_ref().map(|details| (&*state.live_tail, details));
     event.write(
         &state.access_log,
-        tail,
+        &state.live_tail,
+        &tail_details(client, ctx, outcome),
         ctx.start_time.plus(outcome.elapsed),
     );
 }

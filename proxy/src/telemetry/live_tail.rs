@@ -1,35 +1,42 @@
 //! The live tail: access events for the readers of `GET /admin/requests`, as server-sent events.
 //!
-//! Without a reader, a request pays for one relaxed load. With readers, the event of a request that
-//! at least one of them selects is formatted once and added to their queues. A queue is bounded:
-//! events that do not fit are dropped and counted, so that a slow reader neither delays a request
-//! nor needs more memory. Events above the maximum rate of a reader are counted without being formatted.
+//! The newest events are kept, with which a reader begins: at most [`MAX_RATE`] of them in a second, so
+//! that a busy gateway does not format the others. The event of a request that a reader selects is
+//! formatted once and added to the queues. A queue is bounded: events that do not fit are dropped and
+//! counted, so that a slow reader neither delays a request nor needs more memory. Events above the
+//! maximum rate of a reader are counted without being formatted.
 
 mod filter;
+mod history;
 mod queue;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::access_log::{AccessEvent, append_text};
 use super::metrics::LiveTailMetrics;
 pub(crate) use filter::TailFilter;
-use queue::TailQueue;
+use history::History;
 pub(crate) use queue::TailReader;
+use queue::{Pace, TailQueue};
 
 /// Maximum number of readers.
 pub(crate) const MAX_TAILS: usize = 8;
+/// What precedes the JSON of an event.
+const EVENT_PREFIX: &[u8] = b"event: request\ndata: ";
+/// Events per second that are kept without a reader.
+const MAX_RATE: NonZeroU32 = NonZeroU32::new(500).expect("is not zero");
 
 /// The readers that follow the requests of the gateway.
 #[derive(Debug)]
 pub(crate) struct LiveTail {
-    /// Whether there is a reader.
-    is_followed: AtomicBool,
     tails: RwLock<Vec<Arc<TailQueue>>>,
+    history: Mutex<History>,
+    pace: Mutex<Pace>,
     metrics: LiveTailMetrics,
 }
 
@@ -46,25 +53,28 @@ pub(crate) struct TailDetails<'a> {
     pub(crate) scopes: &'a [String],
 }
 
-/// The readers that select an event.
+/// The readers that select an event, and whether it is kept for later ones.
 #[derive(Debug)]
-pub(crate) struct SelectedTails(Vec<Arc<TailQueue>>);
+pub(crate) struct SelectedTails<'a> {
+    tails: Vec<Arc<TailQueue>>,
+    history: Option<&'a Mutex<History>>,
+}
 
 // === impl LiveTail ===
 
 impl LiveTail {
     pub(crate) fn new(metrics: LiveTailMetrics) -> Arc<Self> {
         Arc::new(Self {
-            is_followed: AtomicBool::new(false),
             tails: RwLock::default(),
+            history: Mutex::default(),
+            pace: Mutex::new(Pace::new(MAX_RATE, Instant::now())),
             metrics,
         })
     }
 
-    /// Returns whether there is a reader, by a relaxed load: a request that ends while a reader
-    /// comes or goes may be seen or not.
-    pub(crate) fn is_followed(&self) -> bool {
-        self.is_followed.load(Ordering::Relaxed)
+    /// Returns the kept events that a filter selects, the oldest first.
+    pub(crate) fn recent(&self, filter: &TailFilter) -> Vec<Bytes> {
+        self.history.lock().select(filter)
     }
 
     /// Adds a reader, for which a stalled one (`TailQueue::is_stalled`) is disconnected. Returns `None` if
@@ -76,6 +86,9 @@ impl LiveTail {
             let now = Instant::now();
             let stalled = tails.iter().position(|tail| tail.is_stalled(now))?;
             tails.swap_remove(stalled).close();
+        }
+        for event in self.recent(&queue.filter) {
+            queue.push(&event);
         }
         tails.push(Arc::clone(&queue));
         self.note_readers(tails.len());
@@ -91,29 +104,37 @@ impl LiveTail {
     }
 
     fn note_readers(&self, count: usize) {
-        self.is_followed.store(count > 0, Ordering::Relaxed);
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.metrics.tails.set(count);
     }
 
-    /// Returns the readers that select the event; `None` if there is none.
-    pub(crate) fn select(&self, event: &AccessEvent<'_>) -> Option<SelectedTails> {
+    /// Returns the readers that select the event; `None` if there is none and it is not kept.
+    pub(crate) fn select(&self, event: &AccessEvent<'_>) -> Option<SelectedTails<'_>> {
         let tails = self.tails.read();
         let selects = |tail: &&Arc<TailQueue>| tail.filter.selects(event) && tail.admits();
         let selected = tails.iter().filter(selects);
-        let selected: Vec<_> = selected.map(Arc::clone).collect();
-        (!selected.is_empty()).then_some(SelectedTails(selected))
+        let tails: Vec<_> = selected.map(Arc::clone).collect();
+        // No request waits for another one here.
+        let mut pace = self.pace.try_lock();
+        let is_kept = pace
+            .as_mut()
+            .is_some_and(|pace| pace.admits(Instant::now()));
+        let history = is_kept.then_some(&self.history);
+        (!tails.is_empty() || is_kept).then_some(SelectedTails { tails, history })
     }
 }
 
 // === impl SelectedTails ===
 
-impl SelectedTails {
+impl SelectedTails<'_> {
     /// Adds an event to the queues. `line` is the access event as one line of JSON.
     pub(crate) fn publish(&self, line: &[u8], details: &TailDetails<'_>) {
         let event = Bytes::from(details.server_sent_event(line));
-        for tail in &self.0 {
+        for tail in &self.tails {
             tail.push(&event);
+        }
+        if let Some(history) = self.history {
+            history.lock().push(event);
         }
     }
 }
@@ -125,7 +146,7 @@ impl TailDetails<'_> {
     fn server_sent_event(&self, line: &[u8]) -> Vec<u8> {
         let object = line.strip_suffix(b"}\n").unwrap_or(line);
         let mut event = Vec::with_capacity(object.len() + 256);
-        event.extend_from_slice(b"event: request\ndata: ");
+        event.extend_from_slice(EVENT_PREFIX);
         event.extend_from_slice(object);
         self.append_members(&mut event);
         event.extend_from_slice(b"}\n\n");

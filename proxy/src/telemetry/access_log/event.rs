@@ -80,15 +80,15 @@ thread_local! {
 }
 
 impl AccessEvent<'_> {
-    /// Formats the event once, in a thread-local buffer, for the access log and for the readers of
-    /// the live tail that select it. `tail` is `None` if there is no reader.
+    /// Formats the event once, in a thread-local buffer, for the access log and for the live tail.
     pub(crate) fn write(
         &self,
         log: &AccessLog,
-        tail: Option<(&LiveTail, &TailDetails<'_>)>,
+        tail: &LiveTail,
+        details: &TailDetails<'_>,
         now: Timestamp,
     ) {
-        let selected = tail.and_then(|(tail, details)| Some((tail.select(self)?, details)));
+        let selected = tail.select(self);
         if !log.is_enabled() && selected.is_none() {
             return;
         }
@@ -98,7 +98,7 @@ impl AccessEvent<'_> {
             if log.is_enabled() {
                 log.append(line);
             }
-            if let Some((tails, details)) = selected {
+            if let Some(tails) = selected {
                 tails.publish(line, details);
             }
         });

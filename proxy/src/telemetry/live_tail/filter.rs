@@ -11,7 +11,7 @@ use crate::telemetry::access_log::{AccessEvent, logged_address};
 use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
 
 /// The parameters.
-const PARAMETERS: [&str; 8] = [
+const PARAMETERS: [&str; 9] = [
     "route",
     "status",
     "code",
@@ -20,6 +20,7 @@ const PARAMETERS: [&str; 8] = [
     "path",
     "sample",
     "rate",
+    "follow",
 ];
 
 /// Maximum of the parameter `rate`.
@@ -41,6 +42,8 @@ pub(crate) struct TailFilter {
     sample: Option<f64>,
     /// Maximum number of these events per second.
     pub(super) rate: Option<NonZeroU32>,
+    /// Whether the stream ends behind the kept events.
+    pub(crate) ends: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +116,9 @@ impl TailFilter {
                 let rate: NonZeroU32 = rate.parse().ok()?;
                 (rate.get() <= MAX_RATE).then_some(rate)
             }),
+            ends: query
+                .read("follow", "must be true or false", |text| text.parse().ok())
+                .is_some_and(|follow: bool| !follow),
         };
         query.finish().map(|()| filter)
     }

@@ -1,6 +1,7 @@
 //! The bounded queue of one reader, and the stream that it becomes.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ pub(super) struct TailQueue {
 /// The pace of a reader with a maximum rate: the generic cell rate algorithm (ITU-T I.371), which
 /// accepts a burst of [`MAX_BURST`].
 #[derive(Debug)]
-struct Pace {
+pub(super) struct Pace {
     /// Time between two events at the maximum rate.
     interval: Duration,
     /// The time at which the next event would be due at the maximum rate.
@@ -89,10 +90,7 @@ impl TailQueue {
     pub(super) fn new(filter: TailFilter, dropped_total: IntCounter) -> Self {
         let now = Instant::now();
         let state = QueueState {
-            pace: filter.rate.map(|rate| Pace {
-                interval: Duration::from_secs(1) / rate.get(),
-                due_at: now,
-            }),
+            pace: filter.rate.map(|rate| Pace::new(rate, now)),
             events: VecDeque::new(),
             bytes: 0,
             dropped: 0,
@@ -182,7 +180,14 @@ impl TailQueue {
 // === impl Pace ===
 
 impl Pace {
-    fn admits(&mut self, now: Instant) -> bool {
+    pub(super) fn new(rate: NonZeroU32, now: Instant) -> Self {
+        Self {
+            interval: Duration::from_secs(1) / rate.get(),
+            due_at: now,
+        }
+    }
+
+    pub(super) fn admits(&mut self, now: Instant) -> bool {
         let due_at = self.due_at.max(now);
         let admits = due_at <= now + MAX_BURST;
         if admits {

@@ -60,9 +60,9 @@ fn publish(tail: &LiveTail, event: &AccessEvent<'_>, details: &TailDetails<'_>) 
         return false;
     };
     let mut line = Vec::new();
-    event.render(&mut line, Timestamp(1_800_000_000_000), Off);
+    event.render(&mut line, Timestamp(1_800_000_000_000), Full);
     selected.publish(&line, details);
-    true
+    !selected.tails.is_empty()
 }
 
 async fn text(reader: &mut TailReader) -> String {
@@ -139,6 +139,7 @@ fn invalid_filter_is_refused_with_its_parameter() {
         ("rate=1.5", "?rate"),
         ("rate=100001", "?rate"),
         ("sample=x", "?sample"),
+        ("follow=no", "?follow"),
         ("limit=1", "?limit"),
         ("status=503&status=5xx", "?status"),
     ] {
@@ -165,9 +166,7 @@ fn filter_reveals_no_address_that_is_not_logged() {
 #[tokio::test(start_paused = true)]
 async fn event_has_the_members_of_the_log_and_its_own() {
     let tail = live_tail();
-    assert!(!tail.is_followed());
     let mut reader = tail.open(filter("route=orders")).expect("a place");
-    assert!(tail.is_followed());
     let hostile = ["a\"}\n\ndata: {".to_owned(), "b".to_owned()];
     let details = TailDetails {
         host: "<b>\r\nevent: request\r\n",
@@ -194,14 +193,12 @@ async fn event_has_the_members_of_the_log_and_its_own() {
     ] {
         assert_eq!(data[member], value, "{member}");
     }
-    assert_eq!(data["client"], Value::Null, "not logged");
     let other = AccessEvent {
         route: Some("other"),
         ..event()
     };
     assert!(!publish(&tail, &other, &DETAILS));
     drop(reader);
-    assert!(!tail.is_followed());
     assert_eq!(tail.metrics.tails.get(), 0);
 }
 
@@ -294,6 +291,46 @@ async fn slow_reader_does_not_affect_a_fast_one() {
     assert_eq!(seen, 4 * MAX_QUEUED_EVENTS);
     let dropped = 3 * MAX_QUEUED_EVENTS as u64;
     assert_eq!(tail.metrics.dropped.get(), dropped, "those of the slow one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reader_begins_with_the_newest_events_that_it_selects() {
+    let tail = live_tail();
+    let path = format!("/{}", "x".repeat(900));
+    for status in [200, 503] {
+        for _ in 0..2 * history::MAX_EVENTS {
+            let event = AccessEvent {
+                status,
+                path: Some(&path),
+                ..event()
+            };
+            publish(&tail, &event, &DETAILS);
+            tokio::time::advance(Duration::from_millis(2)).await;
+        }
+    }
+    publish(&tail, &event(), &DETAILS);
+    let all = tail.recent(&filter(""));
+    let bytes: usize = all.iter().map(Bytes::len).sum();
+    assert!(
+        bytes <= MAX_QUEUED_BYTES && all.len() > 600,
+        "{bytes} {}",
+        all.len()
+    );
+    let query = "status=5xx&route=orders&path=%2Forders&principal=ada&address=192.0.2.77&code=upstream_unavailable";
+    let mut reader = tail.open(filter(query)).expect("a place");
+    assert_eq!(text(&mut reader).await.matches("event: request").count(), 1);
+    assert!(
+        tail.recent(&filter("status=2xx")).is_empty(),
+        "the oldest are forgotten"
+    );
+    assert_eq!(tail.metrics.dropped.get(), 0);
+    // A burst is kept as far as the rate admits.
+    let burst = live_tail();
+    for _ in 0..history::MAX_EVENTS {
+        publish(&burst, &event(), &DETAILS);
+    }
+    let kept = burst.recent(&filter("follow=false")).len();
+    assert!((100..200).contains(&kept), "{kept}");
 }
 
 #[tokio::test(start_paused = true)]

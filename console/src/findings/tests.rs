@@ -1,0 +1,157 @@
+//! What the state of the replicas says.
+
+use std::fmt::{Debug, Display};
+use std::time::Duration;
+
+use super::*;
+use crate::sampling::Monitor;
+use crate::testing::{gateway, process};
+
+/// Returns name, subject and detail of what is wrong after these samples, a minute apart.
+fn findings_of(samples: &[Vec<ProcessStatus>]) -> Vec<(String, Finding)> {
+    let mut monitor = Monitor::default();
+    for (sample, minute) in samples.iter().zip(0..) {
+        monitor.record(Timestamp(59_000 * minute), sample.clone());
+    }
+    let found = monitor.findings().into_iter();
+    let text = |it: &Finding| format!("{} {}: {}", it.condition.name, it.subject, it.detail);
+    found.map(|(it, _)| (text(&it), it)).collect()
+}
+
+/// Asserts what is wrong and its page after a gateway has counted these in a minute.
+fn assert_counted<S: Display + Debug>(counters: &[(S, u32)], expected: &[&str]) {
+    let samples = [0, 1].map(|factor| {
+        let lines = counters
+            .iter()
+            .map(|(series, count)| format!("{series}\"}} {}\n", count * factor));
+        gateway(&lines.collect::<String>())
+    });
+    let found = findings_of(&samples).into_iter();
+    let found: Vec<String> = found
+        .map(|(text, it)| format!("{text} -> {}", it.page))
+        .collect();
+    assert_eq!(found, expected, "{counters:?}");
+}
+
+#[test]
+fn route_that_fails_or_rejects_most_is_a_finding() {
+    let [ok, fails, rejects, scans] = [
+        "a&b\",class=\"2xx",
+        "a&b\",class=\"5xx",
+        "a&b\",class=\"4xx",
+        "none\",class=\"4xx",
+    ]
+    .map(|rest| format!("postern_requests_total{{route=\"{rest}"));
+    let failing = "RouteErrors a&b: 10 % of the requests of route a&b are answered with 5xx -> /requests?route=a%26b&status=5xx";
+    assert_counted(&[(&ok, 90), (&fails, 10)], &[failing]);
+    let rejecting = "RouteRejections a&b: 75 % of the requests of route a&b are answered with 4xx -> /requests?route=a%26b&status=4xx";
+    assert_counted(&[(&ok, 10), (&rejects, 30)], &[rejecting]);
+    assert_counted(&[(&ok, 95), (&fails, 5)], &[]);
+    assert_counted(&[(&ok, 1), (&fails, 2)], &[]);
+    assert_counted(&[(&ok, 10), (&rejects, 10)], &[]);
+    assert_counted(&[(&rejects, 5)], &[]);
+    assert_counted(&[(&scans, 500)], &[]);
+}
+
+#[test]
+fn counted_fault_names_its_labels_and_its_rows() {
+    let dead = "postern_notify_attempts_total{channel=\"email\",provider=\"none\",outcome=\"failed\",code=\"unverified_address_quota";
+    let expected = "DeadLetters email unverified_address_quota: Notifications of email ended undelivered (unverified_address_quota); failed none \
+                    -> /dead-letters?channel=email&code=unverified_address_quota";
+    assert_counted(&[(dead, 1)], &[expected]);
+    let token = "postern_requests_total{route=\"r\",class=\"4xx\",code=\"token_signature_invalid";
+    let expected = "TokensRejected token_signature_invalid: Requests are answered with token_signature_invalid: the fault of an issuer, of its keys, \
+                    or of a removed API key; 4xx r -> /requests?code=token_signature_invalid";
+    assert_counted(&[(token, 3)], &[expected]);
+    assert_counted(&[(token, 2)], &[]);
+    let sign_in = "postern_auth_operations_total{operation=\"sign_in\",outcome=\"";
+    assert_counted(
+        &[
+            (&format!("{sign_in}invalid_credentials"), 30),
+            (&format!("{sign_in}ok"), 900),
+        ],
+        &[],
+    );
+}
+
+#[test]
+fn route_is_compared_with_the_hour_before() {
+    let sample = |fast: u32, slow: u32| {
+        let bucket = |le, count| {
+            format!("postern_request_seconds_bucket{{route=\"r\",le=\"{le}\"}} {count}\n")
+        };
+        let all = fast + slow;
+        let total = format!("postern_requests_total{{route=\"r\",class=\"2xx\"}} {all}\n");
+        gateway(
+            &[
+                total,
+                bucket("0.1", fast),
+                bucket("5", all),
+                bucket("+Inf", all),
+            ]
+            .concat(),
+        )
+    };
+    let mut monitor = Monitor::default();
+    let mut at = Timestamp(0);
+    let mut record = |fast, slow| {
+        monitor.record(at, sample(fast, slow));
+        at = at.plus(Duration::from_secs(5));
+        let found = monitor.findings().into_iter();
+        found.map(|(it, _)| it.key).collect::<Vec<_>>()
+    };
+    for tick in 0..30 {
+        assert!(record(10 * tick, 0).is_empty());
+    }
+    // The third sample is 15 s after the first slow request.
+    let found = [10, 20, 30].map(|slow| record(290, slow));
+    assert_eq!(found[2], ["RouteSlow r"]);
+    let mut after = Vec::new();
+    for more in 1..=12 {
+        after = record(290 + 20 * more, 30);
+    }
+    assert!(after.is_empty(), "over: {after:?}");
+}
+
+#[test]
+fn consequences_are_below_their_cause() {
+    let mut notify = process(
+        ProcessKind::Notify,
+        "postern_dependency_up{dependency=\"database\"} 0\n",
+    );
+    notify.readiness = serde_json::json!({ "parts": { "database": "degraded: refused" } });
+    let mut auth = process(
+        ProcessKind::Auth,
+        "postern_dependency_up{dependency=\"database\"} 0\n",
+    );
+    auth.readiness = serde_json::json!({ "parts": { "database": "not writable" } });
+    let mut sample = gateway(
+        "postern_proxy_upstream_panic_mode{upstream=\"notify\"} 1\npostern_proxy_upstream_panic_mode{upstream=\"b\"} 1\n",
+    );
+    sample.extend([auth, notify]);
+    let found = findings_of(&[sample.clone()]);
+    let [(text, cause), (other, _)] = &found[..] else {
+        panic!("{found:?}");
+    };
+    for part in [
+        "DependencyDown database: ",
+        "not writable",
+        "refused",
+        "auth-0",
+        "notify-0",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(cause.consequences.len(), 1, "{cause:?}");
+    assert_eq!(cause.consequences[0].key, "UpstreamPanicMode notify");
+    assert!(other.starts_with("UpstreamPanicMode b: "), "{other}");
+    // A process that does not answer says nothing else.
+    sample[2].error = Some("refused".to_owned());
+    let found = findings_of(&[sample]);
+    assert!(
+        found[0].0.starts_with("ProcessDown notify-0: "),
+        "{}",
+        found[0].0
+    );
+    assert!(!found[1].0.contains("notify-0"), "{}", found[1].0);
+}
