@@ -152,7 +152,8 @@ as_postgres() {
     exec setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups "$@"
 }
 
-# start_postgres FOLDER: sets POSTGRES_PID and POSTERN_TEST_POSTGRES. POSTERN_TEST_MAX_CONNECTIONS is its max_connections.
+# start_postgres FOLDER: sets POSTGRES_PID and POSTERN_TEST_POSTGRES. POSTERN_TEST_MAX_CONNECTIONS is its max_connections, and
+# POSTERN_TEST_FSYNC=off keeps its files in memory of the kernel, which the end of its process does not lose.
 start_postgres() {
     local folder=$1 bin port try
     bin=$(postgres_bin)
@@ -166,7 +167,7 @@ start_postgres() {
         port=$(any_port)
         (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$port" \
             -c listen_addresses=127.0.0.1 -c unix_socket_directories='' \
-            -c max_connections="${POSTERN_TEST_MAX_CONNECTIONS:-200}" -c fsync=on -c synchronous_commit=on -c shared_buffers=256MB -c max_wal_size=4GB -c logging_collector=off) \
+            -c max_connections="${POSTERN_TEST_MAX_CONNECTIONS:-200}" -c fsync="${POSTERN_TEST_FSYNC:-on}" -c synchronous_commit=on -c shared_buffers=256MB -c max_wal_size=4GB -c logging_collector=off) \
             >"$folder/postgres.log" 2>&1 </dev/null &
         POSTGRES_PID=$!
         if await_ready "$POSTGRES_PID" "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U postern; then

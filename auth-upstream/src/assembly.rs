@@ -160,7 +160,11 @@ async fn open_audit_trail(url: &str, keys: Option<KeyRing>) -> Result<AuditReade
 }
 
 /// Fails if no HTTPS client can be built, as without CA certificates. [`http_client`] would panic.
-fn require_ca_certificates() -> Result<(), Exit> {
+/// Checks that clients of HTTPS can be built.
+///
+/// # Errors
+/// Status 69 if the system has no CA certificates.
+pub(crate) fn require_ca_certificates() -> Result<(), Exit> {
     reqwest::Client::builder().no_proxy().build().map(drop).map_err(|error| {
         let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         Exit::unavailable(format!(

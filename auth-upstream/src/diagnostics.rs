@@ -20,7 +20,7 @@ use postern_common::service::http_client;
 use postern_common::token::{Verifier, VerifierOptions};
 
 pub(crate) use self::proxies::check_trusted_proxies;
-use crate::assembly::AuthService;
+use crate::assembly::{AuthService, require_ca_certificates};
 use crate::config::{Config, SocialConfig};
 use crate::crypto::random;
 use crate::pool::PasswordAuthFlow;
@@ -233,6 +233,7 @@ pub async fn check_without_database(
     config: &Config,
     exit: &Exit,
 ) -> Result<Vec<CheckResult>, Exit> {
+    require_ca_certificates()?;
     let clock = Clock::system();
     let cache = Cache::open(&config.cache).await?;
     let diagnostics = Diagnostics::new(config.identity.clone(), config.auth_flow, clock);

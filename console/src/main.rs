@@ -70,7 +70,7 @@ Examples:
 
 const LINK_EXAMPLES: &str = "\
 Example:
-  sudo postern-console link";
+  postern-console link";
 
 const SCHEMA_EXAMPLES: &str = "\
 Example:

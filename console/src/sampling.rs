@@ -25,7 +25,7 @@ use crate::findings::{self, Finding};
 use crate::processes::{Call, Process, ProcessDirectory};
 use crate::prometheus_text::{Scrape, Series};
 use crate::status::ProcessStatus;
-use crate::traffic::{RouteTraffic, Traffic};
+use crate::traffic::{RouteTraffic, Traffic, add_traffic};
 
 /// Time between two samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -37,8 +37,6 @@ const DECAY: f64 = 1.0 - 1.0 / 720.0;
 const MAX_POINTS: usize = 720;
 /// Samples of which the current figures are made: one minute.
 const CURRENT_POINTS: usize = 12;
-/// Routes of a sample; further ones are left out.
-const MAX_ROUTES: usize = 2000;
 
 /// Figures of all replicas together, of one interval.
 #[derive(Clone, Debug)]
@@ -320,42 +318,6 @@ impl Monitor {
     }
 }
 
-fn add_traffic(
-    routes: &mut BTreeMap<String, Traffic>,
-    scrape: &Scrape,
-    increase: &mut impl FnMut(&Series) -> f64,
-) {
-    for series in &scrape.0 {
-        let is_request = series.name == "postern_requests_total";
-        if !is_request && series.name != "postern_request_seconds_bucket" {
-            continue;
-        }
-        let increase = increase(series);
-        let route = series.label("route");
-        if !routes.contains_key(route) && routes.len() >= MAX_ROUTES {
-            continue;
-        }
-        let traffic = routes.entry(route.to_owned()).or_default();
-        if is_request {
-            traffic.requests += increase;
-            match series.label("class") {
-                "5xx" => traffic.errors += increase,
-                "4xx" => traffic.rejections += increase,
-                _ => {}
-            }
-        } else if let Some(bound) = bound(series.label("le")) {
-            traffic.add_bucket(bound, increase);
-        }
-    }
-}
-
-fn bound(text: &str) -> Option<f64> {
-    match text {
-        "+Inf" => Some(f64::INFINITY),
-        number => number.parse().ok(),
-    }
-}
-
 fn point(elapsed: f64, routes: &BTreeMap<String, Traffic>, statuses: &[ProcessStatus]) -> Point {
     let mut total = Traffic::default();
     routes.values().for_each(|traffic| total.add(traffic));
@@ -465,7 +427,10 @@ mod tests {
         assert_eq!(monitor.total().0, 20.0, "the last figure");
         let since = monitor.silence(ProcessKind::Gateway);
         assert_eq!(since, Some(Some(Timestamp(5000))));
-        assert_eq!(monitor.findings()[0].0.key, "ProcessDown gateway-0");
+        assert_eq!(
+            monitor.findings()[0].0.key,
+            "ProcessDown postern-proxy gateway-0"
+        );
         // It counted on meanwhile.
         monitor.record(Timestamp(15_000), requests(200, 0));
         assert_eq!(

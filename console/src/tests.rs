@@ -116,23 +116,6 @@ async fn hostile_text_is_escaped_on_every_page() {
 }
 
 #[tokio::test]
-async fn process_without_a_page_is_named() {
-    let console = Console::start(Answers::Older).await.sampled().await;
-    for fragment in FRAGMENTS {
-        let (status, html) = console
-            .get(&format!("/fragments/{fragment}"), "operator")
-            .await;
-        assert_eq!(status, StatusCode::OK, "{fragment}: {html}");
-        if !["overview", "requests"].contains(fragment) {
-            assert!(
-                html.contains("does not offer /admin/"),
-                "{fragment}: {html}"
-            );
-        }
-    }
-}
-
-#[tokio::test]
 async fn role_decides_who_sees_and_who_changes() {
     let console = Console::start(Answers::Hostile).await;
     let change = json!({ "target": "n-1" });

@@ -4,6 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::prometheus_text::{Scrape, Series};
+
+/// Routes of a sample; further ones are left out.
+const MAX_ROUTES: usize = 2000;
+
 /// By route: requests per second and traffic of the last minute, and the traffic of the hour before.
 pub(crate) type RouteTraffic = BTreeMap<String, (f64, Traffic, Traffic)>;
 
@@ -40,8 +45,7 @@ impl Traffic {
             .for_each(|(_, count)| *count *= factor);
     }
 
-    /// Adds requests to a bucket.
-    pub(crate) fn add_bucket(&mut self, bound: f64, count: f64) {
+    fn add_bucket(&mut self, bound: f64, count: f64) {
         match self.buckets.iter_mut().find(|(known, _)| *known == bound) {
             Some((_, sum)) => *sum += count,
             None => self.buckets.push((bound, count)),
@@ -80,5 +84,42 @@ impl Traffic {
             (lower, below) = (bound, count);
         }
         Some(lower)
+    }
+}
+
+/// Adds the increases of the counters of a scrape to the traffic by route.
+pub(crate) fn add_traffic(
+    routes: &mut BTreeMap<String, Traffic>,
+    scrape: &Scrape,
+    increase: &mut impl FnMut(&Series) -> f64,
+) {
+    for series in &scrape.0 {
+        let is_request = series.name == "postern_requests_total";
+        if !is_request && series.name != "postern_request_seconds_bucket" {
+            continue;
+        }
+        let increase = increase(series);
+        let route = series.label("route");
+        if !routes.contains_key(route) && routes.len() >= MAX_ROUTES {
+            continue;
+        }
+        let traffic = routes.entry(route.to_owned()).or_default();
+        if is_request {
+            traffic.requests += increase;
+            match series.label("class") {
+                "5xx" => traffic.errors += increase,
+                "4xx" => traffic.rejections += increase,
+                _ => {}
+            }
+        } else if let Some(bound) = bound(series.label("le")) {
+            traffic.add_bucket(bound, increase);
+        }
+    }
+}
+
+fn bound(text: &str) -> Option<f64> {
+    match text {
+        "+Inf" => Some(f64::INFINITY),
+        number => number.parse().ok(),
     }
 }

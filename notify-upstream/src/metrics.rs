@@ -93,16 +93,7 @@ impl NotifyMetrics {
                 "Rows in the queue, waiting or in delivery",
                 &["channel", "priority", "lane"],
             ),
-            oldest: register(
-                &registry,
-                GaugeVec::new(
-                    Opts::new(
-                        "postern_notify_oldest_waiting_seconds",
-                        "Age of the oldest waiting row; NaN while it cannot be read",
-                    ),
-                    &["channel", "priority", "lane"],
-                ),
-            ),
+            oldest: Self::oldest_waiting(&registry),
             retained_since: register(
                 &registry,
                 IntGauge::new(
@@ -248,6 +239,15 @@ impl NotifyMetrics {
         if let Some((labels, count)) = pending {
             self.attempts.with_label_values(&labels).inc_by(count);
         }
+    }
+
+    fn oldest_waiting(registry: &Registry) -> GaugeVec {
+        let opts = Opts::new(
+            "postern_notify_oldest_waiting_seconds",
+            "Age of the oldest waiting row; NaN while it cannot be read",
+        );
+        let labels = ["channel", "priority", "lane"];
+        register(registry, GaugeVec::new(opts, &labels))
     }
 
     /// Records results that were discarded because the lease was lost.

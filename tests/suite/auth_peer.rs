@@ -354,7 +354,7 @@ async fn users_of_a_provider_sign_in() {
         .iter()
         .map(|row| row.get("refresh_token"))
         .collect();
-    assert_eq!(sealed.len(), 1);
+    assert_eq!(sealed.len(), 2, "one with tokens at once, one after a code");
     assert!(
         sealed
             .iter()

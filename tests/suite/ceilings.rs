@@ -8,11 +8,11 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 83_300,
-    test_lines: 87_100,
-    rust_lines: 205_000,
-    markdown_files: 62,
-    markdown_words: 89_800,
+    product_lines: 83_800,
+    test_lines: 88_600,
+    rust_lines: 207_700,
+    markdown_files: 63,
+    markdown_words: 90_600,
     configuration_keys: 573,
     locked_packages: 562,
 };

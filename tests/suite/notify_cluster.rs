@@ -105,25 +105,21 @@ impl NotifyCluster {
 
     /// Runs a command line tool with the replicas' configuration.
     pub(crate) async fn tool(&self, arguments: &[&str]) -> Ended {
+        self.tool_program(arguments).run().await
+    }
+
+    fn tool_program(&self, arguments: &[&str]) -> Program {
         let program = self.program(&self.config(ports::free(1), ports::free(1)));
         arguments
             .iter()
-            .fold(program, |program, argument| program.arg(*argument))
-            .run()
-            .await
+            .fold(program, |program, it| program.arg(*it))
     }
 
     /// Runs a command line tool with standard input.
     pub(crate) async fn pipe(&self, arguments: &[&str], input: &str) -> Ended {
-        let program = self.program(&self.config(ports::free(1), ports::free(1)));
         let file = self.folder.path().join("input");
         std::fs::write(&file, input).expect("the test's folder can be written");
-        arguments
-            .iter()
-            .fold(program, |program, argument| program.arg(*argument))
-            .input(file)
-            .run()
-            .await
+        self.tool_program(arguments).input(file).run().await
     }
 
     fn program(&self, config: &str) -> Program {
@@ -136,10 +132,8 @@ impl NotifyCluster {
             Some(older) => Program::at(older.clone(), self.folder.path()),
             None => Program::of_workspace("postern-notify", self.folder.path()),
         };
-        let program = match &self.clock {
-            Some(clock) => clock.of(program),
-            None => program,
-        };
+        let clock = self.clock.iter();
+        let program = clock.fold(program, |program, clock| clock.of(program));
         let program = match self.threads {
             Some(threads) => program.env("TOKIO_WORKER_THREADS", threads.to_string()),
             None => program,
@@ -225,11 +219,8 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         priority: &str,
     ) -> Option<String> {
         let answer = self.post(url, key, name, priority).await.ok()?;
-        let created = answer.status() == StatusCode::CREATED;
-        let answer: Value = answer.json().await.ok()?;
-        created
-            .then(|| answer["notificationId"].as_str().map(str::to_owned))
-            .flatten()
+        let answer: Value = answer.error_for_status().ok()?.json().await.ok()?;
+        answer["notificationId"].as_str().map(str::to_owned)
     }
 
     /// Submits a notification of normal priority and waits until it is sent.
@@ -257,11 +248,13 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         let send_at = Clock::system().now().plus(Duration::from_secs(86_400));
         let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
             "variables": {"name": "Ada"}, "sendAt": send_at});
-        let answer = self.post_json(replica, "notifications", &body).await;
-        answer["notificationId"]
-            .as_str()
-            .expect("accepted")
-            .to_owned()
+        self.submit(replica, &body).await
+    }
+
+    async fn submit(&self, replica: &Replica, body: &Value) -> String {
+        let answer = self.post_json(replica, "notifications", body).await;
+        let id = answer["notificationId"].as_str();
+        id.expect("accepted").to_owned()
     }
 
     /// Uses another database for the replicas and tools that are started from now on.
@@ -305,11 +298,7 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     pub(crate) async fn post_mail(&self, replica: &Replica, to: &str) -> String {
         let body = json!({"channel": "email", "recipient": {"email": to}, "template": "welcome",
             "variables": {"name": "Ada"}});
-        let answer = self.post_json(replica, "notifications", &body).await;
-        answer["notificationId"]
-            .as_str()
-            .expect("accepted")
-            .to_owned()
+        self.submit(replica, &body).await
     }
 
     /// Submits mails until one ends with this reason, or is sent for `None`: the decision of
@@ -361,18 +350,16 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         );
     }
 
-    /// Waits until a replica is not ready, and returns the reason.
+    /// Waits until a replica that has started is not ready, and returns the reason.
     pub(crate) async fn wait_until_not_ready(&self, replica: &Replica) -> String {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
-                let answer = self
-                    .http
-                    .get(format!("{}/readyz", replica.admin))
-                    .send()
-                    .await
-                    .expect("the replica responds");
-                if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
-                    return answer.text().await.expect("the body is UTF-8");
+                let request = self.http.get(format!("{}/readyz", replica.admin));
+                let answer = request.send().await.expect("the replica responds");
+                let is_ready = answer.status() != StatusCode::SERVICE_UNAVAILABLE;
+                let text = answer.text().await.expect("the body is UTF-8");
+                if !is_ready && !text.contains("\"starting\"") {
+                    return text;
                 }
                 self.provider.next_call_or_timeout().await;
             }
@@ -429,21 +416,6 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     /// Returns a new token, at the time of the pools.
     pub(crate) async fn new_token(&self) -> String {
         self.pools.service_token("document").await
-    }
-
-    /// Starts a replica that does not become ready, and waits until it answers.
-    pub(crate) async fn unready_replica(&self) -> Replica {
-        let (public, admin) = (ports::free(1), ports::free(1));
-        let replica = Replica {
-            running: self.program(&self.config(public, admin)).start(),
-            url: format!("http://127.0.0.1:{public}"),
-            admin: format!("http://127.0.0.1:{admin}"),
-        };
-        let answers = || self.http.get(format!("{}/livez", replica.admin)).send();
-        while answers().await.is_err() {
-            self.provider.next_call_or_timeout().await;
-        }
-        replica
     }
 
     /// Returns the body of `/readyz`.

@@ -332,6 +332,8 @@ async fn actors(ada: &Person, service: &Client, admin: &Client) {
     ] {
         let _ = ada.client.get(path).send().await.problem(404, "not_found");
     }
+    let candidates = ada.client.get("/candidates").send().await;
+    let _ = candidates.problem(403, "insufficient_scope");
     let settings = json!({"on": true});
     let nameless = admin
         .put("/admin/features/no%20name")

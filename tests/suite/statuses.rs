@@ -23,6 +23,7 @@ struct Caller {
     contract: &'static Contract,
     user: String,
     admin: String,
+    recruiter: String,
     service: String,
     env: Env,
 }
@@ -33,6 +34,7 @@ impl Caller {
             contract: Contract::fresh(),
             user: pools.user(&[]).await.1,
             admin: pools.user(&["admin"]).await.1,
+            recruiter: pools.user(&["recruiters"]).await.1,
             service: pools.service_token("auth").await,
             env: pools.env(),
         }
@@ -43,6 +45,7 @@ impl Caller {
             _ if !operation.is_protected => return String::new(),
             "registerActor" | "getActor" => &self.service,
             "putFeature" => &self.admin,
+            "listCandidates" => &self.recruiter,
             _ => &self.user,
         };
         format!("Authorization: Bearer {token}\r\n")

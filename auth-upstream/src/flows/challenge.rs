@@ -66,7 +66,7 @@ impl ChallengeFlow {
     ) -> Result<SignedInUser, Problem> {
         let opened = ChallengeSession::open(&self.key_ring, &answer.session, self.clock.now());
         if let Some(ChallengeSession::Address { user, .. }) = opened {
-            return self.prove_address(client, &user, answer).await;
+            return Box::pin(self.prove_address(client, &user, answer)).await;
         }
         let Some(ChallengeSession::Pool {
             name,
@@ -134,7 +134,7 @@ impl ChallengeFlow {
             account: email.as_str(),
             failure_code: Code::InvalidChallenge,
         };
-        let evaluation = accounts.sign_in_with_code(client, user, &email, &code);
+        let evaluation = Box::pin(accounts.sign_in_with_code(client, user, &email, &code));
         let signed_in = self.guard.evaluate(attempt, evaluation).await?;
         self.guard
             .trust_network(client, &email, &signed_in.subject, started_at)

@@ -105,9 +105,10 @@ impl PasswordFlow {
     ) -> AuditedResult<()> {
         client.details.set_email(&request.email);
         let (flow, owned_client, request) = (self.clone(), client.clone(), request.clone());
-        let outcome =
-            run_to_completion(async move { flow.limited_reset(&owned_client, &request).await })
-                .await;
+        let outcome = run_to_completion(async move {
+            Box::pin(flow.limited_reset(&owned_client, &request)).await
+        })
+        .await;
         let completed = outcome.map(|subject| Completed {
             subject: subject.unwrap_or_default(),
             value: (),
@@ -130,7 +131,7 @@ impl PasswordFlow {
         };
         let subject = self
             .guard
-            .evaluate(attempt, self.try_reset(client, request))
+            .evaluate(attempt, Box::pin(self.try_reset(client, request)))
             .await?;
         // Networks may have been trusted for an attacker who knew the old password.
         self.guard

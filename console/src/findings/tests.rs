@@ -149,7 +149,9 @@ fn consequences_are_below_their_cause() {
     sample[2].error = Some("refused".to_owned());
     let found = findings_of(&[sample]);
     assert!(
-        found[0].0.starts_with("ProcessDown notify-0: "),
+        found[0]
+            .0
+            .starts_with("ProcessDown postern-notify notify-0: "),
         "{}",
         found[0].0
     );

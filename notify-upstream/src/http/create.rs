@@ -12,6 +12,7 @@ use postern_common::clock::Timestamp;
 use postern_common::decode::{Mistakes, Node, Value};
 use postern_common::http::{BudgetPermit, Json, RequestId};
 use postern_common::{Code, Problem, log_limited};
+use serde::Serialize;
 use serde_json::{Value as JsonValue, json as value};
 
 use super::{ApiState, AuthenticatedCaller};
@@ -74,8 +75,7 @@ pub(super) async fn create(
         }
         (result, ..) => result?,
     };
-    let location = created["notificationId"].as_str().unwrap_or_default();
-    let location = HeaderValue::try_from(format!("/notifications/{location}"));
+    let location = HeaderValue::try_from(format!("/notifications/{}", created.notification_id));
     let mut response = postern_common::http::json(StatusCode::CREATED, &created);
     if let Ok(location) = location {
         response.headers_mut().insert(LOCATION, location);
@@ -83,12 +83,25 @@ pub(super) async fn create(
     Ok(response)
 }
 
-/// Returns the answer about an accepted notification.
-fn created(accepted: &AcceptedNotification, channel: Channel, priority: Priority) -> JsonValue {
-    value!({
-        "notificationId": accepted.id.to_string(), "status": "QUEUED", "channel": channel.as_str(),
-        "priority": priority.as_str(), "createdAt": accepted.created_at,
-    })
+/// The answer about an accepted notification. In a batch, `status` is the HTTP status of the item.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Created {
+    notification_id: String,
+    status: JsonValue,
+    channel: &'static str,
+    priority: &'static str,
+    created_at: Timestamp,
+}
+
+fn created(accepted: &AcceptedNotification, channel: Channel, priority: Priority) -> Created {
+    Created {
+        notification_id: accepted.id.to_string(),
+        status: "QUEUED".into(),
+        channel: channel.as_str(),
+        priority: priority.as_str(),
+        created_at: accepted.created_at,
+    }
 }
 
 /// Returns the first result for this key and body. A request that is invalid now may have been
@@ -99,7 +112,7 @@ async fn find_first_result(
     principal: &Principal,
     request: &NotificationRequest,
     key: &IdempotencyKey,
-) -> Result<Option<JsonValue>, Problem> {
+) -> Result<Option<Created>, Problem> {
     let (now, fingerprint) = (service.clock.now(), request.fingerprint());
     let (store, creator) = (&service.store, &*principal.creator);
     let first = group_commit::find_first_result(store, now, creator, key.as_str(), &fingerprint);
@@ -114,7 +127,7 @@ async fn accept(
     actors: &AddressedActors,
     key: Option<IdempotencyKey>,
     permit: BudgetPermit,
-) -> Result<JsonValue, Problem> {
+) -> Result<Created, Problem> {
     let unverified = unverified_address(service, principal, &validated, actors)?;
     if let Some(address) = &unverified {
         if let Some(key) = &key {
@@ -300,9 +313,8 @@ pub(super) async fn batch(
             let permit = permit.clone();
             let accepted = accept(service, principal, validated?, actors, None, permit);
             let mut item = accepted.await?;
-            // The HTTP status of the item.
-            item["status"] = StatusCode::CREATED.as_u16().into();
-            Ok(item)
+            item.status = StatusCode::CREATED.as_u16().into();
+            serde_json::to_value(item).map_err(|_| Code::Internal.into())
         })
         .buffered(BATCH_CONCURRENCY)
         .map(|result: Result<JsonValue, Problem>| {

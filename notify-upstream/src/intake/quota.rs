@@ -83,7 +83,7 @@ mod tests {
         let clock = Clock::manual(Timestamp(30_000));
         let quota = CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
         let user = |name: &str| Principal {
-            creator: name.into(),
+            creator: format!("user:pool|{name}").into(),
             actor: Some(name.to_owned()),
         };
         let service = Principal {

@@ -91,9 +91,12 @@ pub(super) fn key_pair(
     key: PrivateKeyDer<'static>,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, String> {
-    CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => "is not the key of the certificate".to_owned(),
-        error => format!("cannot be used: {error}"),
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| {
+        if matches!(error, rustls::Error::InconsistentKeys(_)) {
+            "is not the key of the certificate".to_owned()
+        } else {
+            format!("cannot be used: {error}")
+        }
     })
 }
 

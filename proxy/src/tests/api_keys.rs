@@ -372,7 +372,7 @@ async fn removed_key_is_rejected_within_the_reload_interval() {
     assert_eq!(keys.status("/partner", &second).await, 200);
     has_metric("api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1")
         .await;
-    keys.write("");
+    keys.write("# All are revoked.\n");
     wait_for(&second, 401).await;
     has_metric("postern_proxy_api_keys_last_reload_successful 1").await;
 }

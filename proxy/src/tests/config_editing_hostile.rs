@@ -16,7 +16,6 @@ async fn hostile_texts_are_refused_without_effect() {
     for text in [
         "include = [\"/dev/zero\", \"/etc/passwd\", \"../../../../etc/shadow\"]\n".to_owned(),
         "include = [\"/**/*\"]\n".to_owned(),
-        "a = 1\u{0}\n".to_owned(),
         "[".repeat(100_000),
         format!("x = {}1{}\n", "[".repeat(50_000), "]".repeat(50_000)),
         "a.".repeat(100_000),

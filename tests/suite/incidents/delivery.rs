@@ -1,9 +1,10 @@
 //! Incidents of notifications: providers, addresses, templates, quotas and delivery reports.
 
-use postern_tests::Person;
+use postern_tests::pools::new_user;
 use postern_tests::surface::{PASSWORD, welcome};
 use serde_json::json;
 
+use super::fault_proxy::Fault;
 use super::samples::Selector;
 use super::services::{Services, USER_QUOTA};
 
@@ -16,10 +17,9 @@ const PHONE: &str = "+15005550009";
 pub(super) async fn plant(services: &mut Services) {
     bouncing_address(services).await;
     wrong_provider_token(services).await;
-    let ada = services.split.surface().register().await;
     unverified_address(services).await;
     rejected_requests(services).await;
-    exhausted_quota(services, &ada).await;
+    exhausted_quota(services).await;
     forged_report(services).await;
 }
 
@@ -64,11 +64,14 @@ async fn unverified_address(services: &mut Services) {
     let grace = surface.person(email, tokens.json()).await;
     let mut body = welcome(&grace.id);
     body["channel"] = "sms".into();
+    // While the actor service is away, the address is looked up at delivery.
+    services.actor.set(Fault::Stall);
     let created = grace
         .client
         .post_json("/notifications", &body)
         .await
         .expect(201);
+    services.actor.set(Fault::None);
     let id = created.string("/notificationId");
     let shown = services.show(&id, "FAILED").await;
     services
@@ -93,14 +96,20 @@ async fn rejected_requests(services: &mut Services) {
     services.prove("Template is unknown", &before, &said).await;
 }
 
-async fn exhausted_quota(services: &mut Services, ada: &Person) {
+/// The address is verified: messages to others have a limit of their own.
+async fn exhausted_quota(services: &mut Services) {
+    let surface = services.split.surface();
+    let (ada, token) = new_user(surface, &[]).await;
+    let client = surface.client().with_token(&token);
+    let auth = services.split.development().service_token("auth").await;
+    let auth = surface.client().with_token(&auth);
+    let profile = json!({"emailVerified": true});
+    let actor = json!({"actorId": ada, "email": "ada@example.com", "profile": profile});
+    let _ = auth.post_json("/actors/register", &actor).await.expect(201);
     let before = services.evidence.samples().await;
     let mut said = String::new();
     for _ in 0..=USER_QUOTA {
-        let answer = ada
-            .client
-            .post_json("/notifications", &welcome(&ada.id))
-            .await;
+        let answer = client.post_json("/notifications", &welcome(&ada)).await;
         said = answer.text();
     }
     services

@@ -158,7 +158,7 @@ async fn removed_api_key(gateway: &mut FaultyGateway) {
     let client = gateway.client.with_token(&key);
     let _ = client.get("/orders").send().await.expect(200);
     let file = gateway.folder.path().join("api-keys.toml");
-    std::fs::write(file, "").expect("the folder can be written");
+    std::fs::write(file, "# All are revoked.\n").expect("the folder can be written");
     until(
         || "the key stays valid".to_owned(),
         async || client.get("/orders").send().await.status == 401,

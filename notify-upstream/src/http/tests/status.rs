@@ -61,3 +61,21 @@ async fn replicas_return_the_same_status_and_tag() {
         }
     }
 }
+
+#[tokio::test]
+async fn cancellation_of_a_scheduled_notification_is_idempotent() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        let mut later = welcome();
+        later["sendAt"] = crate::testing::after(60).to_string().into();
+        let (_, created) = served.post("/notifications", &[], &later).await;
+        let id = created["notificationId"].as_str().expect("an id");
+        for _ in 0..2 {
+            let (status, _) = served.cancel(id, "auth").await;
+            assert_eq!(status, StatusCode::NO_CONTENT);
+        }
+        let (_, _, view) = served.get(id, "auth", None).await;
+        assert_eq!(view["status"], "CANCELLED");
+        served.shutdown.cancel();
+    }
+}

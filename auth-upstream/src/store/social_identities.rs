@@ -1,0 +1,193 @@
+//! The social identities of users and the sealed refresh tokens of their providers.
+
+use postern_common::clock::Timestamp;
+use postern_common::{from_row, with_dialect};
+
+use super::{AuthStore, StoreError, Stored, open_text, with_timeout};
+use crate::crypto::KeyRing;
+
+const SELECT_SOCIAL_IDENTITY: &str = "SELECT user_id, username, profile_saved FROM auth_social_identities \
+     WHERE issuer = $1 AND subject = $2";
+const INSERT_SOCIAL_IDENTITY: &str = "INSERT INTO auth_social_identities \
+     (issuer, subject, user_id, username, profile_saved, created_at, updated_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (issuer, subject) DO NOTHING";
+const DELETE_SOCIAL_IDENTITY: &str =
+    "DELETE FROM auth_social_identities WHERE issuer = $1 AND subject = $2 AND user_id = $3";
+const DELETE_SOCIAL_IDENTITIES_OF: &str = "DELETE FROM auth_social_identities WHERE user_id = $1";
+const COUNT_SOCIAL_IDENTITIES: &str =
+    "SELECT COUNT(*) AS found FROM auth_social_identities WHERE user_id = $1";
+const SAVE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
+     WHERE issuer = $1 AND subject = $2";
+const SELECT_PROVIDER_TOKENS: &str = "SELECT issuer, subject, user_id, refresh_token AS sealed FROM auth_social_identities \
+     WHERE refresh_token IS NOT NULL AND (issuer, subject) > ($1, $2) ORDER BY issuer, subject LIMIT $3";
+const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $4, updated_at = $5 \
+     WHERE issuer = $1 AND subject = $2 AND refresh_token = $3";
+const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
+     WHERE issuer = $1 AND subject = $2";
+
+/// The user of a social identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SocialIdentity {
+    /// The subject of the pool user, or a generated id if there is no pool user.
+    pub(crate) user_id: String,
+    /// The pool's user name; `None` if there is no pool user.
+    pub(crate) username: Option<String>,
+    /// Whether the profile was saved at the actor service.
+    pub(crate) profile_saved: bool,
+}
+
+from_row!(SocialIdentity {
+    user_id: String,
+    username: Option<String>,
+    profile_saved: bool,
+});
+
+/// A provider's refresh token, sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SealedProviderToken {
+    pub(crate) issuer: String,
+    pub(crate) subject: String,
+    pub(crate) user_id: String,
+    pub(crate) sealed: String,
+}
+
+from_row!(SealedProviderToken {
+    issuer: String,
+    subject: String,
+    user_id: String,
+    sealed: String,
+});
+
+/// The sealing context of user names, followed by issuer and subject of the social identity.
+const USERNAME_CONTEXT: &str = "postern social user name";
+
+// === impl SocialIdentity ===
+
+impl SocialIdentity {
+    /// Returns the user name for the database: a name of its own may be an address, and is sealed.
+    fn sealed_username(&self, key_ring: &KeyRing, issuer: &str, subject: &str) -> Option<String> {
+        let name = self.username.as_deref()?;
+        let context = [USERNAME_CONTEXT, issuer, subject];
+        let is_subject = name == self.user_id;
+        Some(if is_subject {
+            name.to_owned()
+        } else {
+            key_ring.seal(&context, name.as_bytes())
+        })
+    }
+
+    /// Opens the user name. Without its key, the account is unknown.
+    fn opened(mut self, key_ring: &KeyRing, issuer: &str, subject: &str) -> Self {
+        if let Some(sealed) = self.username.take_if(|name| *name != self.user_id) {
+            self.username = open_text(key_ring, &[USERNAME_CONTEXT, issuer, subject], &sealed);
+        }
+        self
+    }
+}
+
+// === impl AuthStore ===
+
+impl AuthStore {
+    /// Returns the user of a social identity, if known.
+    pub(crate) async fn social_identity(
+        &self,
+        issuer: &str,
+        subject: &str,
+    ) -> Result<Option<SocialIdentity>, StoreError> {
+        let found: Option<SocialIdentity> =
+            fetch!(self.writer, fetch_optional, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
+        Ok(found.map(|it| it.opened(&self.key_ring, issuer, subject)))
+    }
+
+    /// Returns whether the user has a social identity.
+    pub(crate) async fn has_social_identity(&self, user_id: &str) -> Result<bool, StoreError> {
+        let (found,): (i64,) = fetch!(self.writer, fetch_one, COUNT_SOCIAL_IDENTITIES; user_id)?;
+        Ok(found > 0)
+    }
+
+    /// Deletes a social identity if it belongs to this user.
+    pub(crate) async fn delete_social_identity(
+        &self,
+        issuer: &str,
+        subject: &str,
+        user_id: &str,
+    ) -> Stored {
+        execute!(self, DELETE_SOCIAL_IDENTITY; issuer, subject, user_id).map(drop)
+    }
+
+    /// Deletes all social identities of a user.
+    pub(crate) async fn delete_social_identities_of(&self, user_id: &str) -> Stored {
+        execute!(self, DELETE_SOCIAL_IDENTITIES_OF; user_id).map(drop)
+    }
+
+    /// Inserts the user of a social identity and returns the stored one: the first writer wins.
+    pub(crate) async fn insert_social_identity(
+        &self,
+        issuer: &str,
+        subject: &str,
+        identity: &SocialIdentity,
+        now: Timestamp,
+    ) -> Result<SocialIdentity, StoreError> {
+        let (
+            SocialIdentity {
+                user_id,
+                profile_saved,
+                ..
+            },
+            now,
+        ) = (identity, now.0);
+        let username = identity.sealed_username(&self.key_ring, issuer, subject);
+        execute!(self, INSERT_SOCIAL_IDENTITY; issuer, subject, user_id, &username, *profile_saved, now)?;
+        let stored: SocialIdentity =
+            fetch!(self.writer, fetch_one, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
+        Ok(stored.opened(&self.key_ring, issuer, subject))
+    }
+
+    /// Stores the provider's sealed refresh token.
+    pub(crate) async fn save_provider_token(
+        &self,
+        issuer: &str,
+        subject: &str,
+        sealed: &str,
+        now: Timestamp,
+    ) -> Stored {
+        execute!(self, SAVE_PROVIDER_TOKEN; issuer, subject, sealed, now.0).map(drop)
+    }
+
+    /// Returns stored refresh tokens in the order of issuer and subject, starting behind `after`.
+    pub(crate) async fn provider_tokens(
+        &self,
+        after: &(String, String),
+        limit: i64,
+    ) -> Result<Vec<SealedProviderToken>, StoreError> {
+        fetch!(self.readers, fetch_all, SELECT_PROVIDER_TOKENS; &after.0, &after.1, limit)
+    }
+
+    /// Replaces the sealed form of a token and returns whether it was replaced. A token that a
+    /// sign-in has replaced meanwhile is kept.
+    pub(crate) async fn replace_provider_token(
+        &self,
+        token: &SealedProviderToken,
+        sealed: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let SealedProviderToken {
+            issuer,
+            subject,
+            sealed: old,
+            ..
+        } = token;
+        let replaced = execute!(self, REPLACE_PROVIDER_TOKEN; issuer, subject, old, sealed, now.0);
+        replaced.map(|rows| rows == 1)
+    }
+
+    /// Marks the profile of a social identity as saved.
+    pub(crate) async fn mark_profile_saved(
+        &self,
+        issuer: &str,
+        subject: &str,
+        now: Timestamp,
+    ) -> Stored {
+        execute!(self, MARK_PROFILE_SAVED; issuer, subject, true, now.0).map(drop)
+    }
+}
