@@ -346,7 +346,6 @@ impl RequestPath {
             subject: Some(caller.subject()),
             upstream: Some("origin"),
             upstream_address: Some("127.0.0.1:8501"),
-            forwarding: Some("fast_path"),
             attempts: 1,
             duration_us: 412,
             upstream_us: Some(287),

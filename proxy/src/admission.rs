@@ -28,7 +28,6 @@ use std::sync::Arc;
 use pingora_core::Result;
 use pingora_proxy::Session;
 
-use crate::downstream::session_ext::SessionExt;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
 
@@ -38,9 +37,6 @@ pub(crate) async fn admit_or_answer(
     client: &mut Session,
     ctx: &mut RequestContext,
 ) -> Result<bool> {
-    if let Some(connection) = client.connection() {
-        connection.note_hook_called();
-    }
     rate_limits::identify_client(client, ctx);
     if let Some(challenges) = &state.acme_challenges
         && acme_challenge::answer(state, challenges, client, ctx).await?

@@ -93,8 +93,6 @@ pub struct Config {
     pub log: Log,
     /// Worker threads; `None` for one per core. Read at startup only.
     pub workers: Option<usize>,
-    /// How requests are served.
-    pub server: ServerConfig,
     /// The user pools and further issuers whose tokens are trusted.
     pub identity: TrustConfig,
     /// The token cache.
@@ -123,14 +121,6 @@ pub struct Config {
     pub response_headers: Option<Arc<HeaderChanges>>,
     /// Requests whose decision must be as specified before the configuration is activated.
     pub tests: Vec<RouteTest>,
-}
-
-/// `[server]`: how requests are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerConfig {
-    /// Whether requests may take the fast path, in which the gateway forwards them itself; default
-    /// true. If false, Pingora forwards all requests: the answers are the same, at a higher cost.
-    pub fast_path: bool,
 }
 
 /// `[tokens]`: the token cache.
@@ -171,9 +161,6 @@ impl Config {
         let (admin, config_history) = read_admin(root, env);
         let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
-        let server = root
-            .section("server", ServerConfig::read)
-            .unwrap_or_default();
         let identity = TrustConfig::read(root, env);
         let tokens = section_or_default(root, "tokens", TokenConfig::read);
         let api_keys = root.section("api_keys", ApiKeyConfig::read);
@@ -215,7 +202,6 @@ impl Config {
             config_history,
             log,
             workers,
-            server,
             identity: identity?,
             tokens,
             api_keys,
@@ -275,20 +261,6 @@ fn section_or_default<T: Default>(
     read: impl FnOnce(&Object<'_>) -> Option<T>,
 ) -> T {
     root.section(name, read).unwrap_or_default()
-}
-
-impl ServerConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        Some(Self {
-            fast_path: section.or("fast_path", true, |field| field.boolean()),
-        })
-    }
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self { fast_path: true }
-    }
 }
 
 impl TokenConfig {

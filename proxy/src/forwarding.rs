@@ -3,19 +3,17 @@
 //! - **Enters:** an admitted request with its `RequestContext`.
 //! - **Leaves:** a response, or an error response; the request record (metrics, span, access
 //!   event).
-//! - **One pipeline, two paths:** `pipeline` implements Pingora's hooks. After admission, it forwards
-//!   a request on the `fast_path` if its length is known and its upstream speaks HTTP/1.1, and lets
-//!   Pingora forward everything else (the streaming path). Both use the functions of the other
-//!   modules, so that their rules are the same.
+//! - **One engine:** `pipeline` implements Pingora's hooks. After admission, `exchange` forwards the
+//!   request in the task of its hook, over connections of its own.
 //! - **May depend on:** `admission` for rejections and header changes, [`config`](crate::config),
 //!   [`api_keys`](crate::api_keys), `upstream`, `downstream`, `compression`,
 //!   [`routing`](crate::routing), [`message`](crate::message), `state` and
 //!   [`telemetry`](crate::telemetry).
 
 mod compressed_response;
+mod exchange;
 mod failure;
 mod failure_cause;
-mod fast_path;
 pub mod identity_headers;
 mod mirror;
 mod open_exchange;
@@ -25,6 +23,7 @@ mod references;
 mod request_record;
 mod response;
 mod spans;
+mod tunnel;
 mod upstream_request;
 
 use pingora_core::ErrorType;

@@ -51,7 +51,6 @@ mod migrating;
 mod mirroring;
 mod nginx_peer;
 mod origin;
-mod path_comparison;
 mod problem_pages;
 mod proxy_protocol;
 mod proxy_protocol_upstream;
@@ -87,3 +86,49 @@ mod uploads;
 mod upstream_settings;
 mod upstream_shares;
 mod upstreams;
+
+use postern_common::config::{Env, parse};
+use postern_common::exit::Exit;
+
+use crate::Config;
+
+/// The variables of both user pools, of a collector and of the admin listener.
+fn env() -> Env {
+    Env::from([
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ("COLLECTOR_TOKEN", "Bearer collector"),
+        ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
+    ])
+}
+
+/// Reads a configuration with both user pools.
+pub(crate) fn read_config(text: &str) -> Result<Config, Exit> {
+    parse("p.toml", text, |root| Config::read(root, &env()))
+}
+
+/// A generator of choices (SplitMix64), so that a failure can be repeated.
+pub(crate) struct Choices(pub(crate) u64);
+
+impl Choices {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        usize::try_from(self.next() % count as u64).expect("a small number")
+    }
+
+    pub(crate) fn of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
+        all[self.below(all.len())]
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}

@@ -6,7 +6,6 @@
 //! - **May depend on:** [`crate::config`], [`crate::certificates`] for PEM files, [`crate::message`]
 //!   for framing, [`crate::client_shares`], and [`crate::telemetry`] for metrics.
 
-pub(crate) mod checked_connection;
 mod discovery;
 mod drain;
 mod endpoint;
@@ -24,7 +23,6 @@ mod retry_budget;
 mod selection;
 mod srv;
 mod tls_material;
-pub(crate) mod tunnel;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -50,7 +48,7 @@ pub(crate) use drain::Abortable;
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
 pub(crate) use http1_connection::{BoundConnection, IdleCheck, UpstreamConnection};
-pub(crate) use http2_stream::{NOT_HTTP2, UpstreamStream};
+pub(crate) use http2_stream::UpstreamStream;
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
 pub(crate) use proxied::ConnectionHeader;

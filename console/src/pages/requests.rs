@@ -197,7 +197,6 @@ fn upstream(event: &Value) -> Markup {
             mono(&text("upstream_address")),
         ),
         ("Attempts", html! { (text("attempts")) }),
-        ("Forwarded by", html! { (text("forwarding")) }),
         (
             "Content coding of the gateway",
             html! { (text("encoding")) },

@@ -39,9 +39,8 @@ pub struct ClientLimits {
     /// Time for which a body may stay below `min_rate`; default 20 s.
     pub stall_timeout: Duration,
     /// Maximum bytes of responses that are buffered for slow readers; default 256 MiB. The readers
-    /// of one address may use an eighth of it. A response reserves 64 KiB, and 192 KiB if its
-    /// upstream speaks HTTP/2. Above the limit, new requests get 503, and a response whose reader
-    /// is slow is aborted.
+    /// of one address may use an eighth of it. A response reserves 64 KiB. Above the
+    /// limit, new requests get 503, and a response whose reader is slow is aborted.
     pub response_buffer_bytes: usize,
     /// The deadline of a request until its route is known: that of `[defaults]`.
     pub deadline: Duration,

@@ -332,23 +332,15 @@ impl PathRewrite {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::config::{Env, parse};
-
-    use crate::config::Config;
+    use crate::tests::read_config;
 
     /// Returns whether a route for `/v1x` with these additional lines is accepted.
     fn is_good(lines: &str) -> bool {
-        let env = Env::from([
-            ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-            ("IDP_ACTOR_CLIENT_ID", "web"),
-            ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-            ("IDP_SERVICE_CLIENT_ID", "machines"),
-        ]);
         let text = format!(
             "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n\
              [[route]]\npath = \"/v1x\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n{lines}\n"
         );
-        parse("test.toml", &text, |root| Config::read(root, &env)).is_ok()
+        read_config(&text).is_ok()
     }
 
     #[test]

@@ -5,15 +5,13 @@
 //! [`crate::message::framing`] determines. Later bytes are buffered here, so that an idle
 //! connection uses no other memory than this struct.
 //!
-//! Deadlines are enforced here because Pingora has no hook for them: while it waits for an
-//! upstream, it polls the client connection for reading, and that poll returns an error when a
-//! deadline has passed.
+//! Deadlines are enforced here: while an exchange waits for an upstream, it polls the client
+//! connection for reading, and that poll returns an error when a deadline has passed.
 
 mod backlog;
 mod close;
 mod http2_frames;
 mod http2_io;
-mod pingora_io;
 mod preface;
 mod read_head;
 mod transport;
@@ -22,19 +20,18 @@ mod write;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
-use pingora_core::protocols::{ALPN, SocketDigest, Ssl};
+use pingora_core::protocols::SocketDigest;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::certificates::TlsClient;
 use crate::config::{ClientLimits, HttpsRedirect};
 use crate::downstream::connection_permit::ConnectionPermit;
-use crate::downstream::deadline::{AbortReason, DeadlineTimer, RequestDeadline, SlowClientGuard};
+use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::response_buffers::BufferReservation;
 use crate::message::framing::BodyFraming;
 use crate::upstream::BoundConnection;
@@ -64,13 +61,8 @@ pub(crate) struct ClientConnection {
     deadline: Arc<RequestDeadline>,
     /// Whether the connection has become a tunnel.
     tunnel: AtomicBool,
-    /// The expiry of a tunnel's token, if the tunnel ends with it.
-    expires_at: OnceLock<Instant>,
-    expiry_timer: DeadlineTimer,
     /// Whether the process is shutting down.
     stopping: bool,
-    /// Whether a head was passed to Pingora and none of its hooks has been called yet.
-    awaiting_hook: AtomicBool,
     /// Whether the connection is closed with a reset, so that a truncated response is not taken for
     /// a complete one.
     reset_on_close: AtomicBool,
@@ -114,10 +106,7 @@ impl ClientConnection {
             slow_client: SlowClientGuard::default(),
             deadline: Arc::new(RequestDeadline::new()),
             tunnel: AtomicBool::new(false),
-            expires_at: OnceLock::new(),
-            expiry_timer: DeadlineTimer::default(),
             stopping: false,
-            awaiting_hook: AtomicBool::new(false),
             reset_on_close: AtomicBool::new(false),
             http2: None,
             digest: Arc::new(digest),
@@ -162,7 +151,11 @@ impl ClientConnection {
 
     /// Returns whether HTTP/2 was negotiated with ALPN.
     pub(crate) fn is_http2(&self) -> bool {
-        self.selected_alpn_proto() == Some(ALPN::H2)
+        let protocol = match &self.transport {
+            Some(ClientTransport::Tls(stream)) => stream.get_ref().1.alpn_protocol(),
+            Some(ClientTransport::Tcp(_)) | None => None,
+        };
+        protocol == Some(b"h2")
     }
 
     /// Returns the IP address of the peer.
@@ -181,13 +174,18 @@ impl ClientConnection {
         self.head_left = 0;
     }
 
-    /// Returns the remaining bytes of a body with a length; `None` if the body is chunked.
-    pub(crate) fn body_remaining(&self) -> Option<u64> {
+    /// Returns the remaining bytes of the body, or the maximum while their number is not known.
+    pub(crate) fn body_remaining(&self) -> u64 {
         match self.framing {
-            BodyFraming::Done => Some(0),
-            BodyFraming::Length(left) => Some(left),
-            BodyFraming::Chunked(_) | BodyFraming::Tunnel => None,
+            BodyFraming::Done => 0,
+            BodyFraming::Length(left) => left,
+            BodyFraming::Chunked(_) | BodyFraming::Tunnel => u64::MAX,
         }
+    }
+
+    /// Returns whether the body is chunked and has not been read to its end.
+    pub(crate) fn is_chunked(&self) -> bool {
+        matches!(self.framing, BodyFraming::Chunked(_))
     }
 
     /// Returns whether data waits to be sent, in the write buffer or in the TLS layer.
@@ -226,20 +224,6 @@ impl ClientConnection {
         self.tunnel.store(true, Ordering::Release);
     }
 
-    /// Makes the tunnel, a WebSocket, be closed on both sides at this time.
-    pub(crate) fn set_tunnel_expiry(&self, at: Instant) {
-        let _once = self.expires_at.set(at);
-    }
-
-    /// Returns an error once the token of the tunnel has expired.
-    fn poll_expired<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let Some(at) = self.expires_at.get() else {
-            return Poll::Pending;
-        };
-        ready!(self.expiry_timer.poll(*at, cx));
-        self.abort(AbortReason::TokenExpired)
-    }
-
     /// Switches to HTTP/2: all bytes pass, and the time per frame is limited. The returned backlog
     /// is exact whenever the HTTP/2 layer is waiting, because it has then written all that it may.
     pub(crate) fn switch_to_http2(&mut self) -> WriteBacklog {
@@ -258,11 +242,6 @@ impl ClientConnection {
     /// Makes the connection be closed with a reset when it is dropped.
     pub(crate) fn reset_on_drop(&self) {
         self.reset_on_close.store(true, Ordering::Relaxed);
-    }
-
-    /// Records that a Pingora hook was called for the request.
-    pub(crate) fn note_hook_called(&self) {
-        self.awaiting_hook.store(false, Ordering::Relaxed);
     }
 
     fn abort<T>(&self, reason: AbortReason) -> Poll<io::Result<T>> {
@@ -387,19 +366,9 @@ impl AsyncRead for ClientConnection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.head_left > 0 {
-            let taken = this.head_left.min(buf.remaining());
-            buf.put_slice(&this.inbound[..taken]);
-            this.inbound.advance(taken);
-            this.head_left -= taken;
-            return Poll::Ready(Ok(()));
-        }
         if this.tunnel.load(Ordering::Acquire) {
             this.framing = BodyFraming::Tunnel;
             this.note_http2_poll();
-            if let Poll::Ready(expired) = this.poll_expired(cx) {
-                return Poll::Ready(expired);
-            }
             return this.poll_body(cx, buf);
         }
         if this.framing == BodyFraming::Done {
@@ -407,5 +376,13 @@ impl AsyncRead for ClientConnection {
         } else {
             this.poll_body(cx, buf)
         }
+    }
+}
+
+impl std::fmt::Debug for ClientConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientConnection")
+            .field("framing", &self.framing)
+            .finish_non_exhaustive()
     }
 }

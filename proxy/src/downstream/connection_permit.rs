@@ -19,8 +19,6 @@ pub(crate) struct ConnectionPermit {
     pub(crate) address: IpAddr,
     pub(crate) response_buffers: Arc<ResponseBufferBudget>,
     pub(crate) gauge: prometheus::IntGauge,
-    /// Counts requests that Pingora answered before any hook was called.
-    pub(crate) protocol_errors: prometheus::IntCounter,
 }
 
 /// The number of open connections per client address.
@@ -61,8 +59,7 @@ impl ConnectionPermit {
         request: &RequestDeadline,
     ) -> Option<BufferReservation> {
         let client = request.forwarded_client().unwrap_or(self.address);
-        self.response_buffers
-            .reserve(limits, Some(client), request.buffer_units())
+        self.response_buffers.reserve(limits, Some(client))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Deadlines and minimum transfer rates of requests, for HTTP/1 and HTTP/2.
 //!
-//! Pingora has no hook for deadlines: while it waits for an upstream, it polls the client side for
-//! a disconnect, and that poll returns an error when a deadline has passed.
+//! While an exchange waits for an upstream, it polls the client side for a disconnect, and that poll
+//! returns an error when a deadline has passed.
 
 mod timer;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,6 @@ pub(crate) struct RequestDeadline {
     is_drained: AtomicBool,
     /// Whether the deadline is the expiry of the token.
     ends_at_expiry: AtomicBool,
-    /// Units of [`crate::downstream::response_buffers`] to reserve while the reader is slow.
-    buffer_units: AtomicUsize,
     abort_reason: AtomicU8,
     /// The client that a trusted proxy has reported.
     forwarded_client: Mutex<Option<IpAddr>>,
@@ -108,7 +106,6 @@ impl RequestDeadline {
             closes_after_response: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
             ends_at_expiry: AtomicBool::new(false),
-            buffer_units: AtomicUsize::new(1),
             abort_reason: AtomicU8::new(0),
             forwarded_client: Mutex::default(),
         }
@@ -131,7 +128,6 @@ impl RequestDeadline {
         self.is_drained.store(false, Ordering::Relaxed);
         self.ends_at_expiry.store(false, Ordering::Relaxed);
         self.abort_reason.store(0, Ordering::Relaxed);
-        self.set_buffer_units(1);
     }
 
     /// Sets the deadline to `after` from `now`.
@@ -212,16 +208,6 @@ impl RequestDeadline {
     /// Returns the client that a trusted proxy has reported.
     pub(crate) fn forwarded_client(&self) -> Option<IpAddr> {
         *self.forwarded_client.lock()
-    }
-
-    /// Sets the buffer units that the response may reserve while its reader is slow.
-    pub(crate) fn set_buffer_units(&self, units: usize) {
-        self.buffer_units.store(units, Ordering::Relaxed);
-    }
-
-    /// Returns the buffer units; 1 by default.
-    pub(crate) fn buffer_units(&self) -> usize {
-        self.buffer_units.load(Ordering::Relaxed)
     }
 
     /// Marks the request as a gRPC call: a client stream may pause until the deadline, and the end

@@ -1,8 +1,7 @@
-//! One HTTP/1.1 exchange on a client connection, as a Pingora session.
+//! One HTTP/1 exchange on a client connection, as a Pingora session.
 //!
-//! Pingora's own session parses the head, which has been checked already, a second time, and copies
-//! it. Requests whose body has a known length, which are nearly all, use this session instead. A
-//! request with a chunked body, `Expect`, `Upgrade` or HTTP/1.0 uses Pingora's.
+//! Pingora's own session would parse the head, which has been checked already, a second time, and
+//! copy it.
 
 mod session;
 
@@ -13,8 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TRANSFER_ENCODING, UPGRADE};
-use http::{Method, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, StatusCode, Version};
 use parking_lot::Mutex;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::protocols::http::date::get_cached_date;
@@ -24,7 +23,9 @@ use tokio_util::io::poll_read_buf;
 
 use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::session_ext::ClientHandle;
+use crate::message::framing::ChunkState;
 use crate::message::{head, headers};
+use crate::upstream::ResponseBody;
 
 /// Size of one read of a request body.
 const BODY_READ_BYTES: u64 = 32 << 10;
@@ -33,10 +34,10 @@ const BODY_READ_BYTES: u64 = 32 << 10;
 /// can be reused. With more, the response announces that the connection closes.
 pub(crate) const MAX_DRAIN_BYTES: u64 = 16 << 10;
 
-/// Maximum bytes of a request body that are kept for a second attempt on Pingora's path.
+/// Maximum bytes of a request body that are kept for a second attempt.
 const MAX_RETRY_BYTES: usize = 64 << 10;
 
-/// Where a session leaves its connection for the next request.
+/// Where a session leaves its connection for the next request, or after an upgrade.
 pub(crate) type ConnectionSlot = Arc<Mutex<Option<Box<ClientConnection>>>>;
 
 /// One exchange.
@@ -46,6 +47,8 @@ pub(crate) struct Http1Session {
     slot: ConnectionSlot,
     request: RequestHeader,
     has_body: bool,
+    /// The position in a chunked body, and received bytes of it.
+    chunks: (ResponseBody, BytesMut),
     /// The last response head that was written.
     response: Option<Box<ResponseHeader>>,
     framing: ResponseFraming,
@@ -65,6 +68,8 @@ enum ResponseFraming {
     /// A body with this many remaining bytes.
     Length(usize),
     Chunked,
+    /// A body that ends with the connection, for HTTP/1.0.
+    UntilClose,
 }
 
 /// The beginning of a request body, for a second attempt.
@@ -79,15 +84,9 @@ pub(crate) fn take_connection(slot: &ConnectionSlot) -> Option<Box<ClientConnect
     slot.lock().take()
 }
 
-/// Parses the head of the connection's pending request if [`Http1Session`] supports it.
+/// Parses the head of the connection's pending request.
 pub(crate) fn parse_request(connection: &ClientConnection) -> Option<RequestHeader> {
-    connection.body_remaining()?;
-    head::to_request(connection.pending_head()).filter(|request| {
-        request.version == Version::HTTP_11
-            && ![EXPECT, UPGRADE]
-                .iter()
-                .any(|name| request.headers.contains_key(name))
-    })
+    head::to_request(connection.pending_head())
 }
 
 impl Http1Session {
@@ -98,18 +97,25 @@ impl Http1Session {
         slot: ConnectionSlot,
     ) -> Self {
         connection.consume_head();
-        connection.note_hook_called();
         let handle = ClientHandle {
             deadline: connection.shared_deadline(),
             is_tls: connection.is_tls(),
             https_redirect: connection.https_redirect().cloned(),
             tls_client: connection.tls_client().cloned(),
             bound_upstream: Some(connection.bound_upstream()),
+            connection: Some(Arc::clone(&slot)),
         };
         let mut parts = http::request::Parts::from(request);
         parts.extensions.insert(handle);
         Self {
-            has_body: connection.body_remaining() != Some(0),
+            has_body: connection.body_remaining() != 0,
+            chunks: match connection.is_chunked() {
+                true => (
+                    ResponseBody::Chunked(ChunkState::Size(0, 0)),
+                    BytesMut::new(),
+                ),
+                false => (ResponseBody::Done, BytesMut::new()),
+            },
             connection: Some(connection),
             slot,
             request: RequestHeader::from(parts),
@@ -131,16 +137,51 @@ impl Http1Session {
     }
 
     fn body_remaining(&self) -> u64 {
-        let remaining = self.connection.as_ref().and_then(|it| it.body_remaining());
-        remaining.unwrap_or(0)
+        let connection = self.connection.as_ref();
+        connection.map_or(0, |it| it.body_remaining())
+    }
+
+    fn is_body_read(&self) -> bool {
+        self.body_remaining() == 0 && self.chunks.1.is_empty()
     }
 
     /// Reads the next part of the request body; `None` at its end.
     async fn read(&mut self) -> Result<Option<Bytes>> {
-        let remaining = self.body_remaining();
-        if remaining == 0 {
-            return Ok(None);
+        while !self.is_body_read() {
+            if self.chunks.0 != ResponseBody::Done {
+                let (chunks, received) = &mut self.chunks;
+                let data = chunks.take(received);
+                // The connection has checked each byte.
+                let data = data.map_err(|_| Error::new_in(ErrorType::InternalError))?;
+                if data.is_some() {
+                    return Ok(self.received(data));
+                }
+            }
+            if self.body_remaining() == 0 {
+                break;
+            }
+            let part = self.read_part().await?;
+            match self.chunks.0 {
+                ResponseBody::Done => return Ok(self.received(Some(part.freeze()))),
+                _ if self.chunks.1.is_empty() => self.chunks.1 = part,
+                _ => self.chunks.1.extend_from_slice(&part),
+            }
         }
+        Ok(None)
+    }
+
+    /// Counts a part of the body, and keeps it for a second attempt.
+    fn received(&mut self, part: Option<Bytes>) -> Option<Bytes> {
+        self.received += part.as_ref().map_or(0, Bytes::len);
+        if let (Some(buffer), Some(part)) = (&mut self.retry_buffer, &part) {
+            buffer.append(part);
+        }
+        part
+    }
+
+    /// Reads bytes of the request body, with its framing.
+    async fn read_part(&mut self) -> Result<BytesMut> {
+        let remaining = self.body_remaining();
         let room = usize::try_from(remaining.min(BODY_READ_BYTES)).unwrap_or(0);
         let connection = self.connection()?;
         let read = poll_fn(|cx| {
@@ -162,11 +203,7 @@ impl Http1Session {
         if part.is_empty() {
             return Err(Error::new_down(ErrorType::ConnectionClosed));
         }
-        self.received += part.len();
-        if let Some(buffer) = &mut self.retry_buffer {
-            buffer.append(&part);
-        }
-        Ok(Some(part.freeze()))
+        Ok(part)
     }
 
     /// Waits until the client disconnects or a deadline passes. Data that was written for the client
@@ -183,30 +220,37 @@ impl Http1Session {
             .connection
             .as_ref()
             .is_none_or(|connection| connection.deadline().closes_after_response());
-        let has_close = |value: &http::HeaderValue| {
-            value.to_str().is_ok_and(|value| {
-                value
-                    .split(',')
-                    .any(|option| option.trim().eq_ignore_ascii_case("close"))
-            })
+        let headers = &self.request.headers;
+        // A client that expects an interim response may omit the body after the final one.
+        let max_unread = match headers.contains_key(EXPECT) {
+            true => 0,
+            false => MAX_DRAIN_BYTES,
         };
         !is_closing
-            && self.body_remaining() <= MAX_DRAIN_BYTES
-            && !self
-                .request
-                .headers
-                .get_all(CONNECTION)
-                .iter()
-                .any(has_close)
+            && self.body_remaining() <= max_unread
+            && !has_option(headers, "close")
+            && (self.request.version == Version::HTTP_11 || has_option(headers, "keep-alive"))
     }
 
-    async fn write_head(&mut self, head: Box<ResponseHeader>, end: bool) -> Result<()> {
+    async fn write_head(&mut self, mut head: Box<ResponseHeader>, end: bool) -> Result<()> {
         let is_final = !head.status.is_informational();
-        self.keep_alive = self.keeps_alive();
+        let is_http10 = self.request.version == Version::HTTP_10;
+        if is_http10 && !is_final {
+            return Ok(());
+        }
+        self.framing = self.framing_of(&head);
+        // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1).
+        let was_chunked = is_http10 && head.remove_header(&TRANSFER_ENCODING).is_some();
+        self.keep_alive = self.keeps_alive() && !was_chunked;
         let keep_alive = self.keep_alive;
         serialize_head(&head, keep_alive, self.connection()?.write_buffer());
-        self.framing = self.framing_of(&head);
+        let is_upgrade = head.status == StatusCode::SWITCHING_PROTOCOLS;
         self.response = Some(head);
+        if is_upgrade {
+            self.flush().await?;
+            *self.slot.lock() = self.connection.take();
+            return Ok(());
+        }
         if end {
             return self.write_end().await;
         }
@@ -226,7 +270,10 @@ impl Http1Session {
             || matches!(head.status.as_u16(), 204 | 304);
         match length {
             _ if has_no_body => ResponseFraming::NoBody,
-            _ if head.headers.contains_key(TRANSFER_ENCODING) => ResponseFraming::Chunked,
+            _ if head.headers.contains_key(TRANSFER_ENCODING) => match self.request.version {
+                Version::HTTP_10 => ResponseFraming::UntilClose,
+                _ => ResponseFraming::Chunked,
+            },
             Some(length) => ResponseFraming::Length(length),
             None => ResponseFraming::NoBody,
         }
@@ -240,6 +287,7 @@ impl Http1Session {
                 self.framing = ResponseFraming::Length(left - data.len());
                 self.write(&data).await?;
             }
+            ResponseFraming::UntilClose => self.write(&data).await?,
             ResponseFraming::Chunked if data.is_empty() => {}
             ResponseFraming::Chunked => {
                 let mut size = [0; 18];
@@ -270,7 +318,7 @@ impl Http1Session {
                 return Err(Error::new_in(ErrorType::InternalError));
             }
             ResponseFraming::Chunked => self.write(b"0\r\n\r\n").await?,
-            ResponseFraming::Length(0) | ResponseFraming::NoBody => {}
+            ResponseFraming::Length(0) | ResponseFraming::NoBody | ResponseFraming::UntilClose => {}
         }
         self.is_response_complete = true;
         self.flush().await
@@ -290,7 +338,17 @@ impl Http1Session {
             .map_err(Error::into_down)
     }
 
-    /// Ends the exchange, once: Pingora's path ends the body and then the session.
+    /// Makes an incomplete response that would end with the connection end with a reset.
+    fn mark_truncated(&self) {
+        if self.framing == ResponseFraming::UntilClose
+            && !self.is_response_complete
+            && let Some(connection) = &self.connection
+        {
+            connection.reset_on_drop();
+        }
+    }
+
+    /// Ends the exchange, once.
     async fn end(&mut self) -> Result<()> {
         if self.connection.is_none() {
             return Ok(());
@@ -305,6 +363,13 @@ impl Http1Session {
     }
 }
 
+/// Returns whether `Connection` has an option.
+fn has_option(headers: &HeaderMap, wanted: &str) -> bool {
+    let values = headers.get_all(CONNECTION).iter();
+    let mut options = values.flat_map(|value| headers::options(value.as_bytes()));
+    options.any(|option| option.eq_ignore_ascii_case(wanted.as_bytes()))
+}
+
 /// Leaves the connection in the slot if the response announced that it stays open. Pingora does not
 /// end the session if an HTTP/2 upstream has answered and resets its stream before the end of the
 /// request.
@@ -313,6 +378,7 @@ impl Drop for Http1Session {
         if self.keep_alive && self.is_response_complete {
             *self.slot.lock() = self.connection.take();
         }
+        self.mark_truncated();
     }
 }
 
@@ -327,7 +393,7 @@ fn serialize_head(head: &ResponseHeader, keep_alive: bool, text: &mut BytesMut) 
     text.extend_from_slice(reason.as_bytes());
     text.extend_from_slice(b"\r\n");
     for (name, value) in &head.headers {
-        if *name != CONNECTION && !(is_final && *name == DATE) {
+        if !(is_final && matches!(*name, CONNECTION | DATE)) {
             headers::append_field(text, name.as_str(), value.as_bytes());
         }
     }
@@ -350,7 +416,7 @@ fn poll_abort(connection: &mut ClientConnection, cx: &mut Context<'_>) -> Poll<B
         let error = Error::because(ErrorType::WriteError, "writing to a client", error);
         return Poll::Ready(error.into_down());
     }
-    if connection.body_remaining() != Some(0) {
+    if connection.body_remaining() != 0 {
         let error = ready!(connection.poll_deadline(cx));
         return Poll::Ready(Error::because(ErrorType::ReadError, "waiting", error).into_down());
     }

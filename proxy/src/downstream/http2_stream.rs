@@ -17,7 +17,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, COOKIE, HOST};
 use http::{HeaderMap, HeaderValue};
 use pingora::http::RequestHeader;
-use pingora_core::protocols::http::HttpTask;
 use pingora_core::{Error, ErrorType, Result};
 
 use crate::certificates::TlsClient;
@@ -27,12 +26,6 @@ use crate::downstream::http1_session::{MAX_DRAIN_BYTES, RetryBuffer};
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 use crate::downstream::session_ext::ClientHandle;
 pub(crate) use exchange::Http2Exchange;
-
-/// Chunk size in which the messages of a gRPC call are forwarded. Pingora does not read the
-/// response while the upstream does not accept a chunk of the request, and a server that answers
-/// each message does not accept any while its responses are not read. With this size, both make
-/// progress unless the responses to one chunk exceed the upstream's window.
-const GRPC_CHUNK_BYTES: usize = 1 << 10;
 
 /// Maximum chunk of a response: one frame (RFC 9113 section 4.2).
 const MAX_CHUNK_BYTES: usize = 16 << 10;
@@ -93,6 +86,7 @@ impl ClientStream {
             https_redirect: connection.https_redirect.clone(),
             tls_client: connection.tls_client.clone(),
             bound_upstream: None,
+            connection: None,
         });
         join_cookies(&mut parts.headers);
         set_host(&mut parts);
@@ -136,11 +130,7 @@ impl ClientStream {
         }
         loop {
             if !self.pending_data.is_empty() && !self.awaits_end() {
-                let length = match self.deadline.is_grpc() {
-                    true => self.pending_data.len().min(GRPC_CHUNK_BYTES),
-                    false => self.pending_data.len(),
-                };
-                let part = self.pending_data.split_to(length);
+                let part = std::mem::take(&mut self.pending_data);
                 if let Some(buffer) = &mut self.retry_buffer {
                     buffer.append(&part);
                 }
@@ -294,7 +284,7 @@ impl ClientStream {
                 waiting_since.get_or_insert_with(Instant::now);
                 slow_client.wait_for_reader();
                 if buffer_reservation.is_none() {
-                    *buffer_reservation = buffers.reserve(limits, client, deadline.buffer_units());
+                    *buffer_reservation = buffers.reserve(limits, client);
                 }
                 if buffer_reservation.is_none() {
                     return Poll::Ready(Err(abort_error(deadline, AbortReason::BufferExhausted)));
@@ -329,31 +319,6 @@ impl ClientStream {
         self.deadline
             .note_response_complete(last && written.is_ok() && self.exchange.response.is_some());
         written
-    }
-
-    /// Applies one step of a response. Returns whether it was the last.
-    async fn apply_task(&mut self, task: HttpTask) -> Result<bool> {
-        match task {
-            HttpTask::Header(header, end) => {
-                self.deadline.note_progress();
-                self.write_control(end, |exchange| exchange.write_head(header, end))?;
-                Ok(end)
-            }
-            HttpTask::Body(Some(data), end) if !data.is_empty() => {
-                self.write(data, end).await?;
-                Ok(end)
-            }
-            HttpTask::Body(_, end) => Ok(end),
-            HttpTask::UpgradedBody(..) => {
-                Error::e_explain(ErrorType::InternalError, "upgrade over an HTTP/2 stream")
-            }
-            HttpTask::Trailer(Some(trailers)) => {
-                self.write_control(true, |exchange| exchange.write_trailers(*trailers))?;
-                Ok(true)
-            }
-            HttpTask::Trailer(None) | HttpTask::Done => Ok(true),
-            HttpTask::Failed(error) => Err(error),
-        }
     }
 }
 

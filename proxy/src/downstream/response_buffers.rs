@@ -14,10 +14,6 @@ use crate::config::ClientLimits;
 /// Maximum bytes that a response buffers while its reader is slow.
 const UNIT_BYTES: usize = 64 << 10;
 
-/// Units for a response from an HTTP/2 upstream: Pingora buffers up to ten frames of 16 KiB, and a
-/// window of 16 KiB.
-pub(crate) const HTTP2_UPSTREAM_UNITS: usize = 3;
-
 /// Fraction of the budget that one client address may use, so that others are served while its
 /// readers are slow.
 const ADDRESS_SHARE_DIVISOR: usize = 8;
@@ -34,20 +30,18 @@ pub(crate) struct ResponseBufferBudget {
 pub(crate) struct BufferReservation {
     buffers: Arc<ResponseBufferBudget>,
     address: Option<IpAddr>,
-    units: usize,
 }
 
 // === impl ResponseBufferBudget ===
 
 impl ResponseBufferBudget {
-    /// Reserves `units` for a response whose reader is slow. Returns `None` if the budget is
+    /// Reserves a unit for a response whose reader is slow. Returns `None` if the budget is
     /// exhausted, which can happen because requests are admitted before their readers are known to
     /// be slow. The first response of an address is bounded by the total only.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         limits: &ClientLimits,
         address: Option<IpAddr>,
-        units: usize,
     ) -> Option<BufferReservation> {
         let limit = limits.response_buffer_bytes / UNIT_BYTES;
         let is_bound = address.is_some_and(|address| !limits.is_trusted_proxy(address));
@@ -56,20 +50,19 @@ impl ResponseBufferBudget {
         let share = address
             .and_then(|address| shares.get(&address).copied())
             .unwrap_or(0);
-        if is_bound && share > 0 && share + units > limit / ADDRESS_SHARE_DIVISOR {
+        if is_bound && share > 0 && share >= limit / ADDRESS_SHARE_DIVISOR {
             return None;
         }
-        let add = |held: usize| held.checked_add(units).filter(|sum| *sum <= limit);
+        let add = |held: usize| (held < limit).then_some(held + 1);
         self.units
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .ok()?;
         if let Some(address) = address {
-            shares.insert(address, share + units);
+            shares.insert(address, share + 1);
         }
         Some(BufferReservation {
             buffers: Arc::clone(self),
             address,
-            units,
         })
     }
 
@@ -102,11 +95,11 @@ impl ResponseBufferBudget {
 
 impl Drop for BufferReservation {
     fn drop(&mut self) {
-        self.buffers.units.fetch_sub(self.units, Ordering::Relaxed);
+        self.buffers.units.fetch_sub(1, Ordering::Relaxed);
         let Some(address) = self.address else { return };
         let mut shares = self.buffers.shares();
         if let Some(share) = shares.get_mut(&address) {
-            *share = share.saturating_sub(self.units);
+            *share = share.saturating_sub(1);
             if *share == 0 {
                 shares.remove(&address);
             }
@@ -134,25 +127,13 @@ mod tests {
     fn address_is_limited_to_its_share() {
         let (buffers, limits) = (Arc::new(ResponseBufferBudget::default()), limits());
         let mut held: Vec<_> = (0..7)
-            .map(|_| {
-                buffers
-                    .reserve(&limits, address(1), 1)
-                    .expect("buffer space")
-            })
+            .map(|_| buffers.reserve(&limits, address(1)).expect("buffer space"))
             .collect();
         assert!(buffers.has_room(&limits, address(1)));
-        assert!(
-            buffers.reserve(&limits, address(1), 2).is_none(),
-            "above the address share"
-        );
-        held.push(
-            buffers
-                .reserve(&limits, address(1), 1)
-                .expect("buffer space"),
-        );
+        held.push(buffers.reserve(&limits, address(1)).expect("buffer space"));
         assert!(
             !buffers.has_room(&limits, address(1))
-                && buffers.reserve(&limits, address(1), 1).is_none()
+                && buffers.reserve(&limits, address(1)).is_none()
         );
         assert!(buffers.has_room(&limits, address(2)));
         let trusted = ClientLimits {
@@ -163,7 +144,7 @@ mod tests {
             buffers.has_room(&trusted, address(1)),
             "trusted proxies are exempt"
         );
-        assert!(buffers.reserve(&trusted, address(1), 1).is_some());
+        assert!(buffers.reserve(&trusted, address(1)).is_some());
         held.pop();
         assert!(buffers.has_room(&trusted, address(1)));
     }
@@ -171,17 +152,17 @@ mod tests {
     #[test]
     fn total_is_bounded_and_released() {
         let (buffers, limits) = (Arc::new(ResponseBufferBudget::default()), limits());
-        let held: Vec<_> = (0..16)
-            .map(|last| {
+        let held: Vec<_> = (0..64)
+            .map(|at| {
                 buffers
-                    .reserve(&limits, address(last), 4)
+                    .reserve(&limits, address(at % 16))
                     .expect("buffer space")
             })
             .collect();
         assert_eq!(buffers.bytes(), 64 * UNIT_BYTES);
         assert!(
-            buffers.reserve(&limits, address(99), 1).is_none()
-                && buffers.reserve(&limits, None, 1).is_none()
+            buffers.reserve(&limits, address(99)).is_none()
+                && buffers.reserve(&limits, None).is_none()
         );
         assert_eq!(buffers.bytes(), 64 * UNIT_BYTES);
         assert!(!buffers.has_room(&limits, address(99)) && !buffers.has_room(&limits, None));

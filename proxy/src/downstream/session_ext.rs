@@ -1,4 +1,4 @@
-//! What the gateway asks of a Pingora session, for both forwarding paths and both protocols.
+//! What the gateway asks of a Pingora session, for both protocols.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -14,6 +14,7 @@ use crate::certificates::TlsClient;
 use crate::config::HttpsRedirect;
 use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::deadline::RequestDeadline;
+use crate::downstream::http1_session::{ConnectionSlot, take_connection};
 use crate::upstream::BoundConnection;
 
 /// A request extension of the gateway's own sessions, whose connection hooks cannot reach.
@@ -28,6 +29,8 @@ pub(crate) struct ClientHandle {
     pub(crate) tls_client: Option<Arc<TlsClient>>,
     /// HTTP/1 only: the upstream connection that belongs to the client connection.
     pub(crate) bound_upstream: Option<Arc<BoundConnection>>,
+    /// HTTP/1 only: where the session leaves its connection after an upgrade.
+    pub(crate) connection: Option<ConnectionSlot>,
 }
 
 /// A reader of custom messages, which HTTP does not have.
@@ -89,8 +92,8 @@ pub(crate) use no_session_timeouts_or_messages;
 pub(crate) trait SessionExt {
     /// Returns the IP address of the peer.
     fn peer_address(&self) -> Option<IpAddr>;
-    /// Returns the connection of Pingora's HTTP/1 session; `None` for other sessions.
-    fn connection(&self) -> Option<&ClientConnection>;
+    /// Takes the connection of a client to which 101 was sent.
+    fn take_upgraded(&self) -> Option<Box<ClientConnection>>;
     /// Returns whether the connection uses TLS.
     fn is_tls(&self) -> bool;
     /// Returns the redirect to HTTPS of the listener, if it has one.
@@ -125,49 +128,32 @@ impl SessionExt for Session {
             .map(SocketAddr::ip)
     }
 
-    fn connection(&self) -> Option<&ClientConnection> {
-        self.stream()
-            .and_then(|stream| (**stream).as_any().downcast_ref::<ClientConnection>())
+    fn take_upgraded(&self) -> Option<Box<ClientConnection>> {
+        take_connection(handle(self)?.connection.as_ref()?)
     }
 
     fn is_tls(&self) -> bool {
-        match self.connection() {
-            Some(connection) => connection.is_tls(),
-            None => handle(self).is_some_and(|handle| handle.is_tls),
-        }
+        handle(self).is_some_and(|handle| handle.is_tls)
     }
 
     fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>> {
-        match self.connection() {
-            Some(connection) => connection.https_redirect(),
-            None => handle(self).and_then(|handle| handle.https_redirect.as_ref()),
-        }
+        handle(self)?.https_redirect.as_ref()
     }
 
     fn tls_client(&self) -> Option<&TlsClient> {
-        let client = match self.connection() {
-            Some(connection) => connection.tls_client(),
-            None => handle(self).and_then(|handle| handle.tls_client.as_ref()),
-        };
-        client.map(|client| &**client)
+        handle(self)?.tls_client.as_deref()
     }
 
     fn bound_upstream(&self) -> Option<&BoundConnection> {
-        handle(self).and_then(|handle| handle.bound_upstream.as_deref())
+        handle(self)?.bound_upstream.as_deref()
     }
 
     fn deadline(&self) -> Option<&RequestDeadline> {
-        match self.connection() {
-            Some(connection) => Some(connection.deadline()),
-            None => handle(self).map(|handle| &*handle.deadline),
-        }
+        Some(&*handle(self)?.deadline)
     }
 
     fn shared_deadline(&self) -> Option<Arc<RequestDeadline>> {
-        match self.connection() {
-            Some(connection) => Some(connection.shared_deadline()),
-            None => handle(self).map(|handle| Arc::clone(&handle.deadline)),
-        }
+        Some(Arc::clone(&handle(self)?.deadline))
     }
 
     fn response_status(&self) -> Option<StatusCode> {
@@ -175,7 +161,6 @@ impl SessionExt for Session {
     }
 
     fn close_after_response(&mut self) {
-        self.set_keepalive(None);
         if let Some(handle) = handle(self) {
             handle.deadline.close_after_response();
         }

@@ -1,6 +1,4 @@
 //! Compression of responses: the conditions, the head and the body.
-//!
-//! Both forwarding paths call these functions, so that the same responses are compressed.
 
 use std::sync::Arc;
 

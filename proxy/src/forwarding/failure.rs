@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::time::Instant;
 
-use http::Version;
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 use postern_common::{Code, Problem};
@@ -51,14 +50,9 @@ pub(super) fn on_exchange_error(
     client: &Session,
     mut error: Box<Error>,
     ctx: &RequestContext,
-    connection_reused: bool,
+    was_idle: bool,
 ) -> Box<Error> {
     let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
-    let was_idle = connection_reused
-        || ctx
-            .attempt
-            .as_ref()
-            .is_some_and(UpstreamAttempt::used_idle_connection);
     let has_body = !client.as_ref().retry_buffer_truncated();
     if at_upstream && ctx.upstream_latency_us.is_none() && is_unprocessed(&error) {
         error.set_retry(has_body);
@@ -198,15 +192,6 @@ pub(super) async fn write_error_response(
         let reason = client.deadline().and_then(RequestDeadline::abort_reason);
         let cause = reason.map_or(FailureCause::ResponseTimeout, failure_cause::of_abort);
         record_attempt_failure(attempt, ctx, error, cause, true);
-    }
-    // For HTTP/1.0, the end of the connection may be the end of the body: a truncated response
-    // would appear to be complete.
-    if let (true, Version::HTTP_10, Some(connection)) = (
-        response_started,
-        client.req_header().version,
-        client.connection(),
-    ) {
-        connection.reset_on_drop();
     }
     ctx.failure = Some(failure_cause::of_request(client, error, ctx, code));
     ctx.error_code = code;

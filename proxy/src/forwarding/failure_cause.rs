@@ -31,7 +31,7 @@ pub(super) fn of_attempt(error: &Error) -> FailureCause {
     ) {
         return FailureCause::TlsFailed;
     }
-    // The check of responses on the streaming path.
+    // A malformed TLS record.
     if io == Some(io::ErrorKind::InvalidData) {
         return FailureCause::InvalidResponse;
     }

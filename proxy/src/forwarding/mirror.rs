@@ -2,7 +2,7 @@
 //!
 //! A mirrored request never delays the request itself: its body is copied while it is forwarded,
 //! and a task of its own sends it once the body is complete. It is sent once, and never again.
-//! Both forwarding paths call [`begin`] after admission and [`note_body`] for each part of a body.
+//! The exchange calls [`note_body`] for each part of a body.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ fn build_request(
     let mut copy = head.clone();
     let had_length = copy.remove_header(&CONTENT_LENGTH).is_some();
     copy.remove_header(&EXPECT);
-    let mut message = upstream_request::serialize_request(&copy, &pool.config, ctx)?;
+    let mut message = upstream_request::serialize_request(&copy, &pool.config, b"", ctx)?;
     // Before the empty line at the end of the head.
     message.truncate(message.len() - 2);
     headers::append_field(&mut message, MIRROR_FIELD, b"1");

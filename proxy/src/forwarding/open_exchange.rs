@@ -1,17 +1,20 @@
-//! The beginning of an exchange on the fast path: a connection and the request to be sent on it.
+//! The beginning of an exchange: a connection and the request to be sent on it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use pingora_core::Result;
+use pingora_core::protocols::ALPN;
 use pingora_proxy::Session;
 
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{failure, upstream_request};
+use crate::message::headers;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::upstream::{
     Endpoint, IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse, UpstreamStream,
@@ -31,6 +34,12 @@ pub(super) struct OpenExchange {
     pub(super) outbound: OutboundData,
 }
 
+/// Returns whether a request asks for a WebSocket, and its route has some.
+pub(super) fn is_upgrade(session: &Session, ctx: &RequestContext) -> bool {
+    ctx.route().is_some_and(|route| route.settings.websocket)
+        && headers::is_websocket_upgrade(session.req_header())
+}
+
 // === impl OpenExchange ===
 
 impl OpenExchange {
@@ -38,6 +47,7 @@ impl OpenExchange {
     pub(super) async fn open(
         session: &mut Session,
         body: Option<&Bytes>,
+        length: Option<u64>,
         attempt: &UpstreamAttempt,
         ctx: &RequestContext,
     ) -> Result<Self> {
@@ -45,9 +55,13 @@ impl OpenExchange {
             Some(body) => body.clone(),
             None => session.as_ref().get_retry_buffer().unwrap_or_default(),
         };
+        let hop_by_hop = match (length, is_upgrade(session, ctx)) {
+            (_, true) => &b"connection: upgrade\r\nupgrade: websocket\r\n"[..],
+            (None, false) => b"transfer-encoding: chunked\r\n",
+            (Some(_), false) => b"",
+        };
         let (upstream, was_idle, mut outbound) = match &attempt.pool.http2 {
-            None => Self::open_http1(session, attempt, ctx).await?,
-            Some(connector) => {
+            Some(connector) if !is_upgrade(session, ctx) => {
                 let peer = upstream_request::http2_peer(session, attempt, ctx);
                 let request = upstream_request::http2_request(session.req_header(), &peer, ctx)?;
                 let pins = &attempt.permit.endpoint.pins;
@@ -58,6 +72,12 @@ impl OpenExchange {
                     opened.map_err(|error| failure::on_connect_error(ctx, error))?;
                 let upstream = UpstreamTransport::Http2(Box::new(stream));
                 (upstream, was_idle, OutboundData::default())
+            }
+            Some(_) | None => {
+                let (upstream, was_idle, head) =
+                    Self::open_http1(session, attempt, hop_by_hop, ctx).await?;
+                let is_chunked = length.is_none();
+                (upstream, was_idle, OutboundData::new(head, is_chunked))
             }
         };
         outbound.append(buffered);
@@ -71,8 +91,9 @@ impl OpenExchange {
     async fn open_http1(
         session: &Session,
         attempt: &UpstreamAttempt,
+        hop_by_hop: &[u8],
         ctx: &RequestContext,
-    ) -> Result<(UpstreamTransport, bool, OutboundData)> {
+    ) -> Result<(UpstreamTransport, bool, BytesMut)> {
         let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
         let request = session.req_header();
         let check = match request.method.is_idempotent() {
@@ -92,17 +113,20 @@ impl OpenExchange {
         let mut upstream = match idle {
             Some(upstream) => upstream,
             None => {
-                let (peer, pins) = (&endpoint.peer, &endpoint.pins);
+                let (mut peer, pins) = (Cow::Borrowed(&endpoint.peer), &endpoint.pins);
                 let timeout = pool.config.connect_timeout;
-                UpstreamConnection::connect(peer, pins, timeout, header)
+                if pool.config.http2 {
+                    // HTTP/1.1 has upgrades.
+                    peer.to_mut().options.alpn = ALPN::H1;
+                }
+                UpstreamConnection::connect(&peer, pins, timeout, header)
                     .await
                     .map_err(|error| failure::on_connect_error(ctx, error))?
             }
         };
         upstream.note_request(&request.headers);
-        let head = upstream_request::serialize_request(request, &pool.config, ctx)?;
-        let upstream = UpstreamTransport::Http1(upstream);
-        Ok((upstream, was_idle, OutboundData::new(head)))
+        let head = upstream_request::serialize_request(request, &pool.config, hop_by_hop, ctx)?;
+        Ok((UpstreamTransport::Http1(upstream), was_idle, head))
     }
 }
 

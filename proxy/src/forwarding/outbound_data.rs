@@ -9,18 +9,25 @@ use bytes::{Buf, Bytes, BytesMut};
 /// packet or TLS record.
 const MAX_COPIED_BYTES: usize = 16 << 10;
 
+/// Parts up to this size are copied, so that a body in many small ones does not become many.
+const SMALL_BYTES: usize = 1 << 10;
+
 /// The unsent request head and unsent parts of the body, which are sent in one system call.
 #[derive(Debug, Default)]
 pub(super) struct OutboundData {
-    head: BytesMut,
     parts: VecDeque<Bytes>,
+    /// Copied data behind the parts; at first the head.
+    copied: BytesMut,
+    /// Whether the body is sent in chunks, the last of which has not been added.
+    is_chunked: bool,
 }
 
 impl OutboundData {
-    pub(super) fn new(head: BytesMut) -> Self {
+    pub(super) fn new(head: BytesMut, is_chunked: bool) -> Self {
         Self {
-            head,
             parts: VecDeque::new(),
+            copied: head,
+            is_chunked,
         }
     }
 
@@ -29,30 +36,49 @@ impl OutboundData {
         if part.is_empty() {
             return;
         }
-        let follows_head = self.head.has_remaining() && self.parts.is_empty();
-        if follows_head && part.len() <= MAX_COPIED_BYTES {
-            self.head.extend_from_slice(&part);
-        } else {
-            self.parts.push_back(part);
+        if self.is_chunked {
+            self.push(format!("{:x}\r\n", part.len()).into());
         }
+        self.push(part);
+        if self.is_chunked {
+            self.push(Bytes::from_static(b"\r\n"));
+        }
+    }
+
+    /// Adds the end of the body, once.
+    pub(super) fn finish(&mut self) {
+        if std::mem::take(&mut self.is_chunked) {
+            self.push(Bytes::from_static(b"0\r\n\r\n"));
+        }
+    }
+
+    fn push(&mut self, part: Bytes) {
+        let follows_head = self.copied.has_remaining() && self.parts.is_empty();
+        if part.len() <= SMALL_BYTES || (follows_head && part.len() <= MAX_COPIED_BYTES) {
+            self.copied.extend_from_slice(&part);
+            return;
+        }
+        if self.copied.has_remaining() {
+            self.parts.push_back(self.copied.split().freeze());
+        }
+        self.parts.push_back(part);
     }
 }
 
 impl Buf for OutboundData {
     fn remaining(&self) -> usize {
-        self.head.len() + self.parts.iter().map(Bytes::len).sum::<usize>()
+        self.parts.iter().map(Bytes::len).sum::<usize>() + self.copied.len()
     }
 
     fn chunk(&self) -> &[u8] {
-        match self.parts.front() {
-            Some(part) if self.head.is_empty() => part,
-            Some(_) | None => &self.head,
-        }
+        self.parts
+            .front()
+            .map_or(&self.copied[..], |part| &part[..])
     }
 
     fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let chunks = std::iter::once(&self.head[..]).chain(self.parts.iter().map(|part| &part[..]));
-        let chunks = chunks.filter(|chunk| !chunk.is_empty());
+        let copied = Some(&self.copied[..]).filter(|copied| !copied.is_empty());
+        let chunks = self.parts.iter().map(|part| &part[..]).chain(copied);
         let mut filled = 0;
         for (slice, chunk) in slices.iter_mut().zip(chunks) {
             *slice = IoSlice::new(chunk);
@@ -62,18 +88,15 @@ impl Buf for OutboundData {
     }
 
     fn advance(&mut self, count: usize) {
-        let from_head = count.min(self.head.len());
-        self.head.advance(from_head);
-        let mut left = count - from_head;
-        while left > 0 {
-            let part = self.parts.front_mut().expect("no more than remaining");
+        let mut left = count;
+        while let Some(part) = self.parts.front_mut() {
             if left < part.len() {
-                part.advance(left);
-                return;
+                return part.advance(left);
             }
             left -= part.len();
             self.parts.pop_front();
         }
+        self.copied.advance(left);
     }
 }
 
@@ -90,7 +113,7 @@ mod tests {
             .flatten()
             .collect();
         for write_size in [1, 3, 4, 104, 16 << 10, all.len()] {
-            let mut data = OutboundData::new(BytesMut::from("HEAD"));
+            let mut data = OutboundData::new(BytesMut::from("HEAD"), false);
             for (at, size) in sizes.iter().enumerate() {
                 data.append(part(at, *size));
             }
@@ -108,5 +131,26 @@ mod tests {
             }
             assert!(sent == all, "{write_size}");
         }
+    }
+
+    #[test]
+    fn many_small_chunks_are_one_slice() {
+        let mut data = OutboundData::new(BytesMut::from("HEAD"), true);
+        for _ in 0..5_000 {
+            data.append(Bytes::from_static(b"x"));
+        }
+        data.append(Bytes::from(vec![b'y'; 20_000]));
+        data.append(Bytes::from_static(b"z"));
+        data.finish();
+        data.finish();
+        let count = data.chunks_vectored(&mut [IoSlice::new(&[]); 8]);
+        assert_eq!(count, 3);
+        let text = String::from_utf8(data.copy_to_bytes(data.remaining()).to_vec());
+        let large = format!("4e20\r\n{}\r\n", "y".repeat(20_000));
+        let expected = format!(
+            "HEAD{}{large}1\r\nz\r\n0\r\n\r\n",
+            "1\r\nx\r\n".repeat(5_000)
+        );
+        assert!(text.expect("text") == expected);
     }
 }

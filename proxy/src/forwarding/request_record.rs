@@ -15,7 +15,7 @@ use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure_cause;
 use crate::state::GatewayState;
-use crate::state::request_context::{ForwardingPath, RequestContext};
+use crate::state::request_context::RequestContext;
 use crate::telemetry::access_log::AccessEvent;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::live_tail::TailDetails;
@@ -78,9 +78,6 @@ pub(super) fn record_request(
         }
         None => state.metrics.count(NO_ROUTE, status, code),
     }
-    if let Some(path) = ctx.path {
-        state.metrics.forwarded.count(path == ForwardingPath::Fast);
-    }
     if let Some(attempt) = &ctx.attempt {
         let upstream_s = ctx.upstream_latency_us.map_or_else(
             || seconds_since(attempt.started),
@@ -141,7 +138,6 @@ fn write_access_event(
             .or(ctx.unavailable.as_ref())
             .map(|pool| pool.config.name.as_str()),
         upstream_address: attempt.map(|attempt| &*attempt.permit.endpoint.address_text),
-        forwarding: ctx.path.map(ForwardingPath::as_str),
         encoding: ctx.encoder.as_ref().map(|encoder| encoder.coding.as_str()),
         attempts: ctx.attempts,
         duration_us: u64::try_from(outcome.elapsed.as_micros()).unwrap_or(u64::MAX),
@@ -173,11 +169,11 @@ fn tail_details<'a>(
     let caller = ctx.caller.as_ref();
     TailDetails {
         host: request_authority(client.req_header()),
-        decision: match (ctx.path, outcome.code) {
-            (Some(_), _) => "forwarded",
-            (None, OK_CODE) => "answered",
-            (None, CLIENT_CLOSED_CODE) => "aborted",
-            (None, _) => "rejected",
+        decision: match outcome.code {
+            _ if ctx.is_forwarded => "forwarded",
+            OK_CODE => "answered",
+            CLIENT_CLOSED_CODE => "aborted",
+            _ => "rejected",
         },
         groups: caller
             .and_then(Caller::user)

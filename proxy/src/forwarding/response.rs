@@ -7,7 +7,7 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, SEC_WEBSOCKET_PROTOCOL, SET_COOKIE,
     TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
@@ -19,7 +19,6 @@ use uuid::Uuid;
 use crate::admission::authorize::request_authority;
 use crate::admission::credentials::TOKEN_SUBPROTOCOL;
 use crate::admission::response_headers::apply_common_headers;
-use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::compressed_response;
 use crate::forwarding::identity_headers::REQUEST_ID;
@@ -28,46 +27,13 @@ use crate::forwarding::references::UpstreamAuthorities;
 use crate::message::headers;
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;
-use crate::upstream::ResponseBody;
-
-/// Checks the head of a response that Pingora has read, as the fast path does for its responses.
-///
-/// # Errors
-/// A failure of the upstream: the end of the response is ambiguous (RFC 9112 section 6.3), or it
-/// switches protocols although the request or the route does not allow that (RFC 9110 section
-/// 15.2.2).
-pub(super) fn check_response(
-    session: &Session,
-    response: &ResponseHeader,
-    ctx: &RequestContext,
-) -> Result<()> {
-    let request = session.req_header();
-    let may_upgrade = headers::is_websocket_upgrade(request)
-        && headers::names_websocket(&response.headers)
-        && response.version == Version::HTTP_11
-        && ctx.route().is_some_and(|route| route.settings.websocket);
-    if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
-        return Err(invalid_response("unrequested protocol upgrade"));
-    }
-    let minor = u8::from(response.version != Version::HTTP_10);
-    match ResponseBody::of(
-        response.status,
-        minor,
-        &response.headers,
-        request.method == Method::HEAD,
-    ) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(invalid_response("response with ambiguous framing")),
-    }
-}
 
 /// Returns the error for a response that is not forwarded.
 pub(super) fn invalid_response(reason: &'static str) -> Box<Error> {
     Error::explain(ErrorType::InvalidHTTPHeader, reason).into_up()
 }
 
-/// Records a response head in the statistics of the upstream, and opens the tunnel after an
-/// upgrade.
+/// Records a response head in the statistics of the upstream.
 pub(super) fn note_response_head(
     client: &Session,
     response: &ResponseHeader,
@@ -102,14 +68,6 @@ pub(super) fn note_response_head(
     {
         deadline.end_at_expiry(at);
     }
-    if status == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(connection) = client.connection()
-    {
-        if let Some(at) = token_expiry(ctx) {
-            connection.set_tunnel_expiry(at);
-        }
-        connection.open_tunnel();
-    }
 }
 
 /// Returns whether the response is an endless stream of server-sent events.
@@ -126,20 +84,9 @@ fn is_failure_of_address(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504)
 }
 
-/// Records the end of a response. The upstream's slot in flight is freed if it has received the
-/// whole request.
-pub(super) fn note_response_complete(client: &Session, ctx: &RequestContext) {
-    if client
-        .deadline()
-        .is_some_and(RequestDeadline::is_request_complete)
-    {
-        ctx.note_response_complete();
-    }
-}
-
 /// Returns the time at which a WebSocket or an event stream ends because its token expires, unless the
 /// route lets it outlive the token.
-fn token_expiry(ctx: &RequestContext) -> Option<Instant> {
+pub(super) fn token_expiry(ctx: &RequestContext) -> Option<Instant> {
     let caller = ctx.caller.as_ref().filter(|_| {
         !ctx.route()
             .is_some_and(|route| route.settings.outlives_token)
@@ -183,13 +130,6 @@ pub(super) fn apply_response_headers(
         .is_some_and(|route| route.settings.compression.is_some())
     {
         compressed_response::prepare(state, client.req_header(), response, sets_cookie, ctx)?;
-    }
-    // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1): the end of the connection ends the
-    // body.
-    if client.req_header().version == Version::HTTP_10
-        && response.remove_header(&TRANSFER_ENCODING).is_some()
-    {
-        client.close_after_response();
     }
     if state.is_draining.load(Ordering::Relaxed) {
         client.close_after_response();

@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use http::header::{AUTHORIZATION, HOST, TE};
 use http::{HeaderMap, HeaderValue, Version};
 use pingora::http::RequestHeader;
-use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
+use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
@@ -18,7 +18,6 @@ use postern_common::Code;
 use crate::admission::header_changes;
 use crate::config::{HeaderChanges, UpstreamConfig};
 use crate::downstream::deadline::RequestDeadline;
-use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::REFUSED;
 use crate::forwarding::identity_headers::IdentityHeaders;
@@ -27,10 +26,7 @@ use crate::message::headers;
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
-use crate::upstream::{
-    Abortable, BoundConnection, ConnectionHeader, NOT_HTTP2, NoEndpoint, UpstreamPool,
-    checked_connection, tunnel,
-};
+use crate::upstream::{Abortable, BoundConnection, ConnectionHeader, NoEndpoint, UpstreamPool};
 
 /// Records the problem code and returns the error that ends the request.
 pub(super) fn fail_with(ctx: &mut RequestContext, code: Code) -> Box<Error> {
@@ -54,7 +50,6 @@ pub(super) fn choose_endpoint(
         None => config.pool(route, state.ids.random_u64()),
     };
     ctx.attempts += 1;
-    ctx.body_bytes = 0;
     if let Some(before) = &before {
         before.permit.release();
     }
@@ -83,18 +78,12 @@ pub(super) fn choose_endpoint(
         state.metrics.overhead.observe(overhead.as_secs_f64());
     }
     if let Some(deadline) = client.deadline() {
-        deadline.set_buffer_units(if pool.config.http2 {
-            HTTP2_UPSTREAM_UNITS
-        } else {
-            1
-        });
         deadline.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
     }
     ctx.attempt = Some(UpstreamAttempt {
         pool: Arc::clone(pool),
         permit,
         started: began,
-        is_reused: None,
     });
     Ok(())
 }
@@ -104,7 +93,7 @@ pub(super) async fn abort_when_drained(client: &Session, ctx: &RequestContext) {
     let (Some(attempt), Some(deadline)) = (&ctx.attempt, client.shared_deadline()) else {
         return;
     };
-    // The task polls the deadline when it is woken, on both paths.
+    // The task polls the deadline when it is woken.
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     attempt.permit.abort_when_drained(deadline, waker);
 }
@@ -142,48 +131,6 @@ pub(super) fn connection_header(
     });
     let destination = client.server_addr().and_then(|local| local.as_inet());
     Some(ConnectionHeader::new(version, source, destination.copied()))
-}
-
-/// Time after the deadline of a request at which Pingora's own timeout ends it.
-const AFTER_DEADLINE: Duration = Duration::from_millis(500);
-
-/// Builds the Pingora peer for the chosen address.
-pub(super) fn build_peer(session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
-    let config = Arc::clone(&ctx.config);
-    let route = ctx.route.map(|index| &config.route_table.routes[index]);
-    let (Some(attempt), Some(route)) = (&ctx.attempt, route) else {
-        return Err(fail_with(ctx, Code::Internal));
-    };
-    let pool = Arc::clone(&attempt.pool);
-    let header = connection_header(session, &pool, ctx);
-    let mut peer = http2_peer(session, attempt, ctx);
-    let Some(attempt) = &mut ctx.attempt else {
-        return Err(fail_with(ctx, Code::Internal));
-    };
-    if let Some(deadline) = session.deadline() {
-        // The client side enforces this timeout without a timer per read, and only from the end of
-        // the request; Pingora's own would run while the client is still sending. While an upstream
-        // does not accept a request body, the client side is not polled: then the kernel closes the
-        // connection after `write_timeout`. Pingora's timeout is later than the deadline, which
-        // otherwise could be reported as a read timeout.
-        let read_timeout = route.settings.deadline.saturating_add(AFTER_DEADLINE);
-        peer.options.read_timeout = (!deadline.is_request_complete()).then_some(read_timeout);
-    }
-    if route.settings.websocket && headers::is_websocket_upgrade(session.req_header()) {
-        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
-        tunnel::prepare(&mut peer, &attempt.permit, &pool.config, header);
-    } else {
-        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
-        if !pool.config.http2 {
-            attempt.is_reused = Some(checked_connection::prepare(
-                &mut peer,
-                &attempt.permit,
-                &pool.config,
-                header,
-            ));
-        }
-    }
-    Ok(peer)
 }
 
 /// Builds the peer of a request over HTTP/2, whose connection it shares with others.
@@ -226,44 +173,20 @@ pub(super) fn http2_request(
     Ok(request)
 }
 
-/// Counts a part of the body, whose length may not be known before its end.
+/// Checks the received part of the body, whose length may not be known before its end.
 ///
 /// # Errors
 /// 413 if the body is longer than the route permits.
-pub(super) fn count_body(session: &Session, part: &[u8], ctx: &mut RequestContext) -> Result<()> {
-    ctx.body_bytes += part.len() as u64;
+pub(super) fn check_body_bytes(session: &Session, ctx: &mut RequestContext) -> Result<()> {
     let limit = ctx.route().map_or(0, |route| route.settings.body_bytes);
-    match ctx.body_bytes > limit && !session.was_upgraded() {
+    match session.body_bytes_read() as u64 > limit {
         true => Err(fail_with(ctx, Code::BodyTooLarge)),
         false => Ok(()),
     }
 }
 
-/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2. With TLS it may have
-/// negotiated HTTP/1.1, or nothing.
-///
-/// # Errors
-/// A failure of the upstream.
-pub(super) fn check_protocol(
-    client: &RequestHeader,
-    request: &RequestHeader,
-    ctx: &RequestContext,
-) -> Result<()> {
-    let wants_http2 = ctx
-        .attempt
-        .as_ref()
-        .is_some_and(|attempt| attempt.pool.config.http2);
-    let is_tunnel = ctx.route().is_some_and(|route| route.settings.websocket)
-        && headers::is_websocket_upgrade(client);
-    if wants_http2 && !is_tunnel && request.version != Version::HTTP_2 {
-        return Err(Error::new_up(NOT_HTTP2));
-    }
-    Ok(())
-}
-
-/// Replaces reserved fields by those of the gateway and rewrites the path. Runs after Pingora has
-/// removed hop-by-hop fields, so that a client cannot make it remove these.
-pub(super) fn prepare_headers(
+/// Replaces reserved fields by those of the gateway and rewrites the path.
+fn prepare_headers(
     client: &RequestHeader,
     request: &mut RequestHeader,
     ctx: &RequestContext,
@@ -296,10 +219,11 @@ pub(super) fn prepare_headers(
     }
 }
 
-/// Serializes the head of the request to an upstream as HTTP/1.1.
+/// Serializes the head of the request to an upstream as HTTP/1.1, with these hop-by-hop fields.
 pub(super) fn serialize_request(
     request: &RequestHeader,
     upstream: &UpstreamConfig,
+    hop_by_hop: &[u8],
     ctx: &RequestContext,
 ) -> Result<BytesMut> {
     let mut message = BytesMut::with_capacity(2 << 10);
@@ -319,6 +243,7 @@ pub(super) fn serialize_request(
     identity_headers(upstream, ctx)
         .append(headers, &mut message)
         .or_err(REFUSED, "identity is not a valid header value")?;
+    message.extend_from_slice(hop_by_hop);
     message.extend_from_slice(b"\r\n");
     Ok(message)
 }

@@ -42,7 +42,6 @@ impl StartupOnlySettings {
             tokens,
             api_keys: _,
             limits: _,
-            server: _,
             stop: _,
             handover,
             access_log,

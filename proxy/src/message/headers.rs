@@ -4,7 +4,7 @@
 //! fold these characters (CGI, WSGI, PHP).
 
 use bytes::BytesMut;
-use http::header::{CONNECTION, UPGRADE, VARY};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, VARY};
 use http::{HeaderMap, HeaderName, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::Result;
@@ -89,10 +89,15 @@ pub(crate) fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Returns whether a request asks for a WebSocket upgrade (RFC 6455 section 4.1). Other values of
-/// `Upgrade` are removed and the request is forwarded without an upgrade (RFC 9110 section 7.8).
+/// Returns whether a request asks for a WebSocket upgrade (RFC 6455 section 4.1). Others, those with
+/// a body among them, are forwarded without an upgrade (RFC 9110 section 7.8).
 pub(crate) fn is_websocket_upgrade(request: &RequestHeader) -> bool {
-    request.version == Version::HTTP_11 && names_websocket(&request.headers)
+    let headers = &request.headers;
+    let has_body = headers.contains_key(TRANSFER_ENCODING)
+        || headers
+            .get(CONTENT_LENGTH)
+            .is_some_and(|length| length != "0");
+    request.version == Version::HTTP_11 && !has_body && names_websocket(headers)
 }
 
 /// Returns whether there is exactly one `Upgrade` field and it names the WebSocket protocol only.
@@ -193,7 +198,7 @@ pub fn is_token(text: &[u8]) -> bool {
 pub fn is_reserved(name: &str) -> bool {
     let name = name.as_bytes();
     let is_respelled =
-        |framing: &&[u8]| folds_to(name, framing) && !name.eq_ignore_ascii_case(framing);
+        |framing: &&[u8]| is_same_folded(name, framing) && !name.eq_ignore_ascii_case(framing);
     if FRAMING_NAMES.iter().any(is_respelled) {
         return true;
     }
@@ -205,10 +210,10 @@ pub fn is_reserved(name: &str) -> bool {
     }
     RESERVED_PREFIXES.iter().any(|prefix| {
         name.get(..prefix.len())
-            .is_some_and(|start| folds_to(start, prefix))
+            .is_some_and(|start| is_same_folded(start, prefix))
     }) || RESERVED_NAMES
         .iter()
-        .any(|reserved| folds_to(name, reserved))
+        .any(|reserved| is_same_folded(name, reserved))
 }
 
 /// Returns a name in lower case with `_` and `.` read as `-`.
@@ -220,11 +225,8 @@ pub(crate) fn folded(name: &str) -> String {
 /// the configuration: those of a client have been removed before.
 #[must_use]
 pub fn is_filled(name: &str) -> bool {
-    let is_own = |start: &str| {
-        let start_of_name = name.get(..start.len());
-        start_of_name.is_some_and(|found| is_same_folded(found, start))
-    };
-    is_own("x-postern-")
+    let start = name.get(..RESERVED_PREFIXES[0].len());
+    start.is_some_and(|start| is_same_folded(start, RESERVED_PREFIXES[0]))
         || FILLED_NAMES
             .iter()
             .any(|filled| is_same_folded(name, filled))
@@ -232,16 +234,17 @@ pub fn is_filled(name: &str) -> bool {
 
 /// Returns whether two names are equal to upstreams that fold case, `_` and `.`.
 #[must_use]
-pub fn is_same_folded(name: &str, other: &str) -> bool {
-    let fold = |byte: u8| match byte {
+pub fn is_same_folded<N, O>(name: &N, other: &O) -> bool
+where
+    N: AsRef<[u8]> + ?Sized,
+    O: AsRef<[u8]> + ?Sized,
+{
+    let (name, other) = (name.as_ref(), other.as_ref());
+    let fold = |byte: &u8| match byte {
         b'_' | b'.' => b'-',
         byte => byte.to_ascii_lowercase(),
     };
-    name.len() == other.len()
-        && name
-            .bytes()
-            .zip(other.bytes())
-            .all(|(byte, other)| fold(byte) == fold(other))
+    name.len() == other.len() && name.iter().map(fold).eq(other.iter().map(fold))
 }
 
 /// Removes the fields with these names.
@@ -254,15 +257,6 @@ pub(crate) fn strip(headers: &mut HeaderMap, is_removed: impl Fn(&str) -> bool) 
     for name in removed {
         headers.remove(name);
     }
-}
-
-/// Returns whether the folded name equals `wanted`.
-fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
-    name.len() == wanted.len()
-        && name.iter().zip(wanted).all(|(byte, wanted)| match byte {
-            b'_' | b'.' => *wanted == b'-',
-            byte => byte.to_ascii_lowercase() == *wanted,
-        })
 }
 
 /// Adds a name to `Vary`, unless it is listed already.

@@ -392,20 +392,13 @@ fn split_url(url: &str) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::config::{Env, parse};
-
     use super::*;
+    use crate::tests::read_config;
 
     #[test]
     fn explain_describes_route_and_decision() {
-        let env = Env::from([
-            ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
-            ("IDP_ACTOR_CLIENT_ID", "b"),
-            ("IDP_SERVICE_POOL_ID", "us-west-2_c"),
-            ("IDP_SERVICE_CLIENT_ID", "d"),
-        ]);
         let text = include_str!("../../../conf/proxy.toml");
-        let config = parse("proxy.toml", text, |root| Config::read(root, &env)).expect("reads");
+        let config = read_config(text).expect("reads");
         let user = CallerSource::Assumed(TestToken::user("42"));
         let explain =
             |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender, None);
@@ -436,17 +429,8 @@ mod tests {
 
     #[test]
     fn explain_describes_conditions_and_rewrite() {
-        let env = Env::from([
-            ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
-            ("IDP_ACTOR_CLIENT_ID", "b"),
-            ("IDP_SERVICE_POOL_ID", "us-west-2_c"),
-            ("IDP_SERVICE_CLIENT_ID", "d"),
-            ("COLLECTOR_TOKEN", "e"),
-            ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
-        ]);
         let text = include_str!("../tests/everything.toml");
-        let config =
-            parse("everything.toml", text, |root| Config::read(root, &env)).expect("reads");
+        let config = read_config(text).expect("reads");
         let url = "https://example.com/v1/42/rest/of/it?v=2&w=x";
         let nobody = CallerSource::Assumed(TestToken::None);
         let mut headers = HeaderMap::new();

@@ -212,8 +212,7 @@ impl ConnectionAcceptor {
         }
         metrics.connections.inc();
         let connections_by_address = Arc::clone(&self.connections_by_address);
-        let (gauge, protocol_errors) =
-            (metrics.connections.clone(), metrics.protocol_errors.clone());
+        let gauge = metrics.connections.clone();
         let response_buffers = self.connections.response_buffers();
         Some(ConnectionPermit {
             _total: total,
@@ -221,7 +220,6 @@ impl ConnectionAcceptor {
             address,
             response_buffers,
             gauge,
-            protocol_errors,
         })
     }
 }

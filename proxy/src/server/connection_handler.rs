@@ -8,7 +8,6 @@ use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
 use postern_common::{Code, Problem};
@@ -154,25 +153,11 @@ impl ConnectionHandler {
         slot: &ConnectionSlot,
         stopping: &watch::Receiver<bool>,
     ) -> Option<Box<ClientConnection>> {
-        let session = match http1_session::parse_request(&connection) {
-            Some(request) => {
-                let session = Http1Session::new(connection, request, Arc::clone(slot));
-                ServerSession::new_custom(Box::new(session))
-            }
-            None => {
-                let mut session = ServerSession::new_http1(connection as Stream);
-                // The head has been read, and the connection enforces the deadlines of the body.
-                session.set_read_timeout(None);
-                session
-            }
-        };
-        match self.proxy.process_new_http(session, stopping).await {
-            Some(reused) => {
-                let (stream, _settings) = reused.consume();
-                stream.into_any().downcast().ok()
-            }
-            None => http1_session::take_connection(slot),
-        }
+        let request = http1_session::parse_request(&connection)?;
+        let session = Http1Session::new(connection, request, Arc::clone(slot));
+        let session = ServerSession::new_custom(Box::new(session));
+        self.proxy.process_new_http(session, stopping).await;
+        http1_session::take_connection(slot)
     }
 
     async fn reject_slow_head(&self, connection: &mut ClientConnection) {

@@ -4,7 +4,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -67,8 +66,8 @@ pub(crate) struct RequestContext {
     pub(crate) added_headers: Option<AddedHeaders>,
     /// The status of the tightest rate limit.
     pub(crate) rate_limit: Option<RateLimitStatus>,
-    /// The path on which the request is forwarded; `None` if it was answered before.
-    pub(crate) path: Option<ForwardingPath>,
+    /// Whether the request was admitted to an upstream.
+    pub(crate) is_forwarded: bool,
     pub(crate) attempt: Option<UpstreamAttempt>,
     /// The upstream that had no address for the request.
     pub(crate) unavailable: Option<Arc<UpstreamPool>>,
@@ -76,7 +75,6 @@ pub(crate) struct RequestContext {
     /// Time spent reading the request body before an address was chosen.
     pub(crate) body_read_time: Duration,
     pub(crate) upstream_latency_us: Option<u64>,
-    pub(crate) body_bytes: u64,
     /// The encoder of a compressed response.
     pub(crate) encoder: Option<Box<BodyEncoder>>,
     /// The copy of a request that is mirrored, until its body is complete.
@@ -104,15 +102,6 @@ pub(crate) struct MirrorCapture {
     pub(crate) body: BytesMut,
 }
 
-/// The path on which a request is forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ForwardingPath {
-    /// By the gateway, in a single task.
-    Fast,
-    /// By Pingora.
-    Streaming,
-}
-
 /// The status of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimitStatus {
@@ -131,18 +120,6 @@ pub(crate) struct UpstreamAttempt {
     pub(crate) pool: Arc<UpstreamPool>,
     pub(crate) permit: Arc<InFlightPermit>,
     pub(crate) started: Instant,
-    /// Whether the connection came from the idle pool of the fast path, for connections that
-    /// Pingora uses.
-    pub(crate) is_reused: Option<Arc<AtomicBool>>,
-}
-
-impl UpstreamAttempt {
-    /// Returns whether the connection came from the idle pool of the fast path.
-    pub(crate) fn used_idle_connection(&self) -> bool {
-        self.is_reused
-            .as_ref()
-            .is_some_and(|is_reused| is_reused.load(Ordering::Relaxed))
-    }
 }
 
 impl InFlightRequest {
@@ -188,13 +165,12 @@ impl RequestContext {
             client_key: 0,
             added_headers: None,
             rate_limit: None,
-            path: None,
+            is_forwarded: false,
             attempt: None,
             unavailable: None,
             attempts: 0,
             body_read_time: Duration::ZERO,
             upstream_latency_us: None,
-            body_bytes: 0,
             encoder: None,
             mirror: None,
             _in_flight: in_flight,
@@ -236,16 +212,6 @@ impl RequestContext {
     pub(crate) fn route(&self) -> Option<&Route> {
         self.route
             .map(|index| &self.config.route_table.routes[index])
-    }
-}
-
-impl ForwardingPath {
-    /// Returns the name in the access log and in metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Fast => "fast_path",
-            Self::Streaming => "streaming",
-        }
     }
 }
 

@@ -41,8 +41,6 @@ pub(crate) struct RuntimeConfig {
     pub(crate) mirror_slots: AHashMap<RouteIndex, Arc<SharedBudget>>,
     /// The resolver of the names of upstreams.
     resolver: Arc<NameResolver>,
-    /// Whether requests may take the fast path.
-    pub(crate) fast_path: bool,
     pub(crate) limits: Arc<ClientLimits>,
     /// The external authorization of the routes that have one.
     pub(crate) authorizers: AHashMap<RouteIndex, Arc<ExternalAuthorizer>>,
@@ -128,7 +126,6 @@ impl RuntimeConfig {
             pools,
             mirror_slots,
             resolver,
-            fast_path: config.server.fast_path,
             limits,
             authorizers,
             api_keys: api_keys.transpose()?,
@@ -236,18 +233,11 @@ fn rate_limit_store_options(clock: &Clock) -> cache::CacheOptions {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::config::{Env, parse};
-
     use super::*;
+    use crate::tests::read_config;
 
     #[test]
     fn reload_keeps_unchanged_upstreams() {
-        let env = Env::from([
-            ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-            ("IDP_ACTOR_CLIENT_ID", "web"),
-            ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-            ("IDP_SERVICE_CLIENT_ID", "machines"),
-        ]);
         let (metrics, clock) = (GatewayMetrics::new().expect("metrics"), Clock::system());
         let load = |retries: u32, previous: Option<&RuntimeConfig>| {
             let text = format!(
@@ -256,7 +246,7 @@ mod tests {
                  [upstream.same]\naddresses = [\"127.0.0.1:2\"]\n",
                 retries + 1
             );
-            let config = parse("test.toml", &text, |root| Config::read(root, &env)).expect("reads");
+            let config = read_config(&text).expect("reads");
             RuntimeConfig::new(config, previous, &metrics, &clock).expect("ready")
         };
         let previous = load(0, None);

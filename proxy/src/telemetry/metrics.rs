@@ -34,13 +34,11 @@ pub(crate) struct GatewayMetrics {
     pub(crate) requests: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) overhead: Histogram,
-    pub(crate) forwarded: ForwardedRequests,
     pub(crate) compression: Arc<CompressionMetrics>,
     /// Mirrored requests.
     pub(crate) mirrored: IntCounterVec,
     pub(crate) upstream: UpstreamMetrics,
     pub(crate) rejected_before_routing: IntCounterVec,
-    pub(crate) protocol_errors: IntCounter,
     pub(crate) requests_in_flight: IntGauge,
     pub(crate) connections: IntGauge,
     pub(crate) connections_refused: IntCounter,
@@ -58,13 +56,6 @@ pub(crate) struct GatewayMetrics {
     pub(crate) credentials: CredentialMetrics,
     pub(crate) jwks_age: IntGaugeVec,
     pub(crate) rate_limits: RateLimitMetrics,
-}
-
-/// Forwarded requests by path.
-#[derive(Debug)]
-pub(crate) struct ForwardedRequests {
-    fast: IntCounter,
-    streaming: IntCounter,
 }
 
 /// Connections that were closed before their first request.
@@ -239,7 +230,6 @@ impl GatewayMetrics {
                 "postern_overhead_seconds",
                 "Time from the request head to the choice of an upstream address",
             )?,
-            forwarded: ForwardedRequests::new(&make)?,
             compression: Arc::new(CompressionMetrics::new(&make)?),
             mirrored: make.mirrored()?,
             upstream: UpstreamMetrics::new(&make)?,
@@ -247,10 +237,6 @@ impl GatewayMetrics {
                 "postern_proxy_rejected_before_routing_total",
                 "Request heads rejected before routing",
                 &["code"],
-            )?,
-            protocol_errors: make.counter(
-                "postern_proxy_protocol_errors_total",
-                "Requests that Pingora answered before any hook was called",
             )?,
             requests_in_flight: make.gauge(
                 "postern_proxy_requests_in_flight",
@@ -309,27 +295,6 @@ impl GatewayMetrics {
         self.rejected_before_routing
             .with_label_values(&[code.as_str()])
             .inc();
-    }
-}
-
-impl ForwardedRequests {
-    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        let by_path = make.counters(
-            "postern_proxy_forwarded_requests_total",
-            "Forwarded requests by path (fast_path, streaming): `forwarding` in the access log",
-            &["path"],
-        )?;
-        Ok(Self {
-            fast: by_path.with_label_values(&["fast_path"]),
-            streaming: by_path.with_label_values(&["streaming"]),
-        })
-    }
-
-    pub(crate) fn count(&self, is_fast: bool) {
-        match is_fast {
-            true => self.fast.inc(),
-            false => self.streaming.inc(),
-        }
     }
 }
 

@@ -1,5 +1,4 @@
-//! The access event: its schema, and the cause of each failure, on both forwarding paths and over
-//! HTTP/2.
+//! The access event: its schema, and the cause of each failure, also over HTTP/2.
 
 use std::time::Duration;
 
@@ -7,93 +6,72 @@ use postern_common::clock::Timestamp;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway, fast_path_is_off};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 use super::tls_gateway::{TlsGateway, head, send};
 
-/// Returns the value of the field `forwarding` for a selector.
-fn path_of(selector: &str) -> &'static str {
-    match selector.is_empty() && !fast_path_is_off() {
-        true => "fast_path",
-        false => "streaming",
-    }
+/// Sends a request to a gateway of its own, and returns the event.
+async fn event_of(behavior: OriginBehavior, settings: (&str, &str), request: &str) -> Value {
+    let (limits, upstream) = settings;
+    let gateway = TestGateway::with(behavior, limits, upstream).await;
+    let mut client = gateway.connect().await;
+    client.write(request).await;
+    let _cut_or_complete = client.rest().await;
+    let mut all = gateway.finish().await;
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
 }
 
-/// Sends a request with each selector to a gateway of its own, and returns the events.
-async fn events_of(
-    behavior: OriginBehavior,
-    settings: (&str, &str),
-    request: &str,
-) -> Vec<(&'static str, Value)> {
-    let mut events = Vec::new();
-    for selector in PATH_SELECTORS {
-        let (limits, upstream) = settings;
-        let gateway = TestGateway::with(behavior, limits, upstream).await;
-        let mut client = gateway.connect().await;
-        client.write(&request.replace("SELECTOR", selector)).await;
-        let _cut_or_complete = client.rest().await;
-        let mut all = gateway.finish().await;
-        assert_eq!(all.len(), 1, "{all:?}");
-        events.push((path_of(selector), all.remove(0)));
-    }
-    events
-}
-
-const GET: &str = "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nSELECTOR\r\n";
+const GET: &str = "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
 #[tokio::test]
 async fn event_has_the_schema_of_all_log_lines() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
-    let mut ids = Vec::new();
-    for selector in PATH_SELECTORS {
-        let answer = gateway.get("/open", &format!("{selector}{trace}")).await;
-        ids.push(answer.header("x-request-id").expect("an id").to_owned());
-    }
+    let answer = gateway.get("/open", trace).await;
+    let id = answer.header("x-request-id").expect("an id");
     gateway.get("/no-such-route", "").await;
     gateway.send("BAD\r\n\r\n").await;
     let address = gateway.origin.address.to_string();
     let metrics = gateway.admin_get("/metrics").await;
     let events = gateway.finish().await;
-    for (selector, (event, id)) in PATH_SELECTORS.iter().zip(events.iter().zip(&ids)) {
-        let time = event["timestamp"].as_str().expect("a time");
-        assert!(
-            Timestamp::parse(time).is_some() && time.ends_with('Z'),
-            "{time}"
-        );
-        for (field, value) in [
-            ("level", "INFO"),
-            ("target", "postern_proxy::access"),
-            ("message", "request completed"),
-            ("service", "postern-proxy"),
-            ("request_id", id.as_str()),
-            ("trace_id", "0af7651916cd43dd8448eb211c80319c"),
-            ("route", "open"),
-            ("upstream", "origin"),
-            ("upstream_address", address.as_str()),
-            ("forwarding", path_of(selector)),
-            ("code", "ok"),
-        ] {
-            assert_eq!(event[field], value, "{field} {event}");
-        }
-        assert_eq!(
-            (&event["attempts"], &event["cause"]),
-            (&1.into(), &Value::Null)
-        );
-        let label = format!("route=\"{}\"", event["route"].as_str().expect("a route"));
-        assert!(metrics.contains(&label), "the name is that of the metrics");
-    }
-    assert_eq!(events[2]["route"], "none", "{}", events[2]);
-    assert!(events[2]["attempts"].is_null(), "{}", events[2]);
+    let event = &events[0];
+    let time = event["timestamp"].as_str().expect("a time");
     assert!(
-        events[3]["route"].is_null(),
+        Timestamp::parse(time).is_some() && time.ends_with('Z'),
+        "{time}"
+    );
+    for (field, value) in [
+        ("level", "INFO"),
+        ("target", "postern_proxy::access"),
+        ("message", "request completed"),
+        ("service", "postern-proxy"),
+        ("request_id", id),
+        ("trace_id", "0af7651916cd43dd8448eb211c80319c"),
+        ("route", "open"),
+        ("upstream", "origin"),
+        ("upstream_address", address.as_str()),
+        ("code", "ok"),
+    ] {
+        assert_eq!(event[field], value, "{field} {event}");
+    }
+    assert_eq!(
+        (&event["attempts"], &event["cause"]),
+        (&1.into(), &Value::Null)
+    );
+    let label = format!("route=\"{}\"", event["route"].as_str().expect("a route"));
+    assert!(metrics.contains(&label), "the name is that of the metrics");
+    assert_eq!(events[1]["route"], "none", "{}", events[1]);
+    assert!(events[1]["attempts"].is_null(), "{}", events[1]);
+    assert!(
+        events[2]["route"].is_null(),
         "rejected before routing: {}",
-        events[3]
+        events[2]
     );
 }
 
 #[tokio::test]
-async fn cause_of_a_failure_is_logged_on_both_paths() {
+async fn cause_of_a_failure_is_logged() {
     const NO_RETRY: &str = "retries = 0\n";
     const SLOW: &str = "retries = 0\nread_timeout = \"150ms\"\n";
     let deadline = "deadline = \"200ms\"";
@@ -104,17 +82,16 @@ async fn cause_of_a_failure_is_logged_on_both_paths() {
         (OriginBehavior::Close, ("", NO_RETRY), 502, "reset"),
         (invalid, ("", NO_RETRY), 502, "invalid_response"),
     ] {
-        for (path, event) in events_of(behavior, settings, GET).await {
-            assert_eq!(
-                (&event["cause"], &event["forwarding"], &event["status"]),
-                (&cause.into(), &path.into(), &status.into()),
-                "{event}"
-            );
-            assert_eq!(
-                (&event["upstream"], &event["attempts"]),
-                (&"origin".into(), &1.into())
-            );
-        }
+        let event = event_of(behavior, settings, GET).await;
+        assert_eq!(
+            (&event["cause"], &event["status"]),
+            (&cause.into(), &status.into()),
+            "{event}"
+        );
+        assert_eq!(
+            (&event["upstream"], &event["attempts"]),
+            (&"origin".into(), &1.into())
+        );
     }
 }
 
@@ -133,26 +110,24 @@ async fn cause_of_a_failed_connection_is_logged() {
         ),
         ("no-such-name.invalid:1", "", "no_endpoint", None),
     ] {
-        for selector in PATH_SELECTORS {
-            let unused = TestOrigin::start(OriginBehavior::Answer).await;
-            let upstream = format!("addresses = [\"{address}\"]\nretries = 0\n{settings}");
-            let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
-            gateway.get("/open", selector).await;
-            let metrics = gateway.admin_get("/metrics").await;
-            let counted = format!(
-                "postern_proxy_upstream_failures_total{{cause=\"{cause}\",upstream=\"origin\"}} 1"
-            );
-            assert!(metrics.contains(&counted), "{metrics}");
-            let events = gateway.finish().await;
-            assert_eq!(events[0]["cause"], cause, "{}", events[0]);
-            assert_eq!(events[0]["upstream"], "origin", "{}", events[0]);
-            assert_eq!(
-                events[0]["upstream_address"].as_str(),
-                logged,
-                "{}",
-                events[0]
-            );
-        }
+        let unused = TestOrigin::start(OriginBehavior::Answer).await;
+        let upstream = format!("addresses = [\"{address}\"]\nretries = 0\n{settings}");
+        let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
+        gateway.get("/open", "").await;
+        let metrics = gateway.admin_get("/metrics").await;
+        let counted = format!(
+            "postern_proxy_upstream_failures_total{{cause=\"{cause}\",upstream=\"origin\"}} 1"
+        );
+        assert!(metrics.contains(&counted), "{metrics}");
+        let events = gateway.finish().await;
+        assert_eq!(events[0]["cause"], cause, "{}", events[0]);
+        assert_eq!(events[0]["upstream"], "origin", "{}", events[0]);
+        assert_eq!(
+            events[0]["upstream_address"].as_str(),
+            logged,
+            "{}",
+            events[0]
+        );
     }
 }
 
@@ -165,10 +140,8 @@ async fn retried_request_counts_its_attempts() {
     );
     let upstream = format!("addresses = [\"127.0.0.1:1\", \"{address}\"]\n{settings}");
     let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
-    for selector in PATH_SELECTORS {
-        for _ in 0..2 {
-            assert_eq!(gateway.get("/open", selector).await.status, 200);
-        }
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/open", "").await.status, 200);
     }
     let events = gateway.finish().await;
     // Each turn of round robin begins with the address that refuses.
@@ -190,13 +163,12 @@ async fn response_cut_by_the_deadline_names_the_deadline() {
         OriginBehavior::Events,
         OriginBehavior::Drip(Duration::from_millis(100)),
     ] {
-        for (path, event) in events_of(behavior, (limits, ""), GET).await {
-            assert_eq!(
-                (&event["status"], &event["code"], &event["cause"]),
-                (&200.into(), &"upstream_timeout".into(), &"deadline".into()),
-                "{path} {event}"
-            );
-        }
+        let event = event_of(behavior, (limits, ""), GET).await;
+        assert_eq!(
+            (&event["status"], &event["code"], &event["cause"]),
+            (&200.into(), &"upstream_timeout".into(), &"deadline".into()),
+            "{event}"
+        );
     }
     let front = TlsGateway::start(OriginBehavior::Events, limits, "").await;
     let mut client = front.client().await;
@@ -219,30 +191,28 @@ async fn response_cut_by_the_deadline_names_the_deadline() {
 
 #[tokio::test]
 async fn disconnect_of_the_client_is_logged_as_such() {
-    for selector in PATH_SELECTORS {
-        let gateway = TestGateway::start(OriginBehavior::Events).await;
-        let mut client = gateway.connect().await;
-        let request = format!("GET /open HTTP/1.1\r\nHost: h\r\n{selector}\r\n");
-        client.write(&request).await;
-        client.until("first..\n\r\n").await;
-        drop(client);
-        let counted = async {
-            let label = "code=\"client_closed\"";
-            while !gateway.admin_get("/metrics").await.contains(label) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, counted)
-            .await
-            .expect("ends");
-        let events = gateway.finish().await;
-        assert_eq!(
-            (&events[0]["cause"], &events[0]["code"]),
-            (&"client_disconnected".into(), &"client_closed".into()),
-            "{}",
-            events[0]
-        );
-    }
+    let gateway = TestGateway::start(OriginBehavior::Events).await;
+    let mut client = gateway.connect().await;
+    let request = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
+    client.write(request).await;
+    client.until("first..\n\r\n").await;
+    drop(client);
+    let counted = async {
+        let label = "code=\"client_closed\"";
+        while !gateway.admin_get("/metrics").await.contains(label) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(STEP_TIMEOUT, counted)
+        .await
+        .expect("ends");
+    let events = gateway.finish().await;
+    assert_eq!(
+        (&events[0]["cause"], &events[0]["code"]),
+        (&"client_disconnected".into(), &"client_closed".into()),
+        "{}",
+        events[0]
+    );
 }
 
 #[tokio::test]
@@ -253,13 +223,12 @@ async fn too_large_body_is_logged_with_its_cause() {
     let chunked = "POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
                    9\r\n123456789\r\n0\r\n\r\n";
     for request in [known, chunked] {
-        for (_, event) in events_of(OriginBehavior::Answer, (limits, ""), request).await {
-            assert_eq!(
-                (&event["status"], &event["cause"]),
-                (&413.into(), &"body_too_large".into()),
-                "{event}"
-            );
-        }
+        let event = event_of(OriginBehavior::Answer, (limits, ""), request).await;
+        assert_eq!(
+            (&event["status"], &event["cause"]),
+            (&413.into(), &"body_too_large".into()),
+            "{event}"
+        );
     }
 }
 

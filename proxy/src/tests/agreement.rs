@@ -4,11 +4,11 @@ use std::path::Path;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::clock::Timestamp;
-use postern_common::config::{Env, parse};
 use postern_common::{Clock, Code};
 
 use super::harness::TestGateway;
 use super::origin::{OriginBehavior, TestOrigin};
+use super::{Choices, read_config};
 use crate::api_keys::{ApiKeys, NewApiKey, create};
 use crate::config::TestToken;
 use crate::{CallerSource, Config, explain};
@@ -69,29 +69,7 @@ struct TestCaller {
     route_test: Option<&'static str>,
 }
 
-/// A generator of choices (SplitMix64), so that a failure can be repeated.
-struct Choices(u64);
-
 impl Choices {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        usize::try_from(self.next() % count as u64).expect("a small number")
-    }
-
-    fn of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
-        all[self.below(all.len())]
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-
     /// Returns the routes of a configuration, some of which may be unreachable.
     fn routes(&mut self) -> String {
         (0..=self.below(7))
@@ -143,16 +121,10 @@ impl Choices {
 
 /// Returns a configuration that contains only what `explain` and route tests need.
 fn config(text: &str) -> Result<Config, String> {
-    let env = Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ]);
     let text = format!(
         "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n{text}"
     );
-    parse("test.toml", &text, |root| Config::read(root, &env)).map_err(|error| error.to_string())
+    read_config(&text).map_err(|error| error.to_string())
 }
 
 /// The callers; `key` is an API key, and `key_file` the file with its entry.

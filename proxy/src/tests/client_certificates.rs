@@ -392,13 +392,6 @@ async fn revoked_client_certificate_is_refused() {
 
 #[test]
 fn client_certificate_decides_in_route_tests_and_explain() {
-    use postern_common::config::{Env, parse};
-    let env = Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ]);
     let text = |name: &str, token: &str, decision: &str| {
         format!(
             "[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\ncertificate = \"a\"\nkey = \"b\"\nclient_ca = \"c\"\n\
@@ -407,7 +400,7 @@ fn client_certificate_decides_in_route_tests_and_explain() {
              certificate = \"{name}\"\ntoken = \"{token}\"\ndecision = \"{decision}\"\n"
         )
     };
-    let read = |text: &str| parse("p.toml", text, |root| crate::Config::read(root, &env));
+    let read = super::read_config;
     let config = read(&text(URI, "none", "allow")).expect("reads");
     read(&text(URI, "user", "service_required")).expect("the token decides");
     let exit = read(&text("other", "none", "allow")).expect_err("unknown");

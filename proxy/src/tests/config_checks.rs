@@ -1,21 +1,11 @@
 //! Mistakes and route tests of a configuration, and report-only policies.
 
 use postern_common::config::{Env, parse};
-use postern_common::exit::Exit;
 
 use super::harness::TestGateway;
 use super::origin::{OriginBehavior, TestOrigin};
+use super::read_config as read;
 use crate::Config;
-
-fn read(text: &str) -> Result<Config, Exit> {
-    let env = Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ]);
-    parse("p.toml", text, |root| Config::read(root, &env))
-}
 
 /// Asserts that each text is rejected with its message, and names every one that is not.
 #[track_caller]

@@ -1,10 +1,11 @@
 //! Connection limits, tunnels and access events.
 
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
+use super::scripted_origin;
 use super::tls_gateway::{TlsGateway, reply, send};
 
 #[tokio::test]
@@ -178,6 +179,29 @@ async fn idle_tunnel_is_closed_and_active_one_kept() {
         .expect("the idle tunnel is closed in time");
     speaking.write("still here").await;
     assert!(speaking.until("still here").await.ends_with("still here"));
+}
+
+#[tokio::test]
+async fn tunnel_of_a_silent_origin_ends_after_its_client() {
+    let origin = scripted_origin::start(|mut connection| async move {
+        connection.take_head().await;
+        let accepted = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n";
+        connection.send(accepted).await;
+        std::future::pending::<()>().await;
+    });
+    let limits = "tunnel_timeout = \"200ms\"";
+    let gateway = scripted_origin::gateway(&[origin.await], "", limits).await;
+    let bearer = gateway.user();
+    let mut client = gateway.connect().await;
+    client
+        .write(&format!(
+            "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n\
+             Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        ))
+        .await;
+    assert_eq!(client.response().await.expect("a response").status, 101);
+    client.stream.shutdown().await.expect("a half-close");
+    assert!(client.is_closed().await);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, fast_path_is_off};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 use super::scripted_origin::{OK, gateway, http2_client, start, start_http2};
 use super::tls_gateway::{head, reply, send};
@@ -141,12 +141,8 @@ async fn start_counting_early_answers() -> (SocketAddr, Arc<AtomicUsize>) {
     (origin, connections)
 }
 
-/// Pingora reads no response while an upstream accepts nothing of the request.
 #[tokio::test]
 async fn response_of_an_upstream_that_stopped_reading_arrives() {
-    if fast_path_is_off() {
-        return;
-    }
     let origin = start(|mut connection| async move {
         connection.take_head().await.expect("a head");
         // The gateway has filled all buffers by then.
@@ -182,12 +178,8 @@ async fn response_of_an_upstream_that_stopped_reading_arrives() {
 }
 
 /// The client keeps the rest of its body back: the upstream, which has one slot, is not concerned.
-/// On the streaming path, the slot is freed at the end of the request.
 #[tokio::test]
 async fn early_response_frees_the_slot_of_its_upstream() {
-    if fast_path_is_off() {
-        return;
-    }
     let origin = start_early_answer().await;
     // With less to come, the gateway waits for the rest; with more, it closes the connection.
     for length in [FIRST_BYTES + 10_000, BODY_BYTES] {

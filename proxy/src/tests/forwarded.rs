@@ -1,6 +1,6 @@
 //! `Forwarded` (RFC 7239), from trusted proxies and to upstreams.
 
-use super::harness::{PATH_SELECTORS, ROUTES, TestGateway, has_field};
+use super::harness::{ROUTES, TestGateway, has_field};
 use super::origin::{OriginBehavior, TestOrigin};
 
 const LISTED: &str = r#"
@@ -25,43 +25,41 @@ const TRUSTED: &str = "trusted_proxies = [\"127.0.0.0/8\"]\nforwarded_header = \
 async fn forwarded_of_a_trusted_proxy_names_the_client() {
     let gateway = gateway(TRUSTED, "").await;
     let forged = "X-Forwarded-For: 203.0.113.1\r\n";
-    for selector in PATH_SELECTORS {
-        for (value, client, scheme) in [
-            ("for=192.0.2.1", "192.0.2.1", "http"),
-            (
-                "for=\"[2001:db8::1]:80\";proto=https",
-                "2001:db8::1",
-                "https",
-            ),
-            (
-                "for=203.0.113.1;proto=https, for=192.0.2.1",
-                "192.0.2.1",
-                "http",
-            ),
-            (
-                "for=192.0.2.1;proto=https, for=127.0.0.9",
-                "192.0.2.1",
-                "https",
-            ),
+    for (value, client, scheme) in [
+        ("for=192.0.2.1", "192.0.2.1", "http"),
+        (
+            "for=\"[2001:db8::1]:80\";proto=https",
+            "2001:db8::1",
+            "https",
+        ),
+        (
+            "for=203.0.113.1;proto=https, for=192.0.2.1",
+            "192.0.2.1",
+            "http",
+        ),
+        (
+            "for=192.0.2.1;proto=https, for=127.0.0.9",
+            "192.0.2.1",
+            "https",
+        ),
+    ] {
+        let headers = format!("Forwarded: {value}\r\n{forged}");
+        assert_eq!(
+            gateway.get("/listed", &headers).await.status,
+            200,
+            "{value}"
+        );
+        let seen = gateway.origin.seen().pop().expect("a request");
+        for expected in [
+            format!("X-Forwarded-For: {client}"),
+            format!("X-Forwarded-Proto: {scheme}"),
         ] {
-            let headers = format!("Forwarded: {value}\r\n{forged}{selector}");
-            assert_eq!(
-                gateway.get("/listed", &headers).await.status,
-                200,
-                "{value}"
-            );
-            let seen = gateway.origin.seen().pop().expect("a request");
-            for expected in [
-                format!("X-Forwarded-For: {client}"),
-                format!("X-Forwarded-Proto: {scheme}"),
-            ] {
-                assert!(has_field(&seen, &expected), "{value}: {seen}");
-            }
-            assert!(
-                !seen.to_ascii_lowercase().contains("\r\nforwarded:"),
-                "{seen}"
-            );
+            assert!(has_field(&seen, &expected), "{value}: {seen}");
         }
+        assert!(
+            !seen.to_ascii_lowercase().contains("\r\nforwarded:"),
+            "{seen}"
+        );
     }
 }
 
@@ -102,22 +100,20 @@ async fn field_that_is_not_configured_is_ignored() {
 #[tokio::test]
 async fn upstream_receives_forwarded_if_configured() {
     let gateway = gateway(TRUSTED, "forwarded = true").await;
-    for selector in PATH_SELECTORS {
-        for (sent, expected) in [
-            ("for=192.0.2.1", "for=192.0.2.1;host=\"gate\";proto=http"),
-            (
-                "for=\"[2001:db8::1]\";proto=https",
-                "for=\"[2001:db8::1]\";host=\"gate\";proto=https",
-            ),
-        ] {
-            let headers = format!("Forwarded: {sent}\r\n{selector}");
-            assert_eq!(gateway.get("/open", &headers).await.status, 200);
-            let seen = gateway.origin.seen().pop().expect("a request");
-            let field = format!("Forwarded: {expected}");
-            assert!(has_field(&seen, &field), "{seen}");
-            let count = seen.to_ascii_lowercase().matches("\r\nforwarded:").count();
-            assert_eq!(count, 1, "{seen}");
-        }
+    for (sent, expected) in [
+        ("for=192.0.2.1", "for=192.0.2.1;host=\"gate\";proto=http"),
+        (
+            "for=\"[2001:db8::1]\";proto=https",
+            "for=\"[2001:db8::1]\";host=\"gate\";proto=https",
+        ),
+    ] {
+        let headers = format!("Forwarded: {sent}\r\n");
+        assert_eq!(gateway.get("/open", &headers).await.status, 200);
+        let seen = gateway.origin.seen().pop().expect("a request");
+        let field = format!("Forwarded: {expected}");
+        assert!(has_field(&seen, &field), "{seen}");
+        let count = seen.to_ascii_lowercase().matches("\r\nforwarded:").count();
+        assert_eq!(count, 1, "{seen}");
     }
 }
 
@@ -127,25 +123,23 @@ async fn host_from_a_trusted_proxy_is_kept_if_a_route_accepts_it() {
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let routes = LISTED.replace("policy", "hosts = [\"gate\", \"*.example.com\"]\npolicy");
     let gateway = TestGateway::before(origin, &upstream, TRUSTED, &routes).await;
-    for selector in PATH_SELECTORS {
-        for (sent, expected) in [
-            (
-                "X-Forwarded-Host: www.example.com:8443\r\n",
-                "www.example.com:8443",
-            ),
-            ("X-Forwarded-Host: evil.test\r\n", "gate"),
-            ("X-Forwarded-Host: a.example.com, gate\r\n", "gate"),
-            (
-                "X-Forwarded-Host: a.example.com\r\nX-Forwarded-Host: gate\r\n",
-                "gate",
-            ),
-            ("X_Forwarded_Host: a.example.com\r\n", "gate"),
-        ] {
-            let headers = format!("Forwarded: for=192.0.2.1\r\n{sent}{selector}");
-            assert_eq!(gateway.get("/listed", &headers).await.status, 200);
-            let seen = gateway.origin.seen().pop().expect("a request");
-            let field = format!("x-forwarded-host: {expected}");
-            assert!(has_field(&seen, &field), "{sent}: {seen}");
-        }
+    for (sent, expected) in [
+        (
+            "X-Forwarded-Host: www.example.com:8443\r\n",
+            "www.example.com:8443",
+        ),
+        ("X-Forwarded-Host: evil.test\r\n", "gate"),
+        ("X-Forwarded-Host: a.example.com, gate\r\n", "gate"),
+        (
+            "X-Forwarded-Host: a.example.com\r\nX-Forwarded-Host: gate\r\n",
+            "gate",
+        ),
+        ("X_Forwarded_Host: a.example.com\r\n", "gate"),
+    ] {
+        let headers = format!("Forwarded: for=192.0.2.1\r\n{sent}");
+        assert_eq!(gateway.get("/listed", &headers).await.status, 200);
+        let seen = gateway.origin.seen().pop().expect("a request");
+        let field = format!("x-forwarded-host: {expected}");
+        assert!(has_field(&seen, &field), "{sent}: {seen}");
     }
 }

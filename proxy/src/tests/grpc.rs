@@ -364,7 +364,6 @@ async fn h2c_is_forwarded_as_http_scheme() {
             .status,
         200
     );
-    // A body of unknown length does not take the fast path.
     assert_eq!(call(&mut client, "/s/x", &[]).await.status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 2, "{seen:?}");

@@ -21,15 +21,6 @@ use super::origin::{OriginBehavior, TestOrigin};
 pub(super) use super::raw_client::{RawClient, RawResponse, fetch, has_field};
 use crate::{App, Config, Listeners, PreviousProcess};
 
-/// Header fields that select the path: the fast path, or the streaming path.
-pub(super) const PATH_SELECTORS: [&str; 2] = ["", "Upgrade: other\r\n"];
-
-/// Returns whether all gateways of this test run have the fast path switched off, so that Pingora
-/// forwards every request: `tests/run` runs these tests a second time in this way.
-pub(super) fn fast_path_is_off() -> bool {
-    std::env::var_os("POSTERN_TEST_FAST_PATH").is_some_and(|value| value == "off")
-}
-
 /// The secret of the routes under `/admin/`.
 pub(super) const ADMIN_TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -68,30 +59,14 @@ policy = { users = "any" }
 websocket = true
 "#;
 
-/// Parts of the configuration file of a [`TestGateway`].
-struct ConfigParts<'a> {
-    /// Lines of `[[listen]]`.
-    listen: &'a str,
-    /// Lines of `[upstream.origin]`.
-    upstream: &'a str,
-    /// Lines of `[limits]`; the lines `body_bytes` and `deadline` are those of `[defaults]`.
-    limits: &'a str,
-    routes: &'a str,
-}
+/// Parts of the configuration file of a [`TestGateway`]: lines of `[[listen]]`, of `[upstream.origin]`
+/// and of `[limits]`, of which `body_bytes` and `deadline` are those of `[defaults]`; and the routes.
+struct ConfigParts<'a>(&'a str, &'a str, &'a str, &'a str);
 
 impl ConfigParts<'_> {
     /// Returns the configuration file.
     fn text(&self, access_log: &Path) -> String {
-        let Self {
-            listen,
-            upstream,
-            limits,
-            routes,
-        } = self;
-        let server = match fast_path_is_off() {
-            true => "[server]\nfast_path = false\n",
-            false => "",
-        };
+        let Self(listen, upstream, limits, routes) = self;
         let is_default =
             |line: &&str| line.starts_with("body_bytes = ") || line.starts_with("deadline = ");
         let (defaults, limits): (Vec<&str>, Vec<&str>) = limits.lines().partition(is_default);
@@ -100,7 +75,7 @@ impl ConfigParts<'_> {
             defaults.insert_str(0, "[defaults]\n");
         }
         format!(
-            "{server}[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n\
+            "[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n\
              [access_log]\nto = \"{}\"\n[admin]\naddress = \"127.0.0.1:3\"\ntoken_env = \"ADMIN_TOKEN\"\n{defaults}\n[limits]\n{limits}\n\
              [upstream.origin]\n{upstream}\n{routes}",
             access_log.display()
@@ -145,13 +120,7 @@ impl TestGateway {
         limits: &str,
         routes: &str,
     ) -> Self {
-        let parts = ConfigParts {
-            listen: "",
-            upstream,
-            limits,
-            routes,
-        };
-        Self::launch(origin, parts).await
+        Self::launch(origin, ConfigParts("", upstream, limits, routes)).await
     }
 
     /// `tls` is the table `[listen.tls]`.
@@ -161,13 +130,7 @@ impl TestGateway {
         limits: &str,
         tls: &str,
     ) -> Self {
-        let parts = ConfigParts {
-            listen: tls,
-            upstream,
-            limits,
-            routes: ROUTES,
-        };
-        Self::launch(origin, parts).await
+        Self::launch(origin, ConfigParts(tls, upstream, limits, ROUTES)).await
     }
 
     /// Starts a gateway on these sockets. `listen` are the lines of the first `[[listen]]`, and
@@ -182,13 +145,13 @@ impl TestGateway {
             public,
             admin: Some(bind().await),
         };
-        let parts = ConfigParts {
-            listen,
-            upstream,
-            limits: "",
-            routes: ROUTES,
-        };
-        Self::run(listeners, None, origin, parts).await
+        Self::run(
+            listeners,
+            None,
+            origin,
+            ConfigParts(listen, upstream, "", ROUTES),
+        )
+        .await
     }
 
     /// Starts a gateway without TLS, for clients of HTTP/1.1 and HTTP/2.
@@ -198,26 +161,14 @@ impl TestGateway {
         limits: &str,
         routes: &str,
     ) -> Self {
-        let parts = ConfigParts {
-            listen: "h2c = true",
-            upstream,
-            limits,
-            routes,
-        };
-        Self::launch(origin, parts).await
+        Self::launch(origin, ConfigParts("h2c = true", upstream, limits, routes)).await
     }
 
     /// Starts a gateway whose upstream gets no requests. `listen` are lines of `[[listen]]`.
     pub(super) async fn answering(listen: &str, limits: &str, routes: &str) -> Self {
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{}\"]", origin.address);
-        let parts = ConfigParts {
-            listen,
-            upstream: &upstream,
-            limits,
-            routes,
-        };
-        Self::launch(origin, parts).await
+        Self::launch(origin, ConfigParts(listen, &upstream, limits, routes)).await
     }
 
     /// Starts a gateway on sockets inherited from another one.
@@ -231,12 +182,7 @@ impl TestGateway {
             listeners,
             Some(previous),
             origin,
-            ConfigParts {
-                listen: "",
-                upstream,
-                limits: "",
-                routes: ROUTES,
-            },
+            ConfigParts("", upstream, "", ROUTES),
         )
         .await
     }

@@ -119,7 +119,6 @@ async fn data_beyond_content_length_resets_the_stream() {
         let digits = length.to_string();
         let mut fields = vec![("content-length", digits.as_str())];
         if streams {
-            // The streaming path.
             fields.push(("expect", "100-continue"));
         }
         let (answer, mut body) = send(&mut client, head("POST", "/open", &fields), false);

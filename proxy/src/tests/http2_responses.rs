@@ -229,7 +229,6 @@ async fn interim_responses_are_forwarded_over_http2() {
     .await;
     let gateway = gateway(&[origin], "", "").await;
     let mut client = http2_client(&gateway, 1 << 20).await;
-    // The second takes the streaming path.
     for fields in [&[][..], &[("expect", "100-continue")]] {
         let seen = interim_and_final(&mut client, fields).await;
         let expected = [

@@ -18,7 +18,7 @@ use super::http2_frames::{
     WINDOW_UPDATE, frame,
 };
 use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::start;
+use super::scripted_origin::{answer_http2, start, start_http2};
 use super::tls::CertificateAuthority;
 use super::tls_gateway::{TlsGateway, get};
 
@@ -347,4 +347,25 @@ async fn http2_authority_is_forwarded() {
             (&"gate".parse().expect("text"), None)
         );
     }
+}
+
+#[tokio::test]
+async fn client_that_expects_an_interim_response_gets_one() {
+    let origin = start_http2(|request, answer| async move {
+        let mut body = request.into_body();
+        while let Some(Ok(_part)) = body.data().await {}
+        answer_http2(answer, &[b"ok"]);
+    })
+    .await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let gateway = TestGateway::before(unused, &upstream(origin), "", ROUTES).await;
+    let mut client = gateway.connect().await;
+    client
+        .write("POST /open HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+        .await;
+    let interim = client.until("\r\n\r\n").await;
+    assert_eq!(interim, "HTTP/1.1 100 Continue\r\n\r\n");
+    client.write("hello").await;
+    let head = client.until("\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
 }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::harness::{PATH_SELECTORS, STEP_TIMEOUT};
+use super::harness::STEP_TIMEOUT;
 use super::scripted_origin::{OK, OriginConnection, content_length, gateway, start};
 
 /// The upstream closes its connection at the moment at which the next request arrives. Then the
@@ -16,39 +16,35 @@ use super::scripted_origin::{OK, OriginConnection, content_length, gateway, star
 #[tokio::test]
 async fn connection_closed_at_the_last_moment_fails_no_request() {
     for method in ["GET", "POST"] {
-        for selector in PATH_SELECTORS {
-            let case = format!("{method} {selector:?}");
-            let received = Arc::new(AtomicUsize::new(0));
-            let (report, mut answered) = unbounded_channel();
-            let count = Arc::clone(&received);
-            let origin = start(move |mut connection: OriginConnection| {
-                let (count, report) = (Arc::clone(&count), report.clone());
-                async move {
-                    let head = connection.take_head().await.expect("a head");
-                    connection.take_body(content_length(&head)).await;
-                    count.fetch_add(1, Ordering::Relaxed);
-                    connection.send(OK).await;
-                    let _test_ended = report.send(connection);
-                }
-            });
-            let gateway = gateway(&[origin.await], "", "").await;
-            let mut client = gateway.connect().await;
-            let request = format!(
-                "{method} /open HTTP/1.1\r\nHost: gate\r\n{selector}Content-Length: 3\r\n\r\nabc"
-            );
-            client.write(&request).await;
-            assert_eq!(client.response().await.expect("a response").status, 200);
-            let idle = answered.recv().await.expect("a connection");
-            let (mut signal, mut signaled) = UnixStream::pair().expect("a pair");
-            // Both sockets become readable for the same poll. The task of the test runs first.
-            signal.write_all(b"x").await.expect("writes");
-            client.write(&request).await;
-            signaled.read_u8().await.expect("reads");
-            drop(idle);
-            let response = tokio::time::timeout(STEP_TIMEOUT, client.response());
-            let response = response.await.expect("in time").expect("a response");
-            assert_eq!((response.status, &*response.body), (200, "ok"), "{case}");
-            assert_eq!(received.load(Ordering::Relaxed), 2, "{case}");
-        }
+        let received = Arc::new(AtomicUsize::new(0));
+        let (report, mut answered) = unbounded_channel();
+        let count = Arc::clone(&received);
+        let origin = start(move |mut connection: OriginConnection| {
+            let (count, report) = (Arc::clone(&count), report.clone());
+            async move {
+                let head = connection.take_head().await.expect("a head");
+                connection.take_body(content_length(&head)).await;
+                count.fetch_add(1, Ordering::Relaxed);
+                connection.send(OK).await;
+                let _test_ended = report.send(connection);
+            }
+        });
+        let gateway = gateway(&[origin.await], "", "").await;
+        let mut client = gateway.connect().await;
+        let request =
+            format!("{method} /open HTTP/1.1\r\nHost: gate\r\nContent-Length: 3\r\n\r\nabc");
+        client.write(&request).await;
+        assert_eq!(client.response().await.expect("a response").status, 200);
+        let idle = answered.recv().await.expect("a connection");
+        let (mut signal, mut signaled) = UnixStream::pair().expect("a pair");
+        // Both sockets become readable for the same poll. The task of the test runs first.
+        signal.write_all(b"x").await.expect("writes");
+        client.write(&request).await;
+        signaled.read_u8().await.expect("reads");
+        drop(idle);
+        let response = tokio::time::timeout(STEP_TIMEOUT, client.response());
+        let response = response.await.expect("in time").expect("a response");
+        assert_eq!((response.status, &*response.body), (200, "ok"), "{method}");
+        assert_eq!(received.load(Ordering::Relaxed), 2, "{method}");
     }
 }

@@ -6,7 +6,7 @@ use postern_common::testing::CapturedLog;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
-use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
 #[tokio::test]
@@ -16,8 +16,8 @@ async fn connect_error_is_logged_with_its_cause() {
     let upstream =
         "addresses = [\"127.0.0.1:1\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0";
     let gateway = TestGateway::before(unused, upstream, "", ROUTES).await;
-    for selector in PATH_SELECTORS {
-        let answer = gateway.get("/open", selector).await;
+    for _ in 0..2 {
+        let answer = gateway.get("/open", "").await;
         assert_eq!(
             (answer.status, answer.code().as_str()),
             (503, "upstream_unavailable")
@@ -30,7 +30,7 @@ async fn connect_error_is_logged_with_its_cause() {
             "ConnectRefused",
             "Connection refused",
         ];
-        assert_eq!(log.with(&words), 1, "{selector} {}", log.text());
+        assert_eq!(log.with(&words), 1, "{}", log.text());
     }
     let failed = "upstream attempt failed";
     assert_eq!(
@@ -52,29 +52,21 @@ async fn failed_exchange_is_logged_without_response_bytes() {
             "invalid",
         ),
     ] {
-        for selector in PATH_SELECTORS {
-            let (log, _guard) = CapturedLog::start();
-            let gateway = TestGateway::with(behavior, "", "retries = 0").await;
-            assert_eq!(
-                gateway.get("/open", selector).await.code(),
-                "upstream_failed"
-            );
-            let failed = log.text().to_ascii_lowercase();
-            let mut failed = failed
-                .lines()
-                .filter(|line| line.contains("upstream attempt failed"));
-            let line = failed.next().expect("one line");
-            assert!(
-                line.contains(reason) && failed.next().is_none(),
-                "{selector} {line}"
-            );
-            let own = log
-                .text()
-                .lines()
-                .filter(|line| line.contains("postern_proxy"))
-                .collect::<String>();
-            assert!(!own.contains("secret"), "{own}");
-        }
+        let (log, _guard) = CapturedLog::start();
+        let gateway = TestGateway::with(behavior, "", "retries = 0").await;
+        assert_eq!(gateway.get("/open", "").await.code(), "upstream_failed");
+        let failed = log.text().to_ascii_lowercase();
+        let mut failed = failed
+            .lines()
+            .filter(|line| line.contains("upstream attempt failed"));
+        let line = failed.next().expect("one line");
+        assert!(line.contains(reason) && failed.next().is_none(), "{line}");
+        let own = log
+            .text()
+            .lines()
+            .filter(|line| line.contains("postern_proxy"))
+            .collect::<String>();
+        assert!(!own.contains("secret"), "{own}");
     }
 }
 
@@ -160,27 +152,25 @@ async fn each_cause_of_a_failed_attempt_is_logged() {
             "TLSHandshakeFailure: TLS connect() failed",
         ),
     ] {
-        for selector in PATH_SELECTORS {
-            let (log, _guard) = CapturedLog::start();
-            let origin = TestOrigin::start(OriginBehavior::Hang).await;
-            let address = match is_silent {
-                true => origin.address,
-                false => plain_text_server().await,
-            };
-            let upstream = format!("addresses = [\"{address}\"]\nretries = 0\n{upstream}");
-            let gateway = TestGateway::before(origin, &upstream, "", routes).await;
-            let answer = gateway.get("/open", selector).await;
-            let (id, address) = (answer.header("x-request-id"), address.to_string());
-            let id = id.expect("an id");
-            let words = ["upstream attempt failed", " WARN ", id, &address, cause];
-            if answer.code() != code || log.with(&words) != 1 {
-                let text = log.text();
-                let failed = text
-                    .lines()
-                    .filter(|line| line.contains("upstream attempt failed"));
-                let failed = failed.collect::<String>();
-                missing.push((upstream, selector, answer.code(), failed));
-            }
+        let (log, _guard) = CapturedLog::start();
+        let origin = TestOrigin::start(OriginBehavior::Hang).await;
+        let address = match is_silent {
+            true => origin.address,
+            false => plain_text_server().await,
+        };
+        let upstream = format!("addresses = [\"{address}\"]\nretries = 0\n{upstream}");
+        let gateway = TestGateway::before(origin, &upstream, "", routes).await;
+        let answer = gateway.get("/open", "").await;
+        let (id, address) = (answer.header("x-request-id"), address.to_string());
+        let id = id.expect("an id");
+        let words = ["upstream attempt failed", " WARN ", id, &address, cause];
+        if answer.code() != code || log.with(&words) != 1 {
+            let text = log.text();
+            let failed = text
+                .lines()
+                .filter(|line| line.contains("upstream attempt failed"));
+            let failed = failed.collect::<String>();
+            missing.push((upstream, answer.code(), failed));
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");

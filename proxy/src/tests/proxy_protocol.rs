@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
-use super::harness::{PATH_SELECTORS, RawClient, STEP_TIMEOUT, TestGateway, has_field};
+use super::harness::{RawClient, STEP_TIMEOUT, TestGateway, has_field};
 use super::origin::{OriginBehavior, TestOrigin};
 use super::scripted_origin::http2_client_on;
 use super::tls_gateway::{TlsGateway, get};
@@ -70,13 +70,11 @@ async fn source_of_the_header_replaces_the_peer() {
         let header = header(version, source);
         let expected = format!("X-Forwarded-For: {shown}");
         let mut client = connect_with(&gateway, &header).await;
-        for selector in PATH_SELECTORS {
-            // A client that is not a trusted proxy cannot change the address.
-            let forged = format!("{selector}X-Forwarded-For: 203.0.113.1\r\n");
-            assert_eq!(ask(&mut client, &forged).await, 200, "{source}");
-            let seen = gateway.origin.seen().pop().expect("a request");
-            assert!(has_field(&seen, &expected), "{seen}");
-        }
+        // A client that is not a trusted proxy cannot change the address.
+        let forged = "X-Forwarded-For: 203.0.113.1\r\n";
+        assert_eq!(ask(&mut client, forged).await, 200, "{source}");
+        let seen = gateway.origin.seen().pop().expect("a request");
+        assert!(has_field(&seen, &expected), "{seen}");
         let stream = connect_with(&gateway, &header).await.stream;
         let mut client = http2_client_on(stream, 65_535).await;
         assert_eq!(get(&mut client, "/open", &[]).await.status, 200);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::harness::{PATH_SELECTORS, RawClient, STEP_TIMEOUT, TestGateway};
+use super::harness::{RawClient, STEP_TIMEOUT, TestGateway};
 use super::proxy_protocol::connect_from;
 use super::scripted_origin::{self, OK};
 
@@ -54,52 +54,44 @@ fn expected_header(client: &RawClient, gateway: &TestGateway) -> String {
 }
 
 #[tokio::test]
-async fn connection_carries_requests_of_one_client_on_both_paths() {
-    for selector in PATH_SELECTORS {
-        let (address, connections) = origin().await;
-        let gateway = scripted_origin::gateway(&[address], "proxy_protocol = \"v1\"", "").await;
-        let mut first = gateway.connect().await;
-        let mut second = connect_from([127, 0, 0, 5], gateway.address).await;
-        for _ in 0..2 {
-            ask(&mut first, selector).await;
-            ask(&mut second, selector).await;
-        }
-        let connections = connections.lock();
-        assert_eq!(connections.len(), 2, "{connections:#?}");
-        for (heads, client) in connections.iter().zip([&first, &second]) {
-            assert_eq!(heads.len(), 2, "reused by the same client: {heads:#?}");
-            let expected = expected_header(client, &gateway);
-            assert!(heads[0].starts_with(&expected), "{expected}{heads:#?}");
-            assert!(heads[1].starts_with("GET /open "), "{heads:#?}");
-        }
+async fn connection_carries_requests_of_one_client() {
+    let (address, connections) = origin().await;
+    let gateway = scripted_origin::gateway(&[address], "proxy_protocol = \"v1\"", "").await;
+    let mut first = gateway.connect().await;
+    let mut second = connect_from([127, 0, 0, 5], gateway.address).await;
+    for _ in 0..2 {
+        ask(&mut first, "").await;
+        ask(&mut second, "").await;
+    }
+    let connections = connections.lock();
+    assert_eq!(connections.len(), 2, "{connections:#?}");
+    for (heads, client) in connections.iter().zip([&first, &second]) {
+        assert_eq!(heads.len(), 2, "reused by the same client: {heads:#?}");
+        let expected = expected_header(client, &gateway);
+        assert!(heads[0].starts_with(&expected), "{expected}{heads:#?}");
+        assert!(heads[1].starts_with("GET /open "), "{heads:#?}");
     }
 }
 
 #[tokio::test]
 async fn forwarded_client_is_the_source_without_a_port() {
-    for selector in PATH_SELECTORS {
-        let (address, connections) = origin().await;
-        let limits = "trusted_proxies = [\"127.0.0.0/8\"]";
-        let gateway = scripted_origin::gateway(&[address], "proxy_protocol = \"v1\"", limits).await;
-        let mut proxy = gateway.connect().await;
-        for client in ["192.0.2.1", "192.0.2.2", "192.0.2.1", "2001:db8::1"] {
-            ask(
-                &mut proxy,
-                &format!("X-Forwarded-For: {client}\r\n{selector}"),
-            )
-            .await;
-        }
-        let to = gateway.address.port();
-        let connections = connections.lock();
-        let counts: Vec<_> = connections.iter().map(Vec::len).collect();
-        assert_eq!(counts, [2, 1, 1], "{connections:#?}");
-        for (heads, begins) in connections.iter().zip([
-            format!("PROXY TCP4 192.0.2.1 127.0.0.1 0 {to}\r\nGET "),
-            format!("PROXY TCP4 192.0.2.2 127.0.0.1 0 {to}\r\nGET "),
-            format!("PROXY TCP6 2001:db8::1 ::ffff:127.0.0.1 0 {to}\r\nGET "),
-        ]) {
-            assert!(heads[0].starts_with(&begins), "{begins}{heads:#?}");
-        }
+    let (address, connections) = origin().await;
+    let limits = "trusted_proxies = [\"127.0.0.0/8\"]";
+    let gateway = scripted_origin::gateway(&[address], "proxy_protocol = \"v1\"", limits).await;
+    let mut proxy = gateway.connect().await;
+    for client in ["192.0.2.1", "192.0.2.2", "192.0.2.1", "2001:db8::1"] {
+        ask(&mut proxy, &format!("X-Forwarded-For: {client}\r\n")).await;
+    }
+    let to = gateway.address.port();
+    let connections = connections.lock();
+    let counts: Vec<_> = connections.iter().map(Vec::len).collect();
+    assert_eq!(counts, [2, 1, 1], "{connections:#?}");
+    for (heads, begins) in connections.iter().zip([
+        format!("PROXY TCP4 192.0.2.1 127.0.0.1 0 {to}\r\nGET "),
+        format!("PROXY TCP4 192.0.2.2 127.0.0.1 0 {to}\r\nGET "),
+        format!("PROXY TCP6 2001:db8::1 ::ffff:127.0.0.1 0 {to}\r\nGET "),
+    ]) {
+        assert!(heads[0].starts_with(&begins), "{begins}{heads:#?}");
     }
 }
 

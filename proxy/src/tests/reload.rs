@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use postern_common::config::{Env, load, parse};
 use postern_common::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
 
+use super::env;
 use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::origin::OriginBehavior;
 use crate::Config;
@@ -180,17 +181,6 @@ async fn reload_fails_no_request() {
         client.await.expect("no request fails");
     }
     assert!(served.load(Ordering::Relaxed) > 3);
-}
-
-fn env() -> Env {
-    Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-        ("COLLECTOR_TOKEN", "Bearer collector"),
-        ("POSTERN_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
-    ])
 }
 
 #[test]

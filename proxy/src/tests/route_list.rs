@@ -1,22 +1,15 @@
 //! `postern-proxy routes`, `/routes` of the admin listener, and the warnings of `check`.
 
-use postern_common::config::{Env, parse};
-
 use super::harness::{ROUTES, TestGateway};
 use super::origin::OriginBehavior;
+use super::read_config;
 use crate::{Config, RouteSummary, format_routes, routes, warnings};
 
 fn config(text: &str) -> Config {
-    let env = Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ]);
     let text = format!(
         "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n{text}"
     );
-    parse("test.toml", &text, |root| Config::read(root, &env)).expect("reads")
+    read_config(&text).expect("reads")
 }
 
 #[test]

@@ -1,7 +1,6 @@
 use std::net::TcpListener;
 
-use postern_common::config::{Env, parse};
-
+use super::read_config;
 use crate::{Config, InheritedSockets};
 
 /// Returns a configuration that listens on these addresses, the last of them for the admin
@@ -11,14 +10,7 @@ fn config(addresses: [&str; 3]) -> Config {
     let text = format!(
         "[[listen]]\naddress = \"{first}\"\n[[listen]]\naddress = \"{second}\"\n[admin]\naddress = \"{admin}\"\n"
     );
-    let env = Env::from([
-        ("IDP_ACTOR_POOL_ID", "actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-        ("CLOUD_REGION", "us-west-2"),
-    ]);
-    parse("test.toml", &text, |root| Config::read(root, &env)).expect("a valid configuration")
+    read_config(&text).expect("a valid configuration")
 }
 
 fn bound() -> (TcpListener, String) {

@@ -1,18 +1,10 @@
 //! Mistakes in `[listen.tls]` and `[acme]`, and in the files that they name.
 
-use postern_common::config::{Env, parse};
+use postern_common::config::parse;
 
 use super::certificate_folder::CertificateFolder;
+use super::env;
 use crate::{Config, check_files};
-
-fn env() -> Env {
-    Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ])
-}
 
 /// Returns what is wrong with these lines of `[listen.tls]`, or nothing.
 fn mistakes(tls: &str, files: bool) -> String {

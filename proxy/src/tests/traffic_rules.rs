@@ -1,23 +1,15 @@
 //! Refused settings of compression, mirroring and slow start.
 
-use postern_common::config::{Env, parse};
-
-use crate::Config;
+use super::read_config;
 
 /// Returns the message for a route with these lines before an upstream with those.
 fn rejection(route: &str, upstream: &str) -> String {
-    let env = Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ]);
     let text = format!(
         "[[listen]]\naddress = \"127.0.0.1:1\"\n[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\n\
          policy = \"public\"\n{route}\n[upstream.b]\naddresses = [\"127.0.0.1:3\"]\nhttp2 = true\n\
          [upstream.a]\naddresses = [\"127.0.0.1:2\"]\n{upstream}\n"
     );
-    match parse("p.toml", &text, |root| Config::read(root, &env)) {
+    match read_config(&text) {
         Ok(_) => "accepted".to_owned(),
         Err(exit) => exit.message().to_owned(),
     }

@@ -175,6 +175,24 @@ async fn route_without_websocket_forwards_no_upgrade() {
     );
 }
 
+#[tokio::test]
+async fn request_with_a_body_is_forwarded_without_an_upgrade() {
+    let gateway = TestGateway::start(OriginBehavior::Answer).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for (framing, body) in [
+        ("Content-Length: 2", "hi"),
+        ("Transfer-Encoding: chunked", "2\r\nhi\r\n0\r\n\r\n"),
+    ] {
+        let head = format!("GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}{framing}");
+        let answer = gateway.send(&format!("{head}\r\n\r\n{body}")).await;
+        assert_eq!(answer.status, 200, "{framing}");
+        let seen = gateway.origin.seen().pop().expect("a request");
+        assert!(has_field(&seen, framing) && seen.ends_with(body), "{seen}");
+        let names_upgrade = seen.to_ascii_lowercase().contains("upgrade:");
+        assert!(!names_upgrade, "{seen}");
+    }
+}
+
 /// Messages that the client sends, and those that it receives.
 const FRAMES: &[(&str, &str)] = &[
     ("ping", "ping"),

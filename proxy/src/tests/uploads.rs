@@ -11,14 +11,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::harness::{STEP_TIMEOUT, TestGateway, fast_path_is_off};
+use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::response_budget::{Counted, queued};
 use super::scripted_origin::{
-    OK, content_length, gateway, http2_client, http2_client_on, start, start_stalled,
+    OK, content_length, gateway, http2_client, http2_client_on, start, start_http2, start_stalled,
 };
 use super::tls_gateway::{head, reply, send};
 
-/// More than the fast path reads before it sends the request.
+/// More than is read before the request is sent.
 const LONG_BODY_BYTES: usize = 40_000;
 
 /// More than the kernel and the gateway hold for an upstream that reads nothing.
@@ -193,6 +193,31 @@ async fn repeated_upload_has_a_read_timeout() {
     assert_eq!(requests.load(Ordering::Relaxed), 4);
 }
 
+/// Sends a head, and a huge body as far as it is accepted. Returns the final response.
+async fn upload_after(gateway: &TestGateway, head: String, length: usize) -> (u16, String) {
+    let (mut near, mut far) = gateway.connect().await.stream.into_split();
+    let sending = tokio::spawn(async move {
+        let mut written = far.write_all(head.as_bytes()).await;
+        // The gateway waits for the body.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let block = vec![b'x'; 64 << 10];
+        for _ in 0..length / block.len() {
+            if written.is_ok() {
+                written = far.write_all(&block).await;
+            }
+        }
+        far
+    });
+    let mut response = Vec::new();
+    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_end(&mut response)).await;
+    let _closed_or_reset = read.expect("the end in time");
+    sending.abort();
+    let text = String::from_utf8(response).expect("text");
+    let last = text.rsplit("HTTP/1.1 ").next().expect("a response");
+    let status = last.split(' ').next().expect("a status");
+    (status.parse().expect("a number"), last.to_owned())
+}
+
 /// Sends a request with a huge body, as far as it is accepted, and returns the response.
 async fn upload_huge_body(
     gateway: &TestGateway,
@@ -201,28 +226,9 @@ async fn upload_huge_body(
 ) -> (u16, String) {
     match protocol {
         Protocol::Http1 => {
-            let (mut near, mut far) = gateway.connect().await.stream.into_split();
-            let sending = tokio::spawn(async move {
-                let head = "POST /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n";
-                let head = format!("{head}Content-Length: {length}\r\n\r\n");
-                let mut written = far.write_all(head.as_bytes()).await;
-                // The gateway waits for the body.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                let block = vec![b'x'; 64 << 10];
-                for _ in 0..length / block.len() {
-                    if written.is_ok() {
-                        written = far.write_all(&block).await;
-                    }
-                }
-                far
-            });
-            let mut response = Vec::new();
-            let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_end(&mut response)).await;
-            let _closed_or_reset = read.expect("the end in time");
-            sending.abort();
-            let text = String::from_utf8(response).expect("text");
-            let status = text.split(' ').nth(1).expect("a status");
-            (status.parse().expect("a number"), text)
+            let head = "POST /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n";
+            let head = format!("{head}Content-Length: {length}\r\n\r\n");
+            upload_after(gateway, head, length).await
         }
         Protocol::Http2 => {
             let mut client = http2_client(gateway, 1 << 20).await;
@@ -245,10 +251,9 @@ async fn client_is_not_blamed_for_a_stalled_upstream() {
         ("write_timeout = \"2s\"", ""),
         ("write_timeout = \"30s\"", "deadline = \"5s\""),
     ];
-    // On the streaming path, the kernel ends the request of a stalled upstream.
-    let count = if fast_path_is_off() { 1 } else { 2 };
-    let cases = cases.into_iter().take(count);
-    let uploads = cases.flat_map(|case| PROTOCOLS.map(|protocol| (case, protocol)));
+    let uploads = cases
+        .into_iter()
+        .flat_map(|case| PROTOCOLS.map(|protocol| (case, protocol)));
     let checks = uploads.map(|((upstream, limits), protocol)| async move {
         let limits = format!("{HUGE_LIMITS}stall_timeout = \"1s\"\n{limits}");
         let gateway = gateway(&[start_stalled().await], upstream, &limits).await;
@@ -264,6 +269,35 @@ async fn client_is_not_blamed_for_a_stalled_upstream() {
         );
     });
     join_all(checks).await;
+}
+
+#[tokio::test]
+async fn every_framing_ends_with_a_stalled_upstream() {
+    let origins = [
+        start_stalled().await,
+        start_http2(|request, answer| async move {
+            pending::<()>().await;
+            drop((request, answer));
+        })
+        .await,
+    ];
+    let framings = [
+        "HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n\r\n2000000\r\n".to_owned(),
+        format!(
+            "HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: {HUGE_BODY_BYTES}\r\n\r\n"
+        ),
+        format!("HTTP/1.0\r\nHost: gate\r\nContent-Length: {HUGE_BODY_BYTES}\r\n\r\n"),
+    ];
+    for framing in framings {
+        for (origin, is_http2) in origins.into_iter().zip([false, true]) {
+            let upstream = format!("write_timeout = \"1s\"\nhttp2 = {is_http2}");
+            let limits = format!("{HUGE_LIMITS}stall_timeout = \"1s\"");
+            let gateway = gateway(&[origin], &upstream, &limits).await;
+            let head = format!("POST /open {framing}");
+            let (status, body) = upload_after(&gateway, head, HUGE_BODY_BYTES).await;
+            assert_eq!(status, 504, "{is_http2} {framing}: {body}");
+        }
+    }
 }
 
 /// Waits until the client can send no more. Returns the bytes that are neither with the client nor
@@ -293,12 +327,6 @@ async fn settled_bytes(gateway: &TestGateway, origin: u16, written: &AtomicUsize
 async fn stalled_upstream_bounds_what_is_read_of_an_upload() {
     // Two reads of a body; over HTTP/2 also the window of a stream.
     for (protocol, most) in [(Protocol::Http1, 64 << 10), (Protocol::Http2, 128 << 10)] {
-        // Pingora's channel holds further reads.
-        let most = if fast_path_is_off() {
-            2 * most + (64 << 10)
-        } else {
-            most
-        };
         let origin = start_stalled().await;
         let gateway = gateway(&[origin], "write_timeout = \"60s\"", HUGE_LIMITS).await;
         let written = Arc::new(AtomicUsize::new(0));

@@ -4,7 +4,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::harness::{PATH_SELECTORS, ROUTES, STEP_TIMEOUT, TestGateway, fast_path_is_off};
+use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 
 #[tokio::test]
@@ -14,20 +14,15 @@ async fn upstream_failure_is_answered_with_a_problem() {
     let garbage = TestGateway::start(OriginBehavior::Garbage).await;
     let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let away = TestGateway::before(unused, "addresses = [\"127.0.0.1:1\"]", "", ROUTE).await;
-    for selector in PATH_SELECTORS {
-        assert_eq!(hang.get("/open", selector).await.code(), "upstream_timeout");
-        assert_eq!(close.get("/open", selector).await.code(), "upstream_failed");
-        assert_eq!(
-            garbage.get("/open", selector).await.code(),
-            "upstream_failed"
-        );
-        let answer = away.get("/open", selector).await;
-        assert_eq!(
-            (answer.status, answer.code().as_str()),
-            (503, "upstream_unavailable")
-        );
-        assert!(answer.header("retry-after").is_some());
-    }
+    assert_eq!(hang.get("/open", "").await.code(), "upstream_timeout");
+    assert_eq!(close.get("/open", "").await.code(), "upstream_failed");
+    assert_eq!(garbage.get("/open", "").await.code(), "upstream_failed");
+    let answer = away.get("/open", "").await;
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (503, "upstream_unavailable")
+    );
+    assert!(answer.header("retry-after").is_some());
 }
 
 const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\nupstream = \"origin\"\n\
@@ -55,22 +50,18 @@ async fn dead_address_fails_no_request() {
 #[tokio::test]
 async fn broken_idle_connection_retries_idempotent_only() {
     for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
-        for selector in PATH_SELECTORS {
-            let asked = format!(
-                "{method} /open HTTP/1.1\r\nHost: h\r\n{selector}Content-Length: 3\r\n\r\nabc"
-            );
-            let gateway = TestGateway::start(OriginBehavior::AnswerOnce).await;
-            let mut client = gateway.connect().await;
-            client.write(&asked).await;
-            assert_eq!(client.response().await.expect("a response").status, 200);
-            client.write(&asked).await;
-            assert_eq!(
-                client.response().await.expect("a response").status,
-                status,
-                "{method} {selector}"
-            );
-            assert_eq!(gateway.origin.seen().len(), reached, "{method} {selector}");
-        }
+        let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+        let gateway = TestGateway::start(OriginBehavior::AnswerOnce).await;
+        let mut client = gateway.connect().await;
+        client.write(&asked).await;
+        assert_eq!(client.response().await.expect("a response").status, 200);
+        client.write(&asked).await;
+        assert_eq!(
+            client.response().await.expect("a response").status,
+            status,
+            "{method}"
+        );
+        assert_eq!(gateway.origin.seen().len(), reached, "{method}");
     }
 }
 
@@ -112,31 +103,23 @@ async fn read_head(stream: &mut TcpStream) {
 
 #[tokio::test]
 async fn closed_idle_connection_needs_no_retry_budget() {
-    for selector in PATH_SELECTORS {
-        let address = closes_first_connection_after(1).await;
-        let upstream = format!("addresses = [\"{address}\"]\nretry_budget = 0");
-        let origin = TestOrigin::start(OriginBehavior::Answer).await;
-        let gateway = TestGateway::before(origin, &upstream, "", ROUTE).await;
-        for _ in 0..2 {
-            assert_eq!(gateway.get("/open", selector).await.status, 204);
-        }
+    let address = closes_first_connection_after(1).await;
+    let upstream = format!("addresses = [\"{address}\"]\nretry_budget = 0");
+    let origin = TestOrigin::start(OriginBehavior::Answer).await;
+    let gateway = TestGateway::before(origin, &upstream, "", ROUTE).await;
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/open", "").await.status, 204);
     }
 }
 
 #[tokio::test]
 async fn request_is_retried_when_its_upstream_dies() {
     for (method, status) in [("GET", 204), ("POST", 502)] {
-        for selector in PATH_SELECTORS {
-            let upstream = format!("addresses = [\"{}\"]", closes_first_connection().await);
-            let unused = TestOrigin::start(OriginBehavior::Answer).await;
-            let gateway = TestGateway::before(unused, &upstream, "", ROUTE).await;
-            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{selector}\r\n");
-            assert_eq!(
-                gateway.send(&asked).await.status,
-                status,
-                "{method} {selector}"
-            );
-        }
+        let upstream = format!("addresses = [\"{}\"]", closes_first_connection().await);
+        let unused = TestOrigin::start(OriginBehavior::Answer).await;
+        let gateway = TestGateway::before(unused, &upstream, "", ROUTE).await;
+        let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(gateway.send(&asked).await.status, status, "{method}");
     }
 }
 
@@ -268,16 +251,14 @@ async fn ejection_is_counted_once() {
 #[tokio::test]
 async fn response_503_is_a_failure_of_the_address() {
     let response = "HTTP/1.1 503 Service Unavailable\r\nX-Postern-Code: unavailable\r\nContent-Length: 0\r\n\r\n";
-    for selector in PATH_SELECTORS {
-        let settings = "retries = 0\n[upstream.origin.outlier]\nfailures = 3\nejection = \"1h\"";
-        let origin = TestOrigin::start(OriginBehavior::Text(response)).await;
-        let upstream = format!("addresses = [\"{}\"]\n{settings}", origin.address);
-        let gateway = TestGateway::before(origin, &upstream, "", ROUTE).await;
-        for _ in 0..3 {
-            assert_eq!(gateway.get("/open", selector).await.status, 503);
-        }
-        assert_eq!(counter(&gateway, "ejections").await, 1);
+    let settings = "retries = 0\n[upstream.origin.outlier]\nfailures = 3\nejection = \"1h\"";
+    let origin = TestOrigin::start(OriginBehavior::Text(response)).await;
+    let upstream = format!("addresses = [\"{}\"]\n{settings}", origin.address);
+    let gateway = TestGateway::before(origin, &upstream, "", ROUTE).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/open", "").await.status, 503);
     }
+    assert_eq!(counter(&gateway, "ejections").await, 1);
 }
 
 /// Together with the response, and while the connection is idle.
@@ -285,17 +266,15 @@ async fn response_503_is_a_failure_of_the_address() {
 async fn unsolicited_response_is_discarded() {
     for pause in [Duration::ZERO, Duration::from_millis(20)] {
         let gateway = TestGateway::start(OriginBehavior::Surplus(pause)).await;
-        for selector in PATH_SELECTORS {
-            for turn in 1..=3 {
-                let before = gateway.origin.seen().len();
-                assert_eq!(
-                    gateway.get("/open", selector).await.body,
-                    "own",
-                    "{turn} {selector} {pause:?}"
-                );
-                while gateway.origin.seen().len() < before + 2 {
-                    tokio::task::yield_now().await;
-                }
+        for turn in 1..=3 {
+            let before = gateway.origin.seen().len();
+            assert_eq!(
+                gateway.get("/open", "").await.body,
+                "own",
+                "{turn} {pause:?}"
+            );
+            while gateway.origin.seen().len() < before + 2 {
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -348,7 +327,7 @@ async fn send_large_request(upstream: &str, limits: &str, request: String) -> St
     String::from_utf8(answer).expect("text")
 }
 
-/// A request with a large head, on the fast path.
+/// A request with a large head.
 fn large_head() -> String {
     format!(
         "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
@@ -356,7 +335,7 @@ fn large_head() -> String {
     )
 }
 
-/// A request with a large body, on the streaming path.
+/// A request with a large body.
 fn large_body() -> String {
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n";
     format!(
@@ -379,12 +358,8 @@ async fn write_to_stalled_upstream_times_out() {
     }
 }
 
-/// Pingora has no hook between the end of a write and the wait for the response.
 #[tokio::test]
 async fn read_timeout_starts_after_a_slow_write() {
-    if fast_path_is_off() {
-        return;
-    }
     let slow = slow_to_read(Duration::from_millis(500)).await;
     let upstream =
         format!("addresses = [\"{slow}\"]\nwrite_timeout = \"20s\"\nread_timeout = \"200ms\"");

@@ -81,9 +81,9 @@ enum Transport {
 }
 
 /// A bidirectional byte stream.
-pub(super) trait DuplexStream: AsyncRead + AsyncWrite + Unpin {}
+pub(crate) trait DuplexStream: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 
-impl<D: AsyncRead + AsyncWrite + Unpin> DuplexStream for D {}
+impl<D: AsyncRead + AsyncWrite + Unpin + Send + Sync> DuplexStream for D {}
 
 /// How to find out that the upstream has closed an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,26 +198,25 @@ impl UpstreamConnection {
         self.is_authenticated |= authenticates_connection(headers, AUTHORIZATION);
     }
 
-    /// Records that the upstream has asked a client to authenticate the connection.
-    pub(super) fn note_challenge(&mut self) {
-        self.is_authenticated = true;
-    }
-
     /// Returns whether the connection carries requests of one client only.
     pub(crate) fn is_authenticated(&self) -> bool {
         self.is_authenticated
     }
 
-    pub(super) fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
+    /// Takes the received bytes after an upgrade.
+    pub(crate) fn take_received(&mut self) -> BytesMut {
+        std::mem::take(&mut self.inbound)
+    }
+
+    pub(crate) fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
         match &mut self.transport {
             Transport::Tcp(stream) => Pin::new(stream),
             Transport::Buffered(stream) => Pin::new(stream),
         }
     }
 
-    /// Makes the kernel close the connection if the peer accepts no data for `within`. Pingora
-    /// waits for a response even after a body write has timed out.
-    pub(super) fn set_write_stall_timeout(&self, within: Duration) {
+    /// Makes the kernel close the connection if the peer accepts no data for `within`.
+    pub(crate) fn set_write_stall_timeout(&self, within: Duration) {
         if let Transport::Tcp(stream) = &self.transport {
             let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
             let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(stream, millis);

@@ -23,8 +23,7 @@ use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 use crate::upstream::tls_material::{NO_ROOTS, PinnedCertificates};
 
 /// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
-pub(crate) const NOT_HTTP2: ErrorType =
-    ErrorType::new("upstream with http2 = true does not speak HTTP/2");
+const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
 
 /// Maximum idle connections of an upstream.
 const MAX_IDLE_CONNECTIONS: usize = 128;

@@ -16,7 +16,7 @@ pub(crate) struct PoolObservation {
     pub(crate) ejected: usize,
     /// Requests in flight to all addresses.
     pub(crate) in_flight: usize,
-    /// Idle HTTP/1.1 connections of the fast path.
+    /// Idle HTTP/1.1 connections.
     pub(crate) idle_connections: usize,
     /// Retries that the budget allows now.
     pub(crate) retry_budget: i64,

@@ -24,8 +24,8 @@ const KEEPALIVE_PROBES: usize = 3;
 const MAX_UPSTREAM_STREAMS: u16 = 64;
 
 /// Flow-control window of an HTTP/2 stream from an upstream. The connection window is the sum over
-/// all streams, so that slow readers do not block others. It also bounds the frame size: Pingora
-/// allows frames of 64 KiB and buffers ten frames per response.
+/// all streams, so that slow readers do not block others. It also bounds the frame size, for which
+/// Pingora allows 64 KiB.
 const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
 
 /// The settings of connections to an upstream.
@@ -76,17 +76,13 @@ impl PeerBuilder {
             idle: KEEPALIVE_IDLE,
             interval: KEEPALIVE_INTERVAL,
             count: KEEPALIVE_PROBES,
-            // Pingora waits for a response even after a body write has timed out. The kernel closes
-            // the connection, which ends the wait.
+            // Limits the time for which an upstream accepts nothing from a tunnel.
             #[cfg(target_os = "linux")]
             user_timeout: config.write_timeout,
         });
         options.connection_timeout = Some(config.connect_timeout);
         options.total_connection_timeout = Some(config.connect_timeout);
-        options.read_timeout = Some(config.read_timeout);
-        options.write_timeout = Some(config.write_timeout);
         options.idle_timeout = Some(config.idle_timeout);
-        // A negotiated HTTP/1.1 response would bypass the response check of `checked_connection`.
         options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
         options.max_h2_streams = if config.http2 {
             usize::from(MAX_UPSTREAM_STREAMS)

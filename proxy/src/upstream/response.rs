@@ -188,33 +188,6 @@ impl ResponseBody {
         }
     }
 
-    /// Skips the bytes that belong to the body. Returns their number, and the fault after them, if
-    /// any.
-    pub(super) fn skip(&mut self, bytes: &[u8]) -> (usize, Option<ResponseFault>) {
-        let mut at = 0;
-        while let Some(&byte) = bytes.get(at) {
-            match self {
-                Self::Done => break,
-                Self::UntilClose => return (bytes.len(), None),
-                Self::Length(left) | Self::Chunked(ChunkState::Data(left)) => {
-                    let taken = usize::try_from(*left)
-                        .unwrap_or(usize::MAX)
-                        .min(bytes.len() - at);
-                    self.advance(taken as u64);
-                    at += taken;
-                }
-                Self::Chunked(_) | Self::Trailers(..) => match self.next(byte) {
-                    Ok(next) => {
-                        *self = next;
-                        at += 1;
-                    }
-                    Err(fault) => return (at, Some(fault)),
-                },
-            }
-        }
-        (at, None)
-    }
-
     fn advance(&mut self, taken: u64) {
         *self = match *self {
             Self::Length(left) if left == taken => Self::Done,
@@ -406,17 +379,6 @@ mod tests {
                 (ResponseBody::Done, &b"hello!"[..], 0),
                 "{chunk_len}"
             );
-            let mut body = ResponseBody::Chunked(ChunkState::Size(0, 0));
-            for part in whole.chunks(chunk_len) {
-                assert_eq!(body.skip(part), (part.len(), None), "{chunk_len}");
-            }
-            assert_eq!(body, ResponseBody::Done, "{chunk_len}");
         }
-        let mut body = ResponseBody::Chunked(ChunkState::Size(0, 0));
-        assert_eq!(
-            body.skip(b"2\r\nok\r\n\r\n"),
-            (7, Some(ResponseFault)),
-            "empty chunk size"
-        );
     }
 }

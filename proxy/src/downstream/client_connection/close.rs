@@ -13,9 +13,6 @@ impl Drop for ClientConnection {
         let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else {
             return;
         };
-        if let (true, Some(permit)) = (self.awaiting_hook.load(Ordering::Relaxed), &permit) {
-            permit.protocol_errors.inc();
-        }
         if self.reset_on_close.load(Ordering::Relaxed) {
             return transport.reset();
         }

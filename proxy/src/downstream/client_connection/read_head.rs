@@ -3,7 +3,6 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -119,7 +118,6 @@ impl ClientConnection {
                 self.framing = BodyFraming::begin(head.body);
                 self.deadline
                     .start_request(self.limits.deadline, self.framing == BodyFraming::Done);
-                self.awaiting_hook.store(true, Ordering::Relaxed);
                 HeadEvent::Ready
             }
             Err(fault) => HeadEvent::Rejected(fault),

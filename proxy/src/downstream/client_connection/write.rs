@@ -122,9 +122,6 @@ impl AsyncWrite for ClientConnection {
         let this = &mut *self;
         if this.tunnel.load(Ordering::Acquire) {
             this.framing = BodyFraming::Tunnel;
-            if let Poll::Ready(expired) = this.poll_expired(cx) {
-                return Poll::Ready(expired);
-            }
         }
         this.poll_send(cx, data)
     }
@@ -147,9 +144,6 @@ impl AsyncWrite for ClientConnection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Poll::Ready(expired) = self.poll_expired(cx) {
-            return Poll::Ready(expired);
-        }
         if self.defers_flush(cx) {
             return Poll::Ready(Ok(()));
         }

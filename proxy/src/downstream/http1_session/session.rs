@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::protocols::Digest;
 use pingora_core::protocols::http::HttpTask;
@@ -34,7 +34,7 @@ impl Session for Http1Session {
     }
 
     async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
-        if no_body_expected || self.body_remaining() == 0 {
+        if no_body_expected || self.is_body_read() {
             return Err(self.wait_for_abort().await);
         }
         self.read().await
@@ -57,24 +57,9 @@ impl Session for Http1Session {
         self.write_end().await
     }
 
-    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        let mut is_over = false;
-        for task in tasks {
-            let (written, end) = match task {
-                HttpTask::Header(head, end) => (self.write_head(head, end).await, end),
-                HttpTask::Body(data, end) => {
-                    (self.write_data(data.unwrap_or_default(), end).await, end)
-                }
-                HttpTask::Trailer(_) | HttpTask::Done => (self.write_end().await, true),
-                HttpTask::UpgradedBody(..) => (Err(Error::new_in(ErrorType::InternalError)), true),
-                // A failure of the upstream is reported as such.
-                HttpTask::Failed(error) => return Err(error),
-            };
-            written.map_err(Error::into_down)?;
-            is_over |= end;
-        }
-        self.flush().await?;
-        Ok(is_over)
+    /// Is not called: the gateway forwards every request itself.
+    async fn response_duplex_vec(&mut self, _tasks: Vec<HttpTask>) -> Result<bool> {
+        Err(Error::new_in(ErrorType::InternalError))
     }
 
     async fn finish(&mut self) -> Result<()> {
@@ -86,9 +71,15 @@ impl Session for Http1Session {
     }
 
     async fn shutdown(&mut self, _code: u32, _context: &str) {
+        self.mark_truncated();
         if let Some(mut connection) = self.connection.take() {
             let _gone = AsyncWriteExt::shutdown(&mut *connection).await;
         }
+    }
+
+    fn was_upgraded(&self) -> bool {
+        let response = self.response.as_ref();
+        response.is_some_and(|response| response.status == StatusCode::SWITCHING_PROTOCOLS)
     }
 
     fn response_written(&self) -> Option<&ResponseHeader> {
@@ -96,7 +87,7 @@ impl Session for Http1Session {
     }
 
     fn is_body_done(&mut self) -> bool {
-        self.body_remaining() == 0
+        self.is_body_read()
     }
 
     fn is_body_empty(&mut self) -> bool {

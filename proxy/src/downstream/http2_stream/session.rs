@@ -74,20 +74,9 @@ impl Session for ClientStream {
         self.write_control(true, |exchange| exchange.write_trailers(trailers))
     }
 
-    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        let mut end = false;
-        for task in tasks {
-            // A failure of the upstream is reported as such; all other errors are the client's.
-            if let HttpTask::Failed(error) = task {
-                return Err(error);
-            }
-            end |= self.apply_task(task).await.map_err(Error::into_down)?;
-        }
-        if end {
-            self.write_control(true, Http2Exchange::finish)
-                .map_err(Error::into_down)?;
-        }
-        Ok(end)
+    /// Is not called: the gateway forwards every request itself.
+    async fn response_duplex_vec(&mut self, _tasks: Vec<HttpTask>) -> Result<bool> {
+        Err(Error::new_in(ErrorType::InternalError))
     }
 
     async fn finish(&mut self) -> Result<()> {

@@ -1,21 +1,14 @@
-use postern_common::config::{Env, parse};
-
 use super::*;
+use crate::tests::read_config;
 
 mod brute_force;
 
 fn read(routes: &str) -> Result<Config, String> {
-    let env = Env::from([
-        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ]);
     let text = format!(
         "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n\
          [upstream.two]\naddresses = [\"127.0.0.1:2\"]\n{routes}"
     );
-    parse("test.toml", &text, |root| Config::read(root, &env)).map_err(|error| error.to_string())
+    read_config(&text).map_err(|error| error.to_string())
 }
 
 fn good(routes: &str) -> Config {

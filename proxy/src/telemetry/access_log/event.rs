@@ -45,9 +45,6 @@ pub struct AccessEvent<'a> {
     /// The cause of a failed request; `None` for rejections and responses of the upstream, whose
     /// reason is `code`.
     pub cause: Option<&'a str>,
-    /// The path on which the request was forwarded, `fast_path` or `streaming`: the label `path` of
-    /// `postern_proxy_forwarded_requests_total`. The field `path` is that of the target.
-    pub forwarding: Option<&'a str>,
     /// The content coding that the gateway applied to the response.
     pub encoding: Option<&'a str>,
     /// Number of upstream attempts; not logged if it is 0.
@@ -136,7 +133,6 @@ impl AccessEvent<'_> {
         append_text(line, br#","caller_service":""#, self.caller_service);
         append_text(line, br#","upstream":""#, self.upstream);
         append_text(line, br#","upstream_address":""#, self.upstream_address);
-        append_text(line, br#","forwarding":""#, self.forwarding);
         append_text(line, br#","encoding":""#, self.encoding);
         if self.attempts > 0 {
             number(line, br#","attempts":"#, u64::from(self.attempts));

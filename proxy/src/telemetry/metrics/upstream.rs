@@ -87,7 +87,7 @@ impl UpstreamGauges {
             )?,
             idle_connections: make.gauges(
                 "postern_proxy_upstream_idle_connections",
-                "Idle connections of the fast path to an upstream",
+                "Idle HTTP/1.1 connections to an upstream",
                 by_upstream,
             )?,
             retry_budget: make.gauges(

@@ -2,8 +2,11 @@
 
 use std::collections::HashSet;
 
+use postern_common::config::Env;
+
 use super::*;
 use crate::message::target::RequestTarget;
+use crate::tests::Choices;
 
 /// Random requests to each pair of random configurations.
 const REQUESTS: usize = 1000;
@@ -78,24 +81,9 @@ const TARGETS: [&str; 5] = [
     "respond = { status = 200, body = \"ok\" }\n",
 ];
 
-/// A generator of choices, so that a failure can be repeated (Knuth's MMIX generator).
-struct Choices(u64);
-
 impl Choices {
-    fn below(&mut self, count: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from((self.0 >> 33) % count as u64).expect("a small number")
-    }
-
-    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[self.below(all.len())]
-    }
-
     /// Returns the parts of a route.
-    fn route(&mut self) -> [&'static str; 6] {
+    fn parts(&mut self) -> [&'static str; 6] {
         let target = self.of(&TARGETS);
         [
             self.of(&PATHS),
@@ -114,14 +102,14 @@ impl Choices {
     fn mutate(&mut self, routes: &mut Vec<[&'static str; 6]>) {
         let at = self.below(routes.len());
         match self.below(6) {
-            0 => routes.push(self.route()),
+            0 => routes.push(self.parts()),
             1 if routes.len() > 1 => {
                 routes.remove(at);
             }
             2 => routes.swap(at, 0),
             _ => {
                 let part = self.below(4);
-                routes[at][part] = self.route()[part];
+                routes[at][part] = self.parts()[part];
             }
         }
     }
@@ -216,7 +204,7 @@ fn brute_force_finds_nothing_that_is_not_reported() {
     let mut random = Choices(1);
     let (mut pairs, mut shown, mut reported) = (0, 0, 0);
     while pairs < configurations {
-        let mut routes: Vec<[&str; 6]> = (0..=random.below(5)).map(|_| random.route()).collect();
+        let mut routes: Vec<[&str; 6]> = (0..=random.below(5)).map(|_| random.parts()).collect();
         let old_text = text(&routes);
         let Ok(old) = read(&old_text) else { continue };
         random.mutate(&mut routes);

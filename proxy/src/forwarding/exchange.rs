@@ -1,14 +1,11 @@
-//! The fast path: an exchange within Pingora's `proxy_upstream_filter`, by a single task.
+//! The exchange of a request and its response with an upstream, within Pingora's
+//! `proxy_upstream_filter`, by a single task.
 //!
 //! Pingora forwards both directions of an exchange concurrently, over two channels. That costs
 //! more than the rest of a request, and an exchange rarely needs it. Here, a single task takes one
 //! step at a time: it reads a part of the request body, sends it, or passes on a part of the
 //! response. While the client does not accept a part of the response, no more of the request is
 //! sent. A short body is read completely first, so that the request can be sent again.
-//!
-//! Requests with `Expect` or an upgrade, from HTTP/1.0 clients, and of unknown length to HTTP/1.1
-//! upstreams or from HTTP/1.1 clients take the streaming path. Both paths use the same functions for
-//! their rules.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -25,9 +22,10 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
 use crate::downstream::session_ext::SessionExt;
-use crate::forwarding::open_exchange::{OpenExchange, UpstreamTransport};
+use crate::forwarding::open_exchange::{OpenExchange, UpstreamTransport, is_upgrade};
 use crate::forwarding::outbound_data::OutboundData;
-use crate::forwarding::{compressed_response, failure, mirror, response, upstream_request};
+use crate::forwarding::{compressed_response, failure, mirror, response, tunnel, upstream_request};
+use crate::message::headers;
 use crate::state::GatewayState;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::upstream::{ResponseBody, UpstreamResponse};
@@ -37,15 +35,6 @@ const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
 
 /// Parts of a request body are sent together up to this size.
 const MAX_GATHERED_BYTES: usize = 32 << 10;
-
-/// Returns whether a request can take the fast path.
-pub(super) fn is_eligible(session: &mut Session, ctx: &RequestContext) -> bool {
-    let is_http2 = ctx.route().is_some_and(|route| ctx.config.is_http2(route));
-    ctx.config.fast_path
-        && session.is_custom()
-        && !session.req_header().headers.contains_key(EXPECT)
-        && (is_http2 || body_length(session).is_some())
-}
 
 /// Returns the length of the request body, if it is known.
 fn body_length(session: &mut Session) -> Option<u64> {
@@ -62,13 +51,21 @@ pub(super) async fn forward(
     session: &mut Session,
     ctx: &mut RequestContext,
 ) -> Result<()> {
-    let length = body_length(session).unwrap_or(u64::MAX);
+    let length = body_length(session);
     // An HTTP/2 upstream may answer before the end of the body without harm to its connection.
     let is_http2 = ctx.route().is_some_and(|route| ctx.config.is_http2(route));
-    let body = match length <= MAX_BUFFERED_BODY_BYTES && !is_http2 {
-        true => Some(read_body(session, length, ctx).await?),
-        false => None,
+    let awaits_interim = length != Some(0) && session.req_header().headers.contains_key(EXPECT);
+    let body = match length {
+        Some(length) if length <= MAX_BUFFERED_BODY_BYTES && !is_http2 && !awaits_interim => {
+            Some(read_body(session, length, ctx).await?)
+        }
+        Some(_) | None => None,
     };
+    if awaits_interim && is_http2 {
+        // Pingora drops the interim responses of the upstream.
+        let proceed = Box::new(ResponseHeader::build(StatusCode::CONTINUE, None)?);
+        session.write_head(proceed, false).await?;
+    }
     if let (Some(body), true) = (&body, ctx.mirror.is_some()) {
         mirror::note_body(state, session.req_header(), body, true, ctx)?;
     }
@@ -80,7 +77,7 @@ pub(super) async fn forward(
             session.as_mut().enable_retry_buffering();
         }
         upstream_request::abort_when_drained(session, ctx).await;
-        match attempt_once(state, session, body.as_ref(), ctx).await {
+        match attempt_once(state, session, (body.as_ref(), length), ctx).await {
             Err(error) if error.retry() => {}
             done => return done,
         }
@@ -112,7 +109,7 @@ async fn read_body(session: &mut Session, length: u64, ctx: &mut RequestContext)
 async fn attempt_once(
     state: &GatewayState,
     session: &mut Session,
-    body: Option<&Bytes>,
+    (body, length): (Option<&Bytes>, Option<u64>),
     ctx: &mut RequestContext,
 ) -> Result<()> {
     let Some(chosen) = &ctx.attempt else {
@@ -122,15 +119,19 @@ async fn attempt_once(
     let OpenExchange {
         mut upstream,
         was_idle,
-        outbound,
-    } = OpenExchange::open(session, body, chosen, ctx).await?;
+        mut outbound,
+    } = OpenExchange::open(session, body, length, chosen, ctx).await?;
+    // Also before a further attempt with a body of which everything is buffered.
+    let is_request_read = body.is_some() || session.as_mut().is_body_done();
+    if is_request_read {
+        outbound.finish();
+    }
     let exchange = Exchange {
         upstream: &mut upstream,
         is_head_request: session.req_header().method == Method::HEAD,
         outbound,
         is_sending: true,
-        // Also before a further attempt with a body of which everything is buffered.
-        is_request_read: body.is_some() || session.as_mut().is_body_done(),
+        is_request_read,
         has_begun_to_send: false,
         send_error: None,
         response_body: None,
@@ -187,7 +188,7 @@ impl Exchange<'_> {
         part: Bytes,
         ctx: &mut RequestContext,
     ) -> Result<()> {
-        upstream_request::count_body(session, &part, ctx)?;
+        upstream_request::check_body_bytes(session, ctx)?;
         if ctx.mirror.is_some() {
             let end = session.as_mut().is_body_done();
             mirror::note_body(state, session.req_header(), &part, end, ctx)?;
@@ -231,7 +232,11 @@ impl Exchange<'_> {
                     self.append(state, session, part.unwrap_or_default(), ctx)?;
                     self.append_received(state, session, ctx)?;
                     self.is_request_read = session.as_mut().is_body_done();
-                    self.is_sending |= self.is_request_read && self.upstream.needs_end();
+                    if self.is_request_read {
+                        self.outbound.finish();
+                        self.is_sending |=
+                            self.outbound.has_remaining() || self.upstream.needs_end();
+                    }
                     if self.is_sending {
                         self.expect_write(session, ctx);
                     } else {
@@ -251,7 +256,8 @@ impl Exchange<'_> {
                 Step::ResponseHead(reply) => {
                     let status = reply.head.status;
                     if status == StatusCode::SWITCHING_PROTOCOLS {
-                        return Err(response::invalid_response("unrequested protocol upgrade"));
+                        self.has_forwarded = true;
+                        return self.upgrade(state, session, reply.head, ctx).await;
                     }
                     let is_final = !status.is_informational();
                     let is_over = is_final && reply.body == ResponseBody::Done;
@@ -284,6 +290,25 @@ impl Exchange<'_> {
                 }
             }
         }
+    }
+
+    /// Forwards 101, and then the bytes of both sides until the upstream closes the connection.
+    async fn upgrade(
+        self,
+        state: &GatewayState,
+        session: &mut Session,
+        head: Box<ResponseHeader>,
+        ctx: &mut RequestContext,
+    ) -> Result<Option<Instant>> {
+        let (true, UpstreamTransport::Http1(upstream)) = (
+            is_upgrade(session, ctx) && headers::names_websocket(&head.headers),
+            self.upstream,
+        ) else {
+            return Err(response::invalid_response("unrequested protocol upgrade"));
+        };
+        forward_head(state, session, head, false, ctx).await?;
+        tunnel::run(upstream, session, ctx).await?;
+        Ok(None)
     }
 
     /// Waits for the next step. Fails if the upstream fails, the client disconnects or a deadline
