@@ -1,5 +1,8 @@
 #!/bin/sh
-# Creates a development certificate authority, a server certificate for localhost and a client certificate. See README.md.
+# generate.sh [DAYS]: creates, in this folder, certificates for development, ECDSA P-256 with file mode 0600. Not committed.
+#   authority.pem, authority.key   an authority, created once, valid for ten years
+#   server.pem, server.key         for localhost, 127.0.0.1 and ::1, valid for DAYS (default 90), renewed by each run
+#   client.pem, client.key         for mutual TLS (client_ca in [listen.tls]), renewed too
 set -eu
 
 cd "$(dirname "$0")"

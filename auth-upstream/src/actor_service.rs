@@ -61,13 +61,19 @@ impl ActorService {
         self.0.client.run(shutdown).await;
     }
 
-    /// Saves a profile, in up to three attempts. Idempotent.
+    /// Saves a profile, in up to three attempts. Idempotent. `is_verified` says whether the pool
+    /// knows that the address is the user's, which lets the user have messages sent there.
     pub(crate) async fn save_profile(
         &self,
         subject: &str,
         email: &EmailAddress,
+        is_verified: bool,
         profile: &Map<String, Value>,
     ) -> Result<(), ActorServiceError> {
+        let mut profile = profile.clone();
+        if is_verified {
+            profile.insert("emailVerified".to_owned(), true.into());
+        }
         let body = json!({ "actorId": subject, "email": email.as_str(), "profile": profile });
         let mut outcome = self.try_save_profile(&body).await;
         for delay in RETRY_DELAYS {

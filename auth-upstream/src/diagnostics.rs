@@ -24,7 +24,7 @@ use crate::assembly::{AuthService, require_ca_certificates};
 use crate::config::{Config, SocialConfig};
 use crate::crypto::random;
 use crate::pool::PasswordAuthFlow;
-use crate::pool::admin::{AppClientSettings, PoolAdmin};
+use crate::pool::admin::{AppClientSettings, PoolAdmin, PoolSettings};
 use crate::pool::error::PoolError;
 
 /// The attribute that identifies a service in its tokens.
@@ -68,14 +68,11 @@ impl Diagnostics {
         results.push(CheckResult::of_service_account(&self.identity, &self.clock).await);
         results.push(check_notifications(service).await);
         match &service.pool.admin {
-            Some(admin) => {
-                results.push(check_user_names(admin).await);
-                results.extend(self.check_app_clients(admin).await);
-            }
+            Some(admin) => results.extend(self.check_pools(admin).await),
             None => {
                 results.push(CheckResult::unknown(
-                    "pool clients",
-                    "flows and attributes can be read with AWS credentials only",
+                    "pools and clients",
+                    "issuers, flows and attributes can be read with AWS credentials only",
                 ));
                 results.push(check_refresh(service).await);
             }
@@ -155,28 +152,33 @@ impl Diagnostics {
         CheckResult::new("clock", outcome)
     }
 
-    async fn check_app_clients(&self, admin: &PoolAdmin) -> Vec<CheckResult> {
+    async fn check_pools(&self, admin: &PoolAdmin) -> Vec<CheckResult> {
         let mut results = Vec::new();
         for (name, pool) in [
             ("actor", &self.identity.actor),
             ("service", &self.identity.service),
         ] {
-            let subject = format!("{name} client");
-            let described = admin
-                .describe_app_client(&pool.pool_id, &pool.client_id)
-                .await;
-            let result = match &described {
-                Ok(settings) => CheckResult::new(subject, self.check_app_client(name, settings)),
-                Err(PoolError::Unsupported) => {
-                    CheckResult::unknown(subject, "the pool does not describe its app clients")
+            let issuer = format!("{name} issuer");
+            match admin.describe_pool(&pool.pool_id).await {
+                Ok(settings) => {
+                    results.push(CheckResult::new(issuer, check_issuer(pool, settings)));
+                    if name == "actor" {
+                        results.push(check_user_names(settings));
+                    }
                 }
-                Err(error) => CheckResult::fault(subject, format!("cannot be described: {error}")),
-            };
-            results.push(result);
-            if let Ok(settings) = described
-                && name == "actor"
-            {
-                results.push(check_rotation(&settings));
+                Err(error) => results.push(undescribed(issuer, &error)),
+            }
+            let client = format!("{name} client");
+            let described = admin.describe_app_client(&pool.pool_id, &pool.client_id);
+            match described.await {
+                Ok(settings) => {
+                    let checked = self.check_app_client(name, &settings);
+                    results.push(CheckResult::new(client, checked));
+                    if name == "actor" {
+                        results.push(check_rotation(&settings));
+                    }
+                }
+                Err(error) => results.push(undescribed(client, &error)),
             }
         }
         results
@@ -307,20 +309,39 @@ async fn check_social_sign_in(service: &AuthService) -> CheckResult {
     CheckResult::new(SOCIAL_TOKENS, outcome)
 }
 
+fn undescribed(subject: String, error: &PoolError) -> CheckResult {
+    if *error == PoolError::Unsupported {
+        return CheckResult::unknown(subject, "the pool does not describe it");
+    }
+    CheckResult::fault(subject, format!("cannot be described: {error}"))
+}
+
 /// Checks that the pool's users have user names of their own. Where the address is the name, the
 /// name of a deleted user can be taken by another person.
-async fn check_user_names(admin: &PoolAdmin) -> CheckResult {
+fn check_user_names(settings: PoolSettings) -> CheckResult {
     const SUBJECT: &str = "user names";
-    match admin.has_email_usernames().await {
-        Ok(true) => CheckResult::passed(SUBJECT, "differ from the address"),
-        Ok(false) => CheckResult::warning(
-            SUBJECT,
-            "are the addresses, which another person can get later: create the pool with UsernameAttributes email",
-        ),
-        Err(PoolError::Unsupported) => {
-            CheckResult::unknown(SUBJECT, "the pool does not describe itself")
-        }
-        Err(error) => CheckResult::fault(SUBJECT, format!("cannot be described: {error}")),
+    if settings.has_email_usernames {
+        return CheckResult::passed(SUBJECT, "differ from the address");
+    }
+    CheckResult::warning(
+        SUBJECT,
+        "are the addresses, which another person can get later: create the pool with UsernameAttributes email",
+    )
+}
+
+/// Reports which of its two issuers a pool writes. Both are accepted, unless another is configured.
+fn check_issuer(pool: &Pool, settings: PoolSettings) -> Result<String, String> {
+    let accepted = [Some(&pool.issuer), pool.issuer_alias.as_ref()];
+    let is_updated = |issuer: &str| issuer.starts_with("https://issuer-cognito-idp.");
+    let mut accepted = accepted.into_iter().flatten();
+    let written = accepted.find(|issuer| is_updated(issuer) == settings.has_updated_issuer);
+    match (written, &pool.issuer_alias) {
+        (Some(written), Some(_)) => Ok(format!("{written}; both forms are accepted")),
+        (Some(written), None) => Ok(written.clone()),
+        (None, _) => Err(format!(
+            "{} is accepted, and the pool writes its other form",
+            pool.issuer
+        )),
     }
 }
 

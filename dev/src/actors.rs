@@ -13,16 +13,18 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, get, post, put};
 use http::StatusCode;
 use postern_common::Clock;
+use postern_common::clock::Timestamp;
 use postern_common::database::Sqlite;
-use postern_common::decode::{Field, Value as Node};
+use postern_common::decode::{Field, Object, Value as Node};
 use postern_common::email::EmailAddress;
 use postern_common::http::{Json, Query, json};
 use postern_common::problem::{Code, Problem};
 use postern_common::token::Verifier;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use self::store::{ActorStore, RegisteredActor, RegistrationOutcome};
-use crate::caller::{ProvidesVerifier, VerifiedCaller, store_error};
+use crate::caller::{ProvidesVerifier, VerifiedCaller, created};
 
 /// Maximum size of a profile or of a feature's settings, in bytes of JSON.
 const MAX_OBJECT_BYTES: usize = 64 << 10;
@@ -63,7 +65,8 @@ pub(crate) fn router(service: Arc<ActorService>) -> Router {
         )
         .route("/actors/{id}", get(actor))
         .route("/actor", get(actors))
-        .route("/candidates", get(candidates))
+        .route("/candidates", get(candidates).post(add_candidate))
+        .route("/candidates/{id}", get(candidate))
         .route("/admin/features/{name}", put(feature))
         .with_state(service)
 }
@@ -81,29 +84,15 @@ async fn register(
     body: Json,
 ) -> Result<Response, Problem> {
     caller.service(&["auth"])?;
-    let (actor_id, email, profile) = body.read(|object| {
+    let now = service.clock.now();
+    let actor = body.read(|object| {
         let actor_id = object.required("actorId", |field| field.text(1..=128));
-        let email = object.required("email", EmailAddress::read);
-        let profile = object.or("profile", Some(Map::new()), |field| {
-            Some(read_profile(field))
-        });
-        Some((actor_id?, email?, profile?))
+        read_actor(object, actor_id, now)
     })?;
-    let actor = RegisteredActor {
-        actor_id,
-        email: email.as_str().to_owned(),
-        profile,
-        created_at: service.clock.now(),
-    };
-    let outcome = service
-        .store
-        .register(&actor)
-        .await
-        .map_err(|error| store_error(&error))?;
-    let (status, actor) = match outcome {
+    let (status, actor) = match service.store.register(&actor).await? {
         RegistrationOutcome::Created => (StatusCode::CREATED, actor),
         RegistrationOutcome::AlreadyRegistered(known)
-            if known.email == actor.email && known.profile == actor.profile =>
+            if known.email == actor.email && own_fields(&known) == own_fields(&actor) =>
         {
             (StatusCode::OK, known)
         }
@@ -120,6 +109,31 @@ async fn register(
         "actorId": actor.actor_id, "email": actor.email, "profile": actor.profile, "createdAt": actor.created_at,
     });
     Ok(json(status, &body))
+}
+
+/// Returns what the person has entered: the address may have been verified meanwhile.
+fn own_fields(actor: &RegisteredActor) -> Map<String, Value> {
+    let mut profile = actor.profile.clone();
+    profile.remove("emailVerified");
+    profile
+}
+
+/// Reads the fields that actors and candidates have.
+fn read_actor(
+    object: &Object<'_>,
+    actor_id: Option<String>,
+    created_at: Timestamp,
+) -> Option<RegisteredActor> {
+    let email = object.required("email", EmailAddress::read);
+    let profile = object.or("profile", Some(Map::new()), |field| {
+        Some(read_profile(field))
+    });
+    Some(RegisteredActor {
+        actor_id: actor_id?,
+        email: email?.as_str().to_owned(),
+        profile: profile?,
+        created_at,
+    })
 }
 
 /// Parses a profile: well-known fields must have the expected types; other fields are stored
@@ -162,15 +176,8 @@ async fn actor(
     if !caller.may_see(&id) {
         return Err(Code::NotFound.into());
     }
-    let actor = service
-        .store
-        .get(&id)
-        .await
-        .map_err(|error| store_error(&error))?;
-    Ok(json(
-        StatusCode::OK,
-        &merge_profile(actor.ok_or(Code::NotFound)?),
-    ))
+    let actor = service.store.get(&id).await?.ok_or(Code::NotFound)?;
+    Ok(json(StatusCode::OK, &merge_profile(actor)))
 }
 
 /// `GET /actor?actorId=…`: lists the actors that the caller may see.
@@ -186,17 +193,11 @@ async fn actors(
     }
     query.finish()?;
     let actor = match caller.may_see(&id) {
-        true => service
-            .store
-            .get(&id)
-            .await
-            .map_err(|error| store_error(&error))?,
+        true => service.store.get(&id).await?,
         false => None,
     };
-    Ok(json(
-        StatusCode::OK,
-        &actor.map(merge_profile).into_iter().collect::<Vec<_>>(),
-    ))
+    let found: Vec<_> = actor.map(merge_profile).into_iter().collect();
+    Ok(json(StatusCode::OK, &found))
 }
 
 /// `GET /candidates`: lists the registered actors, newest first, for recruiters and services.
@@ -204,13 +205,35 @@ async fn candidates(
     State(service): State<Arc<ActorService>>,
     caller: VerifiedCaller,
 ) -> Result<Response, Problem> {
-    if !caller.is_recruiter() {
-        return Err(Code::InsufficientScope.into());
-    }
-    let actors = service.store.list().await;
-    let actors = actors.map_err(|error| store_error(&error))?;
-    let candidates: Vec<_> = actors.into_iter().map(merge_profile).collect();
+    caller.recruiter()?;
+    let actors = service.store.list().await?.into_iter();
+    let candidates: Vec<_> = actors.map(merge_profile).collect();
     Ok(json(StatusCode::OK, &json!({ "candidates": candidates })))
+}
+
+/// `POST /candidates`: stores a person who has not registered, for recruiters and services.
+async fn add_candidate(
+    State(service): State<Arc<ActorService>>,
+    caller: VerifiedCaller,
+    body: Json,
+) -> Result<Response, Problem> {
+    caller.recruiter()?;
+    let (id, now) = (Uuid::now_v7().to_string(), service.clock.now());
+    let candidate = body.read(|object| read_actor(object, Some(id), now))?;
+    service.store.register(&candidate).await?;
+    let location = format!("/candidates/{}", candidate.actor_id);
+    Ok(created(&location, &merge_profile(candidate)))
+}
+
+/// `GET /candidates/{id}`, for recruiters and services. The id is the `actorId`.
+async fn candidate(
+    State(service): State<Arc<ActorService>>,
+    caller: VerifiedCaller,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    caller.recruiter()?;
+    let candidate = service.store.get(&id).await?.ok_or(Code::NotFound)?;
+    Ok(json(StatusCode::OK, &merge_profile(candidate)))
 }
 
 /// Merges the profile's fields with the actor's own, which take precedence.
@@ -256,15 +279,9 @@ async fn feature(
     let settings = read_object(mistakes.field(&root));
     let settings = mistakes.finish(settings).map_err(Problem::from_mistakes)?;
     let now = service.clock.now();
-    service
-        .store
-        .set_feature(&name, &settings, now)
-        .await
-        .map_err(|error| store_error(&error))?;
-    Ok(json(
-        StatusCode::OK,
-        &json!({ "featureName": name, "settings": settings, "updatedAt": now }),
-    ))
+    service.store.set_feature(&name, &settings, now).await?;
+    let feature = json!({ "featureName": name, "settings": settings, "updatedAt": now });
+    Ok(json(StatusCode::OK, &feature))
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
-//! The caller of the actor and document services, verified from its token.
+//! What the actor and document services share: the caller, verified from its token, and common
+//! responses.
 
 use axum::extract::FromRequestParts;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::LOCATION;
 use http::request::Parts;
-use postern_common::http::bearer;
+use postern_common::http::{bearer, json};
 use postern_common::problem::{Code, Problem};
 use postern_common::token::{self, Service, User, Verifier};
 use std::sync::Arc;
@@ -36,6 +40,14 @@ impl VerifiedCaller {
         })
     }
 
+    /// Fails for users who are not recruiters.
+    pub(crate) fn recruiter(&self) -> Result<(), Problem> {
+        let is_recruiter = self.is_recruiter();
+        is_recruiter
+            .then_some(())
+            .ok_or_else(|| Code::InsufficientScope.into())
+    }
+
     /// Returns whether the caller may access data of this subject: the user itself, and every
     /// service.
     pub(crate) fn may_see(&self, subject: &str) -> bool {
@@ -65,13 +77,34 @@ impl<S: ProvidesVerifier> FromRequestParts<Arc<S>> for VerifiedCaller {
     }
 }
 
-/// Converts a store error: 503 if the store is unavailable, otherwise 500.
-pub(crate) fn store_error(error: &sqlx::Error) -> Problem {
-    tracing::error!(%error, "sample store failed");
-    let is_unavailable = postern_common::database::is_unavailable(error);
-    Problem::new(if is_unavailable {
-        Code::Unavailable
-    } else {
-        Code::Internal
-    })
+/// Returns 201 with the location of what was created.
+pub(crate) fn created(location: &str, body: &impl serde::Serialize) -> Response {
+    ([(LOCATION, location)], json(StatusCode::CREATED, body)).into_response()
+}
+
+/// A store or folder that fails, which has been logged: 503 if it is unavailable, otherwise 500.
+#[derive(Debug)]
+pub(crate) struct StoreError(Code);
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        tracing::error!(%error, "sample store failed");
+        Self(match postern_common::database::is_unavailable(&error) {
+            true => Code::Unavailable,
+            false => Code::Internal,
+        })
+    }
+}
+
+impl From<std::io::Error> for StoreError {
+    fn from(error: std::io::Error) -> Self {
+        tracing::error!(%error, "document folder access failed");
+        Self(Code::Unavailable)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(StoreError(code): StoreError) -> Self {
+        code.into()
+    }
 }

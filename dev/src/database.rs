@@ -10,9 +10,10 @@ use crate::data_folder::database_url;
 const MIGRATIONS: Migrations = Migrations {
     owner: "postern_development",
     postgres: &[],
-    sqlite: &[(
-        1,
-        "CREATE TABLE actor (
+    sqlite: &[
+        (
+            1,
+            "CREATE TABLE actor (
             actor_id TEXT PRIMARY KEY,
             email TEXT NOT NULL,
             profile TEXT NOT NULL,
@@ -40,7 +41,15 @@ const MIGRATIONS: Migrations = Migrations {
             authenticated_at INTEGER NOT NULL,
             created_at INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID;",
-    )],
+        ),
+        (
+            2,
+            "CREATE TABLE job_spec (
+                job_spec_id TEXT PRIMARY KEY,
+                content TEXT NOT NULL
+            ) STRICT, WITHOUT ROWID;",
+        ),
+    ],
 };
 
 /// Opens the database and applies its migrations.

@@ -1,5 +1,6 @@
-//! The document service: resumes, streamed to disk.
+//! The document service: resumes, streamed to disk, and job specifications.
 
+mod job_specs;
 mod store;
 mod upload_file;
 
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
-use http::header::{CONTENT_TYPE, LOCATION};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
 use multer::{Constraints, Field, Multipart, SizeLimit};
 use postern_common::Clock;
 use postern_common::database::Sqlite;
@@ -24,7 +25,7 @@ use uuid::Uuid;
 
 use self::store::{ResumeMetadata, ResumeStore};
 use self::upload_file::IncomingFile;
-use crate::caller::{ProvidesVerifier, VerifiedCaller, store_error};
+use crate::caller::{ProvidesVerifier, StoreError, VerifiedCaller, created};
 
 /// Maximum size of a request body in bytes.
 const MAX_UPLOAD_BYTES: u64 = 100 << 20;
@@ -36,6 +37,7 @@ const MAX_TEXT_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct DocumentService {
     verifier: Arc<Verifier>,
+    sqlite: Sqlite,
     store: ResumeStore,
     folder: PathBuf,
     clock: Clock,
@@ -78,7 +80,8 @@ impl DocumentService {
         upload_file::delete_incomplete(&folder)?;
         Ok(Arc::new(Self {
             verifier,
-            store: ResumeStore::new(sqlite),
+            store: ResumeStore::new(sqlite.clone()),
+            sqlite,
             folder,
             clock,
         }))
@@ -96,6 +99,8 @@ pub(crate) fn router(service: Arc<DocumentService>) -> Router {
     Router::new()
         .route("/resumes", get(resumes).post(upload))
         .route("/resumes/{id}", get(resume))
+        .route("/job-specs", get(job_specs::list).post(job_specs::add))
+        .route("/job-specs/{id}", get(job_specs::get))
         .with_state(service)
 }
 
@@ -135,19 +140,10 @@ async fn upload(
         sha256: file.sha256.clone(),
         created_at: service.clock.now(),
     };
-    file.persist(&service.folder, &resume.resume_id)
-        .await
-        .map_err(|error| disk_error(&error))?;
-    service
-        .store
-        .insert(&resume)
-        .await
-        .map_err(|error| store_error(&error))?;
-    let mut response = json(StatusCode::CREATED, &resume);
-    if let Ok(location) = HeaderValue::from_str(&format!("/resumes/{}", resume.resume_id)) {
-        response.headers_mut().insert(LOCATION, location);
-    }
-    Ok(response.into_response())
+    let persisted = file.persist(&service.folder, &resume.resume_id).await;
+    persisted.map_err(StoreError::from)?;
+    service.store.insert(&resume).await?;
+    Ok(created(&format!("/resumes/{}", resume.resume_id), &resume))
 }
 
 /// `GET /resumes/{id}` on this service: returns the metadata of an upload to its uploader and to
@@ -157,11 +153,7 @@ async fn resume(
     caller: VerifiedCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let found = service
-        .store
-        .get(&id)
-        .await
-        .map_err(|error| store_error(&error))?;
+    let found = service.store.get(&id).await?;
     match found.filter(|resume| caller.may_see(&resume.uploaded_by)) {
         Some(resume) => Ok(json(StatusCode::OK, &resume)),
         None => Err(Code::NotFound.into()),
@@ -181,8 +173,7 @@ async fn resumes(
         query.fail("candidateId", "missing_field", "is required");
     }
     query.finish()?;
-    let found = service.store.of_candidate(&id).await;
-    let mut resumes = found.map_err(|error| store_error(&error))?;
+    let mut resumes = service.store.of_candidate(&id).await?;
     resumes.retain(|resume| caller.is_recruiter() || caller.may_see(&resume.uploaded_by));
     Ok(json(StatusCode::OK, &json!({ "resumes": resumes })))
 }
@@ -222,11 +213,6 @@ fn malformed_body(reason: &str) -> Problem {
     Problem::new(Code::InvalidRequest)
         .detail("The body is not well-formed form data.")
         .error("", "invalid_multipart", reason)
-}
-
-fn disk_error(error: &std::io::Error) -> Problem {
-    tracing::error!(%error, "document folder access failed");
-    Code::Unavailable.into()
 }
 
 // === impl UploadForm ===
@@ -280,12 +266,10 @@ impl UploadForm {
                     file_name: file_name.to_owned(),
                     content_type,
                 };
-                let failed = |error: std::io::Error| disk_error(&error);
-                let mut file = IncomingFile::create(&service.folder, id)
-                    .await
-                    .map_err(failed)?;
+                let created = IncomingFile::create(&service.folder, id).await;
+                let mut file = created.map_err(StoreError::from)?;
                 while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
-                    file.write(&bytes).await.map_err(failed)?;
+                    file.write(&bytes).await.map_err(StoreError::from)?;
                 }
                 self.resume = Some((head, file));
             }
@@ -330,7 +314,7 @@ impl UploadForm {
             None => String::new(),
         };
         if let (Some((head, file)), true) = (self.resume, self.problems.is_empty()) {
-            let file = file.finish().await.map_err(|error| disk_error(&error))?;
+            let file = file.finish().await.map_err(StoreError::from)?;
             if file.size > 0 {
                 return Ok(ValidUpload {
                     candidate_id,

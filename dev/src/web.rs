@@ -2,6 +2,7 @@
 //!
 //! Depends on no other module of the crate.
 
+pub(crate) mod api_page;
 pub(crate) mod landing_page;
 pub(crate) mod page;
 pub(crate) mod start_page;

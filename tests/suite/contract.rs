@@ -12,7 +12,7 @@ use postern_tests::config_file::ConfigFile;
 use postern_tests::http_body::json;
 use postern_tests::pools::create_user_with_temporary_password;
 use postern_tests::split::Changes;
-use postern_tests::surface::{PASSWORD, landed, resume, resume_form, sample, text};
+use postern_tests::surface::{PASSWORD, landed, resume, resume_form, sample, text, welcome};
 use postern_tests::{Contract, Person, Postern, PublicApi, Split};
 use serde_json::Value;
 
@@ -340,6 +340,19 @@ async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
     );
     let candidates = auth.get("/candidates").send().await.expect(200).json();
     assert_eq!(candidates["candidates"][0]["actorId"], "a-1");
+    let candidate = json!({"email": "two@example.com"});
+    let spec = json!({"title": "Analyst", "description": "Writes programs."});
+    for (path, body, list) in [
+        ("/candidates", candidate, "candidates"),
+        ("/job-specs", spec, "jobSpecs"),
+    ] {
+        let added = auth.post_json(path, &body).await.expect(201);
+        let read = auth.get(&added.header("location")).send().await;
+        assert_eq!(read.expect(200).json(), added.json());
+        let all = auth.get(path).send().await.expect(200).json();
+        let all = all[list].as_array().expect("a list");
+        assert!(all.contains(&added.json()), "{path}");
+    }
     let admin = surface
         .client()
         .with_token(&postern.token_of_group("admin").await);
@@ -436,5 +449,12 @@ async fn registration_is_confirmed_with_a_code_if_required() {
         .await
         .expect(200);
     assert_eq!(actor.string("/firstName"), "Carla");
+    // The code has verified the address, so that Carla has preferences and gets what she sends.
+    let change = json!({"categories": [{"category": "welcome", "subscribed": true}]});
+    let put = carla.client.put("/notification-preferences").json(&change);
+    let _ = put.send().await.expect(200);
+    let message = welcome(&carla.id);
+    let sent = carla.client.post_json("/notifications", &message);
+    let _ = sent.await.expect(201);
     split.stop().await;
 }

@@ -212,6 +212,12 @@ async fn actors(postern: &Postern, examples: &mut Examples) {
         .send()
         .await
         .expect(200);
+    for (operation, path) in [
+        ("createCandidate", "/candidates"),
+        ("createJobSpec", "/job-specs"),
+    ] {
+        let _ = post(&service, path, &examples.body(operation, None), 201).await;
+    }
     let form = &examples.contract.document()["paths"]["/resumes"]["post"]["requestBody"];
     let shown = &form["content"]["multipart/form-data"]["example"];
     let form = resume_form(text(shown, "candidateId"), text(shown, "resume").as_bytes());

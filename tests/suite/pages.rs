@@ -1,5 +1,7 @@
 //! The pages of the standalone program and the gateway's pages for problems, in a real browser.
 
+use std::collections::BTreeSet;
+
 use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::surface::welcome;
 use postern_tests::{Browser, Postern, skipped};
@@ -58,6 +60,43 @@ async fn standalone_pages_are_accessible() {
     }
     let sign_in = format!("{}auth/social/login", postern.surface().client().base());
     assert_page_is_clean(&browser, &sign_in).await;
+    browser.close().await;
+    postern.stop().await;
+}
+
+/// Swagger UI keeps the strict policy, fits narrow windows, and calls the gateway of this installation.
+#[tokio::test]
+async fn api_page_sends_requests_to_the_gateway() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("api_page_sends_requests_to_the_gateway", NO_BROWSER);
+    };
+    let postern = Postern::start().await;
+    let url = format!("http://{}/api", postern.addresses().mail);
+    let mut backgrounds = BTreeSet::new();
+    for size in SIZES {
+        for scheme in SCHEMES {
+            browser.emulate(size, scheme).await;
+            browser.open(&url).await;
+            browser.find("#operations-tag-sign-in").await;
+            let wider = "return document.documentElement.scrollWidth > innerWidth";
+            assert_eq!(browser.run(wider).await, false, "{size:?} {scheme}");
+            let colour = "return getComputedStyle(document.querySelector('.swagger-ui')).color";
+            backgrounds.insert(browser.run(colour).await.to_string());
+        }
+    }
+    assert_eq!(backgrounds.len(), 2, "light and dark: {backgrounds:?}");
+    for click in [
+        "#operations-tag-keys",
+        "#operations-keys-keys .opblock-summary-control",
+        "#operations-keys-keys .execute",
+    ] {
+        browser.find(click).await.click().await;
+    }
+    let answered = browser.find(".live-responses-table tbody .response-col_status");
+    assert!(answered.await.text().await.starts_with("200"));
+    let messages = browser.messages().await;
+    assert!(messages.is_empty(), "{messages:?}");
     browser.close().await;
     postern.stop().await;
 }

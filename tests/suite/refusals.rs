@@ -93,7 +93,7 @@ async fn media_types(ada: &Client, service: &Client, admin: &Client) {
         .filter(|one| one.responses.contains_key(&415))
     {
         let client = match operation.id.as_str() {
-            "registerActor" => service,
+            "registerActor" | "createCandidate" | "createJobSpec" => service,
             "putFeature" => admin,
             _ => ada,
         };
@@ -332,8 +332,16 @@ async fn actors(ada: &Person, service: &Client, admin: &Client) {
     ] {
         let _ = ada.client.get(path).send().await.problem(404, "not_found");
     }
-    let candidates = ada.client.get("/candidates").send().await;
-    let _ = candidates.problem(403, "insufficient_scope");
+    for path in ["/candidates/none", "/job-specs/none"] {
+        let _ = service.get(path).send().await.problem(404, "not_found");
+    }
+    for path in ["/candidates", "/job-specs"] {
+        refuses(&ada.client, path, &json!({}), 403, "insufficient_scope").await;
+    }
+    for path in ["/candidates", "/candidates/none"] {
+        let refused = ada.client.get(path).send().await;
+        let _ = refused.problem(403, "insufficient_scope");
+    }
     let settings = json!({"on": true});
     let nameless = admin
         .put("/admin/features/no%20name")

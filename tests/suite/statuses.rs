@@ -43,7 +43,8 @@ impl Caller {
     fn authorization(&self, operation: &Operation) -> String {
         let token = match operation.id.as_str() {
             _ if !operation.is_protected => return String::new(),
-            "registerActor" | "getActor" => &self.service,
+            "registerActor" | "getActor" | "listCandidates" | "createCandidate"
+            | "getCandidate" | "createJobSpec" => &self.service,
             "putFeature" => &self.admin,
             "listCandidates" => &self.recruiter,
             _ => &self.user,

@@ -183,10 +183,10 @@ impl RegistrationCompensator {
     ) -> Result<Resolution, PoolError> {
         if let Some(profile) = open_profile(&self.key_ring, pending) {
             let account = admin.find_user(subject).await?;
-            if account.is_some_and(|account| !account.is_unconfirmed) {
+            if let Some(account) = account.filter(|account| !account.is_unconfirmed) {
                 let saved = self
                     .actor_service
-                    .save_profile(subject, email, &profile)
+                    .save_profile(subject, email, account.is_verified, &profile)
                     .await;
                 return Ok(match saved {
                     Err(ActorServiceError::Unavailable) => Resolution::Postponed,
@@ -256,9 +256,9 @@ impl FlowParts {
             .await?;
         let set = admin.set_password(&created.username, password.expose());
         set.await.map_err(problem)?;
-        let saved = self
-            .actor_service
-            .save_profile(&created.subject, email, &empty);
+        let saved =
+            self.actor_service
+                .save_profile(&created.subject, email, created.is_verified, &empty);
         if saved.await.is_ok() {
             self.store.delete_registrations_of(email.as_str()).await?;
         }

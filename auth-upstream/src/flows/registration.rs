@@ -322,11 +322,7 @@ impl RegistrationFlow {
             }
         }
         let tokens = self.sign_in(request).await.map_err(|error| error.problem)?;
-        match self
-            .actor_service
-            .save_profile(&created.subject, &request.email, &request.profile)
-            .await
-        {
+        match self.send_profile(request, &tokens).await {
             Ok(()) => {
                 self.store
                     .delete_registrations_of(request.email.as_str())
@@ -415,6 +411,18 @@ impl RegistrationFlow {
         }
     }
 
+    async fn send_profile(
+        &self,
+        request: &RegistrationRequest,
+        tokens: &PoolTokens,
+    ) -> Result<(), ActorServiceError> {
+        let (email, is_verified) = (&request.email, tokens.has_verified_email());
+        let (actors, subject) = (&self.actor_service, &tokens.claims.sub);
+        actors
+            .save_profile(subject, email, is_verified, &request.profile)
+            .await
+    }
+
     /// Saves the profile of a user who existed before this request. Nothing is undone if that
     /// fails; if the registration is still pending, the compensation saves it.
     async fn save_profile_again(
@@ -423,11 +431,7 @@ impl RegistrationFlow {
         tokens: PoolTokens,
     ) -> Result<SignedInUser, Problem> {
         let email = &request.email;
-        let saved = self
-            .actor_service
-            .save_profile(&tokens.claims.sub, email, &request.profile)
-            .await;
-        if let Err(error) = saved {
+        if let Err(error) = self.send_profile(request, &tokens).await {
             if self.pool.admin.is_some() {
                 let due = self
                     .store

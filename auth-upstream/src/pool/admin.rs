@@ -9,8 +9,8 @@ use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::primitives::DateTime;
 use aws_sdk_cognitoidentityprovider::types::{
-    AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserStatusType,
-    UsernameAttributeType,
+    AttributeType, AuthFlowType, ChallengeNameType, FeatureType, IssuerType, MessageActionType,
+    UserStatusType, UsernameAttributeType,
 };
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
@@ -45,6 +45,15 @@ pub(crate) struct AppClientSettings {
     pub(crate) allows_revocation: bool,
     /// `AllowedOAuthFlowsUserPoolClient`.
     pub(crate) has_hosted_sign_in: bool,
+}
+
+/// Settings of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolSettings {
+    /// Whether users sign in with their address and have another user name (`UsernameAttributes`).
+    pub(crate) has_email_usernames: bool,
+    /// Whether the pool writes the updated issuer (`IssuerConfiguration`).
+    pub(crate) has_updated_issuer: bool,
 }
 
 /// A user of the pool.
@@ -218,19 +227,20 @@ impl PoolAdmin {
         self.run(Op::AdminUserGlobalSignOut, call.send()).await
     }
 
-    /// Returns whether the users of the pool sign in with their address and have another user name
-    /// (`UsernameAttributes`).
-    pub(crate) async fn has_email_usernames(&self) -> Result<bool, PoolError> {
-        let call = self
-            .client
-            .describe_user_pool()
-            .user_pool_id(&self.pool.pool_id);
+    /// Returns the settings of this or another pool.
+    pub(crate) async fn describe_pool(&self, pool: &str) -> Result<PoolSettings, PoolError> {
+        let call = self.client.describe_user_pool().user_pool_id(pool);
         let response = self.breaker.call(Op::DescribeUserPool, call.send()).await?;
-        let pool = response.user_pool();
-        Ok(pool.is_some_and(|pool| {
-            let attributes = pool.username_attributes();
-            attributes.contains(&UsernameAttributeType::Email)
-        }))
+        let pool = response
+            .user_pool()
+            .ok_or(PoolError::Unavailable("response without the pool"))?;
+        let issuer = pool.issuer_configuration().and_then(|it| it.r#type());
+        Ok(PoolSettings {
+            has_email_usernames: pool
+                .username_attributes()
+                .contains(&UsernameAttributeType::Email),
+            has_updated_issuer: issuer == Some(&IssuerType::Updated),
+        })
     }
 
     /// Returns the permissions of an app client of this or another pool.

@@ -5,6 +5,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_common::clock::Timestamp;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::error::PoolError;
 
@@ -47,20 +49,33 @@ impl PoolTokens {
             claims,
         })
     }
+
+    /// Returns whether the pool knows that the address is the user's. A trigger may have made the
+    /// flag text.
+    pub(crate) fn has_verified_email(&self) -> bool {
+        let claims: Value = decode(&self.id_token).unwrap_or_default();
+        let flag = &claims["email_verified"];
+        *flag == true || *flag == "true"
+    }
 }
 
 // === impl AccessTokenClaims ===
 
 impl AccessTokenClaims {
-    /// Decodes the payload of a JWT. Returns `None` if the text is not a JWT with these claims.
+    /// Reads the claims of an access token.
     pub(crate) fn decode(token: &str) -> Option<Self> {
-        let payload = token.split('.').nth(1)?;
-        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
+        decode(token)
     }
 
     pub(crate) fn expires_at(&self) -> Timestamp {
         Timestamp::from_unix_seconds(self.exp.floor() as i64)
     }
+}
+
+/// Decodes the payload of a JWT. Returns `None` if the text is not a JWT with these claims.
+fn decode<T: DeserializeOwned>(token: &str) -> Option<T> {
+    let payload = token.split('.').nth(1)?;
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
 
 impl std::fmt::Debug for PoolTokens {
@@ -82,5 +97,28 @@ mod tests {
             assert_eq!(claims.expires_at().to_string(), "2026-11-20T07:30:00.000Z");
         }
         assert!(AccessTokenClaims::decode("no token").is_none());
+    }
+
+    #[test]
+    fn email_is_verified_only_if_the_id_token_says_so() {
+        for (claims, expected) in [
+            (r#"{"email_verified":true}"#, true),
+            (r#"{"email_verified":"true"}"#, true),
+            (r#"{"email_verified":false}"#, false),
+            (r#"{"email_verified":1}"#, false),
+            ("{}", false),
+        ] {
+            let tokens = PoolTokens {
+                access_token: String::new(),
+                id_token: format!("h.{}.s", URL_SAFE_NO_PAD.encode(claims)),
+                refresh_token: None,
+                claims: AccessTokenClaims {
+                    exp: 0.0,
+                    sub: String::new(),
+                    username: String::new(),
+                },
+            };
+            assert_eq!(tokens.has_verified_email(), expected, "{claims}");
+        }
     }
 }

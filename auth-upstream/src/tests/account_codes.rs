@@ -100,6 +100,11 @@ fn profiles(fixture: &Fixture) -> Vec<Value> {
     sent.map(|body| body["profile"].clone()).collect()
 }
 
+/// The profile of a person who has entered a code from a mail.
+fn proven_profile() -> Value {
+    json!({ "firstName": "Ada", "emailVerified": true })
+}
+
 async fn is_verified(fixture: &Fixture) -> bool {
     let user = fixture
         .pool()
@@ -261,7 +266,7 @@ async fn unconfirmed_registration_is_replaced_by_the_next_one() {
     confirmed(&fixture, &session, &code).await;
     fixture.sign_in(PASSWORD).await.expect("signed in");
     fixture.sign_in("Password-0").await.expect_err("replaced");
-    assert_eq!(profiles(&fixture), [json!({ "firstName": "Ada" })]);
+    assert_eq!(profiles(&fixture), [proven_profile()]);
     assert!(is_verified(&fixture).await);
     let taken = register(&fixture.service, &client(), ADA, "Password-0").await;
     assert_eq!(taken.expect_err("proven").code(), Code::EmailNotAvailable);
@@ -309,7 +314,7 @@ async fn code_confirms_the_registration_of_its_owner() {
     confirm(&fixture, &other, &code, "Password-0")
         .await
         .expect_err("used");
-    assert_eq!(profiles(&fixture), [json!({ "firstName": "Ada" })]);
+    assert_eq!(profiles(&fixture), [proven_profile()]);
     fixture.clock.advance(DAY);
     fixture.compensate().await;
     fixture.sign_in(PASSWORD).await.expect("still there");
@@ -354,7 +359,7 @@ async fn reset_of_an_unproven_account_takes_over_nothing() {
         let saved = fixture.proxy().bodies(REGISTER).pop().expect("a profile");
         assert_eq!(
             (&saved["actorId"], &saved["profile"]),
-            (&json!(own), &json!({})),
+            (&json!(own), &json!({ "emailVerified": true })),
             "{mode}"
         );
         assert!(fixture.has_profile().await);
@@ -387,7 +392,8 @@ async fn profile_is_kept_until_it_is_saved() {
     assert_eq!(refused.expect_err("not saved").code(), Code::Unavailable);
     fixture.sign_in(PASSWORD).await.expect("confirmed");
     assert_eq!(fixture.compensate().await, 1);
-    let expected = Value::Object(request.profile);
+    let mut expected = Value::Object(request.profile);
+    expected["emailVerified"] = true.into();
     assert_eq!(profiles(&fixture), vec![expected; 4]);
     confirm(&fixture, &session, &code, PASSWORD)
         .await

@@ -127,3 +127,35 @@ async fn social_users_without_tokens_are_reported() {
     let reported = result(&results, "user names");
     assert!(reported.needs_attention() && !reported.is_fault());
 }
+
+#[tokio::test]
+async fn issuer_that_the_pool_writes_is_reported() {
+    let fixture = Fixture::new().await;
+    let own = "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_a";
+    let updated = "https://issuer-cognito-idp.us-west-2.amazonaws.com/us-west-2_a";
+    for (written, alias, expected) in [
+        ("UPDATED", Some(updated), Some(updated)),
+        ("ORIGINAL", Some(updated), Some(own)),
+        ("ORIGINAL", None, Some(own)),
+        ("UPDATED", None, None),
+    ] {
+        let pool = json!({ "UserPool": { "IssuerConfiguration": { "Type": written } } });
+        let fault = Fault::answer(200, &pool);
+        fixture.proxy().inject("DescribeUserPool", 1, fault);
+        let configure = |config: &mut Config| {
+            let actor = &mut config.identity.actor;
+            actor.issuer = own.to_owned();
+            actor.issuer_alias = alias.map(str::to_owned);
+        };
+        let results = run(&fixture, configure).await;
+        match expected {
+            Some(issuer) => {
+                let status = &result(&results, "actor issuer").status;
+                let passed =
+                    matches!(status, CheckStatus::Passed(text) if text.starts_with(issuer));
+                assert!(passed, "{written} {alias:?}: {status:?}");
+            }
+            None => assert_fault(&results, "actor issuer", &["writes its other form"]),
+        }
+    }
+}

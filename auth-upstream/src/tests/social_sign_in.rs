@@ -18,7 +18,7 @@ async fn temporary_token_is_exchanged_once_for_pool_tokens() {
         "name": "Ada Lovelace", "provider": "dev" });
     assert_eq!(user, expected);
     let sent = fixture.proxy().bodies("/actors/register");
-    let profile = json!({ "firstName": "Ada", "lastName": "Lovelace" });
+    let profile = json!({ "firstName": "Ada", "lastName": "Lovelace", "emailVerified": true });
     assert_eq!(sent[0]["profile"], profile);
     let tokens = found.tokens.expect("tokens of the pool");
     fixture.refresh(&tokens).await.expect("refreshed");

@@ -319,6 +319,68 @@ export interface paths {
          */
         get: operations["listCandidates"];
         put?: never;
+        /**
+         * Add a candidate who has not registered
+         * @description For users in the group `recruiters` of the actor pool, and for services.
+         */
+        post: operations["createCandidate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/candidates/{candidateId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * A candidate
+         * @description For users in the group `recruiters` of the actor pool, and for services. The id of a registered candidate is its `actorId`.
+         */
+        get: operations["getCandidate"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/job-specs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Job specifications, newest first */
+        get: operations["listJobSpecs"];
+        put?: never;
+        /**
+         * Add a job specification
+         * @description For users in the group `recruiters` of the actor pool, and for services.
+         */
+        post: operations["createJobSpec"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/job-specs/{jobSpecId}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A job specification */
+        get: operations["getJobSpec"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -719,6 +781,8 @@ export interface components {
         Actor: {
             actorId: string;
             email: components["schemas"]["Email"];
+            /** @description Present if the address was proven. */
+            emailVerified?: boolean;
             firstName?: string;
             lastName?: string;
             phone?: string;
@@ -735,7 +799,29 @@ export interface components {
         ActorRegistration: {
             actorId: string;
             email: components["schemas"]["Email"];
+            /** @description What was registered, and `emailVerified` if the address was proven. */
+            profile?: {
+                emailVerified?: boolean;
+            } & {
+                [key: string]: string | number | boolean;
+            };
+        };
+        NewCandidate: {
+            email: components["schemas"]["Email"];
             profile?: components["schemas"]["Profile"];
+        };
+        NewJobSpec: {
+            title: string;
+            description: string;
+        };
+        JobSpec: {
+            jobSpecId: string;
+            title: string;
+            description: string;
+            createdAt: components["schemas"]["Instant"];
+        };
+        JobSpecList: {
+            jobSpecs: components["schemas"]["JobSpec"][];
         };
         RegisteredActor: {
             actorId: string;
@@ -2714,6 +2800,249 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            414: components["responses"]["TargetTooLong"];
+            421: components["responses"]["MisdirectedRequest"];
+            429: components["responses"]["TooManyRequests"];
+            431: components["responses"]["HeadTooLarge"];
+            500: components["responses"]["InternalError"];
+            502: components["responses"]["BadGateway"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["GatewayTimeout"];
+            505: components["responses"]["HttpVersionNotSupported"];
+        };
+    };
+    createCandidate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "email": "grace@example.com",
+                 *       "profile": {
+                 *         "firstName": "Grace"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["NewCandidate"];
+            };
+        };
+        responses: {
+            /** @description Stored. */
+            201: {
+                headers: {
+                    Location: components["headers"]["Location"];
+                    "X-Request-Id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "actorId": "019aa0c4-9000-7000-8000-000000000002",
+                     *       "email": "grace@example.com",
+                     *       "firstName": "Grace",
+                     *       "createdAt": "2026-11-20T07:30:00.000Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Actor"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["BodyTooLarge"];
+            414: components["responses"]["TargetTooLong"];
+            415: components["responses"]["UnsupportedMediaType"];
+            421: components["responses"]["MisdirectedRequest"];
+            429: components["responses"]["TooManyRequests"];
+            431: components["responses"]["HeadTooLarge"];
+            500: components["responses"]["InternalError"];
+            502: components["responses"]["BadGateway"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["GatewayTimeout"];
+            505: components["responses"]["HttpVersionNotSupported"];
+        };
+    };
+    getCandidate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example 019aa0c4-9000-7000-8000-000000000002 */
+                candidateId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The candidate. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "actorId": "019aa0c4-9000-7000-8000-000000000002",
+                     *       "email": "grace@example.com",
+                     *       "firstName": "Grace",
+                     *       "createdAt": "2026-11-20T07:30:00.000Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Actor"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            414: components["responses"]["TargetTooLong"];
+            421: components["responses"]["MisdirectedRequest"];
+            429: components["responses"]["TooManyRequests"];
+            431: components["responses"]["HeadTooLarge"];
+            500: components["responses"]["InternalError"];
+            502: components["responses"]["BadGateway"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["GatewayTimeout"];
+            505: components["responses"]["HttpVersionNotSupported"];
+        };
+    };
+    listJobSpecs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The newest 200. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "jobSpecs": [
+                     *         {
+                     *           "jobSpecId": "019aa0c4-9000-7000-8000-000000000003",
+                     *           "title": "Analyst",
+                     *           "description": "Writes programs for the Analytical Engine.",
+                     *           "createdAt": "2026-11-20T07:30:00.000Z"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["JobSpecList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            414: components["responses"]["TargetTooLong"];
+            421: components["responses"]["MisdirectedRequest"];
+            429: components["responses"]["TooManyRequests"];
+            431: components["responses"]["HeadTooLarge"];
+            500: components["responses"]["InternalError"];
+            502: components["responses"]["BadGateway"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["GatewayTimeout"];
+            505: components["responses"]["HttpVersionNotSupported"];
+        };
+    };
+    createJobSpec: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "title": "Analyst",
+                 *       "description": "Writes programs for the Analytical Engine."
+                 *     }
+                 */
+                "application/json": components["schemas"]["NewJobSpec"];
+            };
+        };
+        responses: {
+            /** @description Stored. */
+            201: {
+                headers: {
+                    Location: components["headers"]["Location"];
+                    "X-Request-Id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "jobSpecId": "019aa0c4-9000-7000-8000-000000000003",
+                     *       "title": "Analyst",
+                     *       "description": "Writes programs for the Analytical Engine.",
+                     *       "createdAt": "2026-11-20T07:30:00.000Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["JobSpec"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["BodyTooLarge"];
+            414: components["responses"]["TargetTooLong"];
+            415: components["responses"]["UnsupportedMediaType"];
+            421: components["responses"]["MisdirectedRequest"];
+            429: components["responses"]["TooManyRequests"];
+            431: components["responses"]["HeadTooLarge"];
+            500: components["responses"]["InternalError"];
+            502: components["responses"]["BadGateway"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["GatewayTimeout"];
+            505: components["responses"]["HttpVersionNotSupported"];
+        };
+    };
+    getJobSpec: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @example 019aa0c4-9000-7000-8000-000000000003 */
+                jobSpecId: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The specification. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "jobSpecId": "019aa0c4-9000-7000-8000-000000000003",
+                     *       "title": "Analyst",
+                     *       "description": "Writes programs for the Analytical Engine.",
+                     *       "createdAt": "2026-11-20T07:30:00.000Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["JobSpec"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            404: components["responses"]["NotFound"];
             414: components["responses"]["TargetTooLong"];
             421: components["responses"]["MisdirectedRequest"];
             429: components["responses"]["TooManyRequests"];

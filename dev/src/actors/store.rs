@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
+use crate::caller::StoreError;
+
 /// A registered actor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RegisteredActor {
@@ -39,7 +41,7 @@ impl ActorStore {
     pub(super) async fn register(
         &self,
         actor: &RegisteredActor,
-    ) -> Result<RegistrationOutcome, sqlx::Error> {
+    ) -> Result<RegistrationOutcome, StoreError> {
         let inserted = sqlx::query(
             "INSERT INTO actor (actor_id, email, profile, created_at) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (actor_id) DO NOTHING",
@@ -56,10 +58,10 @@ impl ActorStore {
         self.get(&actor.actor_id)
             .await?
             .map(RegistrationOutcome::AlreadyRegistered)
-            .ok_or(sqlx::Error::RowNotFound)
+            .ok_or_else(|| sqlx::Error::RowNotFound.into())
     }
 
-    pub(super) async fn get(&self, actor_id: &str) -> Result<Option<RegisteredActor>, sqlx::Error> {
+    pub(super) async fn get(&self, actor_id: &str) -> Result<Option<RegisteredActor>, StoreError> {
         let row = sqlx::query(
             "SELECT actor_id, email, profile, created_at FROM actor WHERE actor_id = ?1",
         )
@@ -70,7 +72,7 @@ impl ActorStore {
     }
 
     /// Returns the newest 200 actors.
-    pub(super) async fn list(&self) -> Result<Vec<RegisteredActor>, sqlx::Error> {
+    pub(super) async fn list(&self) -> Result<Vec<RegisteredActor>, StoreError> {
         let rows = sqlx::query(
             "SELECT actor_id, email, profile, created_at FROM actor ORDER BY created_at DESC LIMIT 200",
         )
@@ -84,7 +86,7 @@ impl ActorStore {
         name: &str,
         settings: &Map<String, Value>,
         at: Timestamp,
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<(), StoreError> {
         sqlx::query(
             "INSERT INTO feature (feature_name, settings, updated_at) VALUES (?1, ?2, ?3)
              ON CONFLICT (feature_name) DO UPDATE SET settings = excluded.settings, updated_at = excluded.updated_at",
@@ -93,12 +95,12 @@ impl ActorStore {
         .bind(Value::Object(settings.clone()).to_string())
         .bind(at.0)
         .execute(&self.0.writer)
-        .await
-        .map(drop)
+        .await?;
+        Ok(())
     }
 }
 
-fn read(row: &SqliteRow) -> Result<RegisteredActor, sqlx::Error> {
+fn read(row: &SqliteRow) -> Result<RegisteredActor, StoreError> {
     let profile: String = row.try_get("profile")?;
     Ok(RegisteredActor {
         actor_id: row.try_get("actor_id")?,

@@ -68,13 +68,43 @@ async fn registered_actor_reads_own_profile() {
         assert_eq!(found, (200, json!({ "candidates": [expected] })));
     }
     let user = pools.user("s-1", &["admin"]);
-    assert_eq!(send_request(get("/candidates"), &user).await.0, 403);
+    for path in ["/candidates", "/candidates/s-1"] {
+        assert_eq!(send_request(get(path), &user).await.0, 403);
+    }
     assert_eq!(
         send_request(get("/actor"), &pools.service("notify"))
             .await
             .0,
         400
     );
+}
+
+#[tokio::test]
+async fn recruiter_adds_and_reads_candidates() {
+    let (pools, url, client) = start().await;
+    let recruiter = pools.user("s-2", &["recruiters"]);
+    let body = json!({"email": "grace@example.com", "profile": {"firstName": "Grace"}});
+    let post = || client.post(format!("{url}/candidates")).json(&body);
+    assert_eq!(send_request(post(), &pools.user("s-1", &[])).await.0, 403);
+    let added = post().bearer_auth(&recruiter).send().await.expect("answer");
+    assert_eq!(added.status(), 201);
+    let location = added.headers()["location"]
+        .to_str()
+        .expect("text")
+        .to_owned();
+    let added: Value = added.json().await.expect("JSON");
+    assert_eq!(
+        location,
+        format!("/candidates/{}", added["actorId"].as_str().expect("id"))
+    );
+    let read = client.get(format!("{url}{location}"));
+    assert_eq!(send_request(read, &recruiter).await, (200, added.clone()));
+    assert_eq!(
+        (&added["email"], &added["firstName"]),
+        (&body["email"], &"Grace".into())
+    );
+    let none = client.get(format!("{url}/candidates/none"));
+    assert_eq!(send_request(none, &recruiter).await.0, 404);
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ use serde::Serialize;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
+use crate::caller::StoreError;
+
 /// The metadata of an upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,7 +34,7 @@ impl ResumeStore {
         Self(sqlite)
     }
 
-    pub(super) async fn insert(&self, resume: &ResumeMetadata) -> Result<(), sqlx::Error> {
+    pub(super) async fn insert(&self, resume: &ResumeMetadata) -> Result<(), StoreError> {
         let ResumeMetadata {
             resume_id,
             candidate_id,
@@ -57,11 +59,11 @@ impl ResumeStore {
         .bind(sha256)
         .bind(created_at.0)
         .execute(&self.0.writer)
-        .await
-        .map(drop)
+        .await?;
+        Ok(())
     }
 
-    pub(super) async fn get(&self, resume_id: &str) -> Result<Option<ResumeMetadata>, sqlx::Error> {
+    pub(super) async fn get(&self, resume_id: &str) -> Result<Option<ResumeMetadata>, StoreError> {
         let row = sqlx::query("SELECT * FROM resume WHERE resume_id = ?1")
             .bind(resume_id)
             .fetch_optional(&self.0.readers)
@@ -70,7 +72,7 @@ impl ResumeStore {
     }
 
     /// Returns the candidate's newest 200 uploads.
-    pub(super) async fn of_candidate(&self, id: &str) -> Result<Vec<ResumeMetadata>, sqlx::Error> {
+    pub(super) async fn of_candidate(&self, id: &str) -> Result<Vec<ResumeMetadata>, StoreError> {
         let rows = sqlx::query(
             "SELECT * FROM resume WHERE candidate_id = ?1 ORDER BY created_at DESC LIMIT 200",
         )
@@ -81,7 +83,7 @@ impl ResumeStore {
     }
 }
 
-fn read(row: &SqliteRow) -> Result<ResumeMetadata, sqlx::Error> {
+fn read(row: &SqliteRow) -> Result<ResumeMetadata, StoreError> {
     Ok(ResumeMetadata {
         resume_id: row.try_get("resume_id")?,
         candidate_id: row.try_get("candidate_id")?,

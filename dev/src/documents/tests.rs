@@ -148,3 +148,23 @@ async fn invalid_form_reports_all_errors_and_leaves_no_file() {
         401
     );
 }
+
+#[tokio::test]
+async fn recruiter_adds_job_specs_and_everyone_reads_them() {
+    let (pools, url, _, client) = start().await;
+    let (user, recruiter) = (pools.user("s-1", &[]), pools.user("s-2", &["recruiters"]));
+    let post = |title: &str| {
+        let body = json!({"title": title, "description": "Writes programs.\nOn paper."});
+        client.post(format!("{url}/job-specs")).json(&body)
+    };
+    assert_eq!(send_request(post("Analyst"), &user).await.0, 403);
+    let (_, first) = send_request(post("Analyst"), &recruiter).await;
+    let (status, second) = send_request(post("Engineer"), &pools.service("auth")).await;
+    assert_eq!((status, &second["title"]), (201, &"Engineer".into()));
+    let get = |path: &str| client.get(format!("{url}/job-specs{path}"));
+    let listed = send_request(get(""), &user).await;
+    assert_eq!(listed, (200, json!({ "jobSpecs": [second, first] })));
+    let path = format!("/{}", first["jobSpecId"].as_str().expect("id"));
+    assert_eq!(send_request(get(&path), &user).await, (200, first));
+    assert_eq!(send_request(get("/none"), &user).await.0, 404);
+}

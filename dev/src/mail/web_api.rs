@@ -18,7 +18,7 @@ use super::mailbox::{Mailbox, Query as Wanted, Summary};
 use super::mime::ParsedMail;
 use super::pages;
 use crate::web::start_page::{self, StartPage};
-use crate::web::{landing_page, page};
+use crate::web::{api_page, landing_page, page};
 
 /// Maximum value of `waitSeconds`.
 const MAX_WAIT_S: u64 = 60;
@@ -44,7 +44,8 @@ pub(crate) fn router(mailbox: Arc<Mailbox>, start_page: StartPage, gateway: &str
         .merge(page::assets())
         .with_state(mailbox)
         .merge(start_page::router(start_page))
-        .merge(landing_page::router(gateway));
+        .merge(landing_page::router(gateway))
+        .merge(api_page::router(gateway));
     // A route, because the request layer sets the fallback, which would lack the header fields.
     let router = router.route("/{*path}", any(|| async { Code::NotFound }));
     let router = AllowedHosts::loopback().guard(router);
@@ -181,7 +182,6 @@ mod tests {
     fn start_page() -> StartPage {
         StartPage {
             parts: Vec::new(),
-            commands: Vec::new(),
             client: reqwest::Client::new(),
         }
     }

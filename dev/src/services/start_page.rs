@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::addresses::Addresses;
 use crate::web::start_page::{Part, StartPage};
 
-/// Returns the parts with their addresses, and the commands to try.
+/// Returns the parts with their addresses.
 pub(super) fn content(addresses: &Addresses, client: reqwest::Client) -> StartPage {
     StartPage {
         parts: services(addresses)
@@ -13,7 +13,6 @@ pub(super) fn content(addresses: &Addresses, client: reqwest::Client) -> StartPa
             .chain([console(addresses)])
             .chain(development(addresses))
             .collect(),
-        commands: commands(&url(addresses.proxy)),
         client,
     }
 }
@@ -106,23 +105,5 @@ fn development(addresses: &Addresses) -> [Part; 5] {
                 addresses.mail,
             )
         },
-    ]
-}
-
-fn commands(gateway: &str) -> Vec<(&'static str, String)> {
-    let json = "-H 'Content-Type: application/json'";
-    let registration = format!(
-        "TOKENS=$(curl -s {gateway}/auth/register {json} \\\n  -d '{{\"email\":\"ada@example.com\",\"password\":\"Correct horse battery 9\",\"profile\":{{\"firstName\":\"Ada\"}}}}'); echo \"$TOKENS\""
-    );
-    let me = format!(
-        "AUTH=\"Authorization: Bearer $(echo \"$TOKENS\" | sed 's/.*\"accessToken\":\"\\([^\"]*\\)\".*/\\1/')\"\ncurl -sw '\\n' {gateway}/auth/me -H \"$AUTH\""
-    );
-    let mail = format!(
-        "ID=$(curl -s {gateway}/auth/me -H \"$AUTH\" | sed 's/.*\"userId\":\"\\([^\"]*\\)\".*/\\1/')\ncurl -sw '\\n' {gateway}/notifications -H \"$AUTH\" {json} \\\n  -d '{{\"channel\":\"email\",\"recipient\":{{\"actorId\":\"'$ID'\"}},\"template\":\"welcome\",\"variables\":{{\"name\":\"Ada\"}}}}'"
-    );
-    vec![
-        ("Register a person:", registration),
-        ("Ask who that is:", me),
-        ("Send that person a mail, which appears under Mail:", mail),
     ]
 }

@@ -11,9 +11,11 @@ use http::header::{
 use maud::{DOCTYPE, Markup, html};
 use postern_common::hidden_characters::reveal_in_html;
 
+use crate::web::api_page;
+
 /// Everything comes from the service itself, and nothing is inline. There is no `form-action`,
 /// because the form of the social provider ends in a redirect to its client.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+pub(crate) const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
     frame-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'";
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
@@ -26,6 +28,8 @@ pub(crate) enum Section {
     Start,
     /// The mail catcher.
     Mail,
+    /// Requests to try.
+    Api,
 }
 
 /// A page.
@@ -91,6 +95,7 @@ fn navigation(current: Section) -> Markup {
     let entries = [
         (Section::Start, "/", "What runs"),
         (Section::Mail, "/mail", "Mail"),
+        (Section::Api, api_page::PATH, "API"),
     ];
     html! {
         nav aria-label="Pages" {
@@ -125,16 +130,6 @@ pub(crate) async fn protect(mut response: Response) -> Response {
         headers.entry(name).or_insert(value);
     }
     response
-}
-
-/// Returns text with a button that copies it. `id` is unique within the page.
-pub(crate) fn copyable(id: &str, text: &str) -> Markup {
-    html! {
-        div.copied {
-            pre id=(id) { (text) }
-            button type="button" data-copy=(id) { "Copy" }
-        }
-    }
 }
 
 /// Returns the routes of the style sheet and the common script.

@@ -1,4 +1,4 @@
-//! The start page: what runs, where, in what state, and what to try.
+//! The start page: what runs, where and in what state.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use postern_common::http::json;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::web::page::{Page, Section, copyable, script};
+use crate::web::api_page;
+use crate::web::page::{Page, Section, script};
 
 /// Maximum duration of a readiness request.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,8 +41,6 @@ pub(crate) struct Part {
 pub(crate) struct StartPage {
     /// The parts, in the order of the page.
     pub(crate) parts: Vec<Part>,
-    /// Commands, each with what it does.
-    pub(crate) commands: Vec<(&'static str, String)>,
     /// For requests of readiness.
     pub(crate) client: reqwest::Client,
 }
@@ -73,14 +72,7 @@ async fn show(State(page): State<Arc<StartPage>>) -> Response {
              you can look behind it."
         }
         (parts(&page.parts))
-        div.panel {
-            h2 { "Try it" }
-            @for (at, (purpose, command)) in page.commands.iter().enumerate() {
-                p { (purpose) }
-                (copyable(&format!("command-{at}"), command))
-                @if at + 1 < page.commands.len() { br; }
-            }
-        }
+        p { "Try requests on the page " a href=(api_page::PATH) { "API" } ", or with the commands that the program has printed." }
     };
     Page {
         title: "What runs",

@@ -270,7 +270,9 @@ impl AccountResolver {
         let email = id.email.as_deref().and_then(EmailAddress::parse);
         let email = email.filter(|email| challenge.account.has_email(email));
         if let (Some(email), false) = (email, identity.profile_saved) {
-            self.save_profile(id, &identity.user_id, &email).await;
+            let is_verified = challenge.account.is_verified;
+            self.save_profile(id, &identity.user_id, &email, is_verified)
+                .await;
         }
         ResolvedIdentity::Started(identity, challenge)
     }
@@ -372,7 +374,13 @@ impl AccountResolver {
     }
 
     /// Saves the profile, unless the user has one. If that fails, the next sign-in tries again.
-    async fn save_profile(&self, id: &IdToken, user_id: &str, email: &EmailAddress) {
+    async fn save_profile(
+        &self,
+        id: &IdToken,
+        user_id: &str,
+        email: &EmailAddress,
+        is_verified: bool,
+    ) {
         let mut profile = Map::new();
         for (claim, field) in [("given_name", "firstName"), ("family_name", "lastName")] {
             if let Some(text) = id.claims.get(claim).and_then(Value::as_str) {
@@ -381,7 +389,9 @@ impl AccountResolver {
         }
         let saved = match self.actor_service.has_profile(user_id).await {
             Ok(false) => {
-                let save = self.actor_service.save_profile(user_id, email, &profile);
+                let save = self
+                    .actor_service
+                    .save_profile(user_id, email, is_verified, &profile);
                 save.await.is_ok()
             }
             exists => exists.is_ok(),

@@ -1,0 +1,191 @@
+//! `docs/specification.md`, and sentences of the specification that no other test shows.
+
+use std::time::Duration;
+
+use postern_tests::http_body::json;
+use postern_tests::surface::{sample, text, welcome};
+use postern_tests::systems::repository;
+use postern_tests::{Client, Contract, Postern};
+use serde_json::Value;
+
+fn read(file: &str) -> String {
+    let path = repository().join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Whether a source file has a test of this name.
+fn has_test(file: &str, name: &str) -> bool {
+    let text = read(file);
+    let Some((before, _)) = text.split_once(&format!("fn {name}(")) else {
+        return false;
+    };
+    let attributes = before.rsplit("\n\n").next().unwrap_or_default();
+    attributes.contains("#[test]") || attributes.contains("#[tokio::test")
+}
+
+#[test]
+fn each_sentence_names_existing_tests() {
+    let document = read("docs/specification.md");
+    let mut rows = 0;
+    for row in document.lines().filter(|line| line.starts_with("| ")) {
+        let (_, shown) = row.trim_end_matches(" |").rsplit_once(" | ").expect(row);
+        if shown == "shown by" {
+            continue;
+        }
+        rows += 1;
+        for named in shown.split(", ") {
+            let (file, name) = named.trim_matches('`').split_once("::").expect(row);
+            assert!(has_test(file, name), "{named} is no test");
+        }
+    }
+    assert!(rows > 100, "only {rows} rows");
+    assert!(!has_test("tests/suite/specification.rs", "has_test"));
+}
+
+#[test]
+fn gateway_is_the_backend_actor_at_port_8500() {
+    let gateway: toml::Table = read("conf/proxy.toml").parse().expect("TOML");
+    let address = gateway["listen"][0]["address"].as_str().expect("text");
+    assert!(address.ends_with(":8500"), "{address}");
+    let compose = read("compose.yaml");
+    assert!(
+        compose.contains("aliases: [backend-actor]") && compose.contains("127.0.0.1:8500:8500")
+    );
+    let cluster = read("conf/deploy/kubernetes/base/proxy.yaml");
+    let service = cluster
+        .split("---")
+        .find(|part| part.contains("name: backend-actor"));
+    assert!(
+        service.is_some_and(|part| part.contains("8500")),
+        "{cluster}"
+    );
+}
+
+#[test]
+fn documented_paths_follow_the_rest_conventions() {
+    let contract = Contract::shared();
+    // The specification names these itself.
+    let exceptions = ["/api/session", "/actor", "/admin/features/{featureName}"];
+    for operation in contract.operations() {
+        let path = operation.path.as_str();
+        let first = path.split('/').nth(1).expect("a path");
+        let is_plural = first.ends_with('s') || exceptions.contains(&path);
+        assert!(
+            is_plural || ["auth", ".well-known"].contains(&first),
+            "{path}"
+        );
+        assert!(!path.to_lowercase().contains("email"), "{path}");
+        let method = operation.method.as_str().to_lowercase();
+        let described = &contract.document()["paths"][path][method];
+        for parameter in described["parameters"].as_array().into_iter().flatten() {
+            let name = parameter["name"].as_str().expect("a name").to_lowercase();
+            let is_secret = ["token", "secret", "password"]
+                .iter()
+                .any(|it| name.contains(it));
+            // Mail clients call /unsubscriptions with the link of the mail (RFC 8058).
+            let is_in_url = parameter["in"] == "query" || parameter["in"] == "path";
+            assert!(
+                !(is_secret && is_in_url) || path == "/unsubscriptions",
+                "{path} {name}"
+            );
+        }
+        assert!(
+            !described.to_string().contains("text/event-stream"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn action_style_and_singular_paths_do_not_exist() {
+    let postern = Postern::start().await;
+    let token = postern.token_of_group("admin").await;
+    let admin = postern.surface().client().with_token(&token);
+    for path in [
+        "/parse/resume",
+        "/admin/toggle",
+        "/candidate",
+        "/resume",
+        "/job-spec",
+    ] {
+        let _ = admin
+            .post_json(path, &json!({}))
+            .await
+            .problem(404, "not_found");
+    }
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn temporary_token_is_not_read_from_a_url() {
+    let postern = Postern::start().await;
+    let surface = postern.surface();
+    let token = surface
+        .social_sign_in(&sample("ada"), None)
+        .await
+        .expect("signed in");
+    let path = format!("/auth/tokens/exchange?temporaryToken={token}");
+    let in_url = surface.client().post_json(&path, &json!({})).await;
+    let _ = in_url.problem(400, "invalid_request");
+    let _ = surface.exchange(&token).await.expect(200);
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn access_token_is_valid_until_it_expires_despite_logout() {
+    let postern = Postern::start_with_manual_clock().await;
+    let surface = postern.surface();
+    let ada = surface.register().await;
+    let refresh = json!({ "refreshToken": text(&ada.tokens, "refreshToken") });
+    let out = surface.client().post_json("/auth/logout", &refresh).await;
+    let _ = out.expect(204);
+    let me = async || ada.client.get("/auth/me").send().await;
+    postern.clock().advance(Duration::from_secs(3500));
+    let _ = me().await.expect(200);
+    postern.clock().advance(Duration::from_secs(200));
+    let _ = me().await.problem(401, "token_expired");
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn services_trust_no_network_location() {
+    let postern = Postern::start().await;
+    let surface = postern.surface();
+    let bodies = json!({ "actorId": "a", "email": "a@b.test" });
+    for (variable, method, path) in [
+        ("POSTERN_AUTH_URL", "GET", "/auth/me"),
+        ("POSTERN_NOTIFY_URL", "GET", "/notifications"),
+        ("POSTERN_ACTOR_URL", "POST", "/actors/register"),
+        ("POSTERN_DOCUMENT_URL", "GET", "/resumes/1"),
+    ] {
+        let service = Client::new(surface.env(variable));
+        let request = service.request(method.parse().expect("a method"), path);
+        let request = request.header("X-Postern-Kind", "service");
+        let request = request.header("X-Postern-Service", "auth");
+        let answer = match method {
+            "POST" => request.json(&bodies).send().await,
+            _ => request.send().await,
+        };
+        assert_eq!(answer.status.as_u16(), 401, "{path}: {}", answer.text());
+    }
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn status_is_polled_and_never_streamed() {
+    let postern = Postern::start().await;
+    let ada = postern.surface().register().await;
+    let created = ada
+        .client
+        .post_json("/notifications", &welcome(&ada.id))
+        .await;
+    let location = created.expect(201).header("location");
+    let request = || ada.client.get(&location);
+    let streamed = request().header("accept", "text/event-stream").send().await;
+    let record: Value = streamed.expect(200).json();
+    assert_eq!(record["channel"], "email");
+    let upgrade = request().header("connection", "upgrade");
+    let upgrade = upgrade.header("upgrade", "websocket").send().await;
+    assert_ne!(upgrade.status.as_u16(), 101);
+    postern.stop().await;
+}
