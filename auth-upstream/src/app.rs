@@ -137,9 +137,8 @@ impl App {
         let admin_task = listeners.admin.map(|listener| {
             origin.export(&service.metrics.registry());
             let info = process_info(origin, &clock);
-            let routes =
-                http::admin_routes(&service.audit_trail.reader, service.guard.limiter(), &clock)
-                    .merge(admin_api::info_route(info, health.clone(), clock));
+            let routes = http::admin_routes(&service.audit_trail.reader, &service.flows)
+                .merge(admin_api::info_route(info, health.clone(), clock));
             let router = admin::router(health, service.metrics.registry())
                 .merge(admin_api::protect(admin.token.as_ref(), routes));
             let (hosts, shutdown) = (admin.hosts, shutdown.clone());

@@ -16,11 +16,13 @@
 //! | `POST /auth/logout` | [`LogoutFlow`] |
 //! | `GET /auth/social/login` and its callback | [`SocialFlow`] |
 //! | `GET /auth/me` | [`CurrentUserFlow`] |
+//! | `GET /admin/users`, `POST /admin/users/…` | [`AccountsFlow`] |
 //! | `POST /api/session` | [`LoginFlow`] or [`RefreshFlow`] |
 //!
 //! [`RegistrationCompensator`] completes or undoes interrupted registrations in the background.
 
 mod account_codes;
+mod accounts;
 mod attempt_guard;
 mod challenge;
 mod challenge_session;
@@ -49,6 +51,7 @@ use tokio::sync::Semaphore;
 pub(crate) use self::account_codes::AccountCodes;
 #[cfg(test)]
 pub(crate) use self::account_codes::CodePurpose;
+pub(crate) use self::accounts::{AccountChange, AccountsFlow};
 pub(crate) use self::attempt_guard::AttemptGuard;
 pub(crate) use self::challenge::{ChallengeAnswer, ChallengeFlow};
 pub(crate) use self::compensation::RegistrationCompensator;
@@ -112,6 +115,8 @@ pub(crate) struct Flows {
     /// `None` if social sign-in is not configured.
     pub(crate) social: Option<SocialFlow>,
     pub(crate) current_user: CurrentUserFlow,
+    /// For the admin listener.
+    pub(crate) accounts: AccountsFlow,
     pub(crate) compensator: RegistrationCompensator,
 }
 
@@ -129,7 +134,7 @@ macro_rules! share_parts {
 
 share_parts! {
     LoginFlow, ChallengeFlow, RegistrationFlow, RefreshFlow, ExchangeFlow, PasswordFlow, LogoutFlow,
-    SocialFlow, CurrentUserFlow, AccountResolver, ProviderTokens, RegistrationCompensator
+    SocialFlow, CurrentUserFlow, AccountsFlow, AccountResolver, ProviderTokens, RegistrationCompensator
 }
 
 // === impl Flows ===
@@ -141,7 +146,15 @@ impl Flows {
         let accounts = social.map(|config| Arc::new(AccountResolver::new(parts(), config)));
         let social = accounts.clone();
         let social = social.map(|it| SocialFlow::new(it, temporary_tokens.clone()));
+        let password = PasswordFlow {
+            parts: parts(),
+            code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
+        };
         Self {
+            accounts: AccountsFlow {
+                parts: parts(),
+                password: password.clone(),
+            },
             login: LoginFlow { parts: parts() },
             challenge: ChallengeFlow {
                 parts: parts(),
@@ -153,10 +166,7 @@ impl Flows {
                 parts: parts(),
                 temporary_tokens,
             },
-            password: PasswordFlow {
-                parts: parts(),
-                code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
-            },
+            password,
             logout: LogoutFlow { parts: parts() },
             social,
             current_user: CurrentUserFlow { parts: parts() },

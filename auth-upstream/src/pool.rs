@@ -2,7 +2,7 @@
 //!
 //! Enters: credentials, codes and tokens of users. Leaves: tokens, challenges or a [`PoolError`].
 //! Every call passes a circuit breaker. Calls under the operator's AWS credentials are in
-//! [`admin`]; the mapping of errors to problem codes is in [`error`]. Depends on `email` and
+//! [`admin`] and [`users`]; the mapping of errors to problem codes is in [`error`]. Depends on `email` and
 //! `telemetry`.
 
 pub(crate) mod admin;
@@ -12,6 +12,7 @@ mod sign_in_step;
 mod social;
 mod tokens;
 mod trace_headers;
+pub(crate) mod users;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Tests of the flows against the development services.
 
 mod account_codes;
+mod accounts;
 mod admin;
 mod attempt_limits;
 mod audit;

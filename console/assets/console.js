@@ -333,7 +333,10 @@ document.addEventListener('submit', (event) => {
 });
 
 document.addEventListener('click', (event) => {
-  const link = event.target.closest('a[href^="/"]');
+  // A row of a table opens the first of its links.
+  const part = event.target.closest('a, button, input, select, summary, label, tbody tr');
+  const isRow = part && part.matches('tr') && document.getSelection().isCollapsed;
+  const link = isRow ? part.querySelector('a[href^="/"]') : event.target.closest('a[href^="/"]');
   if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
   event.preventDefault();
   go(link.getAttribute('href'));

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
+use http::HeaderMap;
 use parking_lot::Mutex;
 use postern_common::clock::Timestamp;
 use postern_common::http::bearer;
@@ -196,10 +196,7 @@ impl Access {
     /// Asks a gateway.
     async fn verify(&self, token: &str) -> Result<Person, Problem> {
         let body = json!({ "authorization": format!("Bearer {token}") });
-        let call = Call {
-            method: Method::POST,
-            ..Call::post("/admin/principal", body)
-        };
+        let call = Call::post("/admin/principal", body);
         let calling = self.directory.call_any(ProcessKind::Gateway, &call);
         let reply = timeout(VERIFICATION_TIMEOUT, calling).await;
         let Ok(Ok(reply)) = reply else {

@@ -21,8 +21,6 @@ pub(crate) struct Action {
     /// The name in `POST /actions/{name}`.
     pub(crate) name: &'static str,
     pub(crate) kind: ProcessKind,
-    /// Whether each replica keeps its own state and must be called.
-    every_replica: bool,
     /// The path; `{}` stands for the field `target`.
     path: &'static str,
     /// The fields of the body.
@@ -51,105 +49,40 @@ pub(crate) struct Outcome {
 use FieldKind::{Boolean, Integer, Object, Text};
 use ProcessKind::{Auth, Gateway, Notify};
 
-const fn post(
-    name: &'static str,
-    kind: ProcessKind,
-    path: &'static str,
-    fields: &'static [(&'static str, FieldKind)],
-) -> Action {
-    Action {
-        name,
-        kind,
-        every_replica: false,
-        path,
-        fields,
-    }
+/// Defines the actions: name, kind of process, path and fields of the body.
+macro_rules! actions {
+    ($($name:literal $kind:ident $path:literal ($($field:ident $form:ident),*);)+) => {
+        const ACTIONS: &[Action] = &[$(Action {
+            name: $name,
+            kind: $kind,
+            path: $path,
+            fields: &[$((stringify!($field), $form)),*],
+        },)+];
+    };
 }
 
-const fn on_every_replica(mut action: Action) -> Action {
-    action.every_replica = true;
-    action
+actions! {
+    "notification.retry" Notify "/admin/notifications/{}/retry" ();
+    "notification.cancel" Notify "/admin/notifications/{}/cancel" ();
+    "notification.replay" Notify "/admin/notifications/{}/replay" ();
+    "dead.retry" Notify "/admin/dead/retry" (selector Object, dryRun Boolean);
+    "dead.drop" Notify "/admin/dead/drop" (selector Object, dryRun Boolean);
+    "provider.test" Notify "/admin/providers/{}/test" (to Text);
+    "provider.pause" Notify "/admin/providers/{}/pause" (reason Text);
+    "provider.resume" Notify "/admin/providers/{}/resume" ();
+    "template.send" Notify "/admin/templates/{}/send" (to Text, channel Text, locale Text, variables Object);
+    "suppression.remove" Notify "/admin/suppression/remove" (id Text);
+    "throttle.release" Auth "/admin/throttled/release" (email Text, id Text, network Text);
+    "upstream.eject" Gateway "/admin/upstreams/{}/eject" (address Text, seconds Integer);
+    "upstream.restore" Gateway "/admin/upstreams/{}/restore" (address Text, seconds Integer);
+    "upstream.drain" Gateway "/admin/upstreams/{}/drain" (address Text, seconds Integer);
+    "user.enable" Auth "/admin/users/{}/enable" ();
+    "user.disable" Auth "/admin/users/{}/disable" ();
+    "user.sign_out" Auth "/admin/users/{}/sign-out" ();
+    "user.reset_password" Auth "/admin/users/{}/reset-password" ();
+    "user.add_to_group" Auth "/admin/users/{}/add-to-group" (group Text);
+    "user.remove_from_group" Auth "/admin/users/{}/remove-from-group" (group Text);
 }
-
-const UPSTREAM_FIELDS: &[(&str, FieldKind)] = &[("address", Text), ("seconds", Integer)];
-const SELECTOR_FIELDS: &[(&str, FieldKind)] = &[("selector", Object), ("dryRun", Boolean)];
-
-const ACTIONS: &[Action] = &[
-    post(
-        "notification.retry",
-        Notify,
-        "/admin/notifications/{}/retry",
-        &[],
-    ),
-    post(
-        "notification.cancel",
-        Notify,
-        "/admin/notifications/{}/cancel",
-        &[],
-    ),
-    post(
-        "notification.replay",
-        Notify,
-        "/admin/notifications/{}/replay",
-        &[],
-    ),
-    post("dead.retry", Notify, "/admin/dead/retry", SELECTOR_FIELDS),
-    post("dead.drop", Notify, "/admin/dead/drop", SELECTOR_FIELDS),
-    post(
-        "provider.test",
-        Notify,
-        "/admin/providers/{}/test",
-        &[("to", Text)],
-    ),
-    post(
-        "provider.pause",
-        Notify,
-        "/admin/providers/{}/pause",
-        &[("reason", Text)],
-    ),
-    post("provider.resume", Notify, "/admin/providers/{}/resume", &[]),
-    post(
-        "template.send",
-        Notify,
-        "/admin/templates/{}/send",
-        &[
-            ("to", Text),
-            ("channel", Text),
-            ("locale", Text),
-            ("variables", Object),
-        ],
-    ),
-    post(
-        "suppression.remove",
-        Notify,
-        "/admin/suppression/remove",
-        &[("id", Text)],
-    ),
-    post(
-        "throttle.release",
-        Auth,
-        "/admin/throttled/release",
-        &[("email", Text), ("id", Text), ("network", Text)],
-    ),
-    on_every_replica(post(
-        "upstream.eject",
-        Gateway,
-        "/admin/upstreams/{}/eject",
-        UPSTREAM_FIELDS,
-    )),
-    on_every_replica(post(
-        "upstream.restore",
-        Gateway,
-        "/admin/upstreams/{}/restore",
-        UPSTREAM_FIELDS,
-    )),
-    on_every_replica(post(
-        "upstream.drain",
-        Gateway,
-        "/admin/upstreams/{}/drain",
-        UPSTREAM_FIELDS,
-    )),
-];
 
 /// Returns the action of a name.
 pub(crate) fn find(name: &str) -> Option<&'static Action> {
@@ -201,8 +134,9 @@ pub(crate) async fn perform(
             },
         };
         outcomes.push(outcome);
-        // A change that one replica may have made is not made again by the next.
-        if may_be_done && !action.every_replica {
+        // A change that one replica may have made is not made again by the next, but for gateways:
+        // each has a state of its own.
+        if may_be_done && action.kind != Gateway {
             outcomes.drain(..outcomes.len() - 1);
             break;
         }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::config::Config;
+use crate::frames::Frames;
 use crate::http::router;
 use crate::link;
 use crate::processes::ProcessDirectory;
@@ -57,6 +58,7 @@ impl App {
             access,
             directory,
             sampler,
+            frames: Frames::default(),
             sign_in,
             tail_limit: TailLimit::default(),
             trace_link: config.trace_link,

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use http::Method;
 use postern_common::decode::Object;
 use serde_json::{Map, Value, json};
@@ -13,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::access::Person;
 use crate::actions::Outcome;
 use crate::config::ProcessKind::Gateway;
-use crate::processes::{Call, Process, ProcessDirectory, Reply};
+use crate::processes::{Answered, Call, Process, ProcessDirectory, Reply};
 
 /// The name of the action.
 pub(crate) const SAVE: &str = "configuration.save";
@@ -21,13 +20,6 @@ pub(crate) const SAVE: &str = "configuration.save";
 const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum bytes of a text.
 const MAX_TEXT_BYTES: usize = 1 << 20;
-
-/// The file of a gateway, or why it is not known.
-#[derive(Debug)]
-pub(crate) struct GatewayFile {
-    pub(crate) process: Process,
-    pub(crate) answer: Result<Value, String>,
-}
 
 /// A text for the files of all gateways.
 #[derive(Debug)]
@@ -39,24 +31,15 @@ pub(crate) struct Change {
 }
 
 /// Reads the file of every gateway.
-pub(crate) async fn read_all(directory: &ProcessDirectory) -> Vec<GatewayFile> {
-    let calls = directory.of(Gateway).into_iter().map(|process| async move {
-        let reply = directory.call(&process, &Call::get("/admin/config")).await;
-        let answer = match reply {
-            Ok(reply) if reply.is_success() => Ok(reply.json()),
-            Ok(reply) => Err(reply.problem()),
-            Err(error) => Err(error.to_string()),
-        };
-        GatewayFile { process, answer }
-    });
-    join_all(calls).await
+pub(crate) async fn read_all(directory: &ProcessDirectory) -> Vec<Answered> {
+    directory.ask_all(Gateway, "/admin/config").await
 }
 
 /// Returns the hashes of the files by gateway, as the base of a change.
-pub(crate) fn bases(files: &[GatewayFile]) -> Value {
-    let hashes = files.iter().filter_map(|file| {
-        let hash = file.answer.as_ref().ok()?["hash"].as_str()?;
-        Some((file.process.name.clone(), json!(hash)))
+pub(crate) fn bases(files: &[Answered]) -> Value {
+    let hashes = files.iter().filter_map(|(process, answer)| {
+        let hash = answer.as_ref().ok()?["hash"].as_str()?;
+        Some((process.name.clone(), json!(hash)))
     });
     Value::Object(hashes.collect())
 }

@@ -23,7 +23,7 @@ use postern_common::{Code, Problem, Secret};
 use serde_json::{Value, json as object};
 
 use crate::access::{Caller, Person, Role};
-use crate::pages::{self, Context};
+use crate::pages;
 use crate::state::ConsoleState;
 use crate::widgets::to_text;
 use crate::{actions, configuration, live, shell, tail};
@@ -99,6 +99,7 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
         .route("/session/exchange", post(exchange))
         .route("/session/link", post(create_link))
         .route("/fragments/{*page}", get(fragment))
+        .route("/frames/{secret}", get(frame))
         .route("/live/requests", get(live_requests))
         .route("/live/fragments/{*page}", get(live_fragment))
         .route("/actions/{name}", post(act))
@@ -107,7 +108,8 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
         .route("/configuration/changes", post(configuration_changes))
         .route("/notifications/{id}", get(page))
         .route("/history/{number}", get(page))
-        .route("/templates/{name}", get(page));
+        .route("/templates/{name}", get(page))
+        .route("/users/{name}", get(page));
     for (path, _) in shell::NAVIGATION.iter().flat_map(|(_, pages)| pages.iter()) {
         router = router.route(path, get(page));
     }
@@ -233,6 +235,10 @@ async fn fragment(
     Ok(markup(rendered))
 }
 
+async fn frame(State(state): Shared, Path(secret): Path<String>) -> Response {
+    state.frames.take(&secret)
+}
+
 async fn live_fragment(
     State(state): Shared,
     SignedIn { caller, .. }: SignedIn,
@@ -261,7 +267,7 @@ async fn request_details(
     if !event.is_object() {
         return Err(Code::InvalidRequest.into());
     }
-    let context = Context::new(&person, &state.directory, &state.sampler);
+    let context = state.context(&person);
     let link = state.trace_link.as_ref();
     let details = Box::pin(pages::request_details(&context, &event, link)).await;
     Ok(markup(details))
@@ -311,7 +317,7 @@ async fn check_configuration(
 ) -> Result<Response, Problem> {
     let text =
         body.read(|root| root.required("text", |field| field.string().map(str::to_owned)))?;
-    let context = Context::new(&person, &state.directory, &state.sampler);
+    let context = state.context(&person);
     Ok(markup(pages::check_configuration(&context, &text).await))
 }
 

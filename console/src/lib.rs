@@ -26,6 +26,7 @@ mod conditions;
 mod evidence;
 mod faults;
 mod findings;
+mod frames;
 mod sampling;
 mod status;
 mod tail;

@@ -2,7 +2,7 @@
 //!
 //! Each fragment begins with a heading of the first level, which gets the focus and names the page.
 //!
-//! Input: the name of a page with its query. Output: markup. Depends on `access`, `configuration`,
+//! Input: the name of a page with its query. Output: markup. Depends on `access`, `configuration`, `frames`,
 //! `line_diff`, `processes`, `sampling`, `status` and `widgets`.
 
 mod activity;
@@ -15,6 +15,7 @@ mod requests;
 mod route_test;
 mod search;
 mod templates;
+mod users;
 
 pub(crate) use self::configuration::{
     changes as configuration_changes, check as check_configuration,
@@ -23,14 +24,14 @@ pub(crate) use self::requests::details as request_details;
 
 use std::collections::BTreeMap;
 
-use futures_util::future::join_all;
 use maud::{Markup, html};
 use postern_common::{Code, Problem};
 use serde_json::Value;
 
 use crate::access::{Person, Role};
 use crate::config::ProcessKind;
-use crate::processes::{Call, Process, ProcessDirectory};
+use crate::frames::Frames;
+use crate::processes::{Call, ProcessDirectory, Reply, Unreachable};
 use crate::sampling::Sampler;
 use crate::widgets::{Tone, notice};
 
@@ -41,6 +42,7 @@ pub(crate) struct Context<'a> {
     pub(crate) query: BTreeMap<String, String>,
     pub(crate) directory: &'a ProcessDirectory,
     pub(crate) sampler: &'a Sampler,
+    pub(crate) frames: &'a Frames,
 }
 
 /// Renders the fragment of a page.
@@ -66,6 +68,8 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
         ("templates", "") => templates::list(context).await,
         ("templates", name) => templates::one(context, name).await,
         ("suppression", "") => templates::suppression(context).await,
+        ("users", "") => users::list(context).await,
+        ("users", name) => users::one(context, name).await,
         ("sign-ins", "") => activity::sign_ins(context).await,
         ("throttled", "") => activity::throttled(context).await,
         _ => return Err(Code::NotFound.into()),
@@ -74,20 +78,7 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
 
 // === impl Context ===
 
-impl<'a> Context<'a> {
-    pub(crate) fn new(
-        person: &'a Person,
-        directory: &'a ProcessDirectory,
-        sampler: &'a Sampler,
-    ) -> Self {
-        Self {
-            person,
-            query: BTreeMap::new(),
-            directory,
-            sampler,
-        }
-    }
-
+impl Context<'_> {
     /// Returns a parameter; empty if it is absent.
     fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", |value| value.trim())
@@ -102,28 +93,46 @@ impl<'a> Context<'a> {
         self.send(kind, &Call::get(path)).await
     }
 
+    /// Asks for a list with parameters, as [`Context::ask`] does.
+    async fn list(
+        &self,
+        kind: ProcessKind,
+        path: &str,
+        parameters: &[(&str, &str)],
+    ) -> Result<Value, Markup> {
+        let path = format!("{path}?{}", query_string(parameters));
+        self.ask(kind, &path).await
+    }
+
     /// Sends a call that changes nothing, as [`Context::ask`] does.
     async fn send(&self, kind: ProcessKind, call: &Call<'_>) -> Result<Value, Markup> {
-        let reply = self.directory.call_any(kind, call).await;
+        Self::read(kind, &call.path, self.directory.call_any(kind, call).await)
+    }
+
+    /// Returns the JSON of an answer, or a message.
+    fn read(
+        kind: ProcessKind,
+        path: &str,
+        reply: Result<Reply, Unreachable>,
+    ) -> Result<Value, Markup> {
+        let name = kind.as_str();
         let reply = reply.map_err(|error| {
             notice(
                 Tone::Bad,
                 "No answer",
-                &format!("{} processes: {error}", kind.as_str()),
+                &format!("{name} processes: {error}"),
             )
         })?;
         if reply.is_success() {
             return Ok(reply.json());
         }
+        let title = "The secret of the console is rejected";
         Err(match reply.status {
-            404 => Self::not_offered(kind, &call.path),
+            404 if reply.json()["detail"].is_null() => Self::not_offered(kind, path),
             401 => notice(
                 Tone::Bad,
-                "The secret of the console is rejected",
-                &format!(
-                    "token_env of the {} processes in console.toml",
-                    kind.as_str()
-                ),
+                title,
+                &format!("token_env of the {name} processes in console.toml"),
             ),
             _ => notice(
                 Tone::Bad,
@@ -131,25 +140,6 @@ impl<'a> Context<'a> {
                 &reply.problem(),
             ),
         })
-    }
-
-    /// Returns the JSON of each replica of a kind.
-    async fn ask_all(
-        &self,
-        kind: ProcessKind,
-        path: &str,
-    ) -> Vec<(Process, Result<Value, String>)> {
-        let replicas = self.directory.of(kind);
-        let calls = replicas.into_iter().map(|process| async move {
-            let reply = self.directory.call(&process, &Call::get(path)).await;
-            let result = match reply {
-                Ok(reply) if reply.is_success() => Ok(reply.json()),
-                Ok(reply) => Err(reply.problem()),
-                Err(error) => Err(error.to_string()),
-            };
-            (process, result)
-        });
-        join_all(calls).await
     }
 
     /// Says that the processes of a kind lack a page.
@@ -184,10 +174,13 @@ fn query_string(parameters: &[(&str, &str)]) -> String {
         .finish()
 }
 
-/// Returns the parameters of the next page.
-fn with_cursor<'a>(parameters: &[(&'a str, &'a str)], cursor: &'a str) -> Vec<(&'a str, &'a str)> {
+/// Returns a link to the next page of a list.
+fn next_page(page: &str, parameters: &[(&str, &str)], answer: &Value) -> Markup {
     let filters = parameters.iter().filter(|(name, _)| *name != "cursor");
-    filters.copied().chain([("cursor", cursor)]).collect()
+    let cursor = answer["nextCursor"].as_str();
+    let cursor = cursor.map(|cursor| ("cursor", cursor));
+    let next: Vec<_> = filters.copied().chain(cursor).collect();
+    html! { @if cursor.is_some() { p { a.button href={ (page) "?" (query_string(&next)) } { "More" } } } }
 }
 
 /// Returns the choices of a select element.

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use http::Method;
 use parking_lot::RwLock;
 use postern_common::Secret;
@@ -48,6 +49,9 @@ pub(crate) struct ProcessDirectory {
     groups: Vec<ProcessGroup>,
     replicas: RwLock<Vec<Process>>,
 }
+
+/// A replica with its answer, or why there is none.
+pub(crate) type Answered = (Process, Result<Value, String>);
 
 /// A call of an admin listener.
 #[derive(Clone, Debug)]
@@ -339,6 +343,19 @@ impl ProcessDirectory {
             }
         }
         Err(failed)
+    }
+
+    /// Returns the JSON of a path at each replica of a kind, or why there is none.
+    pub(crate) async fn ask_all(&self, kind: ProcessKind, path: &str) -> Vec<Answered> {
+        let calls = self.of(kind).into_iter().map(|process| async move {
+            let result = match self.call(&process, &Call::get(path)).await {
+                Ok(reply) if reply.is_success() => Ok(reply.json()),
+                Ok(reply) => Err(reply.problem()),
+                Err(error) => Err(error.to_string()),
+            };
+            (process, result)
+        });
+        join_all(calls).await
     }
 
     /// Returns the client, which follows no redirect, for calls of the gateway's public listener.

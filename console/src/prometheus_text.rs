@@ -66,12 +66,7 @@ fn parse_line(line: &str) -> Option<Series> {
         rest = parse_labels(inside, &mut labels)?;
     }
     // A timestamp may follow.
-    let value = rest.split_whitespace().next()?;
-    let value = match value {
-        "+Inf" => f64::INFINITY,
-        "-Inf" => f64::NEG_INFINITY,
-        number => number.parse().ok()?,
-    };
+    let value = rest.split_whitespace().next()?.parse().ok()?;
     Some(Series {
         name: name.to_owned(),
         labels,

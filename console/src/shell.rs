@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 /// Nothing but the console's own scripts, styles and connections. Forms are handled by the script.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-     connect-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+     connect-src 'self'; img-src 'self' data:; frame-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// An embedded file.
 struct Asset {
@@ -65,7 +65,11 @@ pub(crate) const NAVIGATION: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "Sign-in",
-        &[("/sign-ins", "Sign-ins"), ("/throttled", "Throttled")],
+        &[
+            ("/users", "Users"),
+            ("/sign-ins", "Sign-ins"),
+            ("/throttled", "Throttled"),
+        ],
     ),
 ];
 
@@ -192,10 +196,9 @@ pub(crate) fn protect(mut response: Response) -> Response {
     ];
     let headers = response.headers_mut();
     for (name, value) in fields {
-        headers.insert(
-            HeaderName::from_static(name),
-            HeaderValue::from_static(value),
-        );
+        // A frame has its own policy.
+        let field = headers.entry(HeaderName::from_static(name));
+        field.or_insert(HeaderValue::from_static(value));
     }
     headers
         .entry(CACHE_CONTROL)

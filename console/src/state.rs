@@ -1,6 +1,7 @@
-//! What the routes share. Depends on `access`, `config`, `pages`, `processes`, `sampling`, `sign_in` and
+//! What the routes share. Depends on `access`, `config`, `frames`, `pages`, `processes`, `sampling`, `sign_in` and
 //! `tail_limit`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::Uri;
@@ -12,6 +13,7 @@ use url::form_urlencoded;
 
 use crate::access::{Access, Person};
 use crate::config::TraceLink;
+use crate::frames::Frames;
 use crate::pages::{self, Context};
 use crate::processes::ProcessDirectory;
 use crate::sampling::Sampler;
@@ -24,6 +26,7 @@ pub(crate) struct ConsoleState {
     pub(crate) access: Access,
     pub(crate) directory: Arc<ProcessDirectory>,
     pub(crate) sampler: Arc<Sampler>,
+    pub(crate) frames: Frames,
     pub(crate) sign_in: SignInService,
     pub(crate) tail_limit: TailLimit,
     pub(crate) trace_link: Option<TraceLink>,
@@ -36,6 +39,17 @@ pub(crate) struct ConsoleState {
 // === impl ConsoleState ===
 
 impl ConsoleState {
+    /// Returns what a page without parameters is rendered from.
+    pub(crate) fn context<'a>(&'a self, person: &'a Person) -> Context<'a> {
+        Context {
+            person,
+            query: BTreeMap::new(),
+            directory: &self.directory,
+            sampler: &self.sampler,
+            frames: &self.frames,
+        }
+    }
+
     /// Renders the fragment of a page with the query of a URI.
     ///
     /// # Errors
@@ -50,7 +64,7 @@ impl ConsoleState {
         let query = form_urlencoded::parse(query.as_bytes()).into_owned();
         let context = Context {
             query: query.collect(),
-            ..Context::new(person, &self.directory, &self.sampler)
+            ..self.context(person)
         };
         Box::pin(pages::render(page, &context)).await
     }

@@ -327,7 +327,8 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
             let rows = json!([row]);
             let mut members = row.as_object().expect("an object").clone();
             for name in ["entries", "subjects", "notifications", "deadLetters", "events", "attempts", "providers", "templates", "routes",
-                "issuers", "history", "errors", "tests", "warnings", "accounts", "networks", "throttled", "counts", "upstreams"] {
+                "issuers", "history", "errors", "tests", "warnings", "accounts", "networks", "throttled", "counts", "upstreams",
+                "users", "groups", "allGroups"] {
                 members.insert(name.to_owned(), rows.clone());
             }
             members.insert("text".to_owned(), json!(HOSTILE));

@@ -34,6 +34,8 @@ const FRAGMENTS: &[&str] = &[
     "templates",
     "templates/welcome?channel=email",
     "suppression",
+    "users?email=ada",
+    "users/6f1c7a52-0d0a-4a0e-9c0e-3a8f2f6f8a11",
     "sign-ins",
     "throttled",
 ];
@@ -183,6 +185,28 @@ async fn message_is_shown_to_operators_who_ask_and_logged() {
 }
 
 #[tokio::test]
+async fn message_is_framed_once_in_an_origin_of_its_own() {
+    let console = Console::start(Answers::Hostile).await;
+    let preview = "/fragments/templates/welcome?channel=email";
+    let (_, html) = console.get(preview, "viewer").await;
+    let path = html.split("<iframe class=\"message\" src=\"").nth(1);
+    let path = path.and_then(|rest| rest.split_once('"')).expect("a frame");
+    assert!(path.1.contains("sandbox=\"\""), "{html}");
+    let url = format!("{}{}", console.base, path.0);
+    let frame = console.client.get(&url).send().await.expect("sent");
+    let policy = &frame.headers()["content-security-policy"];
+    let policy = policy.to_str().expect("a text");
+    assert!(
+        policy.starts_with("sandbox; default-src 'none'; "),
+        "{policy}"
+    );
+    assert_eq!(frame.headers()["x-frame-options"], "SAMEORIGIN");
+    assert_eq!(frame.text().await.expect("a body"), HOSTILE);
+    let again = console.client.get(&url).send().await.expect("sent");
+    assert_eq!(again.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn notification_shows_when_it_is_due_and_expires() {
     let console = Console::start(Answers::Hostile).await;
     let (_, html) = console.get("/fragments/notifications/n-1", "viewer").await;
@@ -231,6 +255,7 @@ async fn identifier_cannot_select_another_admin_route() {
         "notifications/%2e%2e",
         "notifications/%2E",
         "history/%2e%2e",
+        "users/%2e%2e",
     ] {
         // Written by hand, because clients remove such segments.
         let request = format!(

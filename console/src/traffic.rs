@@ -111,15 +111,8 @@ pub(crate) fn add_traffic(
                 "4xx" => traffic.rejections += increase,
                 _ => {}
             }
-        } else if let Some(bound) = bound(series.label("le")) {
+        } else if let Ok(bound) = series.label("le").parse() {
             traffic.add_bucket(bound, increase);
         }
-    }
-}
-
-fn bound(text: &str) -> Option<f64> {
-    match text {
-        "+Inf" => Some(f64::INFINITY),
-        number => number.parse().ok(),
     }
 }

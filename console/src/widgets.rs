@@ -58,23 +58,18 @@ impl Tone {
 
     /// Returns the tone of a state, an outcome or a problem code of the processes.
     pub(crate) fn of(state: &str) -> Self {
-        match state.to_ascii_lowercase().as_str() {
-            "ok" | "sent" | "delivered" | "read" | "healthy" | "closed" | "ready" | "up"
-            | "active" => Self::Ok,
-            "failed"
-            | "dead"
-            | "expired"
-            | "open"
-            | "unhealthy"
-            | "suppressed"
-            | "bounced"
-            | "internal_error"
-            | "upstream_failed"
-            | "upstream_unavailable"
-            | "upstream_timeout" => Self::Bad,
-            "ejected" | "paused" | "draining" | "half_open" | "retrying" | "degraded"
-            | "throttled" | "pending" => Self::Warn,
-            _ => Self::Plain,
+        let state = state.to_ascii_lowercase();
+        let is = |states: &str| states.split(' ').any(|known| known == state);
+        if is("ok sent delivered read healthy closed ready up active") {
+            Self::Ok
+        } else if is("ejected paused draining half_open retrying degraded throttled pending") {
+            Self::Warn
+        } else if is("failed dead expired open unhealthy suppressed bounced internal_error")
+            || is("upstream_failed upstream_unavailable upstream_timeout")
+        {
+            Self::Bad
+        } else {
+            Self::Plain
         }
     }
 }
@@ -131,6 +126,17 @@ pub(crate) fn time(text: &str) -> Markup {
         @if text.is_empty() { span.muted { "–" } }
         @else { time datetime=(text) title=(text) { @if !date.is_empty() { span.date { (date) " " } } (clock) } }
     }
+}
+
+/// Returns the members of an object that are set and not shown elsewhere.
+pub(crate) fn members(object: &Value, shown_elsewhere: &[&str]) -> Markup {
+    let members = object.as_object().into_iter().flatten();
+    let members = members.filter(|(name, value)| {
+        !shown_elsewhere.contains(&name.as_str())
+            && !value.is_null()
+            && *value != &Value::Bool(false)
+    });
+    html! { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
 }
 
 /// Returns an identifier in the font of code.

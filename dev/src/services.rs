@@ -72,7 +72,8 @@ pub struct DevelopmentServices {
 // === impl DevelopmentServices ===
 
 impl DevelopmentServices {
-    /// Builds the services from the data folder, creating what is missing.
+    /// Builds the services from the data folder, creating what is missing. Access tokens of users
+    /// are valid for an hour by default.
     ///
     /// # Errors
     /// Exits with status 69 if a store is unavailable or a file cannot be written.
@@ -80,6 +81,7 @@ impl DevelopmentServices {
         folder: &DataFolder,
         addresses: &Addresses,
         hashing: HashingSettings,
+        access_token_lifetime: Option<Duration>,
         clock: &Clock,
     ) -> Result<Self, Exit> {
         let key_path = folder.path().join("social-key.der");
@@ -88,6 +90,9 @@ impl DevelopmentServices {
         let social_proof_key = folder.secret("social-proof.key", |bytes| STANDARD.encode(bytes))?;
         let mut pool_config = pool_config(folder, addresses, &social_proof_key)?;
         pool_config.hashing = hashing;
+        if let Some(lifetime) = access_token_lifetime {
+            pool_config.actor_client.access_token_s = lifetime.as_secs();
+        }
         let identity_pool = pool::App::build(pool_config, clock.clone());
         let sqlite_path = folder.path().join("development.db");
         let (identity_pool, sqlite, key) =

@@ -11,6 +11,7 @@ mod console;
 mod startup;
 mod timeline;
 mod tokens;
+mod users;
 
 // The gateway and both upstreams.
 mod services;
@@ -23,3 +24,4 @@ pub use lifecycle::Running;
 pub use startup::{Options, greeting, start, start_configured};
 pub use timeline::{TimelineSources, timeline};
 pub use tokens::{service_token, user_token};
+pub use users::Users;

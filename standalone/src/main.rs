@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use postern::{Options, TimelineSources};
 use postern_common::admin::Health;
 use postern_common::config::Env;
+use postern_common::decode::parse_duration;
 use postern_common::exit::{Exit, parse_arguments};
 use postern_common::output::Output;
 use postern_common::service_manager::ServiceManager;
@@ -53,6 +54,9 @@ struct RunOptions {
     /// is optional). Development services keep running
     #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
     overrides: Option<PathBuf>,
+    /// Lifetime of users' access tokens, 10s to 24h, to try their expiry [default: 1h]
+    #[arg(long, value_name = "DURATION", conflicts_with = "config", value_parser = lifetime)]
+    access_token_lifetime: Option<Duration>,
     /// Number of worker threads [default: one per core]
     #[arg(long)]
     workers: Option<usize>,
@@ -92,6 +96,40 @@ enum CliCommand {
     /// requests in the order of time
     #[command(after_help = TIMELINE_EXAMPLES)]
     Timeline(TimelineOptions),
+    /// List and change the users of the running postern's pool, or, with POSTERN_AUTH_ADMIN_URL and
+    /// POSTERN_ADMIN_TOKEN, those of another postern-auth
+    #[command(subcommand, after_help = USER_EXAMPLES)]
+    User(UserCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum UserCommand {
+    /// List users: e-mail address, status, subject
+    #[command(after_help = USER_EXAMPLES)]
+    List {
+        /// The beginning of the address
+        #[arg(long, default_value = "", value_name = "EMAIL")]
+        email: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a user to a group, which is in the next access token
+    #[command(after_help = USER_EXAMPLES)]
+    AddToGroup {
+        /// E-mail address
+        #[arg(long, value_name = "EMAIL")]
+        user: String,
+        #[arg(long)]
+        group: String,
+    },
+    /// Read a new password from standard input, and end all sign-ins of the user
+    #[command(after_help = USER_EXAMPLES)]
+    SetPassword {
+        /// E-mail address
+        #[arg(long, value_name = "EMAIL")]
+        user: String,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -124,6 +162,12 @@ const TOKEN_EXAMPLES: &str = "\
 Examples:
   postern token --service notify
   postern token --user ada@example.com --password-stdin --json < password.txt";
+
+const USER_EXAMPLES: &str = "\
+Examples:
+  postern user list --email ada@
+  postern user add-to-group --user ada@example.com --group admin
+  postern user set-password --user ada@example.com < password.txt";
 
 const TIMELINE_EXAMPLES: &str = "\
 Examples:
@@ -168,6 +212,9 @@ fn main() -> ExitCode {
             Some(CliCommand::Timeline(options)) => {
                 runtime.block_on(Box::pin(timeline(arguments.data_dir, options)))
             }
+            Some(CliCommand::User(command)) => {
+                runtime.block_on(Box::pin(user(arguments.data_dir, command)))
+            }
         };
         runtime.shutdown_background();
         outcome
@@ -206,6 +253,7 @@ async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<
                 listen: run.listen,
                 port: run.port,
                 overrides: run.overrides,
+                access_token_lifetime: run.access_token_lifetime,
                 ..Options::new(data_dir)
             };
             Box::pin(postern::start(options)).await?
@@ -257,6 +305,39 @@ async fn timeline(data_dir: PathBuf, options: TimelineOptions) -> Result<(), Exi
     Ok(())
 }
 
+async fn user(data_dir: PathBuf, command: UserCommand) -> Result<(), Exit> {
+    let users = postern::Users::open(&data_dir, &Env::of_process())?;
+    match command {
+        UserCommand::List { email, json } => {
+            for user in users.list(&email).await? {
+                let member = |name: &str| user[name].as_str().unwrap_or("-");
+                let (email, status, name) = (member("email"), member("status"), member("subject"));
+                let disabled = if user["enabled"] == false {
+                    " DISABLED"
+                } else {
+                    ""
+                };
+                Output { json }.record(&format!("{email} {status}{disabled} {name}"), &user)?;
+            }
+            Ok(())
+        }
+        UserCommand::AddToGroup { user, group } => {
+            let body = serde_json::json!({ "group": group });
+            users.change(&user, "add-to-group", &body).await
+        }
+        UserCommand::SetPassword { user } => {
+            let body = serde_json::json!({ "newPassword": password()?.expose() });
+            users.change(&user, "set-password", &body).await
+        }
+    }
+}
+
+fn lifetime(text: &str) -> Result<Duration, &'static str> {
+    let valid = Duration::from_secs(10)..=Duration::from_secs(86_400);
+    let lifetime = parse_duration(text).filter(|lifetime| valid.contains(lifetime));
+    lifetime.ok_or("must be 10s to 24h")
+}
+
 fn password() -> Result<Secret, Exit> {
     let mut line = String::new();
     std::io::stdin()
@@ -277,6 +358,14 @@ mod tests {
     use postern_common::testing::assert_commands_documented;
 
     use super::*;
+
+    #[test]
+    fn lifetime_of_tokens_is_bounded() {
+        assert_eq!(lifetime("5m"), Ok(Duration::from_secs(300)));
+        for text in ["9s", "25h", "5"] {
+            lifetime(text).expect_err(text);
+        }
+    }
 
     #[test]
     fn every_command_has_a_text_and_an_example() {

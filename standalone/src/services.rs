@@ -11,14 +11,13 @@ use postern_common::exit::Exit;
 use postern_common::http::bind;
 use postern_common::startup::ConfigOrigin;
 use postern_dev::data_folder::DataFolder;
-use postern_dev::{
-    ADMIN_TOKEN, Addresses, DevelopmentServices, landing_page_url, social_callback_url,
-};
+use postern_dev::{Addresses, DevelopmentServices};
 
+pub(crate) mod built_in;
 mod config_layer;
 mod templates;
 
-use self::config_layer::{ConfigLayer, ConfigValue};
+use self::config_layer::ConfigLayer;
 use crate::lifecycle::{ServiceSockets, ShutdownStage};
 
 /// The gateway and both upstreams, before they serve.
@@ -42,9 +41,11 @@ struct ServiceConfigs {
 impl GatewayServices {
     /// Builds the services from the built-in configuration: SQLite databases in the data folder,
     /// in-memory caches, and the development services. Files in the folder `overrides` change it.
+    /// The gateway reads and watches its file in the data folder, unless there is an override of it.
     ///
     /// # Errors
-    /// Status 64 if a file in `overrides` is invalid, 69 if a store is unavailable.
+    /// Status 64 if a file in `overrides` or that of the gateway is invalid, 69 if a store is
+    /// unavailable.
     pub(crate) async fn from_built_in_config(
         folder: &DataFolder,
         overrides: Option<&Path>,
@@ -57,35 +58,40 @@ impl GatewayServices {
         let proxy_env: Env = development.variables(None).into_iter().collect();
         let auth_env: Env = development.variables(Some("auth")).into_iter().collect();
         let notify_env: Env = development.variables(Some("notify")).into_iter().collect();
+        let file = built_in::gateway_path(folder);
+        let is_overridden = overrides.path("proxy.toml").is_some();
+        let templates = templates::write_templates(folder)?;
+        let (auth, notify) = (
+            built_in::auth(folder, addresses),
+            built_in::notify(folder, &templates, addresses),
+        );
         let configs = ServiceConfigs {
-            proxy: overrides
-                .apply(
-                    proxy_layer(folder, addresses)?,
-                    "proxy.toml",
-                    &["listen", "admin", "handover", "include"],
-                )?
-                .read(|root| postern_proxy::Config::read(root, &proxy_env))?,
+            proxy: if is_overridden {
+                let text = built_in::proxy(folder, addresses);
+                let fixed = ["listen", "admin", "handover", "include"];
+                overrides
+                    .apply("proxy.toml", &text, &fixed)?
+                    .read(|root| postern_proxy::Config::read(root, &proxy_env))?
+            } else {
+                built_in::read_gateway(&file, &proxy_env)?
+            },
             auth: overrides
-                .apply(
-                    auth_layer(folder, addresses)?,
-                    "auth.toml",
-                    &["listen", "admin"],
-                )?
+                .apply("auth.toml", &auth, &["listen", "admin"])?
                 .read(|root| postern_auth::Config::read(root, &auth_env))?,
             notify: overrides
-                .apply(
-                    notify_layer(folder, addresses)?,
-                    "notify.toml",
-                    &["listen", "admin"],
-                )?
+                .apply("notify.toml", &notify, &["listen", "admin"])?
                 .read(|root| postern_notify::Config::read(root, &notify_env))?,
         };
-        let built_in = [
-            ("auth.toml", include_str!("../../conf/auth.toml")),
-            ("notify.toml", include_str!("../../conf/notify.toml")),
+        let shipped = [
+            ("auth.toml", built_in::AUTH),
+            ("notify.toml", built_in::NOTIFY),
         ];
-        let origins = built_in.map(|(name, text)| overrides.origin(name, text));
-        Box::pin(Self::build(configs, origins, clock)).await
+        let origins = shipped.map(|(name, text)| overrides.origin(name, text));
+        let mut services = Box::pin(Self::build(configs, origins, clock)).await?;
+        if !is_overridden {
+            services.proxy = services.proxy.watch(file, proxy_env);
+        }
+        Ok(services)
     }
 
     /// Builds the services from `proxy.toml`, `auth.toml` and `notify.toml` in a folder, and binds
@@ -247,22 +253,22 @@ impl ConfigOverrides {
         Ok(Self(found))
     }
 
-    /// Merges the operator's file of this name into a built-in configuration, which is returned
-    /// unchanged if there is no such file. `fixed_keys` are the top-level keys that the file must
-    /// not contain, because the addresses are set by the command line.
+    /// Returns the operator's file of this name.
+    fn path(&self, name: &str) -> Option<&PathBuf> {
+        self.0.iter().find(|path| path.ends_with(name))
+    }
+
+    /// Merges the operator's file of this name into a built-in text. `fixed_keys` are the top-level
+    /// keys that the file must not contain, because the addresses are set by the command line.
     ///
     /// # Errors
     /// Status 64 for a file that cannot be read or parsed, or that contains a fixed key.
-    fn apply(
-        &self,
-        built_in: ConfigLayer,
-        name: &str,
-        fixed_keys: &[&str],
-    ) -> Result<ConfigLayer, Exit> {
-        match self.0.iter().find(|path| path.ends_with(name)) {
+    fn apply(&self, name: &str, built_in: &str, fixed_keys: &[&str]) -> Result<ConfigLayer, Exit> {
+        let built_in = ConfigLayer::parse(&format!("conf/{name}"), built_in)?;
+        match self.path(name) {
             // If the operator supplies a file, only its [[test]] entries are run: the built-in ones
             // describe the built-in routes.
-            Some(path) => built_in.unset(&["test"]).overlay(path, fixed_keys),
+            Some(path) => built_in.without("test").overlay(path, fixed_keys),
             None => Ok(built_in),
         }
     }
@@ -270,116 +276,9 @@ impl ConfigOverrides {
     /// Describes the configuration of a service: the operator's file if there is one, else the
     /// built-in one.
     fn origin(&self, name: &str, built_in: &str) -> ConfigOrigin {
-        let file = self.0.iter().find(|path| path.ends_with(name));
-        file.map_or_else(
+        self.path(name).map_or_else(
             || ConfigOrigin::built_in(name, built_in),
             |path| ConfigOrigin::of_file(path),
         )
     }
-}
-
-/// CORS origins on loopback hosts, any port.
-const LOOPBACK_ORIGINS: [&str; 6] = [
-    "http://localhost:*",
-    "http://127.0.0.1:*",
-    "http://[::1]:*",
-    "https://localhost:*",
-    "https://127.0.0.1:*",
-    "https://[::1]:*",
-];
-
-fn proxy_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
-    let access_log = folder.path().join("access.log").display().to_string();
-    let text = concat!(
-        include_str!("../../conf/proxy.toml"),
-        include_str!("../../conf/proxy-local-pool.toml")
-    );
-    let layer = ConfigLayer::parse("conf/proxy.toml", text)?
-        .set(
-            &["listen"],
-            vec![ConfigValue::table("address", addresses.proxy)],
-        )
-        .set(&["admin", "address"], addresses.proxy_admin)
-        .set(&["admin", "token_env"], ADMIN_TOKEN)
-        .set(&["defaults", "cors", "origins"], LOOPBACK_ORIGINS.to_vec())
-        .set(&["access_log", "to"], access_log)
-        .set(&["access_log", "max_bytes"], "64MiB")
-        // No load balancer must notice the shutdown before the listeners close, and a developer
-        // does not wait for the drain times of production.
-        .set(&["stop", "notice"], "0s")
-        .set(&["stop", "linger"], "0s")
-        .set(&["stop", "drain"], "500ms");
-    let upstreams = [
-        ("auth", addresses.auth),
-        ("notify", addresses.notify),
-        ("actor", addresses.actor),
-        ("document", addresses.document),
-        ("identity-pool", addresses.identity_pool),
-    ];
-    let set_address = |layer: ConfigLayer, (name, address)| {
-        layer.set(
-            &["upstream", name, "addresses"],
-            vec![ConfigValue::from(address)],
-        )
-    };
-    Ok(upstreams.into_iter().fold(layer, set_address))
-}
-
-fn auth_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
-    Ok(
-        ConfigLayer::parse("conf/auth.toml", include_str!("../../conf/auth.toml"))?
-            .set(
-                &["listen"],
-                vec![ConfigValue::table("address", addresses.auth)],
-            )
-            .set(&["admin", "address"], addresses.auth_admin)
-            .set(&["admin", "token_env"], ADMIN_TOKEN)
-            .set(&["database"], folder.database("auth.db"))
-            .set(&["cache"], "memory:")
-            .set(&["actor_service"], format!("http://{}", addresses.actor))
-            .set(
-                &["notification_service"],
-                format!("http://{}", addresses.notify),
-            )
-            .set(&["social", "name"], "development")
-            .set(
-                &["social", "issuer"],
-                format!("http://{}", addresses.social),
-            )
-            .set(&["social", "redirect_uri"], social_callback_url(addresses))
-            .set(&["social", "ui"], landing_page_url(addresses))
-            .set(&["social", "authoritative_domains"], vec!["example.com"])
-            // The parameters are Google's; the development provider does not use them.
-            .unset(&["social", "parameters"]),
-    )
-}
-
-fn notify_layer(folder: &DataFolder, addresses: &Addresses) -> Result<ConfigLayer, Exit> {
-    let path_in_folder = |name: &str| folder.path().join(name).display().to_string();
-    Ok(
-        ConfigLayer::parse("conf/notify.toml", include_str!("../../conf/notify.toml"))?
-            .set(
-                &["listen"],
-                vec![ConfigValue::table("address", addresses.notify)],
-            )
-            .set(&["admin", "address"], addresses.notify_admin)
-            .set(&["admin", "token_env"], ADMIN_TOKEN)
-            .set(&["database"], folder.database("notify.db"))
-            .set(&["cache"], "memory:")
-            .set(&["actor_service"], format!("http://{}", addresses.actor))
-            .set(
-                &["templates", "folder"],
-                templates::write_templates(folder)?.display().to_string(),
-            )
-            .set(
-                &["provider", "smtp", "host"],
-                addresses.smtp.ip().to_string(),
-            )
-            .set(
-                &["provider", "smtp", "port"],
-                i64::from(addresses.smtp.port()),
-            )
-            .set(&["provider", "sms-file", "folder"], path_in_folder("sms"))
-            .set(&["provider", "push-file", "folder"], path_in_folder("push")),
-    )
 }

@@ -80,5 +80,6 @@ mod streaming;
 mod timeline;
 mod tracing;
 mod user_journey;
+mod users;
 mod webhook;
 mod workspace_rules;

@@ -1,7 +1,7 @@
 //! The console inside the standalone program: one-time links, in the program and in a browser.
 
 use postern_tests::program::Program;
-use postern_tests::{Browser, Postern, sensitive, skipped};
+use postern_tests::{Browser, Postern, PublicApi, sensitive, skipped};
 use serde_json::{Value, json};
 
 const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
@@ -110,7 +110,7 @@ async fn session_of_a_link_ends_after_12_hours() {
 }
 
 /// Waits until the page shows a session, and records its token.
-async fn wait_for_session(browser: &Browser) {
+pub(crate) async fn wait_for_session(browser: &Browser) {
     browser.find("header.top:not([hidden])").await;
     let token = browser.run(TOKEN).await;
     sensitive::record("console session", token.as_str().expect("a token"));
@@ -118,7 +118,7 @@ async fn wait_for_session(browser: &Browser) {
 
 /// Asserts that the page has no accessibility violation and no horizontal scroll bar, at both widths
 /// and in both schemes.
-async fn assert_page_is_accessible(browser: &Browser) {
+pub(crate) async fn assert_page_is_accessible(browser: &Browser) {
     for size in SIZES {
         for scheme in SCHEMES {
             browser.emulate(size, scheme).await;
@@ -320,4 +320,90 @@ async fn guess_at_the_console_counts_for_the_person_there() {
     };
     assert_eq!(stored["network"], "203.0.113.0/24", "{stored}");
     postern.stop().await;
+}
+
+/// A route that the built-in file lacks. The authentication upstream answers 404.
+const ROUTE: &str = "\n[[route]]\nname = \"extra\"\npath = \"/extra\"\nmethods = [\"GET\"]\nupstream = \"auth\"\npolicy = \"public\"\n";
+
+/// Adds [`ROUTE`] in the editor, agrees that it widens access, and saves.
+async fn save_a_route(browser: &Browser) {
+    let text = Value::from(ROUTE);
+    let script = format!(
+        "const area = document.querySelector('#configuration-text'); area.focus();
+         area.setSelectionRange(area.value.length, area.value.length);
+         document.execCommand('insertText', false, {text});"
+    );
+    browser.find("#configuration-text").await;
+    browser.run(&script).await;
+    for selector in [
+        "#allow-widened",
+        "#configuration button[type=submit]",
+        "dialog[open] button[value=yes]",
+    ] {
+        browser.find(selector).await.click().await;
+    }
+    let outcome = browser.find("#result.shown").await.text().await;
+    assert!(outcome.contains("saved and in force"), "{outcome}");
+}
+
+#[tokio::test]
+async fn edited_gateway_file_survives_other_ports() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(browser) = Browser::start(folder.path()).await else {
+        return skipped("edited_gateway_file_survives_other_ports", NO_BROWSER);
+    };
+    let start = || {
+        let program = Program::of_workspace("postern", folder.path());
+        program.arg("--data-dir").arg("var").arg("--port").arg("0")
+    };
+    let extra = async || {
+        let surface = PublicApi::of_folder(&folder.path().join("var"));
+        surface.until_keys().await;
+        let answer = surface.client().get("/extra").send().await;
+        answer.status.as_u16()
+    };
+    let file = folder.path().join("var/proxy.toml");
+    let file = file.display().to_string();
+    let mut running = start().start();
+    let lines = running.wait_for_line("edit it, or in the console").await;
+    assert!(lines.last().expect("a line").contains(&file), "{lines:?}");
+    assert_eq!(extra().await, 401);
+    let link = lines.iter().find(|line| line.contains("#once="));
+    let link = link.and_then(|line| line.split_whitespace().last());
+    let link = link.expect("a link");
+    let (console, _) = parts(link);
+    browser.open(link).await;
+    wait_for_session(&browser).await;
+    browser.open(&format!("{console}/configuration")).await;
+    save_a_route(&browser).await;
+    assert_eq!(extra().await, 404);
+    browser.open(&format!("{console}/history/1")).await;
+    let difference = browser.find(".difference").await.text().await;
+    assert!(difference.contains("- path = \"/extra\""), "{difference}");
+    browser.close().await;
+    assert_eq!(running.stop("TERM").await.status, Some(0));
+
+    let mut running = start().start();
+    running.wait_for_line("edit it, or in the console").await;
+    assert_eq!(extra().await, 404, "kept, with the ports of this start");
+    assert_eq!(running.stop("TERM").await.status, Some(0));
+    let text = std::fs::read_to_string(&file).expect("the file");
+    std::fs::write(&file, text + "[[listen]]\naddress = \"0.0.0.0:0\"\n").expect("written");
+    let ended = start().run().await;
+    let said = ended.expect(64, 1)[0].to_owned();
+    assert!(
+        said.contains("proxy.toml:") && said.contains("--listen"),
+        "{said}"
+    );
+    // Without the file, the built-in one is written again, as it is when nobody has edited it.
+    std::fs::remove_file(&file).expect("removed");
+    for _ in 0..2 {
+        let mut running = start().start();
+        running.wait_for_line("edit it, or in the console").await;
+        assert_eq!(extra().await, 401);
+        assert_eq!(running.stop("TERM").await.status, Some(0));
+        let text = std::fs::read_to_string(&file).expect("the file");
+        let built_in = std::fs::read_to_string(format!("{file}.built-in"));
+        assert_eq!(text, built_in.expect("the built-in text"));
+    }
 }

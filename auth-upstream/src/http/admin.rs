@@ -3,28 +3,26 @@
 
 mod sign_ins;
 mod throttled;
+mod users;
+
+use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
-use postern_common::{Clock, timeline};
+use postern_common::timeline;
 
 use crate::audit_trail::AuditReader;
-use crate::protection::AttemptLimiter;
+use crate::flows::Flows;
 
 /// The state of the admin routes.
 #[derive(Clone)]
 struct AdminState {
     reader: AuditReader,
-    limiter: AttemptLimiter,
-    clock: Clock,
+    flows: Arc<Flows>,
 }
 
 /// Returns the routes under `/admin/`.
-pub(crate) fn admin_routes(
-    reader: &AuditReader,
-    limiter: &AttemptLimiter,
-    clock: &Clock,
-) -> Router {
+pub(crate) fn admin_routes(reader: &AuditReader, flows: &Arc<Flows>) -> Router {
     let timeline_reader = reader.clone();
     let read = move |query| {
         let reader = timeline_reader.clone();
@@ -32,14 +30,16 @@ pub(crate) fn admin_routes(
     };
     let state = AdminState {
         reader: reader.clone(),
-        limiter: limiter.clone(),
-        clock: clock.clone(),
+        flows: Arc::clone(flows),
     };
     Router::new()
         .route("/admin/sign-ins", get(sign_ins::list))
         .route("/admin/sign-ins/summary", get(sign_ins::summary))
         .route("/admin/throttled", get(throttled::list))
         .route("/admin/throttled/release", post(throttled::release))
+        .route("/admin/users", get(users::list))
+        .route("/admin/users/{subject}", get(users::describe))
+        .route("/admin/users/{subject}/{change}", post(users::change))
         .with_state(state)
-        .merge(timeline::route(clock.clone(), read))
+        .merge(timeline::route(flows.accounts.clock.clone(), read))
 }

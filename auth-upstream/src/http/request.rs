@@ -146,7 +146,7 @@ fn code(field: Field<'_>) -> Option<String> {
 
 /// Reads a password of 1 to 256 characters. Its strength is checked by the pool. The maximum is
 /// Cognito's and bounds the cost of hashing.
-fn password(field: Field<'_>) -> Option<Secret> {
+pub(super) fn password(field: Field<'_>) -> Option<Secret> {
     field.sized(1..=256).map(Secret::from)
 }
 

@@ -25,9 +25,9 @@ use crate::telemetry::PoolOperation as Op;
 /// A client for administrative calls to the pool.
 #[derive(Debug)]
 pub(crate) struct PoolAdmin {
-    client: Client,
-    breaker: Arc<PoolCircuitBreaker>,
-    pool: Pool,
+    pub(super) client: Client,
+    pub(super) breaker: Arc<PoolCircuitBreaker>,
+    pub(super) pool: Pool,
 }
 
 /// Permissions of an app client of a pool.
@@ -85,6 +85,7 @@ macro_rules! admin_call {
             .username($name)
     };
 }
+pub(super) use admin_call;
 
 impl PoolAdmin {
     pub(super) fn new(client: Client, breaker: Arc<PoolCircuitBreaker>, pool: Pool) -> Self {
@@ -95,7 +96,7 @@ impl PoolAdmin {
         }
     }
 
-    async fn run<T, E: ProvideErrorMetadata>(
+    pub(super) async fn run<T, E: ProvideErrorMetadata>(
         &self,
         operation: Op,
         call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
@@ -294,7 +295,7 @@ fn new_account(
     }
 }
 
-fn value_of<'a>(attributes: &'a [AttributeType], name: &str) -> Option<&'a str> {
+pub(super) fn value_of<'a>(attributes: &'a [AttributeType], name: &str) -> Option<&'a str> {
     let mut matching = attributes.iter().filter(|found| found.name() == name);
     matching.next()?.value()
 }

@@ -36,6 +36,12 @@ named! {
         Exchange = "exchange",
         /// The completion or reversal of an interrupted registration.
         Compensate = "compensate",
+        // By an operator.
+        EnableAccount = "account_enable",
+        DisableAccount = "account_disable",
+        SignOutEverywhere = "sign_out_everywhere",
+        SetPassword = "password_set",
+        ChangeGroups = "group_change",
     }
 }
 
@@ -77,7 +83,15 @@ impl Operation {
                 Some("password")
             }
             Self::SocialSignIn | Self::SocialLink | Self::Exchange => Some("social"),
-            Self::Refresh | Self::RefreshReuse | Self::Logout | Self::Compensate => None,
+            Self::Refresh
+            | Self::RefreshReuse
+            | Self::Logout
+            | Self::Compensate
+            | Self::EnableAccount
+            | Self::DisableAccount
+            | Self::SignOutEverywhere
+            | Self::SetPassword
+            | Self::ChangeGroups => None,
         }
     }
 }

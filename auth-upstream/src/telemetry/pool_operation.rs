@@ -28,11 +28,16 @@ macro_rules! operations {
 }
 
 operations! {
+    AdminAddUserToGroup,
     AdminConfirmSignUp,
     AdminCreateUser,
     AdminDeleteUser,
+    AdminDisableUser,
+    AdminEnableUser,
     AdminGetUser,
     AdminInitiateAuth,
+    AdminListGroupsForUser,
+    AdminRemoveUserFromGroup,
     AdminRespondToAuthChallenge,
     AdminSetUserPassword,
     AdminUpdateUserAttributes,
@@ -45,6 +50,8 @@ operations! {
     ForgotPassword,
     GetTokensFromRefreshToken,
     InitiateAuth,
+    ListGroups,
+    ListUsers,
     ResendConfirmationCode,
     RespondToAuthChallenge,
     RevokeToken,

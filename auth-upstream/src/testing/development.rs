@@ -120,7 +120,7 @@ async fn build(
         notify_admin: address,
         console: address,
     };
-    let services = DevelopmentServices::build(&data, &addresses, HASHING, clock);
+    let services = DevelopmentServices::build(&data, &addresses, HASHING, None, clock);
     let sockets = DevelopmentSockets {
         identity_pool: listen().await.0,
         actor: listen().await.0,

@@ -12,19 +12,18 @@ use tokio_util::sync::CancellationToken;
 use crate::http::admin_routes;
 use crate::testing::{Fixture, FixtureOptions, PASSWORD, http, serve_router};
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub(super) const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Serves the admin routes and returns their URL.
-async fn serve_admin(fixture: &Fixture) -> String {
+pub(super) async fn serve_admin(fixture: &Fixture) -> String {
     let service = &fixture.service;
-    let (reader, limiter) = (&service.audit_trail.reader, service.guard.limiter());
-    let routes = admin_routes(reader, limiter, &fixture.clock);
+    let routes = admin_routes(&service.audit_trail.reader, &service.flows);
     let router = protect(Some(&Secret::from(TOKEN)), routes);
     format!("{}/admin", serve_router(router).await)
 }
 
 /// Calls a route with these header fields.
-async fn call(
+pub(super) async fn call(
     url: &str,
     (method, path): (Method, &str),
     headers: &[(&str, &str)],
@@ -42,7 +41,7 @@ async fn call(
     (status, response.json().await.expect("JSON"))
 }
 
-async fn read(url: &str, path: &str) -> (u16, Value) {
+pub(super) async fn read(url: &str, path: &str) -> (u16, Value) {
     let bearer = format!("Bearer {TOKEN}");
     let headers = [("authorization", bearer.as_str())];
     call(url, (Method::GET, path), &headers, None).await
@@ -58,7 +57,7 @@ async fn release(url: &str, body: &Value) -> (u16, Value) {
 
 /// Asserts a problem: its status, its code, and the place of its first mistake, if it has any.
 #[track_caller]
-fn assert_problem(found: &(u16, Value), status: u16, code: &str, pointer: Option<&str>) {
+pub(super) fn assert_problem(found: &(u16, Value), status: u16, code: &str, pointer: Option<&str>) {
     let (_, problem) = found;
     let first = problem["errors"][0]["pointer"].as_str();
     let stated = (problem["status"].as_u64(), problem["code"].as_str());
@@ -210,12 +209,14 @@ async fn invalid_queries_of_sign_ins_are_refused() {
 }
 
 /// All routes: the method, the path, and whether it requires an operator.
-const ROUTES: [(Method, &str, bool); 5] = [
+const ROUTES: [(Method, &str, bool); 7] = [
     (Method::GET, "sign-ins", false),
     (Method::GET, "sign-ins/summary", false),
     (Method::GET, "throttled", false),
     (Method::POST, "throttled/release", true),
     (Method::GET, "timeline", false),
+    (Method::GET, "users", false),
+    (Method::POST, "users/x/disable", true),
 ];
 
 #[tokio::test]

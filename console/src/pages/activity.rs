@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{Context, heading, items, query_string, with_cursor};
+use super::{Context, heading, items, next_page};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Auth;
-use crate::widgets::{Column, Tone, action, first, mono, number, plain, state, table, time};
+use crate::widgets::{
+    Column, Tone, action, first, members, mono, number, plain, state, table, time,
+};
 
 const COLUMNS: &[Column] = &[
     Column::new("Time", |row| time(&plain(first(row, &["at", "time"])))),
@@ -37,12 +39,7 @@ pub(super) async fn sign_ins(context: &Context<'_>) -> Markup {
     let summary = context
         .ask(Auth, "/admin/sign-ins/summary?since=24h&step=1h")
         .await;
-    let answer = context
-        .ask(
-            Auth,
-            &format!("/admin/sign-ins?{}", query_string(&parameters)),
-        )
-        .await;
+    let answer = context.list(Auth, "/admin/sign-ins", &parameters).await;
     html! {
         (heading("Sign-ins"))
         @if let Ok(summary) = summary { (totals(&summary)) }
@@ -58,10 +55,7 @@ pub(super) async fn sign_ins(context: &Context<'_>) -> Markup {
             Err(message) => (message),
             Ok(answer) => {
                 section.panel { (table("Sign-ins", items(&answer, &["signIns", "events", "entries"]), COLUMNS, "No event matches.")) }
-                @if let Some(cursor) = answer["nextCursor"].as_str() {
-                    @let next = with_cursor(&parameters, cursor);
-                    p { a.button href={ "/sign-ins?" (query_string(&next)) } { "Older" } }
-                }
+                (next_page("/sign-ins", &parameters, &answer))
             }
         }
     }
@@ -113,7 +107,7 @@ fn rows_of(rows: &[&Value], is_operator: bool) -> Markup {
         @if rows.is_empty() { p.muted { "None is throttled now." } }
         @else { ul.plain { @for row in rows {
             @let id = plain(&row["id"]);
-            li { span.why { @for (name, value) in row.as_object().into_iter().flatten() { span.member { (name) " " span.value { (plain(value)) } } " " } }
+            li { span.why { (members(row, &[])) }
                 // The counter of an account has a network too: the id is that of this counter alone.
                 @if is_operator && !id.is_empty() { (action("throttle.release", "Release", &[("id", &id)], "Forget these failed attempts?", Tone::Plain)) }
             }

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::{Context, heading, items, query_string};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Gateway;
-use crate::configuration::{GatewayFile, bases, read_all};
+use crate::configuration::{bases, read_all};
 use crate::line_diff::{DiffLine, differences};
-use crate::processes::{Call, Process};
+use crate::processes::{Answered, Call, Process};
 use crate::widgets::{Column, Tone, badge, facts, mono, notice, plain, table, time};
 
 /// Maximum lines with hidden characters that are named.
@@ -19,11 +19,11 @@ const MAX_WITNESSES: usize = 50;
 
 pub(super) async fn editor(context: &Context<'_>) -> Markup {
     let files = read_all(context.directory).await;
-    let shown = files.iter().find_map(|file| file.answer.as_ref().ok());
+    let shown = files.iter().find_map(|(_, answer)| answer.as_ref().ok());
     html! {
         (heading("Configuration"))
         @match shown {
-            None => (not_shown(context, "/admin/config").await),
+            None => @if let Err(message) = context.ask(Gateway, "/admin/config").await { (message) },
             Some(shown) => {
                 (gateways(&files))
                 (form(context, &files, shown))
@@ -32,25 +32,16 @@ pub(super) async fn editor(context: &Context<'_>) -> Markup {
     }
 }
 
-/// Says why no gateway answers.
-async fn not_shown(context: &Context<'_>, path: &str) -> Markup {
-    match context.ask(Gateway, path).await {
-        Err(message) => message,
-        // It has answered now.
-        Ok(_) => notice(Tone::Warn, "No answer", "load the page again"),
-    }
-}
-
 /// Lists the gateways, each of which has its own file.
-fn gateways(files: &[GatewayFile]) -> Markup {
-    let texts = files.iter().filter_map(|file| file.answer.as_ref().ok());
+fn gateways(files: &[Answered]) -> Markup {
+    let texts = files.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let texts: Vec<&Value> = texts.map(|answer| &answer["text"]).collect();
     let differ = texts.windows(2).any(|pair| pair[0] != pair[1]);
     html! {
         @if differ { (notice(Tone::Warn, "The gateways have different files", "the first one is shown; saving gives its text to all of them")) }
-        @for file in files { section.panel {
-            h2 { (mono(&file.process.name)) }
-            @match &file.answer {
+        @for (process, answer) in files { section.panel {
+            h2 { (mono(&process.name)) }
+            @match answer {
                 Err(error) => p.bad { (error) },
                 Ok(answer) => (gateway(answer)),
             }
@@ -75,7 +66,7 @@ fn gateway(answer: &Value) -> Markup {
     }
 }
 
-fn form(context: &Context<'_>, files: &[GatewayFile], shown: &Value) -> Markup {
+fn form(context: &Context<'_>, files: &[Answered], shown: &Value) -> Markup {
     let is_editable = shown["editable"] != false && context.is_operator();
     let file = plain(&shown["file"]);
     html! {
@@ -248,13 +239,13 @@ fn decision(side: &Value) -> Markup {
 }
 
 /// Renders how the files of the gateways differ from the text on which an edited one is based.
-pub(crate) fn changes(files: &[GatewayFile], base: &str) -> Markup {
+pub(crate) fn changes(files: &[Answered], base: &str) -> Markup {
     html! {
         (notice(Tone::Warn, "The file has changed since this page was loaded", "your text is kept above. Below is what the others have changed"))
-        @for file in files { @match &file.answer {
-            Err(error) => p.bad { (mono(&file.process.name)) " " (error) },
+        @for (process, answer) in files { @match answer {
+            Err(error) => p.bad { (mono(&process.name)) " " (error) },
             Ok(answer) => {
-                h2 { (mono(&file.process.name)) }
+                h2 { (mono(&process.name)) }
                 (difference("Changes of others", base, &plain(&answer["text"])))
             }
         } }
@@ -290,17 +281,8 @@ async fn ask_selected(context: &Context<'_>, path: &str) -> Result<(Process, Val
     let Some(process) = selected else {
         return Err(notice(Tone::Warn, "Not found", "there is no such gateway"));
     };
-    match context.directory.call(process, &Call::get(path)).await {
-        Ok(reply) if reply.is_success() => Ok((process.clone(), reply.json())),
-        Ok(reply) if reply.status == 404 && reply.json()["detail"].is_null() => {
-            Err(Context::not_offered(Gateway, path))
-        }
-        Ok(reply) => Err(notice(Tone::Bad, "Rejected", &reply.problem())),
-        Err(error) => {
-            let text = format!("{}: {error}", process.name);
-            Err(notice(Tone::Bad, "No answer", &text))
-        }
-    }
+    let reply = context.directory.call(process, &Call::get(path)).await;
+    Context::read(Gateway, path, reply).map(|answer| (process.clone(), answer))
 }
 
 pub(super) async fn history(context: &Context<'_>) -> Markup {
@@ -389,7 +371,7 @@ fn included(answer: &Value) -> Markup {
 /// Returns the text with its difference to the present file, and the form that restores it.
 async fn roll_back(context: &Context<'_>, answer: &Value) -> Markup {
     let files = read_all(context.directory).await;
-    let present = files.iter().find_map(|file| file.answer.as_ref().ok());
+    let present = files.iter().find_map(|(_, answer)| answer.as_ref().ok());
     let text = plain(&answer["text"]);
     let is_offered = context.is_operator() && present.is_some_and(|it| it["editable"] != false);
     html! {

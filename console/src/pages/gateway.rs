@@ -7,7 +7,7 @@ use super::{Context, heading, items, query_string};
 use crate::config::ProcessKind::Gateway;
 use crate::processes::Call;
 use crate::widgets::{
-    Column, Tone, action, badge, duration, mono, notice, number, plain, state, table, time,
+    Column, Tone, action, badge, duration, members, mono, notice, number, plain, state, table, time,
 };
 
 const ROUTE_COLUMNS: &[Column] = &[
@@ -132,7 +132,7 @@ fn tree(value: &Value, depth: usize) -> Markup {
 }
 
 pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
-    let all = context.ask_all(Gateway, "/admin/upstreams").await;
+    let all = context.directory.ask_all(Gateway, "/admin/upstreams").await;
     html! {
         (heading("Upstreams"))
         @for (process, answer) in &all {
@@ -141,7 +141,7 @@ pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
                 Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (upstream_table(context, answer)) },
             }
         }
-        @if all.is_empty() { (super::search::nothing_configured("gateway")) }
+        @if all.is_empty() { (notice(Tone::Warn, "Nothing to show", "no process of the kind gateway is configured")) }
     }
 }
 
@@ -203,22 +203,13 @@ fn endpoint_state(endpoint: &Value) -> Markup {
 }
 
 fn more(endpoint: &Value) -> Markup {
-    let shown = [
-        "address",
-        "state",
-        "healthy",
-        "inFlight",
-        "draining",
-        "latencyUs",
-    ];
+    let shown = "address state healthy inFlight draining latencyUs";
+    let shown: Vec<&str> = shown.split(' ').collect();
     let latency = endpoint["latencyUs"].as_f64().filter(|us| *us > 0.0);
-    let members = endpoint.as_object().into_iter().flatten();
-    let members = members.filter(|(name, value)| {
-        !shown.contains(&name.as_str()) && !value.is_null() && *value != &json!(false)
-    });
     html! { span.why {
-    @if let Some(us) = latency { span.member { "latency " span.value { (duration(us / 1e6)) } } " " }
-    @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } } }
+        @if let Some(us) = latency { span.member { "latency " span.value { (duration(us / 1e6)) } } " " }
+        (members(endpoint, &shown))
+    } }
 }
 
 fn upstream_buttons(name: &str, address: &str) -> Markup {

@@ -3,12 +3,12 @@
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::{Context, heading, items, options, query_string, with_cursor};
+use super::{Context, heading, items, next_page, options};
 use crate::actions::{path_segment, record};
 use crate::config::ProcessKind::Notify;
 use crate::processes::{Call, Reply};
 use crate::widgets::{
-    Column, Tone, action, badge, facts, first, json_block, mono, plain, state, table, time,
+    Column, Tone, action, badge, facts, first, json_block, members, mono, plain, state, table, time,
 };
 
 const STATUSES: [&str; 7] = [
@@ -75,10 +75,7 @@ const DEAD_COLUMNS: &[Column] = &[
 pub(super) async fn list(context: &Context<'_>) -> Markup {
     let parameters = FILTERS.map(|name| (name, context.parameter(name)));
     let answer = context
-        .ask(
-            Notify,
-            &format!("/admin/notifications?{}", query_string(&parameters)),
-        )
+        .list(Notify, "/admin/notifications", &parameters)
         .await;
     html! {
         (heading("Notifications"))
@@ -95,10 +92,7 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
             Err(message) => (message),
             Ok(answer) => {
                 section.panel { (table("Notifications", items(&answer, &["notifications"]), COLUMNS, "No notification matches.")) }
-                @if let Some(cursor) = answer["nextCursor"].as_str() {
-                    @let next = with_cursor(&parameters, cursor);
-                    p { a.button href={ "/notifications?" (query_string(&next)) } { "Older" } }
-                }
+                (next_page("/notifications", &parameters, &answer))
             }
         }
     }
@@ -169,17 +163,13 @@ fn buttons(context: &Context<'_>, id: &str, status: &str) -> Markup {
 }
 
 fn step(event: &Value) -> Markup {
-    let known = ["at", "event", "source", "notificationId"];
     let name = plain(&event["event"]);
     let is_cause = name == "FAILED";
-    let members = event.as_object().into_iter().flatten();
-    let members =
-        members.filter(|(name, value)| !known.contains(&name.as_str()) && !value.is_null());
     html! {
         li class=[is_cause.then_some("cause")] {
             (time(&plain(&event["at"])))
             div.service { (state(&name)) }
-            div { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
+            div { (members(event, &["at", "event", "source", "notificationId"])) }
         }
     }
 }
@@ -209,19 +199,21 @@ async fn message(context: &Context<'_>, id: &str, path: &str) -> Markup {
     record(context.person, "notification.read_message", id, is_done);
     html! { section.panel.full { (title)
         @match reply {
-            Ok(reply) if is_done => (rendered(&reply.json())),
+            Ok(reply) if is_done => (rendered(context, &reply.json())),
             Ok(reply) => p.muted { "The content is not available: " (reply.problem()) },
             Err(error) => p.muted { "The content is not available: " (error) },
         }
     } }
 }
 
-/// Returns a rendered message. HTML is shown as its source: it comes from templates and variables.
-pub(super) fn rendered(content: &Value) -> Markup {
+/// Returns a rendered message. HTML comes from templates and variables: it is shown in a frame with
+/// an origin of its own, and as its source.
+pub(super) fn rendered(context: &Context<'_>, content: &Value) -> Markup {
     html! {
         (facts(&[("Subject", html! { (plain(&content["subject"])) }), ("Segments", html! { (plain(&content["segments"])) })]))
         @if content["text"].is_string() { h3 { "Text" } pre.code tabindex="0" { (plain(&content["text"])) } }
-        @if content["html"].is_string() { h3 { "HTML source" } pre.code tabindex="0" { (plain(&content["html"])) } }
+        @if content["html"].is_string() { h3 { "HTML" } (context.frames.frame(&plain(&content["html"])))
+            details { summary { "HTML source" } pre.code tabindex="0" { (plain(&content["html"])) } } }
         @for error in items(content, &["errors"]) { p.bad { (plain(error)) } }
     }
 }
@@ -234,9 +226,7 @@ pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
         "before" => ("until", value),
         name => (name, value),
     });
-    let answer = context
-        .ask(Notify, &format!("/admin/dead?{}", query_string(&filters)))
-        .await;
+    let answer = context.list(Notify, "/admin/dead", &filters).await;
     let set = parameters.iter().filter(|(_, value)| !value.is_empty());
     let selector: serde_json::Map<String, Value> = set
         .map(|(name, value)| ((*name).to_owned(), json!(value)))

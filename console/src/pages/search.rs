@@ -1,14 +1,15 @@
 //! One box for an e-mail address, a user, a request or a notification, and its time line.
 
 use maud::{Markup, html};
+use postern_common::Code;
 use serde_json::Value;
 
 use super::{Context, heading, items, query_string};
 use crate::actions::path_segment;
 use crate::config::ProcessKind;
-use crate::widgets::{Tone, action, badge, facts, mono, notice, plain, state, time};
+use crate::widgets::{Tone, action, badge, facts, members, mono, plain, state, time};
 
-/// Members that the time line shows elsewhere.
+/// Members that the time line shows outside of the details of an event.
 const SHOWN_MEMBERS: [&str; 6] = [
     "at",
     "source",
@@ -17,7 +18,15 @@ const SHOWN_MEMBERS: [&str; 6] = [
     "notificationId",
     "requestId",
 ];
-
+/// Members in the sentence of an event, with the word before each.
+const TOLD_MEMBERS: [(&str, &str); 6] = [
+    ("template", "template"),
+    ("channel", "by"),
+    ("provider", "with"),
+    ("network", "from"),
+    ("reason", "because"),
+    ("detail", ""),
+];
 /// Maximum number of subjects of a person that are followed.
 const MAX_SUBJECTS: usize = 10;
 
@@ -252,18 +261,18 @@ fn event(entry: &Value, is_operator: bool) -> Markup {
     let is_cause = ["FAILED", "SUPPRESSED"].contains(&name.as_str());
     let id = plain(&entry["notificationId"]);
     let request = plain(&entry["requestId"]);
-    let members = entry.as_object().into_iter().flatten();
-    let members =
-        members.filter(|(name, value)| !SHOWN_MEMBERS.contains(&name.as_str()) && !value.is_null());
+    let told = TOLD_MEMBERS.iter().map(|(name, _)| *name);
+    let elsewhere: Vec<&str> = SHOWN_MEMBERS.into_iter().chain(told).collect();
+    let details = members(entry, &elsewhere);
     html! {
         li class=[is_cause.then_some("cause")] {
             (time(&plain(&entry["at"])))
             div.service { (source) }
             div {
-                strong { (name) } " " (state(&outcome)) " "
-                span.why { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
+                strong { (sentence(entry)) } " " (state(&outcome)) " "
                 @if !id.is_empty() { span.why { "notification " a.mono href={ "/notifications/" (path_segment(&id)) } { (short(&id)) } " " } }
                 @if !request.is_empty() { span.why { "request " a.mono href={ "/search?kind=request&q=" (path_segment(&request)) } { (short(&request)) } } }
+                @if !details.0.is_empty() { details.why { summary { "Details" } (details) } }
                 @if is_cause && is_operator && !id.is_empty() {
                     div.buttons { (action("notification.retry", "Send again", &[("target", &id)], "Send this notification again?", Tone::Plain)) }
                 }
@@ -272,22 +281,35 @@ fn event(entry: &Value, is_operator: bool) -> Markup {
     }
 }
 
+/// Returns what has happened in words, with the meaning of a problem code.
+fn sentence(entry: &Value) -> String {
+    let event = plain(&entry["event"]);
+    let mut letters = event.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    let name: String = first.chain(letters.flat_map(char::to_lowercase)).collect();
+    let mut words = vec![name.replace('_', " ")];
+    for (name, before) in TOLD_MEMBERS {
+        let value = plain(&entry[name]);
+        if !value.is_empty() {
+            words.push(format!("{before} {value}").trim().to_owned());
+        }
+    }
+    let code = Code::ALL
+        .iter()
+        .find(|code| entry["outcome"] == code.as_str());
+    let meaning = code.map(|code| format!(": {}", code.title()));
+    words.join(" ") + &meaning.unwrap_or_default()
+}
+
 /// Returns the distinctive part of an identifier.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }
 
-/// Returns a message for an empty list of processes.
-pub(super) fn nothing_configured(kind: &str) -> Markup {
-    notice(
-        Tone::Warn,
-        "Nothing to show",
-        &format!("no process of the kind {kind} is configured"),
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -303,6 +325,24 @@ mod tests {
         }
         let chosen = Term::candidates("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", "request");
         assert_eq!(chosen, [Term::Request]);
+    }
+
+    #[test]
+    fn event_is_told_in_words() {
+        let refused = json!({"event": "sign_in", "outcome": "invalid_credentials", "provider": "password", "network": "192.0.2.0/24"});
+        let title = Code::InvalidCredentials.title();
+        let failed = json!({"event": "FAILED", "outcome": "bounced", "provider": "smtp", "detail": "550 no such user"});
+        let new = json!({"event": "THING", "attempt": 2});
+        for (entry, expected) in [
+            (
+                refused,
+                format!("Sign in with password from 192.0.2.0/24: {title}"),
+            ),
+            (failed, "Failed with smtp 550 no such user".to_owned()),
+            (new, "Thing".to_owned()),
+        ] {
+            assert_eq!(sentence(&entry), expected);
+        }
     }
 
     #[test]

@@ -6,11 +6,11 @@ use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
 use super::notifications::rendered;
-use super::{Context, heading, items, options, query_string};
+use super::{Context, heading, items, next_page, options};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Notify;
 use crate::processes::Call;
-use crate::widgets::{Column, Tone, action, first, mono, plain, table, time};
+use crate::widgets::{Column, Tone, action, first, members, mono, plain, table, time};
 
 const CHANNELS: [&str; 3] = ["email", "sms", "push"];
 
@@ -58,16 +58,11 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
 
 /// Returns the channels of a template, and a sample of its variables.
 async fn sample(context: &Context<'_>, name: &str) -> (Vec<String>, String) {
-    let answer = context
-        .ask(Notify, "/admin/templates")
-        .await
-        .unwrap_or_default();
-    let templates = items(&answer, &["templates"]);
-    let template = templates
-        .iter()
-        .find(|template| template["name"] == name)
-        .cloned();
-    let template = template.unwrap_or_default();
+    let answer = context.ask(Notify, "/admin/templates").await;
+    let answer = answer.unwrap_or_default();
+    let mut templates = items(&answer, &["templates"]).iter();
+    let template = templates.find(|template| template["name"] == name);
+    let template = template.cloned().unwrap_or_default();
     let list = |member| {
         let values = of_variants(&template, member);
         let values = values.split(", ").filter(|value| !value.is_empty());
@@ -138,7 +133,7 @@ async fn preview(
     let path = format!("/admin/templates/{}/preview", path_segment(name));
     let call = Call::post(path, Value::Object(body));
     match context.send(Notify, &call).await {
-        Ok(content) => rendered(&content),
+        Ok(content) => rendered(context, &content),
         Err(message) => message,
     }
 }
@@ -146,10 +141,7 @@ async fn preview(
 pub(super) async fn suppression(context: &Context<'_>) -> Markup {
     let parameters = ["hash", "cursor"].map(|name| (name, context.parameter(name)));
     let answer = context
-        .ask(
-            Notify,
-            &format!("/admin/suppression?{}", query_string(&parameters)),
-        )
+        .list(Notify, "/admin/suppression", &parameters)
         .await;
     html! {
         (heading("Suppression list"))
@@ -166,9 +158,7 @@ pub(super) async fn suppression(context: &Context<'_>) -> Markup {
             Ok(answer) => {
                 section.panel { ul.plain { @for entry in items(&answer, &["entries", "suppressions", "items"]) { (entry_row(entry, context.is_operator())) } }
                     @if items(&answer, &["entries", "suppressions", "items"]).is_empty() { p.muted { "No address is suppressed." } } }
-                @if let Some(cursor) = answer["nextCursor"].as_str() {
-                    p { a.button href={ "/suppression?" (query_string(&[parameters[0], ("cursor", cursor)])) } { "More" } }
-                }
+                (next_page("/suppression", &parameters, &answer))
             }
         }
     }
@@ -176,13 +166,9 @@ pub(super) async fn suppression(context: &Context<'_>) -> Markup {
 
 fn entry_row(entry: &Value, is_operator: bool) -> Markup {
     let id = plain(first(entry, &["id", "hash", "addressHash"]));
-    let shown = ["id", "at", "createdAt"];
-    let members = entry.as_object().into_iter().flatten();
-    let members =
-        members.filter(|(name, value)| !shown.contains(&name.as_str()) && !value.is_null());
     html! {
         li { (time(&plain(first(entry, &["at", "createdAt", "since"])))) " "
-            span.why { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
+            span.why { (members(entry, &["id", "at", "createdAt"])) }
             @if is_operator { (action("suppression.remove", "Remove", &[("id", &id)], "Send to this address again?", Tone::Bad)) }
         }
     }

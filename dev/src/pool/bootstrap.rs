@@ -14,7 +14,7 @@ use crate::pool::config::{Config, SERVICE_ID_ATTRIBUTE};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
-use crate::pool::model::{AppClient, ClientSettings, PoolSettings};
+use crate::pool::model::{AppClient, ClientSettings, PoolSettings, UserPool};
 use crate::pool::operations::{create_client, create_pool, new_user};
 
 /// Ids and secrets with which other processes use the pools.
@@ -132,6 +132,19 @@ async fn provision(
     credentials: &StoredCredentials,
 ) -> Result<ProvisionedPools, ApiError> {
     let actor = ensure_pool(context, "actor", &config.actor_pool, &config.actor_client).await?;
+    let add_groups = |pool: &mut UserPool| {
+        pool.groups.extend(config.actor_groups.iter().cloned());
+        Ok(())
+    };
+    context.update_pool(&actor.pool_id, add_groups).await?;
+    let set_lifetime = |client: &mut Option<AppClient>| {
+        if let Some(client) = client {
+            client.settings.access_token_s = config.actor_client.access_token_s;
+        }
+        Ok(())
+    };
+    let clients = &context.store.clients;
+    clients.update(&actor.client_id, set_lifetime).await?;
     let service = ensure_pool(
         context,
         "service",

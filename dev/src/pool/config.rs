@@ -33,7 +33,10 @@ pub struct Config {
     pub service_accounts: Vec<String>,
     /// Initial settings of the pool of users.
     pub actor_pool: PoolSettings,
-    /// Initial settings of the app client of the pool of users.
+    /// Groups of the pool of users. Default `admin`, `recruiters`, `support`.
+    pub actor_groups: Vec<String>,
+    /// Initial settings of the app client of the pool of users. The lifetime of its access tokens
+    /// applies at every start.
     pub actor_client: ClientSettings,
     /// Initial settings of the pool of service accounts.
     pub service_pool: PoolSettings,
@@ -64,6 +67,9 @@ impl Config {
                 .map(str::to_owned)
                 .to_vec(),
             actor_pool: actor_pool(),
+            actor_groups: ["admin", "recruiters", "support"]
+                .map(str::to_owned)
+                .to_vec(),
             actor_client: actor_client(),
             service_pool: service_pool(),
             service_client: service_client(),

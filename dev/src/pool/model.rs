@@ -12,6 +12,6 @@ pub(crate) use self::app_client::AppClient;
 pub use self::app_client::ClientSettings;
 pub use self::password_policy::PasswordPolicy;
 pub(crate) use self::session::{Challenge, RefreshToken, Session};
-pub(crate) use self::user::{User, UserAttribute, UserStatus, seconds, user_id};
+pub(crate) use self::user::{User, UserAttribute, UserStatus, user_id};
 pub use self::user_pool::PoolSettings;
 pub(crate) use self::user_pool::{STANDARD_ATTRIBUTES, UserPool};

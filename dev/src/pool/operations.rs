@@ -11,7 +11,6 @@ mod challenges;
 mod custom_auth;
 mod groups;
 mod lockout;
-mod passwords;
 mod refresh;
 mod sign_in;
 mod sign_up;
@@ -93,7 +92,6 @@ macro_rules! operations {
 
 operations! {
     Public {
-        "ChangePassword" => passwords::change,
         "DeleteUser" => account::delete,
         "GetTokensFromRefreshToken" => refresh::get_tokens,
         "GetUser" => account::get,
@@ -111,6 +109,8 @@ operations! {
         "AdminDisableUser" => admin_users::disable,
         "AdminEnableUser" => admin_users::enable,
         "AdminGetUser" => admin_users::get,
+        "AdminListGroupsForUser" => groups::list_of_user,
+        "AdminRemoveUserFromGroup" => groups::remove_user,
         "AdminInitiateAuth" => sign_in::admin_initiate,
         "AdminRespondToAuthChallenge" => challenges::admin_respond,
         "AdminSetUserPassword" => admin_users::set_password,
@@ -121,7 +121,8 @@ operations! {
         "CreateUserPoolClient" => app_clients::create,
         "DescribeUserPool" => user_pools::describe,
         "DescribeUserPoolClient" => app_clients::describe,
-        "UpdateUserPool" => user_pools::update,
+        "ListGroups" => groups::list,
+        "ListUsers" => admin_users::list,
     }
 }
 

@@ -1,8 +1,5 @@
-//! Configuration layers: the built-in files, the addresses of this installation, and an operator's
-//! overrides.
-//!
-//! The built-in files are those of the separate processes, so that routes and defaults are the
-//! same. Values are replaced in the parsed tree, not in the text.
+//! A configuration of two layers: a built-in file and an operator's overrides, which are merged into
+//! its parsed tree.
 
 use std::path::Path;
 
@@ -10,7 +7,7 @@ use postern_common::config::{SourceText, SourceTexts};
 use postern_common::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml_at};
 use postern_common::exit::Exit;
 
-/// A configuration tree whose values can be replaced.
+/// A configuration tree into which another one can be merged.
 #[derive(Debug)]
 pub(crate) struct ConfigLayer {
     sources: SourceTexts,
@@ -30,17 +27,11 @@ impl ConfigLayer {
         Ok(Self { sources, root })
     }
 
-    /// Sets the value at a path of table names and creates missing tables. In an array of tables,
-    /// the name is the value of the key `name`.
-    pub(crate) fn set(mut self, path: &[&str], value: impl Into<ConfigValue>) -> Self {
-        let ConfigValue(value) = value.into();
-        set(&mut self.root, path, Some(value));
-        self
-    }
-
-    /// Removes the value at a path, so that its default applies.
-    pub(crate) fn unset(mut self, path: &[&str]) -> Self {
-        set(&mut self.root, path, None);
+    /// Removes a top-level key.
+    pub(crate) fn without(mut self, key: &str) -> Self {
+        if let Value::Object(entries) = &mut self.root.value {
+            entries.retain(|(name, _)| name != key);
+        }
         self
     }
 
@@ -179,104 +170,8 @@ fn name_of(node: &Node) -> Option<&str> {
     }
 }
 
-fn set(node: &mut Node, path: &[&str], value: Option<Value>) {
-    let Some((first, rest)) = path.split_first() else {
-        return;
-    };
-    let offset = node.offset;
-    match &mut node.value {
-        Value::Object(entries) => match (rest, value) {
-            ([], None) => entries.retain(|(name, _)| name != first),
-            ([], Some(value)) => *entry(entries, first, offset) = Node { value, offset },
-            (_, value) => set(entry(entries, first, offset), rest, value),
-        },
-        // A table in an array is selected by its `name`.
-        Value::Array(items) => {
-            if let Some(item) = items.iter_mut().find(|item| is_named(item, first)) {
-                set(item, rest, value);
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
-    }
-}
-
 fn is_named(node: &Node, name: &str) -> bool {
     name_of(node) == Some(name)
-}
-
-/// Returns the entry with this name; creates an empty table if there is none.
-fn entry<'a>(entries: &'a mut Vec<(String, Node)>, name: &str, offset: usize) -> &'a mut Node {
-    let at = entries
-        .iter()
-        .position(|(known, _)| known == name)
-        .unwrap_or_else(|| {
-            entries.push((
-                name.to_owned(),
-                Node {
-                    value: Value::Object(Vec::new()),
-                    offset,
-                },
-            ));
-            entries.len() - 1
-        });
-    &mut entries[at].1
-}
-
-/// A value for [`ConfigLayer::set`].
-#[derive(Debug)]
-pub(crate) struct ConfigValue(Value);
-
-impl From<&str> for ConfigValue {
-    fn from(text: &str) -> Self {
-        Self(Value::String(text.to_owned()))
-    }
-}
-
-impl From<String> for ConfigValue {
-    fn from(text: String) -> Self {
-        Self(Value::String(text))
-    }
-}
-
-impl From<std::net::SocketAddr> for ConfigValue {
-    fn from(address: std::net::SocketAddr) -> Self {
-        address.to_string().into()
-    }
-}
-
-impl From<bool> for ConfigValue {
-    fn from(flag: bool) -> Self {
-        Self(Value::Bool(flag))
-    }
-}
-
-impl From<i64> for ConfigValue {
-    fn from(number: i64) -> Self {
-        Self(Value::Integer(number.into()))
-    }
-}
-
-impl<T: Into<Self>> From<Vec<T>> for ConfigValue {
-    fn from(items: Vec<T>) -> Self {
-        let node = |item: T| Node {
-            value: item.into().0,
-            offset: 0,
-        };
-        Self(Value::Array(items.into_iter().map(node).collect()))
-    }
-}
-
-impl ConfigValue {
-    /// Returns a table with one key.
-    pub(crate) fn table(name: &str, value: impl Into<Self>) -> Self {
-        Self(Value::Object(vec![(
-            name.to_owned(),
-            Node {
-                value: value.into().0,
-                offset: 0,
-            },
-        )]))
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
@@ -11,7 +12,7 @@ use postern_dev::{Addresses, DevelopmentServices, landing_page_url};
 
 use crate::console;
 use crate::lifecycle::{BoundSockets, EnvironmentFile, Running, ShutdownStage};
-use crate::services::GatewayServices;
+use crate::services::{GatewayServices, built_in};
 
 /// Options of an embedded installation.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct Options {
     pub overrides: Option<PathBuf>,
     /// Cost of password hashing in the identity pool. Tests use a lower cost.
     pub hashing: HashingSettings,
+    /// Lifetime of users' access tokens. Default one hour.
+    pub access_token_lifetime: Option<Duration>,
     /// Clock used by every part.
     pub clock: Clock,
 }
@@ -47,6 +50,7 @@ impl Options {
             port: DEFAULT_PORT,
             overrides: None,
             hashing: HashingSettings::default(),
+            access_token_lifetime: None,
             clock: Clock::system(),
         }
     }
@@ -74,6 +78,7 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         port,
         overrides,
         hashing,
+        access_token_lifetime,
         clock,
     } = options;
     let listen = listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
@@ -83,9 +88,22 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     let folder = DataFolder::acquire(&data_dir)?;
     let (sockets, addresses) = BoundSockets::bind(listen, port).await?;
     let development = Box::pin(DevelopmentServices::build(
-        &folder, &addresses, hashing, &clock,
+        &folder,
+        &addresses,
+        hashing,
+        access_token_lifetime,
+        &clock,
     ))
     .await?;
+    let link_secret = console::create_link_secret()?;
+    let mut environment = environment(&addresses, &folder, &development);
+    console::store_link_secret(&mut environment, &link_secret);
+    let file = built_in::update_gateway(&folder, &addresses)?;
+    let overridden = overrides.as_ref().map(|folder| folder.join("proxy.toml"));
+    let file = overridden.filter(|path| path.exists()).unwrap_or(file);
+    environment.add("POSTERN_PROXY_CONFIG", file.display().to_string());
+    // Now, because the addresses of the file have been changed to these.
+    environment.write(folder.path())?;
     let services = Box::pin(GatewayServices::from_built_in_config(
         &folder,
         overrides.as_deref(),
@@ -94,12 +112,8 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         &clock,
     ))
     .await?;
-    let link_secret = console::create_link_secret()?;
-    let mut environment = environment(&addresses, &folder, &development);
-    console::store_link_secret(&mut environment, &link_secret);
     let console = console::build(&addresses, &development, link_secret, &clock)?;
     let console_link = console::link(addresses.console, &console.create_link()?);
-    environment.write(folder.path())?;
     let mailbox = development.mailbox();
     let (mut front, mut middle, mut back) = (
         ShutdownStage::default(),

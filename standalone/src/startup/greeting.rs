@@ -28,6 +28,7 @@ pub fn greeting(running: &Running, program: &str, took: Duration) -> String {
         addresses.document,
         addresses.smtp,
     );
+    let config = running.variable("POSTERN_PROXY_CONFIG").unwrap_or_default();
     let console = running.console_link().map_or_else(String::new, |link| {
         format!(
             "  console          {}\n                   signs in as operator, once within 24 hours; for another:\n                   {program} console-link --data-dir '{folder}'\n",
@@ -42,6 +43,7 @@ pub fn greeting(running: &Running, program: &str, took: Duration) -> String {
   social provider  http://{social}        asks which person to be
   behind it        authentication {auth}, notifications {notify}, identity pool {pool},
                    sample services: actors {actor}, documents {document}
+  configuration    {config}  the gateway's; edit it, or in the console
 
 Try this in another shell:
 

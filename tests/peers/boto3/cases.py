@@ -312,20 +312,28 @@ def a_deleted_user_is_gone_with_its_tokens(target):
     target.register("ada@example.com")
 
 
-def lifetimes_are_the_clients(target):
-    target.register("ada@example.com")
-    client = target.make_client(
-        AccessTokenValidity=5,
-        IdTokenValidity=10,
-        RefreshTokenValidity=1,
-        TokenValidityUnits={"AccessToken": "minutes", "IdToken": "minutes", "RefreshToken": "days"},
-    )
-    result = target.sign_in("ada@example.com", client=client)
-    access, identity = claims(result["AccessToken"]), claims(result["IdToken"])
-    assert result["ExpiresIn"] == access["exp"] - access["iat"] == 300, result["ExpiresIn"]
-    assert identity["exp"] - identity["iat"] == 600
-    with expect_refusal("InvalidParameterException"):
-        target.make_client(AccessTokenValidity=1, TokenValidityUnits={"AccessToken": "minutes"})
+def users_are_listed_and_leave_groups(target):
+    sub = target.register("ada@example.com")
+    target.register("bob@example.com")
+    pool = {"UserPoolId": target.pool_id}
+    for query in ['email ^= "ada@"', f'sub = "{sub}"']:
+        found = target.admin.list_users(Filter=query, **pool)["Users"]
+        assert [user["Username"] for user in found] == [sub], query
+        assert found[0]["Enabled"]
+    page = target.admin.list_users(Limit=1, **pool)
+    rest = target.admin.list_users(Limit=1, PaginationToken=page["PaginationToken"], **pool)["Users"]
+    assert len(rest) == 1 and rest != page["Users"]
+    target.admin.create_group(GroupName="staff", **pool)
+    member = {"Username": sub, **pool}
+    target.admin.admin_add_user_to_group(GroupName="staff", **member)
+
+    def names(answer):
+        return [group["GroupName"] for group in answer["Groups"]]
+
+    assert names(target.admin.list_groups(**pool)) == ["staff"]
+    assert names(target.admin.admin_list_groups_for_user(**member)) == ["staff"]
+    target.admin.admin_remove_user_from_group(GroupName="staff", **member)
+    assert names(target.admin.admin_list_groups_for_user(**member)) == []
 
 
 def a_proof_answers_the_custom_challenge_once(target):
@@ -399,5 +407,5 @@ CASES = [
     a_client_describes_itself,
     what_is_missing_is_an_invalid_parameter,
     a_deleted_user_is_gone_with_its_tokens,
-    lifetimes_are_the_clients,
+    users_are_listed_and_leave_groups,
 ]

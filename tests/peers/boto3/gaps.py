@@ -23,7 +23,6 @@ MOTO = {
     "nobody_writes_what_its_client_may_not": "WriteAttributes are not applied",
     "administration_is_signed": "access keys are not checked",
     "what_is_missing_is_an_invalid_parameter": "the user is looked up before the parameters are checked",
-    "lifetimes_are_the_clients": "AccessTokenValidity is kept and not applied",
 }
 
 COGNITO_LOCAL = {
@@ -52,7 +51,6 @@ COGNITO_LOCAL = {
     "a_password_that_an_administrator_set_works_at_once": "a wrong password has an exception of its own",
     "administration_is_signed": "access keys are not checked",
     "what_is_missing_is_an_invalid_parameter": "a missing parameter is a wrong password",
-    "lifetimes_are_the_clients": "the answer has no ExpiresIn",
 }
 
 GAPS = {"postern": {}, "moto": MOTO, "cognito-local": COGNITO_LOCAL}

@@ -15,8 +15,9 @@ use super::{code_spans, run, table};
 use crate::notify_cluster::{NotifyCluster, Replica};
 
 /// The commands that these tests run.
-const TESTED: [&str; 22] = [
+const TESTED: [&str; 23] = [
     "postern token",
+    "postern user list",
     "postern timeline",
     "postern-auth audit list",
     "postern-auth check",
@@ -251,6 +252,10 @@ async fn standalone_prints_documented_json() {
             .is_some_and(|token| token.starts_with("ey")),
         "a token"
     );
+    postern.surface().register().await;
+    let users = ["user", "list", "--json", "--data-dir", &data];
+    let users = run("postern", postern.folder(), &users).await;
+    printed("postern user list", &users, 0);
     let timeline = ["timeline", "--email", ADA, "--json", "--data-dir", &data];
     let timeline = run("postern", postern.folder(), &timeline).await;
     assert_eq!(timeline.status, Some(0), "{}", timeline.stderr);

@@ -17,7 +17,7 @@ const PAGES_WITH_CHANGES: [&str; 6] = [
     "/suppression",
     "/throttled",
 ];
-const ACTIONS: [&str; 14] = [
+const ACTIONS: [&str; 16] = [
     "notification.retry",
     "notification.cancel",
     "notification.replay",
@@ -27,6 +27,8 @@ const ACTIONS: [&str; 14] = [
     "template.send",
     "suppression.remove",
     "throttle.release",
+    "user.disable",
+    "user.reset_password",
     "upstream.eject",
     "upstream.restore",
     "upstream.drain",

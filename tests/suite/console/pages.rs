@@ -52,6 +52,7 @@ fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
         ),
         page("/upstreams", "Upstreams", "healthy"),
         page("/tokens", "Keys and tokens", "RS256"),
+        page(&format!("/users?email={email}"), "Users", email),
         page("/sign-ins", "Sign-ins", "invalid_credentials"),
         page("/throttled", "Throttled", "None is throttled now."),
     ]

@@ -35,7 +35,10 @@ pub(super) async fn list(
     State(state): State<AdminState>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let search = read_search(query.as_deref().unwrap_or_default(), state.clock.now())?;
+    let search = read_search(
+        query.as_deref().unwrap_or_default(),
+        state.flows.accounts.clock.now(),
+    )?;
     let page = state.reader.search(&search).await?;
     Ok(json(StatusCode::OK, &page))
 }
@@ -76,7 +79,10 @@ pub(super) async fn summary(
     State(state): State<AdminState>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let range = read_range(query.as_deref().unwrap_or_default(), state.clock.now())?;
+    let range = read_range(
+        query.as_deref().unwrap_or_default(),
+        state.flows.accounts.clock.now(),
+    )?;
     let summary = state.reader.summary(range).await?;
     Ok(json(StatusCode::OK, &summary))
 }

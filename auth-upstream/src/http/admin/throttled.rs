@@ -18,7 +18,7 @@ use crate::protection::ReleaseTarget;
 
 /// Handles `GET /admin/throttled`: the counters that refuse attempts now, newest first.
 pub(super) async fn list(State(state): State<AdminState>) -> Result<Response, Problem> {
-    let throttled = state.limiter.throttled().await;
+    let throttled = state.flows.accounts.guard.limiter().throttled().await;
     Ok(json(StatusCode::OK, &value!({ "throttled": throttled })))
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn release(
     body: Json,
 ) -> Result<Response, Problem> {
     let target = body.read(read_target)?;
-    let released = state.limiter.release(&target).await;
+    let released = state.flows.accounts.guard.limiter().release(&target).await;
     // The address of a person is not logged.
     let label = match &target {
         ReleaseTarget::Email(_) => "email",

@@ -110,11 +110,12 @@ impl User {
             .collect()
     }
 
-    /// Returns the `UserType` of the API: the response of AdminCreateUser.
-    pub(crate) fn to_user_type(&self) -> Value {
+    /// Returns the `UserType` of the API. `attributes` is the name of the attributes, which differs in
+    /// the response of AdminGetUser.
+    pub(crate) fn to_user_type(&self, attributes: &str) -> Value {
         json!({
             "Username": self.username,
-            "Attributes": self.attribute_list(|_| true),
+            attributes: self.attribute_list(|_| true),
             "UserCreateDate": seconds(self.created_at),
             "UserLastModifiedDate": seconds(self.updated_at),
             "Enabled": self.is_enabled,
@@ -130,7 +131,7 @@ pub(crate) fn user_id(pool_id: &str, username: &str) -> String {
 
 /// Converts Unix milliseconds to the timestamp format of the JSON 1.1 protocol: seconds with a
 /// fraction.
-pub(crate) fn seconds(millis: i64) -> Value {
+fn seconds(millis: i64) -> Value {
     #[expect(
         clippy::cast_precision_loss,
         reason = "milliseconds since 1970 are far below 2^53"

@@ -9,14 +9,32 @@ use serde_json::{Value, json};
 use super::{attributes, empty_response, sign_up};
 use crate::pool::context::PoolContext;
 use crate::pool::error::ApiError;
-use crate::pool::model::{User, UserAttribute, UserPool, UserStatus, seconds};
+use crate::pool::model::{User, UserAttribute, UserPool, UserStatus};
 
 /// A request with a pool id and a username only.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct UserRequest {
+    pub(super) user_pool_id: String,
+    pub(super) username: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct ListRequest {
     user_pool_id: String,
-    username: String,
+    filter: Option<String>,
+    #[serde(default = "default_limit")]
+    limit: usize,
+    /// The username of the last user of the page before.
+    pagination_token: Option<String>,
+}
+
+/// Maximum number, and the default, of users on a page of ListUsers.
+const MAX_PAGE_SIZE: usize = 60;
+
+fn default_limit() -> usize {
+    MAX_PAGE_SIZE
 }
 
 #[derive(Deserialize)]
@@ -69,7 +87,7 @@ pub(super) async fn create(
         set_temporary_password(context, &pool, &mut user, hash);
     }
     sign_up::add_user(context, &request.username, &user).await?;
-    Ok(json!({"User": user.to_user_type()}))
+    Ok(json!({"User": user.to_user_type("Attributes")}))
 }
 
 fn set_temporary_password(context: &PoolContext, pool: &UserPool, user: &mut User, hash: String) {
@@ -81,14 +99,45 @@ fn set_temporary_password(context: &PoolContext, pool: &UserPool, user: &mut Use
 
 pub(super) async fn get(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
-    Ok(json!({
-        "Username": user.username,
-        "UserAttributes": user.attribute_list(|_| true),
-        "UserCreateDate": seconds(user.created_at),
-        "UserLastModifiedDate": seconds(user.updated_at),
-        "Enabled": user.is_enabled,
-        "UserStatus": user.status.name(),
-    }))
+    Ok(user.to_user_type("UserAttributes"))
+}
+
+/// ListUsers, in the order of usernames.
+pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Result<Value, ApiError> {
+    let pool = context.pool(&request.user_pool_id)?;
+    let limit = request.limit.clamp(1, MAX_PAGE_SIZE);
+    let after = request.pagination_token.unwrap_or_default();
+    let mut users = context.store.users.all();
+    users.retain(|user| user.pool_id == pool.id && user.username > after);
+    if let Some(filter) = &request.filter {
+        let invalid = || ApiError::invalid("Error while parsing filter.");
+        let filter = parse_filter(filter).ok_or_else(invalid)?;
+        users.retain(filter);
+    }
+    let page = users.iter().take(limit);
+    let page: Vec<Value> = page.map(|user| user.to_user_type("Attributes")).collect();
+    let mut answer = json!({ "Users": page });
+    if users.len() > limit {
+        answer["PaginationToken"] = page[limit - 1]["Username"].clone();
+    }
+    Ok(answer)
+}
+
+/// Parses `name = "value"`, or `name ^= "prefix"`.
+fn parse_filter(text: &str) -> Option<impl Fn(&User) -> bool> {
+    let (name, value) = text.split_once('=')?;
+    let value: String = serde_json::from_str(value.trim()).ok()?;
+    let (name, is_prefix) = match name.strip_suffix('^') {
+        Some(name) => (name.trim().to_owned(), true),
+        None => (name.trim().to_owned(), false),
+    };
+    Some(move |user: &User| {
+        let found = match name.as_str() {
+            "sub" => Some(&user.sub),
+            name => user.attributes.get(name),
+        };
+        found.is_some_and(|found| *found == value || is_prefix && found.starts_with(&value))
+    })
 }
 
 pub(super) async fn delete(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {

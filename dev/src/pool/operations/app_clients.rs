@@ -33,21 +33,9 @@ struct SettingsRequest {
     explicit_auth_flows: Option<Vec<String>>,
     read_attributes: Option<Vec<String>>,
     write_attributes: Option<Vec<String>>,
-    access_token_validity: Option<u64>,
-    id_token_validity: Option<u64>,
-    refresh_token_validity: Option<u64>,
-    token_validity_units: Option<ValidityUnits>,
     refresh_token_rotation: Option<RotationConfig>,
     prevent_user_existence_errors: Option<String>,
     enable_token_revocation: Option<bool>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct ValidityUnits {
-    access_token: Option<String>,
-    id_token: Option<String>,
-    refresh_token: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -55,21 +43,6 @@ struct ValidityUnits {
 struct RotationConfig {
     feature: String,
     retry_grace_period_seconds: Option<u64>,
-}
-
-const TOKEN_LIFETIME: LifetimeRange = LifetimeRange {
-    default_unit: "hours",
-    seconds: 300..=86_400,
-};
-const REFRESH_TOKEN_LIFETIME: LifetimeRange = LifetimeRange {
-    default_unit: "days",
-    seconds: 3600..=315_360_000,
-};
-
-/// The permitted range of a token lifetime.
-struct LifetimeRange {
-    default_unit: &'static str,
-    seconds: std::ops::RangeInclusive<u64>,
 }
 
 const AUTH_FLOWS: [&str; 6] = [
@@ -125,7 +98,6 @@ pub(super) async fn describe(
 }
 
 fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSettings, ApiError> {
-    let defaults = ClientSettings::default();
     let flows = request.explicit_auth_flows.unwrap_or_else(|| {
         [
             "ALLOW_REFRESH_TOKEN_AUTH",
@@ -154,65 +126,16 @@ fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSet
             "Invalid attribute {unknown} specified while creating a client"
         )));
     }
-    let units = request.token_validity_units.unwrap_or_default();
-    let short =
-        |value, unit: &Option<String>, name| parse_lifetime(value, unit, &TOKEN_LIFETIME, name);
-    let access_token_s = short(
-        request.access_token_validity,
-        &units.access_token,
-        "AccessTokenValidity",
-    )?;
-    let id_token_s = short(
-        request.id_token_validity,
-        &units.id_token,
-        "IdTokenValidity",
-    )?;
-    let refresh_token_s = parse_lifetime(
-        request.refresh_token_validity,
-        &units.refresh_token,
-        &REFRESH_TOKEN_LIFETIME,
-        "RefreshTokenValidity",
-    )?;
     Ok(ClientSettings {
         rotation_grace_s: parse_rotation(request.refresh_token_rotation.as_ref(), &flows)?,
         flows,
         read_attributes: request.read_attributes,
         write_attributes: request.write_attributes,
-        access_token_s: access_token_s.unwrap_or(defaults.access_token_s),
-        id_token_s: id_token_s.unwrap_or(defaults.id_token_s),
-        refresh_token_s: refresh_token_s.unwrap_or(defaults.refresh_token_s),
         prevent_user_existence_errors: request.prevent_user_existence_errors.as_deref()
             == Some("ENABLED"),
         token_revocation: request.enable_token_revocation.unwrap_or(true),
+        ..ClientSettings::default()
     })
-}
-
-/// Returns a lifetime in seconds, or `None` for the default if the value is absent or 0.
-fn parse_lifetime(
-    value: Option<u64>,
-    unit: &Option<String>,
-    range: &LifetimeRange,
-    name: &str,
-) -> Result<Option<u64>, ApiError> {
-    let Some(value) = value.filter(|value| *value > 0) else {
-        return Ok(None);
-    };
-    let factor = match unit.as_deref().unwrap_or(range.default_unit) {
-        "seconds" => 1,
-        "minutes" => 60,
-        "hours" => 3600,
-        "days" => 86_400,
-        other => return Err(ApiError::invalid(format!("{other} is not a unit of time"))),
-    };
-    let seconds = value.saturating_mul(factor);
-    if !range.seconds.contains(&seconds) {
-        return Err(ApiError::invalid(format!(
-            "Invalid range for token validity: {name} must be {} to {} seconds",
-            range.seconds.start(),
-            range.seconds.end()
-        )));
-    }
-    Ok(Some(seconds))
 }
 
 fn parse_rotation(

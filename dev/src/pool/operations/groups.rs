@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::admin_users::UserRequest;
 use super::empty_response;
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
@@ -17,9 +18,15 @@ pub(super) struct GroupRequest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct MembershipRequest {
+pub(super) struct ListRequest {
     user_pool_id: String,
-    username: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct MembershipRequest {
+    #[serde(flatten)]
+    user: UserRequest,
     group_name: String,
 }
 
@@ -37,7 +44,7 @@ pub(super) async fn create(
             "GroupName must have 1 to 128 characters and no spaces",
         ));
     }
-    let group = json!({"Group": {"GroupName": group_name, "UserPoolId": user_pool_id}});
+    let group = json!({"Group": group_type(&group_name, &user_pool_id)});
     let add = |pool: &mut UserPool| {
         if pool.groups.insert(group_name) {
             return Ok(());
@@ -51,22 +58,60 @@ pub(super) async fn create(
     Ok(group)
 }
 
+fn group_type(name: &str, pool_id: &str) -> Value {
+    json!({"GroupName": name, "UserPoolId": pool_id})
+}
+
+/// ListGroups. Returns all groups in one page.
+pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Result<Value, ApiError> {
+    let pool = context.pool(&request.user_pool_id)?;
+    let groups = pool.groups.iter();
+    let groups: Vec<Value> = groups.map(|name| group_type(name, &pool.id)).collect();
+    Ok(json!({ "Groups": groups }))
+}
+
+/// AdminListGroupsForUser. Returns all groups in one page.
+pub(super) async fn list_of_user(
+    context: &PoolContext,
+    request: UserRequest,
+) -> Result<Value, ApiError> {
+    let user = context.find_user(&request.user_pool_id, &request.username)?;
+    let groups = user.groups.iter();
+    let groups: Vec<Value> = groups.map(|name| group_type(name, &user.pool_id)).collect();
+    Ok(json!({ "Groups": groups }))
+}
+
 pub(super) async fn add_user(
     context: &PoolContext,
     request: MembershipRequest,
 ) -> Result<Value, ApiError> {
-    let user = context.find_user(&request.user_pool_id, &request.username)?;
-    let pool = context.pool(&request.user_pool_id)?;
-    if !pool.groups.contains(&request.group_name) {
+    change_groups(context, request, |user, group| user.groups.insert(group)).await
+}
+
+pub(super) async fn remove_user(
+    context: &PoolContext,
+    request: MembershipRequest,
+) -> Result<Value, ApiError> {
+    change_groups(context, request, |user, group| user.groups.remove(&group)).await
+}
+
+async fn change_groups(
+    context: &PoolContext,
+    MembershipRequest { user, group_name }: MembershipRequest,
+    change: impl FnOnce(&mut User, String) -> bool,
+) -> Result<Value, ApiError> {
+    let pool = context.pool(&user.user_pool_id)?;
+    let user = context.find_user(&pool.id, &user.username)?;
+    if !pool.groups.contains(&group_name) {
         return Err(ApiError::new(
             ExceptionKind::ResourceNotFound,
             "Group not found.",
         ));
     }
-    let join = |user: &mut User| {
-        user.groups.insert(request.group_name);
+    let change = |user: &mut User| {
+        change(user, group_name);
         Ok(())
     };
-    context.update_user(&user, join).await?;
+    context.update_user(&user, change).await?;
     Ok(empty_response())
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::empty_response;
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::{self, random};
 use crate::pool::error::ApiError;
@@ -27,14 +26,6 @@ pub(super) struct CreatePoolRequest {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct DescribePoolRequest {
     user_pool_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct UpdatePoolRequest {
-    user_pool_id: String,
-    #[serde(flatten)]
-    settings: PoolSettingsRequest,
 }
 
 /// The settings in a request. Absent members leave the setting unchanged.
@@ -130,15 +121,6 @@ pub(super) async fn describe(
     Ok(json!({"UserPool": {
         "Id": pool.id, "Name": pool.name, "UsernameAttributes": username_attributes,
     }}))
-}
-
-pub(super) async fn update(
-    context: &PoolContext,
-    request: UpdatePoolRequest,
-) -> Result<Value, ApiError> {
-    let change = |pool: &mut UserPool| apply_settings(&mut pool.settings, &request.settings);
-    context.update_pool(&request.user_pool_id, change).await?;
-    Ok(empty_response())
 }
 
 fn apply_settings(

@@ -1,7 +1,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, error_text, start};
+use super::harness::{EMAIL, PASSWORD, start};
 
 const NEW_PASSWORD: &str = "Fresher-Horse-8";
 
@@ -20,27 +20,6 @@ async fn temporary_password_and_challenge_session_expire() {
     pool.clock.advance(Duration::from_secs(7 * 86_400));
     let late = pool.sign_in(EMAIL, PASSWORD).await.expect_err("late");
     assert!(late.contains("Temporary password has expired"), "{late}");
-}
-
-#[tokio::test]
-async fn signed_in_user_changes_password() {
-    let pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-    let change = |from: &str, to: &str| {
-        let call = pool
-            .anonymous
-            .change_password()
-            .access_token(tokens.access_token().expect("access token"));
-        let call = call.previous_password(from).proposed_password(to);
-        async move { call.send().await.map_err(error_text) }
-    };
-    let wrong = change("Wrong-Horse-9", NEW_PASSWORD)
-        .await
-        .expect_err("wrong");
-    assert!(wrong.starts_with("NotAuthorizedException"), "{wrong}");
-    change(PASSWORD, NEW_PASSWORD).await.expect("changed");
-    assert!(pool.sign_in(EMAIL, NEW_PASSWORD).await.is_ok());
 }
 
 #[tokio::test]

@@ -1,46 +1,5 @@
 use super::*;
 
-#[test]
-fn set_replaces_values_and_keeps_others() {
-    let layer = ConfigLayer::parse(
-        "x.toml",
-        "a = 1\n[t]\nb = 'x'\nc = 'y'\n[[l]]\nname = 'n'\nd = 1\n",
-    );
-    let layer = layer
-        .expect("TOML")
-        .set(&["t", "b"], "z")
-        .set(&["l", "n", "d"], 2_i64)
-        .set(&["new", "table"], true)
-        .unset(&["t", "c"]);
-    let read = layer.read(|root| {
-        let a = root.required("a", |field| field.integer(1..=9_i64));
-        let b = root.section("t", |t| t.required("b", |field| field.text(1..=9)));
-        let table = root.section("new", |new| new.required("table", |field| field.boolean()));
-        let list = root.list("l", |field| {
-            field.object(|item| {
-                item.required("name", |field| field.text(1..=9));
-                item.required("d", |field| field.integer(1..=9_i64))
-            })
-        });
-        Some((a?, b?, table?, list))
-    });
-    assert_eq!(read.expect("read"), (1, "z".to_owned(), true, vec![2]));
-}
-
-#[test]
-fn invalid_value_is_reported_with_its_place() {
-    let layer = ConfigLayer::parse("x.toml", "\na = 1\n")
-        .expect("TOML")
-        .set(&["b"], 7_i64);
-    let exit = layer
-        .read(|root| root.required("a", |field| field.integer(1..=9_i64)))
-        .expect_err("unknown");
-    assert_eq!(
-        (exit.status(), exit.message()),
-        (64, "x.toml:1: b: is not a known field")
-    );
-}
-
 const BASE: &str = r#"a = 1
 [t]
 b = "x"

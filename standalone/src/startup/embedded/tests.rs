@@ -2,6 +2,7 @@ mod console_link;
 
 use std::time::Duration;
 
+use postern_common::clock::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
@@ -95,10 +96,17 @@ async fn restart_preserves_data_and_credentials() {
     );
     first.stop().await;
 
-    let second = start(options(&folder)).await.expect("started again");
+    let second = Options {
+        access_token_lifetime: Some(Duration::from_secs(10)),
+        ..options(&folder)
+    };
+    let second = start(second).await.expect("started again");
     let login = json!({"email": "ada@example.com", "password": PASSWORD});
     let (status, tokens) = post(&second, "/auth/login", &login).await;
     assert_eq!(status, 200, "{tokens}");
+    let end = tokens["expiresAt"].as_str().and_then(Timestamp::parse);
+    let left = end.expect("an instant").since(Clock::system().now());
+    assert!(left <= Duration::from_secs(10), "{left:?}");
     let path = format!("/actors/{}", me["userId"].as_str().expect("user"));
     let (status, actor) = get(
         &second,
