@@ -73,7 +73,6 @@ impl AuthService {
             messages: messages.clone(),
             clock: clock.clone(),
         };
-        let codes = config.own_codes.then_some(codes);
         let guard = AttemptGuard::new(limiter, issuer.clone(), messages, metrics.clone());
         let parts = Arc::new(FlowParts {
             pool,
@@ -87,6 +86,7 @@ impl AuthService {
             guard,
             issuer,
             codes,
+            makes_codes: config.own_codes,
             confirmation: config.confirmation,
             audit,
             metrics,

@@ -9,6 +9,10 @@ mod proxies;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use aws_sdk_cognitoidentityprovider::types::{
+    AdminCreateUserConfigType, IssuerType, UserPoolType, UsernameAttributeType,
+    VerifiedAttributeType,
+};
 use postern_common::Clock;
 use postern_common::Secret;
 use postern_common::cache::Cache;
@@ -21,10 +25,10 @@ use postern_common::token::{Verifier, VerifierOptions};
 
 pub(crate) use self::proxies::check_trusted_proxies;
 use crate::assembly::{AuthService, require_ca_certificates};
-use crate::config::{Config, SocialConfig};
+use crate::config::{Config, ConfirmationMode, SocialConfig};
 use crate::crypto::random;
 use crate::pool::PasswordAuthFlow;
-use crate::pool::admin::{AppClientSettings, PoolAdmin, PoolSettings};
+use crate::pool::admin::{AppClientSettings, PoolAdmin};
 use crate::pool::error::PoolError;
 
 /// The attribute that identifies a service in its tokens.
@@ -68,7 +72,7 @@ impl Diagnostics {
         results.push(CheckResult::of_service_account(&self.identity, &self.clock).await);
         results.push(check_notifications(service).await);
         match &service.pool.admin {
-            Some(admin) => results.extend(self.check_pools(admin).await),
+            Some(admin) => results.extend(self.check_pools(service, admin).await),
             None => {
                 results.push(CheckResult::unknown(
                     "pools and clients",
@@ -152,7 +156,7 @@ impl Diagnostics {
         CheckResult::new("clock", outcome)
     }
 
-    async fn check_pools(&self, admin: &PoolAdmin) -> Vec<CheckResult> {
+    async fn check_pools(&self, service: &AuthService, admin: &PoolAdmin) -> Vec<CheckResult> {
         let mut results = Vec::new();
         for (name, pool) in [
             ("actor", &self.identity.actor),
@@ -160,10 +164,10 @@ impl Diagnostics {
         ] {
             let issuer = format!("{name} issuer");
             match admin.describe_pool(&pool.pool_id).await {
-                Ok(settings) => {
-                    results.push(CheckResult::new(issuer, check_issuer(pool, settings)));
+                Ok(described) => {
+                    results.push(CheckResult::new(issuer, check_issuer(pool, &described)));
                     if name == "actor" {
-                        results.push(check_user_names(settings));
+                        results.extend(check_pool(service, &described));
                     }
                 }
                 Err(error) => results.push(undescribed(issuer, &error)),
@@ -309,32 +313,21 @@ async fn check_social_sign_in(service: &AuthService) -> CheckResult {
     CheckResult::new(SOCIAL_TOKENS, outcome)
 }
 
-fn undescribed(subject: String, error: &PoolError) -> CheckResult {
-    if *error == PoolError::Unsupported {
-        return CheckResult::unknown(subject, "the pool does not describe it");
+fn undescribed(subject: impl Into<String>, error: &PoolError) -> CheckResult {
+    match error {
+        PoolError::Unsupported => CheckResult::unknown(subject, "the pool does not describe it"),
+        _ => CheckResult::fault(subject, format!("cannot be described: {error}")),
     }
-    CheckResult::fault(subject, format!("cannot be described: {error}"))
-}
-
-/// Checks that the pool's users have user names of their own. Where the address is the name, the
-/// name of a deleted user can be taken by another person.
-fn check_user_names(settings: PoolSettings) -> CheckResult {
-    const SUBJECT: &str = "user names";
-    if settings.has_email_usernames {
-        return CheckResult::passed(SUBJECT, "differ from the address");
-    }
-    CheckResult::warning(
-        SUBJECT,
-        "are the addresses, which another person can get later: create the pool with UsernameAttributes email",
-    )
 }
 
 /// Reports which of its two issuers a pool writes. Both are accepted, unless another is configured.
-fn check_issuer(pool: &Pool, settings: PoolSettings) -> Result<String, String> {
+fn check_issuer(pool: &Pool, described: &UserPoolType) -> Result<String, String> {
+    let configuration = described.issuer_configuration();
+    let has_updated_issuer = configuration.and_then(|it| it.r#type()) == Some(&IssuerType::Updated);
     let accepted = [Some(&pool.issuer), pool.issuer_alias.as_ref()];
     let is_updated = |issuer: &str| issuer.starts_with("https://issuer-cognito-idp.");
     let mut accepted = accepted.into_iter().flatten();
-    let written = accepted.find(|issuer| is_updated(issuer) == settings.has_updated_issuer);
+    let written = accepted.find(|issuer| is_updated(issuer) == has_updated_issuer);
     match (written, &pool.issuer_alias) {
         (Some(written), Some(_)) => Ok(format!("{written}; both forms are accepted")),
         (Some(written), None) => Ok(written.clone()),
@@ -343,6 +336,51 @@ fn check_issuer(pool: &Pool, settings: PoolSettings) -> Result<String, String> {
             pool.issuer
         )),
     }
+}
+
+/// Checks that users can register, get one code, and have user names of their own. Where the address
+/// is the name, the name of a deleted user can be taken by another person.
+fn check_pool(service: &AuthService, pool: &UserPoolType) -> Vec<CheckResult> {
+    const NAMES: &str = "user names";
+    const REGISTRATION: &str = "registration";
+    let names = if pool
+        .username_attributes()
+        .contains(&UsernameAttributeType::Email)
+    {
+        CheckResult::passed(NAMES, "differ from the address")
+    } else {
+        CheckResult::warning(
+            NAMES,
+            "are the addresses, which another person can get later: create the pool with UsernameAttributes email",
+        )
+    };
+    let mut errors = Vec::new();
+    let creation = pool.admin_create_user_config();
+    if creation.is_some_and(AdminCreateUserConfigType::allow_admin_create_user_only) {
+        errors.push("AllowAdminCreateUserOnly of the pool is set".to_owned());
+    }
+    let required = pool.schema_attributes().iter();
+    let required = required.filter(|it| it.required() == Some(true));
+    let unsent = required.filter(|it| !matches!(it.name(), Some("sub" | "email") | None));
+    errors.extend(unsent.map(|it| {
+        let name = it.name().unwrap_or_default();
+        format!("the pool requires {name}, and only email is sent")
+    }));
+    let verified = pool.auto_verified_attributes();
+    let sends_codes = verified.contains(&VerifiedAttributeType::Email);
+    let has_own_codes = service.own_codes().is_some();
+    if !has_own_codes && !sends_codes && service.confirmation == ConfirmationMode::Code {
+        errors.push("no code is sent: add email to AutoVerifiedAttributes of the pool".to_owned());
+    }
+    let registration = if !errors.is_empty() {
+        CheckResult::fault(REGISTRATION, errors.join("; "))
+    } else if has_own_codes && sends_codes {
+        let detail = "the pool sends a second code, and has a daily limit: remove email from AutoVerifiedAttributes";
+        CheckResult::warning(REGISTRATION, detail)
+    } else {
+        CheckResult::passed(REGISTRATION, "the pool permits it")
+    };
+    vec![names, registration]
 }
 
 async fn check_stores(service: &AuthService) -> Vec<CheckResult> {

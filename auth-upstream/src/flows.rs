@@ -94,8 +94,9 @@ pub(crate) struct FlowParts {
     pub(crate) guard: AttemptGuard,
     pub(crate) issuer: TokenIssuer,
     pub(crate) locks: UserLocks,
-    /// `None` if the pool makes the codes.
-    pub(crate) codes: Option<AccountCodes>,
+    pub(crate) codes: AccountCodes,
+    /// Whether the codes for confirmation and reset are ours. Those for social links always are.
+    pub(crate) makes_codes: bool,
     pub(crate) confirmation: ConfirmationMode,
     pub(crate) audit: AuditLog,
     pub(crate) metrics: Metrics,

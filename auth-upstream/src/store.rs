@@ -10,6 +10,7 @@
 //! - `auth_social_identities`: the user of each social identity (issuer and subject), and the
 //!   provider's sealed refresh token. A user name that is not the subject may be an address, and is
 //!   sealed.
+//! - `auth_social_users`: what a provider sends of a person once, sealed, until the profile is saved.
 //! - `auth_audit`: audit events, with e-mail addresses as keyed hashes only.
 
 mod audit;

@@ -17,6 +17,7 @@ mod readiness;
 mod refresh;
 mod registration;
 mod registration_crash;
+mod resets;
 mod second_factor;
 mod slow_bodies;
 mod social_account;

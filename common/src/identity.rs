@@ -55,6 +55,7 @@ use url::Url;
 
 pub use self::assumed::ASSUMED_IDENTITY;
 pub use self::client::AwsCredentials;
+pub use self::config::partition_domain;
 pub use self::secret_hash::secret_hash;
 pub use self::social_proof::{
     SOCIAL_PROOF, SOCIAL_PROOF_KEY, SocialAccount, SocialProofKey, SocialStatement,

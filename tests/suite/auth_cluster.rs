@@ -112,6 +112,7 @@ impl AuthCluster {
             .replace_port(8510, admin)
             .replace_port(8500, self.port)
             .social_provider(&address("POSTERN_SOCIAL_URL"))
+            .set("notices", "false")
             .set("database", &quoted(database))
             .set("cache", &quoted(&cache));
         let actor = changes

@@ -22,6 +22,7 @@ use super::{FlowParts, cache_unavailable};
 use crate::account_messages::AccountMessages;
 use crate::client::ClientContext;
 use crate::crypto::{KeyRing, random, sha256_hex};
+use crate::pool::admin::PoolAdmin;
 use crate::protection::AttemptKind;
 
 /// Validity of a reset code: as in Cognito.
@@ -106,6 +107,12 @@ impl CodePurpose {
 // === impl FlowParts ===
 
 impl FlowParts {
+    /// Returns what makes and redeems the codes for confirmation and reset, unless the pool does.
+    pub(crate) fn own_codes(&self) -> Option<(&AccountCodes, &PoolAdmin)> {
+        let admin = self.pool.admin.as_ref()?;
+        self.makes_codes.then_some((&self.codes, admin))
+    }
+
     /// Sends a code as [`AccountCodes::send`], unless many were requested for the address: the last one
     /// stays valid then, so that its owner is neither flooded nor kept out.
     pub(super) async fn send_code(
@@ -164,6 +171,16 @@ impl AccountCodes {
             .messages
             .code(template, address, &code, expires_at, client);
         sending.await
+    }
+
+    /// Ends the code of a purpose and address.
+    pub(super) async fn void(
+        &self,
+        purpose: CodePurpose,
+        address: &EmailAddress,
+    ) -> Result<(), Problem> {
+        let deleted = self.cache.delete(&cache_key(purpose, address)).await;
+        deleted.map(drop).map_err(cache_unavailable)
     }
 
     /// Uses a code up. Of concurrent callers with the right code one succeeds, also over a fail-over

@@ -8,16 +8,18 @@ use postern_common::{Code, Problem};
 
 use super::FlowParts;
 use super::attempt_guard::{AccountAttempt, AttemptError};
-use super::challenge_session::ChallengeSession;
+use super::challenge_session::{ChallengeSession, SocialLink};
 use super::social::{AccountResolver, AuthorizedUser};
 use super::token_issuer::SignedInUser;
 use super::token_set::TokenSet;
+use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
+use crate::pool::SignInStep;
 use crate::pool::error::PoolCall;
 use crate::protection::AttemptKind;
 use crate::telemetry::{AuditedResult, Completed, Operation};
 
-/// The challenge in which nothing can be guessed.
+/// The challenge whose answer changes the password.
 const NEW_PASSWORD_REQUIRED: &str = "NEW_PASSWORD_REQUIRED";
 
 /// Answers challenges of the pool.
@@ -73,6 +75,7 @@ impl ChallengeFlow {
             session,
             username,
             email,
+            link,
             attributes,
             ..
         }) = opened
@@ -92,25 +95,26 @@ impl ChallengeFlow {
                 .await;
             let step =
                 step.map_err(|error| AttemptError::from(error.problem(PoolCall::Challenge)))?;
-            self.issuer.complete_step(step, email.as_ref())
+            self.complete_linked(step, email.as_ref(), link.as_ref())
+                .await
         };
-        let signed_in = if name == NEW_PASSWORD_REQUIRED {
-            evaluation.await.map_err(|error| error.problem)?
-        } else {
-            // All other challenges ask for a code, which an attacker who has the password can
-            // guess.
-            let attempt = AccountAttempt {
-                kind: AttemptKind::SecondFactor,
-                client,
-                account: &username,
-                failure_code: Code::InvalidChallenge,
-            };
-            self.guard.evaluate(attempt, evaluation).await?
+        // An attacker who has the password can guess a code, or try new passwords without end.
+        let attempt = AccountAttempt {
+            kind: AttemptKind::SecondFactor,
+            client,
+            account: &username,
+            failure_code: Code::InvalidChallenge,
         };
+        let signed_in = self.guard.evaluate(attempt, evaluation).await?;
         if let Some(email) = &email {
-            self.guard
-                .trust_network(client, email, &signed_in.subject, started_at)
+            let (guard, subject) = (&self.guard, &*signed_in.subject);
+            guard
+                .trust_network(client, email, subject, started_at)
                 .await;
+            if name == NEW_PASSWORD_REQUIRED {
+                let (messages, notice) = (guard.messages(), AccountNotice::PasswordChanged);
+                messages.notice(notice, email, Some(subject), client);
+            }
         }
         Ok(signed_in)
     }
@@ -127,18 +131,38 @@ impl ChallengeFlow {
         let email = email.ok_or(Code::InvalidChallenge)?;
         let code = answer.code.ok_or(Code::InvalidChallenge)?;
         client.details.set_email(&email);
-        let started_at = self.guard.limiter().now();
         let attempt = AccountAttempt {
             kind: AttemptKind::ConfirmationCode,
             client,
             account: email.as_str(),
             failure_code: Code::InvalidChallenge,
         };
-        let evaluation = Box::pin(accounts.sign_in_with_code(client, user, &email, &code));
-        let signed_in = self.guard.evaluate(attempt, evaluation).await?;
-        self.guard
-            .trust_network(client, &email, &signed_in.subject, started_at)
-            .await;
+        let evaluation = Box::pin(accounts.sign_in_with_code(client, user, &code));
+        self.guard.evaluate(attempt, evaluation).await
+    }
+}
+
+// === impl FlowParts ===
+
+impl FlowParts {
+    /// Completes a step as [`TokenIssuer::complete_step`](super::TokenIssuer::complete_step). Fails with
+    /// `invalid_challenge` if a reset has removed the link meanwhile: it removes the links before it
+    /// revokes the tokens.
+    pub(super) async fn complete_linked(
+        &self,
+        step: SignInStep,
+        email: Option<&EmailAddress>,
+        link: Option<&SocialLink>,
+    ) -> Result<SignedInUser, AttemptError> {
+        let signed_in = self.issuer.complete_step(step, email, link)?;
+        if let Some((issuer, subject)) = link {
+            let found = self.store.social_identity(issuer, subject).await;
+            let found = found.map_err(Problem::from)?;
+            if found.is_none_or(|found| found.user_id != signed_in.subject) {
+                self.issuer.discard(&signed_in).await;
+                return Err(AttemptError::after_proof(Code::InvalidChallenge.into()));
+            }
+        }
         Ok(signed_in)
     }
 }

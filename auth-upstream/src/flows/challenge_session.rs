@@ -30,6 +30,9 @@ const CONFIRM_ADDRESS: &str = "CONFIRM_ADDRESS";
 /// The sealing context of challenge sessions.
 const CHALLENGE_CONTEXT: [&str; 1] = ["postern challenge session"];
 
+/// Issuer and subject of the social identity with which a sign-in began.
+pub(crate) type SocialLink = (String, String);
+
 /// The content of a challenge session.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ChallengeSession {
@@ -40,8 +43,10 @@ pub(super) enum ChallengeSession {
         session: String,
         /// The pool's user name.
         username: String,
-        /// The address of a sign-in with a password.
+        /// The address of the account, if it is known.
         email: Option<String>,
+        /// The link of a social sign-in.
+        link: Option<SocialLink>,
         /// `requiredAttributes` of NEW_PASSWORD_REQUIRED, such as `userAttributes.given_name`: the only
         /// ones that the answer may set.
         attributes: Vec<String>,
@@ -67,6 +72,7 @@ impl ChallengeSession {
     pub(super) fn for_challenge(
         challenge: &PoolChallenge,
         email: Option<&EmailAddress>,
+        link: Option<&SocialLink>,
         expires_at: Timestamp,
     ) -> Self {
         let required = challenge.parameters.get("requiredAttributes");
@@ -76,6 +82,7 @@ impl ChallengeSession {
             session: challenge.session.clone(),
             username: challenge.username.clone(),
             email: email.map(|email| email.as_str().to_owned()),
+            link: link.cloned(),
             attributes: required.unwrap_or_default(),
             expires_at: expires_at.0,
         }

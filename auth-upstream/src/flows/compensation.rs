@@ -211,7 +211,7 @@ impl RegistrationCompensator {
         if let Some(subject) = &pending.subject {
             return Ok(Some(subject.clone()));
         }
-        let account = admin.find_user(email.as_str()).await.map_err(drop)?;
+        let account = admin.find_owner(email).await.map_err(drop)?;
         let earliest = pending.began_at.saturating_sub(CLOCK_TOLERANCE_MS);
         Ok(account
             .filter(|account| account.created_at.0 >= earliest)

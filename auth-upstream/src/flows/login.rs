@@ -66,7 +66,7 @@ impl LoginFlow {
     async fn check_password(&self, request: &LoginRequest) -> Result<SignedInUser, AttemptError> {
         let email = &request.email;
         match self.pool.sign_in(email.as_str(), &request.password).await {
-            Ok(step) => self.issuer.complete_step(step, Some(email)),
+            Ok(step) => self.issuer.complete_step(step, Some(email), None),
             Err(PoolError::UserNotConfirmed) => {
                 let pending = self.store.awaiting_registration(email.as_str()).await;
                 let id = pending.map_err(Problem::from)?.unwrap_or_default();

@@ -74,9 +74,9 @@ impl PasswordFlow {
         };
         let limiter = self.guard.limiter();
         // Logs failures only, not that the user does not exist.
-        let sent = match (&self.codes, &self.pool.admin) {
-            (Some(codes), Some(admin)) => self.send_own_code(codes, admin, email, client).await,
-            (_, _) => {
+        let sent = match self.own_codes() {
+            Some((codes, admin)) => self.send_own_code(codes, admin, email, client).await,
+            None => {
                 let sent = self.pool.forgot_password(email).await;
                 sent.map_err(|error| error.problem(PoolCall::ForgotPassword))
             }
@@ -144,39 +144,39 @@ impl PasswordFlow {
         Ok(subject)
     }
 
-    /// Resets the password and returns the user's subject, if AWS credentials permit to find it.
+    /// Resets the password, ends what somebody else may have begun, and returns the user's subject if it
+    /// can be found. If the latter fails, the code of this service can be used again.
     async fn try_reset(
         &self,
         client: &ClientContext,
         request: &ResetRequest,
     ) -> Result<Option<String>, AttemptError> {
-        let ResetRequest {
-            email,
-            code,
-            new_password,
-        } = request;
-        match (&self.codes, &self.pool.admin) {
-            (Some(codes), Some(admin)) => {
-                let work = async {
-                    let redeemed = codes.redeem(CodePurpose::Reset, email, code).await?;
-                    let done = self.set_password(admin, client, request).await;
-                    if done.is_err() {
-                        redeemed.give_back().await;
-                    }
-                    done
-                };
-                self.locks.with_address(email, Box::pin(work)).await?;
-            }
-            (_, _) => {
-                let reset = self.pool.reset_password(email, code, new_password).await;
+        let (email, code) = (&request.email, &request.code);
+        let work = async {
+            let Some((codes, admin)) = self.own_codes() else {
+                let password = &request.new_password;
+                let reset = self.pool.reset_password(email, code, password).await;
                 reset.map_err(|error| error.problem(PoolCall::ResetPassword))?;
+                return self.end_earlier_sign_ins(email).await;
+            };
+            let redeemed = codes.redeem(CodePurpose::Reset, email, code).await?;
+            let done = async {
+                self.set_password(admin, client, request).await?;
+                self.end_earlier_sign_ins(email).await
+            };
+            let done = done.await;
+            if done.is_err() {
+                redeemed.give_back().await;
             }
-        }
-        Ok(self.end_earlier_sign_ins(email).await)
+            done
+        };
+        let done: Result<_, Problem> = self.locks.with_address(email, Box::pin(work)).await;
+        Ok(done?)
     }
 
     /// Sets the password of an account whose owner has proven the address. If nobody had proven it
-    /// before, the account is replaced, unless an operator has created it.
+    /// before, the account is replaced, unless an operator has created it:
+    /// registrations save a profile.
     async fn set_password(
         &self,
         admin: &PoolAdmin,
@@ -185,18 +185,23 @@ impl PasswordFlow {
     ) -> Result<(), Problem> {
         let (email, password) = (&request.email, &request.new_password);
         let problem = |error: PoolError| error.problem(PoolCall::Admin);
-        let account = admin.find_user(email.as_str()).await.map_err(problem)?;
+        let account = admin.find_owner(email).await.map_err(problem)?;
         let account = account.filter(|account| account.is_enabled);
         let account = account.ok_or(Code::InvalidCode)?;
+        let is_kept = account.is_verified || {
+            let has_profile = self.actor_service.has_profile(&account.subject);
+            account.is_invited && !has_profile.await.map_err(|_| Code::Unavailable)?
+        };
+        if is_kept && !account.is_verified {
+            // First, because a new password ends the invitation.
+            let verified = admin.verify_email(&account.username).await;
+            verified.map_err(problem)?;
+        }
         // Before a replacement as well: a password that the pool refuses must change nothing.
         let set = admin.set_password(&account.username, password.expose());
         set.await.map_err(problem)?;
-        if account.is_verified {
+        if is_kept {
             return Ok(());
-        }
-        if account.is_invited {
-            let verified = admin.verify_email(&account.username).await;
-            return verified.map_err(problem);
         }
         let limiter = self.guard.limiter();
         limiter.forget_trusted_networks(email.as_str()).await;
@@ -205,29 +210,35 @@ impl PasswordFlow {
             .map(drop)
     }
 
-    /// Removes the user's social links, which the owner may not have made, and then revokes the refresh
-    /// tokens, which Cognito leaves valid after a password reset. Best effort.
-    async fn end_earlier_sign_ins(&self, email: &EmailAddress) -> Option<String> {
-        let admin = self.pool.admin.as_ref()?;
-        let account = match admin.find_user(email.as_str()).await {
-            Ok(Some(account)) => account,
-            Ok(None) => return None,
-            Err(error) => {
-                log_limited!(warn, %error, "refresh tokens not revoked after password reset");
-                return None;
+    /// Removes the social links of an account and the code for another one, which the owner may not
+    /// have made, and then revokes the refresh tokens, which Cognito leaves valid after a reset: a
+    /// sign-in that has got tokens looks for its link afterwards. The address is locked, so that no
+    /// link is made meanwhile.
+    async fn end_earlier_sign_ins(&self, email: &EmailAddress) -> Result<Option<String>, Problem> {
+        let problem = |error: PoolError| error.problem(PoolCall::Admin);
+        let found = match &self.pool.admin {
+            Some(admin) => {
+                let owner = admin.find_owner(email).await.map_err(problem)?;
+                owner.map(|it| (it.subject, it.username))
             }
+            None if self.pool.has_social_sign_in() => {
+                let started = self.pool.start_social_sign_in(email.as_str()).await;
+                let owner = started.map_err(problem)?;
+                let owner = owner.filter(|it| it.account.has_email(email));
+                owner.map(|it| (it.account.subject, it.username))
+            }
+            None => None,
         };
-        if let Err(error) = self
-            .store
-            .delete_social_identities_of(&account.subject)
-            .await
-        {
-            log_limited!(warn, %error, "social links not removed after password reset");
+        let Some((subject, username)) = found else {
+            return Ok(None);
+        };
+        self.codes.void(CodePurpose::SocialLink, email).await?;
+        self.store.delete_social_identities_of(&subject).await?;
+        if let Some(admin) = &self.pool.admin {
+            let ended = admin.sign_out_everywhere(&username).await;
+            ended.map_err(problem)?;
         }
-        if let Err(error) = admin.sign_out_everywhere(&account.username).await {
-            log_limited!(warn, %error, "refresh tokens not revoked after password reset");
-        }
-        Some(account.subject)
+        Ok(Some(subject))
     }
 
     /// Sends a code to an address that has an account which may sign in, in the locale of its person.
@@ -238,7 +249,7 @@ impl PasswordFlow {
         email: &EmailAddress,
         client: &ClientContext,
     ) -> Result<(), Problem> {
-        let account = admin.find_user(email.as_str()).await;
+        let account = admin.find_owner(email).await;
         let account = account.map_err(|error| error.problem(PoolCall::Admin))?;
         let Some(account) = account.filter(|account| account.is_enabled) else {
             return Ok(());

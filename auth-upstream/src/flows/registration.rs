@@ -191,16 +191,22 @@ impl RegistrationFlow {
         code: &str,
     ) -> Result<SignedInUser, Problem> {
         let email = &registration.email;
+        let mut is_confirmed = false;
         let confirmation = async {
-            if let (Some(codes), Some(admin)) = (&self.codes, &self.pool.admin) {
-                let confirmed = self.redeem(codes, admin, registration, pending, code);
-                return Ok(confirmed.await?);
+            is_confirmed = match self.own_codes() {
+                Some(own) => self.redeem(own, registration, pending, code).await?,
+                None => match self.pool.confirm_sign_up(email, code).await {
+                    // "Current status is CONFIRMED".
+                    Err(PoolError::NotAuthorized) => true,
+                    decided => decided
+                        .map(|()| false)
+                        .map_err(|error| error.problem(PoolCall::Confirm))?,
+                },
+            };
+            if is_confirmed {
+                return Err(AttemptError::from(Code::InvalidCode));
             }
-            match self.pool.confirm_sign_up(email, code).await {
-                // NotAuthorized: "Current status is CONFIRMED". The password decides.
-                Ok(()) | Err(PoolError::NotAuthorized) => Ok(()),
-                Err(error) => Err(AttemptError::from(error.problem(PoolCall::Confirm))),
-            }
+            Ok(())
         };
         let attempt = AccountAttempt {
             kind: AttemptKind::ConfirmationCode,
@@ -209,7 +215,12 @@ impl RegistrationFlow {
             failure_code: Code::InvalidCode,
         };
         let confirmation = self.locks.with_address(email, Box::pin(confirmation));
-        self.guard.evaluate(attempt, confirmation).await?;
+        let confirmed = self.guard.evaluate(attempt, confirmation).await;
+        // The code is used already, as by a double click: the password decides. It counts as a wrong
+        // one, because each costs calls to the pool.
+        if !is_confirmed {
+            confirmed?;
+        }
         let sign_in = async {
             let tokens = self.sign_in(registration).await?;
             if pending.is_none() && self.has_profile(&tokens).await? {
@@ -278,7 +289,7 @@ impl RegistrationFlow {
             return Ok(false);
         };
         let problem = |error: PoolError| error.problem(PoolCall::Admin);
-        let found = admin.find_user(email.as_str()).await.map_err(problem)?;
+        let found = admin.find_owner(email).await.map_err(problem)?;
         let Some(account) = found.filter(|it| it.is_unconfirmed && it.is_enabled) else {
             return Ok(false);
         };
@@ -306,7 +317,7 @@ impl RegistrationFlow {
                 }
                 (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
                     let challenge = self.confirmation_required(id, request).await?;
-                    if let Some(codes) = &self.codes {
+                    if let Some((codes, _)) = self.own_codes() {
                         let locale = request.profile.get("locale").and_then(Value::as_str);
                         let (purpose, client) =
                             (CodePurpose::Confirmation, client.speaking(locale));
@@ -353,7 +364,8 @@ impl RegistrationFlow {
         match self.pool.sign_in(email.as_str(), &request.password).await {
             Ok(SignInStep::Tokens(tokens)) => Ok(tokens),
             Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
-                self.issuer.challenge_required(&challenge, Some(email)),
+                self.issuer
+                    .challenge_required(&challenge, Some(email), None),
             )),
             Err(error) => Err(error.problem(PoolCall::SignIn).into()),
         }
@@ -385,7 +397,8 @@ impl RegistrationFlow {
         match self.pool.sign_in(email.as_str(), &request.password).await {
             Ok(SignInStep::Tokens(tokens)) => Ok(self.save_profile_again(request, tokens).await?),
             Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
-                self.issuer.challenge_required(&challenge, Some(email)),
+                self.issuer
+                    .challenge_required(&challenge, Some(email), None),
             )),
             // Only without AWS credentials, with which the user has been replaced.
             Err(PoolError::UserNotConfirmed) => {

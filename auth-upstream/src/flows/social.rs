@@ -21,7 +21,6 @@ use std::time::Duration;
 use postern_common::email::EmailAddress;
 use postern_common::service::http_client;
 use postern_common::{Code, Problem};
-use serde_json::Value;
 use url::Url;
 
 pub(crate) use self::account::{AccountResolver, ResolvedIdentity};
@@ -85,7 +84,7 @@ named! {
         InvalidRequest = "invalid_request",
         InvalidState = "invalid_state",
         AccessDenied = "access_denied",
-        /// The address is missing, or neither the provider nor a code can prove it.
+        /// The address is missing or malformed.
         EmailNotVerified = "email_not_verified",
         ProviderError = "provider_error",
         ProviderUnavailable = "provider_unavailable",
@@ -227,7 +226,7 @@ impl SocialFlow {
         if !provider.is_issuer_valid(callback.issuer.as_deref(), &state.issuer) {
             return Err(SocialError::InvalidRequest);
         }
-        let user = callback.user.as_deref().map(serde_json::from_str::<Value>);
+        let user = callback.user.clone();
         let code = callback.into_code()?;
         let (guard, kind) = (&self.guard, AttemptKind::SocialCallback);
         let starter = ClientContext {
@@ -247,10 +246,7 @@ impl SocialFlow {
         }
         let mut authorized = authorized?;
         let id = &mut authorized.id_token;
-        if let Some(Ok(user)) = user {
-            let name = |part: &str| user["name"][part].as_str();
-            id.add_names(name("firstName"), name("lastName"));
-        }
+        self.accounts.add_names(id, user.as_deref()).await?;
         // An address that the provider has not verified may belong to somebody else.
         if let Some(email) = id.email.as_deref().and_then(EmailAddress::parse)
             && id.email_verified
@@ -276,13 +272,13 @@ impl SocialFlow {
         authorized: &AuthorizedUser,
     ) -> Result<(String, SocialResult), SocialError> {
         let (id, accounts) = (&authorized.id_token, &self.accounts);
-        let (identity, challenge) = match accounts.resolve(client, authorized, false).await? {
+        let (identity, challenge) = match accounts.resolve(client, authorized, None).await? {
             ResolvedIdentity::Started(identity, challenge) => (identity, Some(challenge)),
             ResolvedIdentity::Identified(identity) => (identity, None),
             ResolvedIdentity::Pending(problem) => return Ok((String::new(), next_step(&problem))),
         };
         let tokens = match challenge {
-            Some(challenge) => match accounts.finish(id, &challenge).await {
+            Some(challenge) => match accounts.finish(client, id, &challenge).await {
                 Ok(signed_in) => Some(signed_in.tokens),
                 Err(problem) if problem.code() == Code::ChallengeRequired => {
                     return Ok((identity.user_id, next_step(&problem)));

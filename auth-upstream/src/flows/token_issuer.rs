@@ -7,8 +7,8 @@ use postern_common::{Clock, Code, Problem};
 
 use super::attempt_guard::AttemptError;
 use super::challenge_session::{
-    CHALLENGE_TTL, CONFIRMATION_TTL, ChallengeSession, address_unproven, challenge_required,
-    confirmation_required,
+    CHALLENGE_TTL, CONFIRMATION_TTL, ChallengeSession, SocialLink, address_unproven,
+    challenge_required, confirmation_required,
 };
 use super::grant::RefreshGrant;
 use super::social::AuthorizedUser;
@@ -44,16 +44,17 @@ impl TokenIssuer {
     }
 
     /// Returns the tokens of a completed sign-in, or the challenge as an error. `email` is the address
-    /// of the account, if it is known.
+    /// of the account, if it is known; `link` is that of a social sign-in.
     pub(super) fn complete_step(
         &self,
         step: SignInStep,
         email: Option<&EmailAddress>,
+        link: Option<&SocialLink>,
     ) -> Result<SignedInUser, AttemptError> {
         match step {
             SignInStep::Tokens(tokens) => Ok(self.issue(tokens)?),
             SignInStep::Challenge(challenge) => Err(AttemptError::after_proof(
-                self.challenge_required(&challenge, email),
+                self.challenge_required(&challenge, email, link),
             )),
         }
     }
@@ -82,9 +83,10 @@ impl TokenIssuer {
         &self,
         challenge: &PoolChallenge,
         email: Option<&EmailAddress>,
+        link: Option<&SocialLink>,
     ) -> Problem {
         let expires_at = self.clock.now().plus(CHALLENGE_TTL);
-        let session = ChallengeSession::for_challenge(challenge, email, expires_at);
+        let session = ChallengeSession::for_challenge(challenge, email, link, expires_at);
         challenge_required(challenge, &session.seal(&self.key_ring))
     }
 

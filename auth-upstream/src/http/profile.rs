@@ -58,7 +58,8 @@ fn other_field(name: &str, field: Field<'_>) -> Option<(String, Value)> {
         return field.fail("invalid_length", detail);
     }
     // Set by this and the actor service; readers of the profile may compare names in any spelling.
-    let folded = name.replace(['_', '.', '-'], "").to_lowercase();
+    let letters = name.chars().filter(|letter| letter.is_alphanumeric());
+    let folded: String = letters.flat_map(char::to_lowercase).collect();
     let fact = folded.strip_suffix("verified").unwrap_or_default();
     if matches!(fact, "email" | "phone" | "device")
         || matches!(&*folded, "email" | "actorid" | "createdat")
@@ -123,6 +124,9 @@ mod tests {
             "Email",
             "actor_id",
             "CREATED_AT",
+            "email verified",
+            "emailVerified ",
+            "\u{200b}email",
         ] {
             let body = format!(r#"{{"{name}":true}}"#);
             assert_eq!(read(&body), Err(vec!["not_allowed"]), "{name}");

@@ -9,8 +9,8 @@ use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::primitives::DateTime;
 use aws_sdk_cognitoidentityprovider::types::{
-    AttributeType, AuthFlowType, ChallengeNameType, FeatureType, IssuerType, MessageActionType,
-    UserStatusType, UsernameAttributeType,
+    AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserPoolType,
+    UserStatusType,
 };
 use postern_common::clock::Timestamp;
 use postern_common::email::EmailAddress;
@@ -47,21 +47,13 @@ pub(crate) struct AppClientSettings {
     pub(crate) has_hosted_sign_in: bool,
 }
 
-/// Settings of a pool.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PoolSettings {
-    /// Whether users sign in with their address and have another user name (`UsernameAttributes`).
-    pub(crate) has_email_usernames: bool,
-    /// Whether the pool writes the updated issuer (`IssuerConfiguration`).
-    pub(crate) has_updated_issuer: bool,
-}
-
 /// A user of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolAccount {
     /// The pool's user name, which differs from the e-mail address.
     pub(crate) username: String,
     pub(crate) subject: String,
+    email: Option<String>,
     /// Whether the e-mail address was verified, by the user or by an operator.
     pub(crate) is_verified: bool,
     /// Whether the user may sign in.
@@ -173,6 +165,21 @@ impl PoolAdmin {
         }
     }
 
+    /// Finds the user with an address. Without `UsernameAttributes`, the name of another one may look
+    /// like it.
+    pub(crate) async fn find_owner(
+        &self,
+        email: &EmailAddress,
+    ) -> Result<Option<PoolAccount>, PoolError> {
+        let found = self.find_user(email.as_str()).await?;
+        let address = email.as_str().to_lowercase();
+        Ok(found.filter(|it| {
+            it.email
+                .as_ref()
+                .is_some_and(|own| own.to_lowercase() == address)
+        }))
+    }
+
     /// Finds a user by user name or e-mail address.
     pub(crate) async fn find_user(&self, name: &str) -> Result<Option<PoolAccount>, PoolError> {
         let call = admin_call!(self, admin_get_user, name);
@@ -229,19 +236,11 @@ impl PoolAdmin {
     }
 
     /// Returns the settings of this or another pool.
-    pub(crate) async fn describe_pool(&self, pool: &str) -> Result<PoolSettings, PoolError> {
+    pub(crate) async fn describe_pool(&self, pool: &str) -> Result<UserPoolType, PoolError> {
         let call = self.client.describe_user_pool().user_pool_id(pool);
         let response = self.breaker.call(Op::DescribeUserPool, call.send()).await?;
-        let pool = response
-            .user_pool()
-            .ok_or(PoolError::Unavailable("response without the pool"))?;
-        let issuer = pool.issuer_configuration().and_then(|it| it.r#type());
-        Ok(PoolSettings {
-            has_email_usernames: pool
-                .username_attributes()
-                .contains(&UsernameAttributeType::Email),
-            has_updated_issuer: issuer == Some(&IssuerType::Updated),
-        })
+        let pool = response.user_pool;
+        pool.ok_or(PoolError::Unavailable("response without the pool"))
     }
 
     /// Returns the permissions of an app client of this or another pool.
@@ -287,6 +286,7 @@ fn new_account(
     PoolAccount {
         username: username.to_owned(),
         subject: value_of(attributes, "sub").unwrap_or(username).to_owned(),
+        email: value_of(attributes, "email").map(str::to_owned),
         is_verified: true,
         is_enabled: true,
         is_invited: true,

@@ -199,7 +199,8 @@ impl AttemptLimiter {
         };
         let network = network(address);
         // A code is guessed for each network by itself, so that nobody uses up the guesses of its
-        // owner: `AccountCodes`, or the pool, ends a code that many networks guess at.
+        // owner: `AccountCodes`, or the pool, ends a code that many networks guess at. One customer
+        // may have a whole /48 of IPv6.
         let is_code = matches!(kind, AttemptKind::ConfirmationCode | AttemptKind::ResetCode);
         // Codes are guessed by attackers who know the password. They may have signed in from any
         // network, so that trust is no argument here.
@@ -216,7 +217,7 @@ impl AttemptLimiter {
             return self.admit_account(format!("{account_key}:{network}")).await;
         }
         let account_key = if is_code {
-            format!("{account_key}:{network}")
+            format!("{account_key}:{}", IpNetwork::of(address, 24, 48))
         } else {
             account_key
         };

@@ -25,6 +25,15 @@ const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_
 const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
 
+const DELETE_OLD_USERS: &str = "DELETE FROM auth_social_users WHERE created_at < $1";
+const KEEP_USER: &str = "INSERT INTO auth_social_users (issuer, subject, sealed, created_at) \
+     VALUES ($1, $2, $3, $4) ON CONFLICT (issuer, subject) DO UPDATE SET sealed = $3, created_at = $4";
+const SELECT_USER: &str = "SELECT sealed FROM auth_social_users WHERE issuer = $1 AND subject = $2";
+const DELETE_USER: &str = "DELETE FROM auth_social_users WHERE issuer = $1 AND subject = $2";
+
+/// The time for which a person who does not finish the sign-in is kept, in milliseconds.
+const USER_RETENTION_MS: i64 = 90 * 86_400_000;
+
 /// The user of a social identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SocialIdentity {
@@ -60,6 +69,8 @@ from_row!(SealedProviderToken {
 
 /// The sealing context of user names, followed by issuer and subject of the social identity.
 const USERNAME_CONTEXT: &str = "postern social user name";
+/// The sealing context of what a provider has sent once, followed by issuer and subject of the social identity.
+const USER_CONTEXT: &str = "postern social user";
 
 // === impl SocialIdentity ===
 
@@ -181,6 +192,27 @@ impl AuthStore {
         replaced.map(|rows| rows == 1)
     }
 
+    /// Keeps what a provider has sent of a person until the profile is saved.
+    pub(crate) async fn keep_social_user(
+        &self,
+        issuer: &str,
+        subject: &str,
+        user: &str,
+        now: Timestamp,
+    ) -> Stored {
+        execute!(self, DELETE_OLD_USERS; now.0 - USER_RETENTION_MS)?;
+        let context = [USER_CONTEXT, issuer, subject];
+        let sealed = self.key_ring.seal(&context, user.as_bytes());
+        execute!(self, KEEP_USER; issuer, subject, &sealed, now.0).map(drop)
+    }
+
+    pub(crate) async fn social_user(&self, issuer: &str, subject: &str) -> Stored<Option<String>> {
+        let found: Option<(String,)> =
+            fetch!(self.writer, fetch_optional, SELECT_USER; issuer, subject)?;
+        let context = [USER_CONTEXT, issuer, subject];
+        Ok(found.and_then(|(sealed,)| open_text(&self.key_ring, &context, &sealed)))
+    }
+
     /// Marks the profile of a social identity as saved.
     pub(crate) async fn mark_profile_saved(
         &self,
@@ -188,6 +220,7 @@ impl AuthStore {
         subject: &str,
         now: Timestamp,
     ) -> Stored {
+        execute!(self, DELETE_USER; issuer, subject)?;
         execute!(self, MARK_PROFILE_SAVED; issuer, subject, true, now.0).map(drop)
     }
 }

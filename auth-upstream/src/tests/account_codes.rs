@@ -6,24 +6,25 @@ use postern_common::cache::testing::RedisServer;
 use postern_common::{Code, Problem, Secret};
 use serde_json::{Value, json};
 
+use super::password_flows::new_password;
 use super::second_factor::session_of;
 use crate::client::ClientContext;
 use crate::flows::{AccountCodes, CodePurpose, ConfirmationRequest, RegistrationRequest, TokenSet};
+use crate::testing::browser;
 use crate::testing::{
     ADA, Fault, Fixture, FixtureOptions, PASSWORD, client, client_at, email, http, plain, register,
     registration, reset,
 };
 
-const REGISTER: &str = "/actors/register";
+pub(super) const REGISTER: &str = "/actors/register";
 const CONFIRM: &str = "account-confirm";
-const RESET: &str = "account-reset";
-const NOTICE: &str = "account-notice";
+pub(super) const RESET: &str = "account-reset";
+pub(super) const NOTICE: &str = "account-notice";
 /// Longer than every code and every pending registration is kept.
-const DAY: Duration = Duration::from_secs(86_401);
+pub(super) const DAY: Duration = Duration::from_secs(86_401);
 
 fn codes(fixture: &Fixture) -> &AccountCodes {
-    let codes = fixture.flows().password.codes.as_ref();
-    codes.expect("there are credentials")
+    &fixture.flows().password.codes
 }
 
 async fn redeem(
@@ -37,7 +38,7 @@ async fn redeem(
 }
 
 /// Sends a code and returns it.
-async fn send(fixture: &Fixture, purpose: CodePurpose, address: &str) -> String {
+pub(super) async fn send(fixture: &Fixture, purpose: CodePurpose, address: &str) -> String {
     let (codes, email, client) = (codes(fixture), email(address), client());
     codes.send(purpose, &email, &client).await.expect("sent");
     let template = if purpose == CodePurpose::Reset {
@@ -89,7 +90,11 @@ async fn confirmed(fixture: &Fixture, session: &str, code: &str) {
     confirmed.expect("registered");
 }
 
-async fn try_reset(fixture: &Fixture, client: &ClientContext, code: &str) -> Result<(), Problem> {
+pub(super) async fn try_reset(
+    fixture: &Fixture,
+    client: &ClientContext,
+    code: &str,
+) -> Result<(), Problem> {
     let request = reset(ADA, code, "Password-2");
     plain(fixture.flows().password.reset(client, &request).await)
 }
@@ -105,7 +110,7 @@ fn proven_profile() -> Value {
     json!({ "firstName": "Ada", "emailVerified": true })
 }
 
-async fn is_verified(fixture: &Fixture) -> bool {
+pub(super) async fn is_verified(fixture: &Fixture) -> bool {
     let user = fixture
         .pool()
         .call("AdminGetUser", json!({ "Username": ADA }));
@@ -198,13 +203,15 @@ async fn guesses_of_others_do_not_use_up_a_code() {
     let fixture = Fixture::new().await;
     fixture.add_ada().await;
     let code = send(&fixture, CodePurpose::Reset, ADA).await;
-    let guess = async |network: u8| {
-        let stranger = client_at(&format!("198.51.{network}.1"));
-        let refused = try_reset(&fixture, &stranger, "wrong").await;
+    let guess_at = async |address: String| {
+        let refused = try_reset(&fixture, &client_at(&address), "wrong").await;
         assert_eq!(refused.expect_err("wrong").code(), Code::InvalidCode);
     };
+    let guess = async |network: u8| guess_at(format!("198.51.{network}.1")).await;
     for network in 0..80 {
         guess(network % 10).await;
+        // A customer with a /48 of IPv6 has one network.
+        guess_at(format!("2001:db8:1:{network}::1")).await;
     }
     let owner = client_at("192.0.2.1");
     try_reset(&fixture, &owner, &code)
@@ -331,45 +338,6 @@ async fn unconfirmed_user_expires_with_the_code() {
 }
 
 #[tokio::test]
-async fn reset_of_an_unproven_account_takes_over_nothing() {
-    // With both ways to register; the profile of the new account may have to be repeated.
-    for (mode, failures) in [("confirm = 'admin'", 0), ("confirm = 'code'", 0), ("", 3)] {
-        let fixture = Fixture::with_config(mode).await;
-        let stranger = register(&fixture.service, &client(), ADA, "Password-0").await;
-        let subject = fixture.pool().subject(ADA).await.expect("a user");
-        fixture.request_code(ADA).await;
-        if failures > 0 {
-            let away = Fault::answer(503, &json!({}));
-            fixture.proxy().inject(REGISTER, failures, away);
-        }
-        let code = fixture.code(ADA, RESET);
-        try_reset(&fixture, &client_at("192.0.2.1"), &code)
-            .await
-            .expect("reset");
-        let own = fixture.pool().subject(ADA).await.expect("a user");
-        assert_ne!(own, subject, "{mode}");
-        assert!(is_verified(&fixture).await);
-        if let Ok(stranger) = stranger {
-            fixture.refresh(&stranger).await.expect_err("ended");
-        }
-        fixture.sign_in("Password-2").await.expect("signed in");
-        fixture.clock.advance(DAY);
-        fixture.compensate().await;
-        fixture.sign_in("Password-2").await.expect("kept");
-        let saved = fixture.proxy().bodies(REGISTER).pop().expect("a profile");
-        assert_eq!(
-            (&saved["actorId"], &saved["profile"]),
-            (&json!(own), &json!({ "emailVerified": true })),
-            "{mode}"
-        );
-        assert!(fixture.has_profile().await);
-        // Proven now, so that the next reset keeps the account.
-        fixture.reset("192.0.2.1", "Password-3").await;
-        assert_eq!(fixture.pool().subject(ADA).await, Some(own));
-    }
-}
-
-#[tokio::test]
 async fn profile_is_kept_until_it_is_saved() {
     let fixture = Fixture::with_confirmation().await;
     let mut request = registration(ADA, PASSWORD);
@@ -428,6 +396,20 @@ async fn owner_is_told_of_resets_and_new_networks() {
     sign_in("198.51.100.2", PASSWORD).await;
     fixture.reset("192.0.2.1", "Password-2").await;
     assert_eq!(events(2).await, ["new_network", "password_changed"]);
+    fixture.pool().set_password(ADA, "Temporary-1", false).await;
+    let asked = fixture.sign_in("Temporary-1").await;
+    let session = session_of(&asked.expect_err("a challenge"));
+    let answered = new_password(&fixture, &client(), &session, "Password-2").await;
+    answered.expect("signed in");
+    assert_eq!(events(3).await[2], "password_changed");
+    // A social sign-in trusts its network as well.
+    for address in ["198.51.100.1", "198.51.100.2"] {
+        let back = browser::callback(&fixture).await;
+        let client = client_at(address);
+        let landing = fixture.social().handle_callback(&client, back).await;
+        assert_eq!(landing.into_inner().name, "temporaryToken");
+    }
+    assert_eq!(events(5).await[3..], ["social_link", "new_network"]);
     let message = fixture.messages(ADA, NOTICE).remove(0);
     assert_eq!(message["priority"], "HIGH");
     // A sign-in does not depend on the message.

@@ -113,17 +113,29 @@ async fn social_users_without_tokens_are_reported() {
     assert!(reported.starts_with(expected), "{reported}");
     let fixture = Fixture::new().await;
     let results = run(&fixture, |_| {}).await;
-    for subject in ["social tokens", "user names"] {
+    for subject in ["social tokens", "user names", "registration"] {
         let status = &result(&results, subject).status;
         assert!(matches!(status, CheckStatus::Passed(_)), "{status:?}");
     }
     let message = "CUSTOM_AUTH flow not enabled for this client";
     let disabled = Fault::exception("InvalidParameterException", message);
     fixture.proxy().inject("InitiateAuth", 2, disabled);
-    let names = Fault::answer(200, &json!({ "UserPool": {} }));
-    fixture.proxy().inject("DescribeUserPool", 1, names);
+    let pool = json!({ "UserPool": {
+        "AdminCreateUserConfig": { "AllowAdminCreateUserOnly": true },
+        "SchemaAttributes": [
+            { "Name": "sub", "Required": true }, { "Name": "email", "Required": true },
+            { "Name": "given_name", "Required": true }, { "Name": "locale", "Required": false },
+        ],
+    } });
+    let pool = Fault::answer(200, &pool);
+    fixture.proxy().inject("DescribeUserPool", 1, pool);
     let results = run(&fixture, |_| {}).await;
     assert_fault(&results, "social tokens", &[message]);
+    let parts = [
+        "AllowAdminCreateUserOnly",
+        "requires given_name, and only email",
+    ];
+    assert_fault(&results, "registration", &parts);
     let reported = result(&results, "user names");
     assert!(reported.needs_attention() && !reported.is_fault());
 }
@@ -157,5 +169,32 @@ async fn issuer_that_the_pool_writes_is_reported() {
             }
             None => assert_fault(&results, "actor issuer", &["writes its other form"]),
         }
+    }
+}
+
+#[tokio::test]
+async fn codes_of_the_pool_are_compared_with_the_setting() {
+    for (config, sends, expected) in [
+        ("", true, "WARNING registration: the pool sends a second"),
+        ("", false, "ok      registration: "),
+        (
+            "confirm = 'code'\ncodes = 'pool'",
+            true,
+            "ok      registration: ",
+        ),
+        (
+            "confirm = 'code'\ncodes = 'pool'",
+            false,
+            "FAULT   registration: no code",
+        ),
+    ] {
+        let fixture = Fixture::with_config(config).await;
+        let verified = if sends { json!(["email"]) } else { json!([]) };
+        let pool = json!({ "UserPool": { "AutoVerifiedAttributes": verified } });
+        let pool = Fault::answer(200, &pool);
+        fixture.proxy().inject("DescribeUserPool", 1, pool);
+        let results = run(&fixture, |_| {}).await;
+        let reported = result(&results, "registration").to_string();
+        assert!(reported.starts_with(expected), "{config}: {reported}");
     }
 }

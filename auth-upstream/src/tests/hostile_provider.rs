@@ -9,7 +9,7 @@ use postern_common::Code;
 use serde_json::{Value, json};
 
 use crate::flows::SocialCallback;
-use crate::testing::browser::{self, Person, callback, follow};
+use crate::testing::browser::{self, Person, callback, consent, follow, start};
 use crate::testing::{ADA, Fault, Fixture, FixtureOptions, client, http};
 
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -206,6 +206,35 @@ async fn posted_name_is_used_if_the_token_has_none() {
     let mut back = callback(&fixture).await;
     back.user = Some("{".to_owned());
     assert_eq!(follow(&fixture, back).await.name, "temporaryToken");
+}
+
+#[tokio::test]
+async fn posted_name_is_kept_until_the_profile_is_saved() {
+    let fixture = Fixture::with(FixtureOptions {
+        social: "scopes = ['openid', 'email']",
+        ..FixtureOptions::default()
+    })
+    .await;
+    // The code for the address is not entered; then the actor service is away.
+    let person = Person {
+        is_verified: false,
+        ..browser::ADA
+    };
+    let mut back = consent(&start(&fixture, None).await, person).await;
+    back.user = Some(r#"{"name":{"firstName":"Aida","lastName":"L"}}"#.to_owned());
+    let token = follow(&fixture, back).await.value;
+    let asked = fixture.try_exchange(&token, None).await;
+    asked.expect_err("a code is required");
+    let away = Fault::answer(503, &json!({}));
+    fixture.proxy().inject("/actors/register", 3, away);
+    for _ in 0..3 {
+        let token = follow(&fixture, callback(&fixture).await).await.value;
+        fixture.exchange(&token).await;
+    }
+    let sent = fixture.proxy().bodies("/actors/register");
+    let expected = json!({"firstName": "Aida", "lastName": "L"});
+    assert_eq!(sent.len(), 4, "three attempts, and a later one");
+    assert!(sent.iter().all(|body| body["profile"] == expected));
 }
 
 #[tokio::test]

@@ -85,7 +85,7 @@ async fn challenge_is_sealed_and_answered_with_the_pool_user_name() {
 
 #[tokio::test]
 async fn admin_flow_uses_the_administrative_calls() {
-    let fixture = Fixture::with_config("flow = 'admin_user_password'").await;
+    let fixture = Fixture::with_config("flow = 'admin_user_password'\nnotices = false").await;
     fixture.add_ada().await;
     fixture.pool().set_password(ADA, "Temporary-1", false).await;
     let rejected = fixture.sign_in("Temporary-1").await;

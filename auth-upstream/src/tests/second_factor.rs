@@ -21,7 +21,7 @@ fn challenge(fixture: &Fixture, name: &str) -> String {
         parameters: HashMap::new(),
     };
     let issuer = &fixture.flows().login.issuer;
-    session_of(&issuer.challenge_required(&challenge, Some(&email(ADA))))
+    session_of(&issuer.challenge_required(&challenge, Some(&email(ADA)), None))
 }
 
 /// Returns the session of a challenge.
@@ -57,6 +57,8 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
     let custom = "CUSTOM_CHALLENGE";
     for (name, wrong) in [
         ("SOFTWARE_TOKEN_MFA", mismatch()),
+        // Each attempt costs a call.
+        ("NEW_PASSWORD_REQUIRED", mismatch()),
         // A trigger of the pool may repeat the challenge until the response is right.
         (custom, next(custom)),
     ] {

@@ -33,7 +33,7 @@ async fn error_of(fixture: &Fixture) -> String {
 }
 
 /// Signs a person in at the provider and returns the problem that the exchange ends with.
-async fn next_step(fixture: &Fixture, person: Person) -> Problem {
+pub(super) async fn next_step(fixture: &Fixture, person: Person) -> Problem {
     let landing = browser::sign_in(fixture, person).await;
     assert_eq!(landing.name, "temporaryToken", "{}", landing.value);
     let required = fixture.try_exchange(&landing.value, None).await;
@@ -47,7 +47,7 @@ fn started(fixture: &Fixture) -> usize {
 }
 
 /// Returns the name of a challenge.
-fn name_of(required: &Problem) -> String {
+pub(super) fn name_of(required: &Problem) -> String {
     let problem = required.to_json("id");
     assert_eq!(
         (&problem["status"], &problem["code"]),
@@ -57,7 +57,7 @@ fn name_of(required: &Problem) -> String {
     name.expect("a name").to_owned()
 }
 
-async fn answer_with_code(
+pub(super) async fn answer_with_code(
     fixture: &Fixture,
     required: &Problem,
     code: &str,
@@ -342,6 +342,20 @@ async fn second_factor_of_the_pool_is_asked_for() {
         .inject(respond, 1, Fault::answer(200, &tokens));
     let answered = answer_with_code(&fixture, &required, "123456").await;
     answered.expect("tokens");
+    // A reset removes the link while the second factor is asked for.
+    fixture
+        .proxy()
+        .inject(respond, 1, Fault::answer(200, &body));
+    let required = next_step(&fixture, browser::ADA).await;
+    fixture.reset("192.0.2.1", "Password-2").await;
+    let tokens = fixture.pool().sign_in(ADA, "Password-2").await;
+    fixture
+        .proxy()
+        .inject(respond, 1, Fault::answer(200, &tokens));
+    let refused = answer_with_code(&fixture, &required, "123456").await;
+    let refused = refused.expect_err("not linked");
+    assert_eq!(refused.code(), Code::InvalidChallenge);
+    assert_eq!(fixture.proxy().count("RevokeToken"), 1);
 }
 
 #[tokio::test]
@@ -392,7 +406,7 @@ async fn key_of_others_deletes_no_link() {
 }
 
 /// An address for which the provider is not authoritative.
-const ELSEWHERE: &str = "ada@elsewhere.org";
+pub(super) const ELSEWHERE: &str = "ada@elsewhere.org";
 
 #[tokio::test]
 async fn address_without_authority_is_proven_by_a_code() {
@@ -450,50 +464,25 @@ async fn address_without_authority_is_proven_by_a_code() {
     }
 }
 
-/// Somebody has read one code in the mailbox of the owner, who is told to reset the password then.
 #[tokio::test]
-async fn reset_removes_social_links_and_ends_their_sign_ins() {
-    let fixture = Fixture::new().await;
-    let subject = fixture.pool().add_user(ELSEWHERE, PASSWORD, true).await;
-    let person = Person {
-        email: ELSEWHERE,
-        is_verified: false,
-    };
-    let required = next_step(&fixture, person).await;
-    let code = fixture.code(ELSEWHERE, "account-confirm");
-    let linked = answer_with_code(&fixture, &required, &code).await;
-    let linked = linked.expect("linked");
-    let waiting = consent(&start(&fixture, None).await, person).await;
-    // A sign-in that the pool has started, and whose proof it gets after the reset.
-    let late = consent(&start(&fixture, None).await, person).await;
-    let paused = fixture
-        .proxy()
-        .pause("RespondToAuthChallenge", PausePoint::Before);
-    let service = Arc::clone(&fixture.service);
-    let late =
-        tokio::spawn(async move { social_of(&service).handle_callback(&client(), late).await });
-    paused.reached().await;
-    fixture.request_code(ELSEWHERE).await;
-    let code = fixture.code(ELSEWHERE, "account-reset");
-    let request = reset(ELSEWHERE, &code, "Password-2");
-    let done = fixture.flows().password.reset(&client(), &request).await;
-    done.expect("reset");
-    paused.release();
-    let late = late.await.expect("no panic").into_inner();
-    assert_eq!((late.name, &*late.value), ("error", "access_denied"));
-    fixture.refresh(&linked).await.expect_err("ended");
-    let landing = browser::follow(&fixture, waiting).await;
-    let required = fixture.try_exchange(&landing.value, None).await;
-    assert_eq!(name_of(&required.expect_err("a code")), "CONFIRM_ADDRESS");
-    assert_eq!(fixture.pool().subject(ELSEWHERE).await, Some(subject));
-}
-
-#[tokio::test]
-async fn address_that_nobody_can_prove_ends_the_sign_in() {
-    let fixture = Fixture::with_config("codes = 'pool'").await;
-    let landing = browser::sign_in(&fixture, UNVERIFIED_ADA).await;
-    assert_eq!(
-        (landing.name, &*landing.value),
-        ("error", "email_not_verified")
-    );
+async fn address_is_proven_by_a_code_also_if_the_pool_makes_codes() {
+    for no_credentials in [false, true] {
+        let fixture = Fixture::with(FixtureOptions {
+            config: "codes = 'pool'",
+            no_credentials,
+            ..FixtureOptions::default()
+        })
+        .await;
+        let required = next_step(&fixture, UNVERIFIED_ADA).await;
+        let code = fixture.code(ADA, "account-confirm");
+        let linked = answer_with_code(&fixture, &required, &code).await;
+        linked.expect("tokens");
+        let done = Fault::answer(200, &json!({}));
+        fixture.proxy().inject("ConfirmForgotPassword", 1, done);
+        let right = reset(ADA, "123456", "Password-2");
+        let done = fixture.flows().password.reset(&client(), &right).await;
+        done.expect("reset");
+        let required = next_step(&fixture, UNVERIFIED_ADA).await;
+        assert_eq!(name_of(&required), "CONFIRM_ADDRESS");
+    }
 }

@@ -260,7 +260,8 @@ fn jwks_url(issuer: &str) -> Option<Url> {
 
 /// Returns the domain of the services in a region, by the partition that it is in (`partitions.json`
 /// of Amazon's SDKs).
-fn partition_domain(region: &str) -> &'static str {
+#[must_use]
+pub fn partition_domain(region: &str) -> &'static str {
     let partitions = [
         ("cn-", "amazonaws.com.cn"),
         ("eusc-", "amazonaws.eu"),

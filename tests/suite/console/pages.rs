@@ -34,6 +34,7 @@ fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
     vec![
         page("/", "Overview", "ready"),
         page(&format!("/search?q={email}"), email, "invalid_credentials"),
+        page(&format!("/search?q={email}"), email, "account-reset"),
         page(
             &format!("/search?{hostile_search}"),
             &searched,

@@ -40,6 +40,9 @@ pub(super) async fn create(split: &Split) -> Traffic {
     let refused = surface.client().post("/auth/login").json(&wrong);
     let refused = refused.header("user-agent", &hostile("agent"));
     let _ = refused.send().await.problem(401, "invalid_credentials");
+    let forgot = json!({"email": person.email});
+    let forgot = surface.client().post_json("/auth/password/forgot", &forgot);
+    let _ = forgot.await.expect(204);
     let path = "/actors/%3Cimg%20src=x%20onerror=window.taken=1%3E";
     let _ = surface.client().get(path).send().await.expect(401);
     let service = split.development().service_token("auth").await;

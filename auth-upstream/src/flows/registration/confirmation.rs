@@ -11,23 +11,22 @@ use crate::store::PendingRegistration;
 // === impl RegistrationFlow ===
 
 impl RegistrationFlow {
-    /// Redeems a code of this service and confirms the user.
+    /// Redeems a code of this service and confirms the user. Returns whether the user was confirmed
+    /// before.
     pub(super) async fn redeem(
         &self,
-        codes: &AccountCodes,
-        admin: &PoolAdmin,
+        (codes, admin): (&AccountCodes, &PoolAdmin),
         registration: &RegistrationRequest,
         pending: Option<&PendingRegistration>,
         code: &str,
-    ) -> Result<(), Problem> {
+    ) -> Result<bool, Problem> {
         let email = &registration.email;
         let redeemed = codes.redeem(CodePurpose::Confirmation, email, code).await;
-        let account = admin.find_user(email.as_str()).await;
+        let account = admin.find_owner(email).await;
         let account = account.map_err(|error| error.problem(PoolCall::Admin));
         let is_confirmed = |account: &PoolAccount| !account.is_unconfirmed;
         let redeemed = match (redeemed, &account) {
-            // The code is used already, as by a double click. The password decides.
-            (_, Ok(Some(account))) if is_confirmed(account) => return Ok(()),
+            (_, Ok(Some(account))) if is_confirmed(account) => return Ok(true),
             (redeemed, _) => redeemed?,
         };
         let confirmed = async {
@@ -39,7 +38,7 @@ impl RegistrationFlow {
         if confirmed.is_err() {
             redeemed.give_back().await;
         }
-        confirmed
+        confirmed.map(|()| false)
     }
 
     /// Confirms the user of a registration whose code was right. If another registration of the

@@ -35,7 +35,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::super::FlowParts;
-use super::super::account_codes::CodePurpose;
+use super::super::account_codes::{CodePurpose, RedeemedCode};
 use super::super::attempt_guard::AttemptError;
 use super::super::challenge_session::password_reset_required;
 use super::super::token_issuer::SignedInUser;
@@ -96,19 +96,19 @@ impl AccountResolver {
     }
 
     /// Resolves the identity of an ID token. Concurrent sign-ins of one identity are serialized.
-    /// `is_proven` tells that the person has entered a code that was sent to the address.
+    /// `code` is what the person has entered of the code that was sent to the address.
     ///
     /// # Errors
-    /// `AccessDenied` for a disabled account; `EmailNotVerified` if the address can be proven in no
-    /// way; `Unavailable` or `Internal` if a dependency fails.
+    /// `AccessDenied` for a disabled account and a wrong code; `EmailNotVerified` without an address;
+    /// `Unavailable` or `Internal` if a dependency fails.
     pub(crate) async fn resolve(
         &self,
         client: &ClientContext,
         user: &AuthorizedUser,
-        is_proven: bool,
+        code: Option<&str>,
     ) -> Result<ResolvedIdentity, SocialError> {
         let id = &user.id_token;
-        let work = Box::pin(self.run(client, user, is_proven));
+        let work = Box::pin(self.run(client, user, code));
         let locks = &self.locks;
         let resolved = locks
             .with_social_identity(&id.issuer, &id.subject, work)
@@ -128,9 +128,10 @@ impl AccountResolver {
         &self,
         client: &ClientContext,
         user: &AuthorizedUser,
-        is_proven: bool,
+        code: Option<&str>,
     ) -> Result<ResolvedIdentity, SocialError> {
         let id = &user.id_token;
+        let email = id.email.as_deref().and_then(EmailAddress::parse);
         let known = self.store.social_identity(&id.issuer, &id.subject).await;
         let known = known.map_err(Problem::from)?;
         if !self.pool.has_social_sign_in() {
@@ -143,6 +144,9 @@ impl AccountResolver {
             if let Some(username) = &identity.username {
                 match self.pool.start_social_sign_in(username).await {
                     Ok(Some(found)) if found.account.subject == identity.user_id => {
+                        if let Some(email) = &email {
+                            self.redeem(email, code).await?;
+                        }
                         return Ok(self.started(id, identity, found).await);
                     }
                     // Deleted; another person may have the name by now.
@@ -154,40 +158,65 @@ impl AccountResolver {
             let deleted = store.delete_social_identity(&id.issuer, &id.subject, user_id);
             deleted.await.map_err(Problem::from)?;
         }
-        let email = id.email.as_deref().and_then(EmailAddress::parse);
         let email = &email.ok_or(SocialError::EmailNotVerified)?;
-        let is_proven = is_proven || (id.email_verified && self.is_authoritative(id, email));
-        if !is_proven {
+        if code.is_none() && !(id.email_verified && self.is_authoritative(id, email)) {
             return self.request_code(client, user, email).await;
         }
         let claim = AddressClaim { client, id, email };
-        self.locks
-            .with_address(email, Box::pin(self.claim_address(claim)))
-            .await
+        let work = async {
+            // Under the lock: a reset that is waited for ends the code.
+            let redeemed = self.redeem(email, code).await?;
+            let claimed = self.claim_address(claim).await;
+            if let (Some(redeemed), Err(SocialError::Unavailable)) = (redeemed, &claimed) {
+                redeemed.give_back().await;
+            }
+            claimed
+        };
+        self.locks.with_address(email, Box::pin(work)).await
     }
 
-    /// Issues tokens for a started sign-in, unless a reset has removed the link meanwhile.
+    /// Uses a code up, if there is one.
+    async fn redeem(
+        &self,
+        email: &EmailAddress,
+        code: Option<&str>,
+    ) -> Result<Option<RedeemedCode>, SocialError> {
+        let Some(code) = code else { return Ok(None) };
+        let redeemed = self.codes.redeem(CodePurpose::SocialLink, email, code);
+        match redeemed.await {
+            Ok(redeemed) => Ok(Some(redeemed)),
+            Err(problem) if problem.code() == Code::InvalidCode => Err(SocialError::AccessDenied),
+            Err(problem) => Err(problem.into()),
+        }
+    }
+
+    /// Issues tokens for a started sign-in, unless a reset has removed the link meanwhile, and trusts
+    /// the client's network.
     ///
     /// # Errors
     /// `challenge_required` if the pool requires a second factor; `invalid_challenge` if the link was
     /// removed, or the user disabled or deleted; the problem codes of pool errors.
     pub(crate) async fn finish(
         &self,
+        client: &ClientContext,
         id: &IdToken,
         challenge: &SocialChallenge,
     ) -> Result<SignedInUser, Problem> {
+        let started_at = self.guard.limiter().now();
         let step = match self.pool.finish_social_sign_in(challenge).await {
             Ok(step) => step,
             Err(PoolError::PasswordResetRequired) => return Err(password_reset_required()),
             Err(error) => return Err(error.problem(PoolCall::Challenge)),
         };
-        let completed = self.issuer.complete_step(step, None);
-        let signed_in = completed.map_err(|error| error.problem)?;
-        // A reset removes the links before it revokes the tokens.
-        let linked = self.store.social_identity(&id.issuer, &id.subject).await?;
-        if linked.is_none_or(|linked| linked.user_id != signed_in.subject) {
-            self.issuer.discard(&signed_in).await;
-            return Err(Code::InvalidChallenge.into());
+        let email = account_email(id, challenge);
+        let link = (id.issuer.clone(), id.subject.clone());
+        let completed = self.complete_linked(step, email.as_ref(), Some(&link));
+        let signed_in = completed.await.map_err(|error| error.problem)?;
+        if let Some(email) = &email {
+            let (guard, subject) = (&self.guard, &signed_in.subject);
+            guard
+                .trust_network(client, email, subject, started_at)
+                .await;
         }
         Ok(signed_in)
     }
@@ -197,30 +226,15 @@ impl AccountResolver {
         &self,
         client: &ClientContext,
         user: &AuthorizedUser,
-        email: &EmailAddress,
         code: &str,
     ) -> Result<SignedInUser, AttemptError> {
-        let codes = self.codes.as_ref().ok_or(Code::InvalidChallenge)?;
-        let redeemed = codes.redeem(CodePurpose::SocialLink, email, code).await;
-        let redeemed = redeemed.map_err(|problem| {
-            if problem.code() == Code::InvalidCode {
-                Code::InvalidChallenge.into()
-            } else {
-                problem
+        let resolved = self.resolve(client, user, Some(code)).await;
+        let outcome = match resolved.map_err(Problem::from)? {
+            ResolvedIdentity::Started(_, challenge) => {
+                self.finish(client, &user.id_token, &challenge).await
             }
-        })?;
-        let outcome = match self.resolve(client, user, true).await {
-            Ok(ResolvedIdentity::Started(_, challenge)) => {
-                self.finish(&user.id_token, &challenge).await
-            }
-            Ok(ResolvedIdentity::Pending(problem)) => Err(problem),
-            Ok(ResolvedIdentity::Identified(_)) => Err(Code::InvalidChallenge.into()),
-            Err(error) => {
-                if error == SocialError::Unavailable {
-                    redeemed.give_back().await;
-                }
-                Err(error.into())
-            }
+            ResolvedIdentity::Pending(problem) => Err(problem),
+            ResolvedIdentity::Identified(_) => return Err(Code::InvalidChallenge.into()),
         };
         outcome.map_err(AttemptError::after_proof)
     }
@@ -267,8 +281,7 @@ impl AccountResolver {
         identity: SocialIdentity,
         challenge: SocialChallenge,
     ) -> ResolvedIdentity {
-        let email = id.email.as_deref().and_then(EmailAddress::parse);
-        let email = email.filter(|email| challenge.account.has_email(email));
+        let email = account_email(id, &challenge);
         if let (Some(email), false) = (email, identity.profile_saved) {
             let is_verified = challenge.account.is_verified;
             self.save_profile(id, &identity.user_id, &email, is_verified)
@@ -284,8 +297,7 @@ impl AccountResolver {
         user: &AuthorizedUser,
         email: &EmailAddress,
     ) -> Result<ResolvedIdentity, SocialError> {
-        let codes = self.codes.as_ref().ok_or(SocialError::EmailNotVerified)?;
-        let purpose = CodePurpose::SocialLink;
+        let (codes, purpose) = (&self.codes, CodePurpose::SocialLink);
         self.send_code(codes, purpose, email, client).await?;
         let required = self.issuer.address_unproven(user, email);
         Ok(ResolvedIdentity::Pending(required))
@@ -320,7 +332,7 @@ impl AccountResolver {
         // Before the deletion, which does not end if the client disconnects.
         self.guard.limiter().forget_trusted_networks(address).await;
         let deleted = match (&self.pool.admin, found) {
-            (Some(admin), _) => match admin.find_user(address).await {
+            (Some(admin), _) => match admin.find_owner(claim.email).await {
                 Ok(Some(user)) if !user.is_verified => {
                     let deleted = admin.delete_user(&user.username).await;
                     deleted.map(|()| user.subject)
@@ -373,6 +385,32 @@ impl AccountResolver {
         Ok(stored.map_err(Problem::from)?)
     }
 
+    /// Adds the names in the user that the provider sends beside the code, which it does once: it is
+    /// kept until the profile is saved.
+    pub(super) async fn add_names(
+        &self,
+        id: &mut IdToken,
+        user: Option<&str>,
+    ) -> Result<(), Problem> {
+        if id.name.is_some() {
+            return Ok(());
+        }
+        let (store, issuer, subject) = (&self.store, &id.issuer, &id.subject);
+        let kept = match user {
+            Some(user) => {
+                let now = self.clock.now();
+                store.keep_social_user(issuer, subject, user, now).await?;
+                None
+            }
+            None => store.social_user(issuer, subject).await?,
+        };
+        let user = user.or(kept.as_deref()).unwrap_or_default();
+        let user: Value = serde_json::from_str(user).unwrap_or_default();
+        let name = |part: &str| user["name"][part].as_str();
+        id.add_names(name("firstName"), name("lastName"));
+        Ok(())
+    }
+
     /// Saves the profile, unless the user has one. If that fails, the next sign-in tries again.
     async fn save_profile(
         &self,
@@ -402,6 +440,12 @@ impl AccountResolver {
             let _ = marked.await;
         }
     }
+}
+
+/// Returns the address of an account, if it is that of the identity.
+fn account_email(id: &IdToken, challenge: &SocialChallenge) -> Option<EmailAddress> {
+    let email = id.email.as_deref().and_then(EmailAddress::parse);
+    email.filter(|email| challenge.account.has_email(email))
 }
 
 /// Returns the next step, or the error, of a sign-in that the pool did not start.

@@ -26,6 +26,13 @@ CREATE TABLE auth_social_identities (
     PRIMARY KEY (issuer, subject)
 ) STRICT;
 CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id);
+CREATE TABLE auth_social_users (
+    issuer TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    sealed TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (issuer, subject)
+) STRICT;
 CREATE TABLE auth_audit (
     id TEXT PRIMARY KEY,
     at INTEGER NOT NULL,

@@ -98,7 +98,7 @@ pub(super) async fn respond(
     let (client, pool) = context.client(&request.client_id)?;
     if request.challenge_name == custom_auth::CUSTOM_CHALLENGE {
         let (session, responses) = (request.session.as_deref(), &request.challenge_responses);
-        return custom_auth::answer(context, &client, session, responses).await;
+        return custom_auth::answer(context, &client, &pool, session, responses).await;
     }
     if request.challenge_name != NEW_PASSWORD_CHALLENGE {
         return Err(ApiError::invalid(format!(
@@ -169,7 +169,7 @@ pub(super) fn invalid_session() -> ApiError {
 
 /// Verifies that a response names the user of the challenge, by user name, `sub` or address. The
 /// secret hash is over the real user name or over the entered one.
-fn check_user(
+pub(super) fn check_user(
     context: &PoolContext,
     pool: &UserPool,
     client: &AppClient,

@@ -56,26 +56,25 @@ pub(super) async fn start(
 pub(super) async fn answer(
     context: &PoolContext,
     client: &AppClient,
+    pool: &UserPool,
     session: Option<&str>,
     responses: &HashMap<String, String>,
 ) -> Result<Value, ApiError> {
     let session = session.ok_or_else(|| ApiError::missing("session"))?;
-    let username = sign_in::parameter(responses, "USERNAME")?;
     let answer = sign_in::parameter(responses, "ANSWER")?;
-    client.check_secret_hash(responses.get("SECRET_HASH").map(String::as_str), username)?;
     let challenge = context
         .store
         .challenges
         .take(&random::digest(&[session]))
         .await?;
     let now = context.clock.now();
-    let challenge = challenge
-        .filter(|it| it.client_id == client.id && it.username == username && it.expires_at > now.0);
+    let challenge = challenge.filter(|it| it.client_id == client.id && it.expires_at > now.0);
+    let challenge = challenge.ok_or_else(challenges::invalid_session)?;
     // Unlike that of a password, this challenge outlives a reset: the proof names the subject.
-    let nonce = challenge.and_then(|challenge| challenge.nonce);
-    let nonce = nonce.ok_or_else(challenges::invalid_session)?;
-    let user = context.find_user(&client.pool_id, username);
+    let nonce = challenge.nonce.ok_or_else(challenges::invalid_session)?;
+    let user = context.find_user(&client.pool_id, &challenge.username);
     let user = user.map_err(|_| ApiError::wrong_password())?;
+    challenges::check_user(context, pool, client, &user, responses)?;
     let (subject, nonce) = (user.sub.as_str(), nonce.as_str());
     let statement = SocialStatement::SignIn { subject, nonce };
     if !proof_key(context)?.verify(answer, statement, &client.id, now) {

@@ -120,6 +120,7 @@ pub(super) async fn describe(
     };
     Ok(json!({"UserPool": {
         "Id": pool.id, "Name": pool.name, "UsernameAttributes": username_attributes,
+        "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": pool.settings.admin_create_only},
     }}))
 }
 

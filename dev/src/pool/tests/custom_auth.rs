@@ -92,6 +92,11 @@ async fn proof_signs_in_the_user_of_the_challenge_once() {
         assert!(error.starts_with("NotAuthorizedException"), "{error}");
     };
     refused(pool.answer(&started, &proof).await);
+    // The address stands for the user name.
+    let mut by_address = pool.started(EMAIL).await;
+    EMAIL.clone_into(&mut by_address.username);
+    let own = pool.prove(&ada, &by_address.nonce, 0);
+    assert_eq!(pool.answer(&by_address, &own).await, Ok(ada.clone()));
     refused(pool.answer(&pool.started(EMAIL).await, &proof).await);
     refused(pool.answer(&pool.started(BOB).await, &proof).await);
     for case in ["subject", "age", "client", "key", "text"] {

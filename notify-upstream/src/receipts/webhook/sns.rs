@@ -10,6 +10,7 @@ use aws_lc_rs::signature::{
 };
 use http::HeaderMap;
 use postern_common::clock::Timestamp;
+use postern_common::identity::partition_domain;
 use serde_json::Value;
 use url::Url;
 
@@ -121,19 +122,15 @@ fn topic_host(topic: &str) -> Option<String> {
     let ["arn", partition, "sns", region, account, name] = parts[..] else {
         return None;
     };
-    let domain = match partition {
-        "aws" | "aws-us-gov" => "amazonaws.com",
-        "aws-cn" => "amazonaws.com.cn",
-        _ => return None,
-    };
-    let is_valid = region.len() >= 3
+    let is_valid = partition.starts_with("aws")
+        && region.len() >= 3
         && region
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         && !account.is_empty()
         && account.bytes().all(|byte| byte.is_ascii_digit())
         && !name.is_empty();
-    is_valid.then(|| format!("sns.{region}.{domain}"))
+    is_valid.then(|| format!("sns.{region}.{}", partition_domain(region)))
 }
 
 /// Parses an `https` URL on exactly the topic's host, without port, user or fragment, in canonical
@@ -263,6 +260,24 @@ mod tests {
         let china = "arn:aws-cn:sns:cn-north-1:1:mail";
         assert!(certificate_url("https://sns.cn-north-1.amazonaws.com.cn/x.pem", china).is_some());
         assert!(certificate_url("https://sns.cn-north-1.amazonaws.com/x.pem", china).is_none());
+        let of = |partition: &str, region: &str| {
+            topic_host(&format!("arn:{partition}:sns:{region}:1:mail"))
+        };
+        for (partition, region, host) in [
+            (
+                "aws-us-gov",
+                "us-gov-west-1",
+                "sns.us-gov-west-1.amazonaws.com",
+            ),
+            (
+                "aws-eusc",
+                "eusc-de-east-1",
+                "sns.eusc-de-east-1.amazonaws.eu",
+            ),
+            ("aws-iso", "us-iso-east-1", "sns.us-iso-east-1.c2s.ic.gov"),
+        ] {
+            assert_eq!(of(partition, region).as_deref(), Some(host));
+        }
         for bad in [
             "http://sns.us-west-2.amazonaws.com/x.pem",
             "https://sns.us-east-1.amazonaws.com/x.pem",

@@ -1,0 +1,181 @@
+//! What a password reset takes from an account, and what it leaves.
+
+use std::sync::Arc;
+
+use futures_util::future::join;
+use postern_common::Code;
+use serde_json::json;
+
+use super::account_codes::{DAY, NOTICE, REGISTER, RESET, is_verified, send, try_reset};
+use super::social_account::{ELSEWHERE, answer_with_code, name_of, next_step};
+use crate::flows::CodePurpose;
+use crate::testing::browser::{self, Person, consent, start};
+use crate::testing::{
+    ADA, Fault, Fixture, PASSWORD, PausePoint, client, client_at, register, reset, social_of,
+};
+
+#[tokio::test]
+async fn reset_that_ends_not_all_earlier_sign_ins_can_be_repeated() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    fixture.request_code(ADA).await;
+    let code = fixture.code(ADA, RESET);
+    for call in ["AdminUserGlobalSignOut", "AdminGetUser"] {
+        fixture.proxy().inject(call, 1, Fault::internal_error());
+        let refused = try_reset(&fixture, &client(), &code).await;
+        assert_eq!(refused.expect_err(call).code(), Code::Unavailable);
+        assert!(fixture.messages(ADA, NOTICE).is_empty(), "{call}");
+    }
+    try_reset(&fixture, &client(), &code).await.expect("reset");
+}
+
+/// In a pool without `UsernameAttributes`, a name may look like the address of somebody else.
+#[tokio::test]
+async fn name_that_looks_like_an_address_is_not_its_owner() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    let other = Fault::change(|user| {
+        let attributes = user["UserAttributes"].as_array_mut().expect("a list");
+        attributes.retain(|it| it["Name"] != "email");
+        attributes.push(json!({ "Name": "email", "Value": "eve@example.com" }));
+    });
+    fixture.proxy().inject("AdminGetUser", 2, other);
+    fixture.request_code(ADA).await;
+    assert!(fixture.messages(ADA, RESET).is_empty());
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
+    let refused = try_reset(&fixture, &client(), &code).await;
+    assert_eq!(refused.expect_err("another's").code(), Code::InvalidCode);
+    fixture.sign_in(PASSWORD).await.expect("unchanged");
+}
+
+/// An operator invites a person by a temporary password.
+#[tokio::test]
+async fn reset_keeps_an_invited_account_that_nobody_registered() {
+    for is_registered in [true, false] {
+        let fixture = Fixture::new().await;
+        let before = if is_registered {
+            fixture.register("Password-0").await.expect("registered");
+            fixture.pool().subject(ADA).await
+        } else {
+            Some(fixture.pool().add_user(ADA, "Password-0", false).await)
+        };
+        fixture.pool().set_password(ADA, "Temporary-1", false).await;
+        fixture.reset("192.0.2.1", "Password-2").await;
+        let after = fixture.pool().subject(ADA).await;
+        assert_eq!(after == before, !is_registered);
+        assert!(is_verified(&fixture).await);
+        fixture.sign_in("Password-2").await.expect("signed in");
+    }
+}
+
+#[tokio::test]
+async fn reset_of_an_unproven_account_takes_over_nothing() {
+    // With both ways to register; the profile of the new account may have to be repeated.
+    for (mode, failures) in [("confirm = 'admin'", 0), ("confirm = 'code'", 0), ("", 3)] {
+        let fixture = Fixture::with_config(mode).await;
+        let stranger = register(&fixture.service, &client(), ADA, "Password-0").await;
+        let subject = fixture.pool().subject(ADA).await.expect("a user");
+        fixture.request_code(ADA).await;
+        if failures > 0 {
+            let away = Fault::answer(503, &json!({}));
+            fixture.proxy().inject(REGISTER, failures, away);
+        }
+        let code = fixture.code(ADA, RESET);
+        try_reset(&fixture, &client_at("192.0.2.1"), &code)
+            .await
+            .expect("reset");
+        let own = fixture.pool().subject(ADA).await.expect("a user");
+        assert_ne!(own, subject, "{mode}");
+        assert!(is_verified(&fixture).await);
+        if let Ok(stranger) = stranger {
+            fixture.refresh(&stranger).await.expect_err("ended");
+        }
+        fixture.sign_in("Password-2").await.expect("signed in");
+        fixture.clock.advance(DAY);
+        fixture.compensate().await;
+        fixture.sign_in("Password-2").await.expect("kept");
+        let saved = fixture.proxy().bodies(REGISTER).pop().expect("a profile");
+        assert_eq!(
+            (&saved["actorId"], &saved["profile"]),
+            (&json!(own), &json!({ "emailVerified": true })),
+            "{mode}"
+        );
+        assert!(fixture.has_profile().await);
+        // Proven now, so that the next reset keeps the account.
+        fixture.reset("192.0.2.1", "Password-3").await;
+        assert_eq!(fixture.pool().subject(ADA).await, Some(own));
+    }
+}
+
+/// Somebody has read one code in the mailbox of the owner, who is told to reset the password then.
+#[tokio::test]
+async fn reset_removes_social_links_and_ends_their_sign_ins() {
+    let fixture = Fixture::new().await;
+    let subject = fixture.pool().add_user(ELSEWHERE, PASSWORD, true).await;
+    let person = Person {
+        email: ELSEWHERE,
+        is_verified: false,
+    };
+    let required = next_step(&fixture, person).await;
+    let code = fixture.code(ELSEWHERE, "account-confirm");
+    let linked = answer_with_code(&fixture, &required, &code).await;
+    let linked = linked.expect("linked");
+    let waiting = consent(&start(&fixture, None).await, person).await;
+    // A sign-in that the pool has started, and whose proof it gets after the reset.
+    let late = consent(&start(&fixture, None).await, person).await;
+    let paused = fixture
+        .proxy()
+        .pause("RespondToAuthChallenge", PausePoint::Before);
+    let service = Arc::clone(&fixture.service);
+    let late =
+        tokio::spawn(async move { social_of(&service).handle_callback(&client(), late).await });
+    paused.reached().await;
+    fixture.request_code(ELSEWHERE).await;
+    let code = fixture.code(ELSEWHERE, "account-reset");
+    let request = reset(ELSEWHERE, &code, "Password-2");
+    let done = fixture.flows().password.reset(&client(), &request).await;
+    done.expect("reset");
+    paused.release();
+    let late = late.await.expect("no panic").into_inner();
+    assert_eq!((late.name, &*late.value), ("error", "access_denied"));
+    fixture.refresh(&linked).await.expect_err("ended");
+    let landing = browser::follow(&fixture, waiting).await;
+    let required = fixture.try_exchange(&landing.value, None).await;
+    assert_eq!(name_of(&required.expect_err("a code")), "CONFIRM_ADDRESS");
+    assert_eq!(fixture.pool().subject(ELSEWHERE).await, Some(subject));
+}
+
+/// Somebody has read a code in the mailbox before the reset, and enters it while the reset runs.
+#[tokio::test]
+async fn reset_ends_codes_for_links() {
+    let fixture = Fixture::new().await;
+    fixture.pool().add_user(ELSEWHERE, PASSWORD, true).await;
+    let person = Person {
+        email: ELSEWHERE,
+        is_verified: false,
+    };
+    let required = next_step(&fixture, person).await;
+    let code = fixture.code(ELSEWHERE, "account-confirm");
+    fixture.request_code(ELSEWHERE).await;
+    let reset_code = fixture.code(ELSEWHERE, "account-reset");
+    let request = reset(ELSEWHERE, &reset_code, "Password-2");
+    let paused = fixture
+        .proxy()
+        .pause("AdminSetUserPassword", PausePoint::Before);
+    let (flow, client) = (&fixture.flows().password, client());
+    let answering = async {
+        paused.reached().await;
+        let released = async {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            paused.release();
+        };
+        let answered = answer_with_code(&fixture, &required, &code);
+        join(answered, released).await.0
+    };
+    let (done, refused) = join(flow.reset(&client, &request), answering).await;
+    done.expect("reset");
+    let refused = refused.expect_err("the code is void");
+    assert_eq!(refused.code(), Code::InvalidChallenge);
+    let required = next_step(&fixture, person).await;
+    assert_eq!(name_of(&required), "CONFIRM_ADDRESS");
+}
