@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import re
+import socketserver
 import subprocess
 import sys
 import threading
@@ -141,6 +142,31 @@ def waits(base, token, seconds, priority="CRITICAL", until="ATTEMPTED"):
         else:
             time.sleep(0.1)
     return sorted(waits), 20 * seconds - len(waits)
+
+
+class SlowMail(socketserver.StreamRequestHandler):
+    """A mail server that takes 0.3 s for a message."""
+
+    messages, lock = 0, threading.Lock()
+
+    @staticmethod
+    def start(port):
+        socketserver.ThreadingTCPServer.allow_reuse_address = True
+        socketserver.ThreadingTCPServer.daemon_threads = True
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", port), SlowMail)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def handle(self):
+        self.wfile.write(b"220 bench\r\n")
+        while line := self.rfile.readline():
+            if line.upper().startswith(b"DATA"):
+                self.wfile.write(b"354 go on\r\n")
+                while self.rfile.readline() not in (b".\r\n", b""):
+                    pass
+                time.sleep(0.3)
+                with SlowMail.lock:
+                    SlowMail.messages += 1
+            self.wfile.write(b"250 ok\r\n")
 
 
 def spread(values):

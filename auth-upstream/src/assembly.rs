@@ -47,11 +47,13 @@ impl AuthService {
     /// # Errors
     /// Status 64 for an invalid stored key or cache URL, 69 if the database or the CA certificates
     /// are unavailable.
-    pub(crate) async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
+    pub(crate) async fn build(mut config: Config, machine: Clock) -> Result<Self, Exit> {
         require_ca_certificates()?;
         let database = Database::open(&config.database, config.database_options()).await?;
         let store = AuthStore::new(database).await?;
-        let cache = open_cache(&config, &clock)?;
+        // What replicas share has the time of the database, what others sign that of the machine.
+        let clock = store.database().clock(&machine).await?;
+        let cache = open_cache(&config, &machine)?;
         let key_ring = Arc::new(match config.sealing_keys.take() {
             Some(key_ring) => key_ring,
             None => stored_key_ring(&store, &clock).await?,
@@ -60,8 +62,8 @@ impl AuthService {
         let metrics = Metrics::new()?;
         let retention = AuditRetention::new(&store, &clock, config.audit_retention);
         let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
-        let pool = Arc::new(Box::pin(user_pool(&mut config, &clock, &metrics)).await);
-        let tokens = ServiceTokens::new(&config.identity, cache.clone(), clock.clone());
+        let pool = Arc::new(Box::pin(user_pool(&mut config, &machine, &metrics)).await);
+        let tokens = ServiceTokens::new(&config.identity, cache.clone(), machine.clone());
         let services = ServiceClient::new(tokens, http_client());
         let actor_service = Arc::new(actor_service(&config, &services, &metrics));
         let messages = account_messages(&config, services, &actor_service, &metrics);
@@ -81,7 +83,7 @@ impl AuthService {
             locks: UserLocks::new(cache.clone()),
             cache,
             key_ring,
-            verifier: verifier(&config, &clock),
+            verifier: verifier(&config, &machine),
             actor_issuer: config.identity.actor.issuer.as_str().into(),
             guard,
             issuer,

@@ -206,12 +206,11 @@ impl AuditRetention {
     /// returns their number.
     pub(crate) async fn run_once(&self) -> Result<u64, StoreError> {
         let retention = i64::try_from(self.retention.as_millis()).unwrap_or(i64::MAX);
-        let clock = self.clock.shared();
-        self.store.synchronize(&clock).await?;
-        if !clock.is_confirmed() {
+        self.store.synchronize(&self.clock).await?;
+        if !self.clock.is_confirmed() {
             return Ok(0);
         }
-        let before = Timestamp(clock.now().0.saturating_sub(retention));
+        let before = Timestamp(self.clock.now().0.saturating_sub(retention));
         let mut deleted = 0;
         loop {
             let batch = self

@@ -23,7 +23,8 @@ use postern_common::clock::Timestamp;
 use postern_common::database::{
     ConnectionBudget, ConnectionBudgetReport, Database, PoolUsage, is_unavailable,
 };
-use postern_common::{Code, Problem, from_row, with_dialect};
+use postern_common::exit::Exit;
+use postern_common::{Clock, Code, Problem, from_row, with_dialect};
 
 pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
@@ -165,15 +166,13 @@ impl From<StoreError> for Problem {
 
 impl AuthStore {
     /// Migrates the tables of an open database.
-    pub(crate) async fn new(database: Database) -> Result<Self, postern_common::exit::Exit> {
+    pub(crate) async fn new(database: Database) -> Result<Self, Exit> {
         database.migrate(&MIGRATIONS).await?;
         Ok(Self::of(database))
     }
 
     /// Opens the store of commands, which do not migrate its tables.
-    pub(crate) async fn open_migrated(
-        database: Database,
-    ) -> Result<Self, postern_common::exit::Exit> {
+    pub(crate) async fn open_migrated(database: Database) -> Result<Self, Exit> {
         database.verify_schema(&MIGRATIONS).await?;
         Ok(Self::of(database))
     }
@@ -191,7 +190,7 @@ impl AuthStore {
     }
 
     /// Verifies that the database accepts writes and that its tables suit this binary.
-    pub(crate) async fn check_writable(&self) -> Result<(), postern_common::exit::Exit> {
+    pub(crate) async fn check_writable(&self) -> Result<(), Exit> {
         self.database.verify_writable(&MIGRATIONS).await
     }
 
@@ -223,6 +222,19 @@ impl AuthStore {
         self.database.transport_warning()
     }
 
+    /// Corrects a clock to that of the database.
+    pub(crate) async fn synchronize(&self, clock: &Clock) -> Result<(), StoreError> {
+        with_timeout(self.database.synchronize(clock)).await
+    }
+
+    /// Returns the time of the database, also after the machine has slept.
+    pub(crate) async fn now(&self, clock: &Clock) -> Result<Timestamp, StoreError> {
+        if clock.is_uncertain() {
+            self.synchronize(clock).await?;
+        }
+        Ok(clock.now())
+    }
+
     /// Closes idle connections.
     pub(crate) async fn close(&self) {
         self.database.close().await;
@@ -236,6 +248,10 @@ impl AuthStore {
         generated: &str,
         now: Timestamp,
     ) -> Result<String, StoreError> {
+        let known: Option<(String,)> = fetch!(self.writer, fetch_optional, SELECT_KEY; name)?;
+        if let Some((key,)) = known {
+            return Ok(key);
+        }
         execute!(self, INSERT_KEY; name, generated, now.0)?;
         let (key,): (String,) = fetch!(self.writer, fetch_one, SELECT_KEY; name)?;
         Ok(key)

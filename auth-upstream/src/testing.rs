@@ -71,6 +71,8 @@ pub(crate) struct FixtureOptions {
     pub(crate) cache_url: Option<String>,
     /// The database; a SQLite file by default.
     pub(crate) database: Option<TestDatabase>,
+    /// The clock of the machine; a manual one by default.
+    pub(crate) clock: Option<Clock>,
 }
 
 // === impl Fixture ===
@@ -120,7 +122,8 @@ impl Fixture {
     }
 
     pub(crate) async fn with(options: FixtureOptions) -> Self {
-        let clock = Clock::manual(Timestamp::parse("2026-11-20T07:30:00Z").expect("a time"));
+        let stopped = || Clock::manual(Timestamp::parse("2026-11-20T07:30:00Z").expect("a time"));
+        let clock = options.clock.unwrap_or_else(stopped);
         let development = Development::start(&clock).await;
         let database = match options.database {
             Some(database) => database,

@@ -305,6 +305,22 @@ impl Database {
         Ok(())
     }
 
+    /// Returns the clock of what is stored: that of PostgreSQL, which several processes share, or that
+    /// of this machine.
+    ///
+    /// # Errors
+    /// Exit code 69 if it is unavailable.
+    pub async fn clock(&self, machine: &Clock) -> Result<Clock, Exit> {
+        let clock = match self {
+            Self::Postgres(_) => machine.shared(),
+            Self::Sqlite(_) => machine.clone(),
+        };
+        let synchronized = self.synchronize(&clock).await;
+        synchronized
+            .map_err(|error| Exit::unavailable(format!("database {}: {error}", self.label())))?;
+        Ok(clock)
+    }
+
     /// Closes all connections. SQLite checkpoints its write-ahead log.
     pub async fn close(&self) {
         match self {

@@ -49,6 +49,8 @@ use crate::store::{NewNotification, Record, Store};
 use crate::templates::{Locale, MessageContent, TemplateName, Templates};
 use crate::testing::script::ProviderScript;
 
+/// Deadline of commits and statements in tests, which a busy disk does not exceed.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Initial time of every test.
 pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);
 
@@ -86,7 +88,11 @@ pub(crate) async fn execute(database: &Database, sql: &str) {
 pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
-        let store = Store::open(&test.database, 4).await.expect("open store");
+        let database = match &test.database {
+            Database::Postgres(pool) => Database::Postgres(pool.with_deadline(PATIENCE)),
+            Database::Sqlite(_) => test.database.clone(),
+        };
+        let store = Store::open(&database, 4).await.expect("open store");
         stores.push((store, test));
     }
     stores
@@ -304,7 +310,8 @@ impl TestReplica {
             metrics: metrics.clone(),
         };
         let pauses = ProviderPauses::new(store.clone(), pool, Arc::clone(&dispatch_state));
-        let (submissions, committer) = SubmissionQueue::open(context.clone());
+        let (mut submissions, mut committer) = SubmissionQueue::open(context.clone());
+        (submissions.timeout, committer.timeout) = (PATIENCE, PATIENCE);
         Self {
             metrics,
             dispatcher: Dispatcher::new(Channel::Email, &context),
@@ -393,7 +400,7 @@ impl TestReplica {
             .pop()
             .expect("a stored notification");
         let flow = |channel| self.dispatch_state.channel(channel).flow();
-        let view = StatusView::of(&snapshot, self.clock.now(), flow, |_| false);
+        let view = StatusView::of(&snapshot, self.clock.earliest(), flow, |_| false);
         serde_json::to_value(view).expect("JSON")
     }
 }

@@ -290,6 +290,7 @@ fn can_create_namespaces() -> bool {
 #[test]
 fn planted_bugs_still_apply_to_the_source() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let document = std::fs::read_to_string(root.join("docs/cluster-test.md")).expect("a document");
     let files = std::fs::read_dir(root.join("tests/bugs")).expect("patches");
     let mut count = 0;
     for file in files {
@@ -299,6 +300,8 @@ fn planted_bugs_still_apply_to_the_source() {
             let line = format!("\n{field}: ");
             assert!(text.contains(&line), "{}: no {field}", path.display());
         }
+        let bug = path.file_stem().expect("a name").to_string_lossy();
+        assert!(document.contains(&format!("| `{bug}` |")), "{bug}: no row");
         // As GNU patch does: other lines of the files may have moved.
         let check = std::process::Command::new("patch")
             .args(["--dry-run", "--strip", "1", "--silent", "--input"])

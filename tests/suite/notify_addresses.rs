@@ -159,6 +159,30 @@ async fn unsubscribed_address_can_be_removed_from_the_list() {
 }
 
 #[tokio::test]
+async fn complaint_by_mail_unsubscribes_from_its_category() {
+    let [database, _] = both().await;
+    let cluster = NotifyCluster::over(&database.url, MAIL).await;
+    let replica = cluster.replica().await;
+    let id = cluster.post_mail(&replica, ADA).await;
+    cluster.settled(&replica, &id, "SENT").await;
+    let token = cluster.mail_token(DELIVERY_REPORT, &id, ADA);
+    // RFC 5965 section 4.1
+    let complaint = format!(
+        "From: <fbl@example.com>\nTo: <bounces@example.org>\nMIME-Version: 1.0\n\
+         Content-Type: multipart/report; report-type=feedback-report; boundary=b\n\n\
+         --b\nContent-Type: message/feedback-report\n\nFeedback-Type: abuse\nUser-Agent: FBL/1\nVersion: 1\n\
+         Original-Mail-From: <bounces+{token}@example.org>\n\n\
+         --b\nContent-Type: message/rfc822\n\nSubject: Welcome\n\nHello\n--b--\n"
+    );
+    let ended = cluster.pipe(&["dsn"], &complaint).await;
+    assert_eq!(ended.stdout, "1 stored, 0 duplicate\n", "{}", ended.stderr);
+    cluster
+        .wait_for_mail_outcome(&replica, ADA, Some("RECIPIENT_UNSUBSCRIBED"))
+        .await;
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
 async fn unstorable_report_is_deferred_and_other_mail_discarded() {
     let [database, _] = both().await;
     let cluster = NotifyCluster::over(&database.url, MAIL).await;

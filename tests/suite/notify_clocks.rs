@@ -1,5 +1,6 @@
-//! Replicas with a wrong clock: nothing is lost, sent twice or deleted.
+//! Replicas with a wrong clock, and a start on a full disk: nothing is lost, sent twice or deleted.
 
+use std::process::Command;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -7,21 +8,21 @@ use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::database::testing::postgres;
 use postern_tests::{FakeClock, Pools, skipped};
-use serde_json::Value;
 
-use crate::notify_cluster::NotifyCluster;
+use crate::notify_cluster::{NotifyCluster, Replica};
 
 const DAY_S: i64 = 86_400;
 
-/// Seconds by which the clock of a replica is ahead, and whether it steps while the process is suspended.
-const CLOCKS: [(&str, i64, bool); 6] = [
-    ("400 days behind", -400 * DAY_S, false),
-    ("5 minutes behind", -300, false),
-    ("25 hours ahead", 25 * 3600, false),
-    ("21 days ahead", 21 * DAY_S, false),
-    ("100 days ahead", 100 * DAY_S, false),
-    ("suspended for 15 days", 15 * DAY_S, true),
+/// Seconds by which the clock of a replica is ahead.
+const CLOCKS: [(&str, i64); 5] = [
+    ("400 days behind", -400 * DAY_S),
+    ("5 minutes behind", -300),
+    ("25 hours ahead", 25 * 3600),
+    ("21 days ahead", 21 * DAY_S),
+    ("100 days ahead", 100 * DAY_S),
 ];
+/// The time for which a process is suspended, in seconds.
+const SUSPENDED_S: i64 = 15 * DAY_S;
 /// Mails are accepted and not sent.
 const SETTINGS: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
 const SKEW: &str = "postern_notify_clock_skew_seconds";
@@ -45,19 +46,29 @@ async fn cluster_with_token(database: &str, ahead_s: i64) -> (NotifyCluster, Str
 }
 
 async fn accept(cluster: &NotifyCluster, url: &str, key: &str) -> String {
-    let answer = cluster.post(url, key, "Ada", "NORMAL").await;
-    let answer = answer.expect("a response");
-    let (status, body) = (answer.status(), answer.text().await.expect("a body"));
-    assert_eq!(status, StatusCode::CREATED, "{key}: {body}");
-    let body: Value = serde_json::from_str(&body).expect("JSON");
-    body["notificationId"].as_str().expect("an id").to_owned()
+    let accepted = cluster.try_post(url, key, "Ada", "NORMAL").await;
+    accepted.unwrap_or_else(|| panic!("{key} is accepted"))
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "one scenario in the order of its events"
-)]
-async fn check(name: &str, ahead_s: i64, is_suspended: bool) {
+/// A notification has the time of the database.
+async fn assert_created(cluster: &NotifyCluster, replica: &Replica, id: &str, ahead_s: i64) {
+    let view = cluster.status(&replica.url, id).await;
+    let created_at = view["createdAt"].as_str().and_then(Timestamp::parse);
+    let now = Timestamp(Clock::system().now().0 + ahead_s * 1000);
+    let age = now.since(created_at.expect("a time"));
+    assert!(age < Duration::from_secs(120), "{age:?}: {view}");
+}
+
+/// The provider was called once for each of these and for no other.
+fn assert_called_once<const N: usize>(cluster: &NotifyCluster, mut ids: [String; N]) {
+    let calls = cluster.provider.calls().into_iter();
+    let mut called: Vec<_> = calls.map(|call| call.id).collect();
+    called.sort_unstable();
+    ids.sort_unstable();
+    assert_eq!(called, ids);
+}
+
+async fn check(name: &str, ahead_s: i64) {
     let database = postgres().await;
     let (mut cluster, mut token) = cluster_with_token(&database.url, ahead_s).await;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -70,18 +81,11 @@ async fn check(name: &str, ahead_s: i64, is_suspended: bool) {
     cluster.settled(&sound, &done, "SENT").await;
     let scheduled = cluster.post_scheduled(&sound).await;
 
-    clock.set(if is_suspended { 0 } else { ahead_s });
+    clock.set(ahead_s);
     cluster.clock = Some(clock.clone());
     let wrong = cluster.replica().await;
-    if is_suspended {
-        wrong.running.signal("STOP").await;
-        clock.set(ahead_s);
-        tokio::time::sleep(CLOCK_DELAY).await;
-        wrong.running.signal("CONT").await;
-    } else {
-        let skew = ahead_s.unsigned_abs() - 5;
-        cluster.wait_for_metric(&wrong, SKEW, skew).await;
-    }
+    let skew = ahead_s.unsigned_abs() - 5;
+    cluster.wait_for_metric(&wrong, SKEW, skew).await;
     std::mem::swap(&mut cluster.token, &mut token);
     let late = accept(&cluster, &wrong.url, "late").await;
     cluster.settled(&wrong, &late, "SENT").await;
@@ -100,11 +104,8 @@ async fn check(name: &str, ahead_s: i64, is_suspended: bool) {
         .await;
     let ended = wrong.running.stop("TERM").await;
     assert_eq!(ended.status, Some(0), "{name}: {}", ended.stderr);
-    assert!(
-        is_suspended || ended.stderr.contains(DELETES_NOTHING),
-        "{name}: {}",
-        ended.stderr
-    );
+    let stderr = &ended.stderr;
+    assert!(stderr.contains(DELETES_NOTHING), "{name}: {stderr}");
     assert_eq!(sound.running.stop("TERM").await.status, Some(0), "{name}");
 
     // A start under the wrong clock, and one under the right one.
@@ -120,24 +121,9 @@ async fn check(name: &str, ahead_s: i64, is_suspended: bool) {
         );
         cluster.settled(&sound, &id, "SENT").await;
     }
-    let created_at = cluster.status(&sound.url, &late).await["createdAt"].clone();
-    let created_at = Timestamp::parse(created_at.as_str().expect("a time")).expect("a time");
-    let age = Clock::system().now().since(created_at);
-    assert!(
-        age < Duration::from_secs(120),
-        "{name}: by the clock of the database: {age:?}"
-    );
+    assert_created(&cluster, &sound, &late, 0).await;
     cluster.settled(&sound, &scheduled, "SCHEDULED").await;
-    let mut called: Vec<_> = cluster
-        .provider
-        .calls()
-        .into_iter()
-        .map(|call| call.id)
-        .collect();
-    called.sort_unstable();
-    let mut expected = [done, late];
-    expected.sort_unstable();
-    assert_eq!(called, expected, "{name}");
+    assert_called_once(&cluster, [done, late]);
     for replica in [wrong, sound] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0), "{name}");
     }
@@ -145,6 +131,102 @@ async fn check(name: &str, ahead_s: i64, is_suspended: bool) {
 
 #[tokio::test]
 async fn wrong_clock_of_a_replica_loses_nothing() {
-    let checks = CLOCKS.map(|(name, ahead_s, is_suspended)| check(name, ahead_s, is_suspended));
+    let checks = CLOCKS.map(|(name, ahead_s)| check(name, ahead_s));
     futures_util::future::join_all(checks).await;
+}
+
+/// A suspended machine, while the time went on: its monotonic clock stood still.
+#[tokio::test]
+async fn process_that_was_suspended_goes_on_at_the_right_time() {
+    let database = postgres().await;
+    database.set_clock(0).await;
+    let (mut cluster, later) = cluster_with_token(&database.url, SUSPENDED_S).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let Some(clock) = FakeClock::new(folder.path().join("clock")) else {
+        skipped("suspended process", "libfaketime is not installed");
+        return;
+    };
+    cluster.clock = Some(clock.clone());
+    let replica = cluster.replica().await;
+    let done = accept(&cluster, &replica.url, "done").await;
+    cluster.settled(&replica, &done, "SENT").await;
+    let scheduled = cluster.post_scheduled(&replica).await;
+    replica.running.signal("STOP").await;
+    clock.set(SUSPENDED_S);
+    database.set_clock(SUSPENDED_S).await;
+    tokio::time::sleep(CLOCK_DELAY).await;
+    replica.running.signal("CONT").await;
+    cluster.token = later;
+    let late = accept(&cluster, &replica.url, "late").await;
+    assert_created(&cluster, &replica, &late, SUSPENDED_S).await;
+    for id in [&late, &scheduled] {
+        cluster.settled(&replica, id, "SENT").await;
+    }
+    let ended = replica.running.stop("TERM").await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    let replica = cluster.replica().await;
+    cluster.settled(&replica, &done, "SENT").await;
+    assert_called_once(&cluster, [done, late, scheduled]);
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}
+
+/// Starts a replica that cannot write, which serves reads and is not ready.
+async fn assert_serves_reads(cluster: &NotifyCluster, id: &str) -> Replica {
+    let replica = cluster.unready_replica().await;
+    let no_writes = async {
+        while !cluster
+            .wait_until_not_ready(&replica)
+            .await
+            .contains("accepts no writes")
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), no_writes).await;
+    waited.expect("the database accepts no writes");
+    assert_eq!(cluster.status(&replica.url, id).await["status"], "SENT");
+    let refused = cluster.post(&replica.url, "during", "Ada", "NORMAL").await;
+    assert_eq!(
+        refused.expect("a response").status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    replica
+}
+
+#[tokio::test]
+async fn start_with_a_full_database_serves_reads_and_is_not_ready() {
+    let database = postgres().await;
+    let cluster = NotifyCluster::over(&database.url, "").await;
+    let replica = cluster.replica().await;
+    let id = accept(&cluster, &replica.url, "before").await;
+    cluster.settled(&replica, &id, "SENT").await;
+    replica.running.kill().await;
+    database.set_full(true).await;
+    let replica = assert_serves_reads(&cluster, &id).await;
+    database.set_full(false).await;
+    cluster.deliver_after_recovery(&replica, "after").await;
+}
+
+#[tokio::test]
+async fn start_on_a_full_disk_serves_reads_and_is_not_ready() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().display().to_string();
+    let mount = ["-t", "tmpfs", "-o", "size=2m", "tmpfs", &path];
+    let mounted = Command::new("mount").args(mount).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        skipped("start on a full disk", "only root can mount a small one");
+        return;
+    }
+    let cluster = NotifyCluster::over(&format!("sqlite://{path}/notify.db"), "").await;
+    let replica = cluster.replica().await;
+    let id = accept(&cluster, &replica.url, "before").await;
+    cluster.settled(&replica, &id, "SENT").await;
+    replica.running.kill().await;
+    let filler = folder.path().join("filler");
+    std::fs::write(&filler, vec![0; 4 << 20]).expect_err("the disk is full");
+    let replica = assert_serves_reads(&cluster, &id).await;
+    std::fs::remove_file(filler).expect("a file of this test");
+    cluster.deliver_after_recovery(&replica, "after").await;
+    replica.running.kill().await;
+    let _unmounted = Command::new("umount").arg(&path).status();
 }

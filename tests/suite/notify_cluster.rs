@@ -418,6 +418,24 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         self.pools.service_token("document").await
     }
 
+    /// Starts a replica that does not become ready, and waits until it answers.
+    pub(crate) async fn unready_replica(&self) -> Replica {
+        let (public, admin) = (ports::free(1), ports::free(1));
+        let replica = Replica {
+            running: self.program(&self.config(public, admin)).start(),
+            url: format!("http://127.0.0.1:{public}"),
+            admin: format!("http://127.0.0.1:{admin}"),
+        };
+        let answers = || self.http.get(format!("{}/livez", replica.admin)).send();
+        let polled = tokio::time::timeout(Duration::from_secs(60), async {
+            while answers().await.is_err() {
+                self.provider.next_call_or_timeout().await;
+            }
+        });
+        polled.await.expect("the replica answers");
+        replica
+    }
+
     /// Returns the body of `/readyz`.
     pub(crate) async fn readiness(&self, replica: &Replica) -> Value {
         let request = self.http.get(format!("{}/readyz", replica.admin));

@@ -23,7 +23,6 @@ struct Caller {
     contract: &'static Contract,
     user: String,
     admin: String,
-    recruiter: String,
     service: String,
     env: Env,
 }
@@ -34,7 +33,6 @@ impl Caller {
             contract: Contract::fresh(),
             user: pools.user(&[]).await.1,
             admin: pools.user(&["admin"]).await.1,
-            recruiter: pools.user(&["recruiters"]).await.1,
             service: pools.service_token("auth").await,
             env: pools.env(),
         }
@@ -46,7 +44,6 @@ impl Caller {
             "registerActor" | "getActor" | "listCandidates" | "createCandidate"
             | "getCandidate" | "createJobSpec" => &self.service,
             "putFeature" => &self.admin,
-            "listCandidates" => &self.recruiter,
             _ => &self.user,
         };
         format!("Authorization: Bearer {token}\r\n")

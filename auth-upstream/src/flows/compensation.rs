@@ -76,11 +76,14 @@ impl RegistrationCompensator {
     /// Resolves due registrations and returns how many were completed or undone.
     pub(crate) async fn run_once(&self) -> Result<usize, StoreError> {
         let mut resolved = 0;
-        let due = self
-            .store
-            .due_registrations(self.clock.now(), COMPENSATION_BATCH_SIZE);
-        for pending in due.await? {
-            resolved += usize::from(self.process(&pending).await?);
+        self.store.synchronize(&self.clock).await?;
+        // Accounts are deleted: nobody knows which clock is wrong.
+        if self.clock.is_confirmed() {
+            let now = self.clock.now();
+            let due = self.store.due_registrations(now, COMPENSATION_BATCH_SIZE);
+            for pending in due.await? {
+                resolved += usize::from(self.process(&pending).await?);
+            }
         }
         self.metrics
             .set_pending_registrations(self.store.count_registrations().await?);
@@ -234,7 +237,10 @@ impl FlowParts {
     ) -> Result<PoolAccount, Problem> {
         let admin = self.pool.admin.as_ref().ok_or(Code::Internal)?;
         let problem = |error: PoolError| error.problem(PoolCall::Admin);
-        let (id, now) = (Uuid::new_v4().to_string(), self.clock.now());
+        let (id, now) = (
+            Uuid::new_v4().to_string(),
+            self.store.now(&self.clock).await?,
+        );
         let due_at = now.plus(REGISTRATION_TIMEOUT);
         self.store
             .insert_registration(&id, email.as_str(), now, due_at)

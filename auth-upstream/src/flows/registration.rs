@@ -254,7 +254,7 @@ impl RegistrationFlow {
         request: &RegistrationRequest,
     ) -> Result<Option<SignedInUser>, Problem> {
         let id = Uuid::new_v4().to_string();
-        let now = self.clock.now();
+        let now = self.store.now(&self.clock).await?;
         let email = &request.email;
         self.store
             .insert_registration(&id, email.as_str(), now, now.plus(REGISTRATION_TIMEOUT))
@@ -352,7 +352,8 @@ impl RegistrationFlow {
         request: &RegistrationRequest,
     ) -> Result<Problem, Problem> {
         let profile = seal_profile(&self.key_ring, id, &request.profile);
-        let (email, due_at) = (&request.email, self.clock.now().plus(CONFIRMATION_TTL));
+        let now = self.store.now(&self.clock).await?;
+        let (email, due_at) = (&request.email, now.plus(CONFIRMATION_TTL));
         self.store
             .await_confirmation(id, email.as_str(), &profile, due_at)
             .await?;

@@ -2,7 +2,7 @@
 
 use postern_common::clock::Timestamp;
 use postern_common::database::is_unavailable;
-use postern_common::{Clock, from_row, with_dialect};
+use postern_common::{from_row, with_dialect};
 use serde::{Serialize, Serializer};
 use sqlx::AssertSqlSafe;
 
@@ -215,11 +215,6 @@ impl AuthStore {
             let select = sqlx::query_as(COUNT_BY_STEP).bind(since.0).bind(until.0);
             select.bind(step_ms).bind(limit).fetch_all(pool).await
         }).await)
-    }
-
-    /// Corrects a shared clock to that of the database.
-    pub(crate) async fn synchronize(&self, clock: &Clock) -> Result<(), StoreError> {
-        with_timeout(self.database.synchronize(clock)).await
     }
 
     /// Deletes at most `limit` of the events before a time, oldest first. Returns their number.

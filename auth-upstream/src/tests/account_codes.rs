@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use postern_common::cache::testing::RedisServer;
-use postern_common::{Code, Problem, Secret};
+use postern_common::database::testing::postgres;
+use postern_common::{Clock, Code, Problem, Secret};
 use serde_json::{Value, json};
 
 use super::password_flows::new_password;
@@ -335,6 +336,29 @@ async fn unconfirmed_user_expires_with_the_code() {
     fixture.clock.advance(DAY);
     assert_eq!(fixture.compensate().await, 1);
     assert!(fixture.pool().subject(ADA).await.is_none());
+}
+
+#[tokio::test]
+async fn unconfirmed_user_expires_by_the_clock_of_the_database() {
+    let database = postgres().await;
+    database.set_clock(-25 * 3600).await;
+    let fixture = Fixture::with(FixtureOptions {
+        config: "confirm = 'code'",
+        database: Some(database),
+        clock: Some(Clock::system()),
+        ..FixtureOptions::default()
+    })
+    .await;
+    start_registration(&fixture, PASSWORD, "Ada").await;
+    // This machine is a day ahead of the others, and then the database is.
+    for ahead_s in [-25 * 3600, 25 * 3600] {
+        fixture.database.set_clock(ahead_s).await;
+        assert_eq!(fixture.compensate().await, 0, "{ahead_s}");
+        assert!(fixture.pool().subject(ADA).await.is_some(), "{ahead_s}");
+    }
+    // Both are right, a day after the registration.
+    fixture.database.set_clock(0).await;
+    assert_eq!(fixture.compensate().await, 1);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::database::testing;
 use postern_common::timeline::{TimelineQuery, TimelineSelector};
@@ -200,6 +201,28 @@ async fn events_beyond_the_retention_are_deleted() {
         assert_eq!(retention.run_once().await.expect("deleted"), 2100);
         assert_eq!(select(store, AuditSelector::All).await, later);
     }
+}
+
+#[tokio::test]
+async fn events_have_the_time_of_the_database() {
+    let database = testing::postgres().await;
+    let ahead = Duration::from_secs(400 * 86_400);
+    database.set_clock(400 * 86_400).await;
+    let fixture = Fixture::with(FixtureOptions {
+        database: Some(database),
+        clock: Some(Clock::system()),
+        ..FixtureOptions::default()
+    })
+    .await;
+    fixture.register(PASSWORD).await.expect("registered");
+    store_events(&fixture).await;
+    let at = Timestamp(select(&fixture.service.store, AuditSelector::All).await[0].at);
+    assert!(
+        at >= fixture.clock.now().plus(ahead - Duration::from_secs(60)),
+        "{at}"
+    );
+    let retention = &fixture.service.audit_trail.retention;
+    assert_eq!(retention.run_once().await.expect("not deleted"), 0);
 }
 
 #[tokio::test]

@@ -41,6 +41,7 @@ async fn replica_is_not_ready_while_writes_fail() {
         ..FixtureOptions::default()
     })
     .await;
+    fixture.database.set_full(true).await;
     let app = App::build(fixture.settings.read(), fixture.clock.clone())
         .await
         .expect("the service starts");
@@ -50,6 +51,9 @@ async fn replica_is_not_ready_while_writes_fail() {
         admin: None,
     };
     let running = tokio::spawn(app.run(listeners, origin(), shutdown.clone()));
+    let no_writes = "not ready; database: the database accepts no writes";
+    until(&health, no_writes).await;
+    fixture.database.set_full(false).await;
     until(&health, "ready").await;
 
     let Database::Postgres(pool) = &fixture.database.database else {
@@ -61,11 +65,7 @@ async fn replica_is_not_ready_while_writes_fail() {
         .execute("LOCK TABLE postern_auth_migrations IN EXCLUSIVE MODE")
         .await
         .expect("locked");
-    until(
-        &health,
-        "not ready; database: the database accepts no writes",
-    )
-    .await;
+    until(&health, no_writes).await;
     assert_eq!(fixture.pending_registrations().await, 0, "reads succeed");
     operator.rollback().await.expect("rolled back");
     until(&health, "ready").await;

@@ -113,6 +113,52 @@ pub fn required(variable: &str) -> String {
         .to_owned()
 }
 
+impl TestDatabase {
+    /// Sets the clock of PostgreSQL ahead, for the connections that are opened after the first call.
+    ///
+    /// # Panics
+    /// If the server refuses the statements.
+    pub async fn set_clock(&self, ahead_s: i64) {
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS
+            $$ BEGIN RETURN pg_catalog.clock_timestamp() + interval '{ahead_s} seconds'; END $$;
+            DO $$ BEGIN
+                EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database());
+            END $$"
+        );
+        self.administer(sql).await;
+    }
+
+    /// Makes all tables of PostgreSQL refuse changes as on a full disk, or accept them again.
+    ///
+    /// # Panics
+    /// As [`TestDatabase::set_clock`].
+    pub async fn set_full(&self, is_full: bool) {
+        let fill = "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$;
+            DO $$ DECLARE name text; BEGIN
+                FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' LOOP
+                    EXECUTE format('CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON %I
+                        EXECUTE FUNCTION public.refuse()', name);
+                END LOOP;
+            END $$";
+        let empty = "DROP FUNCTION public.refuse CASCADE";
+        self.administer(if is_full { fill } else { empty }.to_owned())
+            .await;
+    }
+
+    async fn administer(&self, sql: String) {
+        let connected = PgConnection::connect(&self.url).await;
+        let mut connection = connected.expect("the database accepts connections");
+        let done = connection.execute(AssertSqlSafe(sql)).await;
+        done.expect("the statements are valid");
+        connection
+            .close()
+            .await
+            .expect("the connection closes cleanly");
+    }
+}
+
 impl Drop for StoreCleanup {
     fn drop(&mut self) {
         match self {

@@ -15,7 +15,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::shutdown::{DeliveryTasks, retire_workers};
-use super::unavailable;
 use crate::config::Config;
 use crate::delivery::actors::ActorClient;
 use crate::delivery::attempt::AttemptExecutor;
@@ -90,11 +89,7 @@ pub(super) async fn open_store(
 ) -> Result<(Database, Store, Clock), Exit> {
     let opened = Database::open(&config.database, config.database_options()).await?;
     let store = Store::open(&opened, config.queue.connections).await?;
-    let clock = match store.is_shared() {
-        true => machine.shared(),
-        false => machine.clone(),
-    };
-    store.synchronize(&clock).await.map_err(unavailable)?;
+    let clock = opened.clock(machine).await?;
     Ok((opened, store, clock))
 }
 

@@ -20,7 +20,7 @@ use postern_common::clock::Timestamp;
 use serde::Deserialize;
 
 pub(crate) use call::check_tls;
-pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR};
+pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR, is_enhanced};
 pub(crate) use fcm::{FcmAccount, FcmProvider};
 pub(crate) use file::FileProvider;
 pub(crate) use generic::{HttpConfig, HttpProvider, ID_PLACEHOLDER};

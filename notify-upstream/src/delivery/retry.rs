@@ -106,9 +106,10 @@ impl RetryPolicy {
     }
 
     fn within(&self, times: RetryTimes, wait: Duration) -> Option<Timestamp> {
-        let due = times.now.plus(wait);
-        (due <= times.began.plus(self.window) && times.expires_at.is_none_or(|end| due < end))
-            .then_some(due)
+        let earliest = times.earliest.plus(wait);
+        let is_in_time = earliest <= times.began.plus(self.window)
+            && times.expires_at.is_none_or(|end| earliest < end);
+        is_in_time.then_some(times.now.plus(wait))
     }
 }
 
@@ -122,6 +123,8 @@ const MAX_EXTRA_CHECK_DELAY: Duration = Duration::from_secs(300);
 pub(crate) struct RetryTimes {
     /// The current time.
     pub(crate) now: Timestamp,
+    /// The same by the earlier of the clocks, which decides that the time is over.
+    pub(crate) earliest: Timestamp,
     /// The time of acceptance, of the scheduled delivery, or of the last replay.
     pub(crate) began: Timestamp,
     /// The time at which the notification expires.
@@ -138,6 +141,7 @@ mod tests {
     fn times(at_least: Option<Duration>) -> RetryTimes {
         RetryTimes {
             now: Timestamp(10_000),
+            earliest: Timestamp(10_000),
             began: Timestamp(0),
             expires_at: None,
             at_least,

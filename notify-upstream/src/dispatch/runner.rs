@@ -237,6 +237,7 @@ impl AttemptRunner {
         let (began, expires_at) = (claimed.wanted_at, claimed.record.expires_at);
         RetryTimes {
             now: self.clock.now(),
+            earliest: self.clock.earliest(),
             began,
             expires_at,
             at_least: None,

@@ -1,6 +1,7 @@
 //! Tests of dispatch over both stores.
 
 mod ambiguous;
+mod clocks;
 mod events;
 mod fairness;
 mod faults;
@@ -257,6 +258,7 @@ async fn scheduled_notification_waits_and_expired_is_not_sent() {
             (rig.view(later).await["status"].as_str(), rig.script.calls()),
             (Some("SENT"), vec![later])
         );
+        assert_eq!(rig.script.mails()[0].sent_at, clock.now());
     }
 }
 

@@ -49,7 +49,9 @@ pub(super) async fn create(
         parsed = key.is_some().then(|| request.clone()).flatten();
         request
     });
-    let result = match request.and_then(|request| check(&service, &principal, request)) {
+    let waiting = check_waiting(&service, &principal).await;
+    let checked = request.and_then(|request| check(&service, &principal, request));
+    let result = match waiting.and(checked) {
         Ok(validated) => {
             let addressed = validated.request.addressee().cloned().into_iter().collect();
             let actors = service.actors.addressed(addressed).await;
@@ -67,7 +69,7 @@ pub(super) async fn create(
     };
     let created = match (result, parsed, key) {
         (Err(problem), Some(parsed), Some(key))
-            if problem.code().status() == StatusCode::UNPROCESSABLE_ENTITY =>
+            if matches!(problem.code().status().as_u16(), 422 | 429) =>
         {
             find_first_result(&service, &principal, &parsed, &key)
                 .await?
@@ -113,9 +115,9 @@ async fn find_first_result(
     request: &NotificationRequest,
     key: &IdempotencyKey,
 ) -> Result<Option<Created>, Problem> {
-    let (now, fingerprint) = (service.clock.now(), request.fingerprint());
-    let (store, creator) = (&service.store, &*principal.creator);
-    let first = group_commit::find_first_result(store, now, creator, key.as_str(), &fingerprint);
+    let ApiState { store, clock, .. } = service;
+    let (creator, fingerprint) = (&*principal.creator, request.fingerprint());
+    let first = group_commit::find_first_result(store, clock, creator, key.as_str(), &fingerprint);
     let first = first.await?;
     Ok(first.map(|accepted| created(&accepted, request.channel, request.priority)))
 }
@@ -149,7 +151,7 @@ async fn accept(
         .quota
         .take(principal, validated.request.send_at)
         .await
-        .inspect_err(|_| record_exceeded(service, principal))?;
+        .inspect_err(|problem| record_exceeded(service, principal, problem))?;
     let (channel, priority) = (validated.request.channel, validated.request.priority);
     let submissions = &service.submissions;
     let accepted = submissions
@@ -308,6 +310,7 @@ pub(super) async fn batch(
     let addressed = checked.iter().flatten();
     let addressed = addressed.filter_map(|item| item.request.addressee().cloned());
     let actors = &service.actors.addressed(addressed.collect()).await;
+    check_waiting(service, principal).await?;
     let results: Vec<JsonValue> = futures_util::stream::iter(checked)
         .map(|validated| async move {
             let permit = permit.clone();
@@ -350,8 +353,16 @@ fn read_batch(
     })
 }
 
+async fn check_waiting(service: &ApiState, principal: &Principal) -> Result<(), Problem> {
+    let checked = service.quota.check_waiting(&service.store, principal).await;
+    checked.inspect_err(|problem| record_exceeded(service, principal, problem))
+}
+
 /// Counts and logs a request that the quota rejected.
-fn record_exceeded(service: &ApiState, principal: &Principal) {
+fn record_exceeded(service: &ApiState, principal: &Principal, problem: &Problem) {
+    if problem.code() != Code::RateLimited {
+        return;
+    }
     let is_user = Principal::is_user(&principal.creator);
     service
         .metrics

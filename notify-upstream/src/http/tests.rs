@@ -34,6 +34,9 @@ use crate::testing::actor_service::{TestActorService, service_account_token};
 use crate::testing::script::ProviderScript;
 use crate::testing::{START, TestReplica, stores};
 
+/// Notifications of a user per minute.
+const USER_QUOTA: u64 = 100;
+
 /// Returns the keys of unsubscribe links.
 fn mail_tokens() -> MailTokens {
     MailTokens::parse(&"A".repeat(44)).expect("a key")
@@ -149,7 +152,12 @@ async fn served_beside(
         submissions: rig.submissions,
         status_reads: Semaphore::new(CONCURRENT_READS),
         dispatch_state: rig.dispatch_state,
-        quota: CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
+        quota: CallerQuota::new(
+            Cache::memory(clock.clone()),
+            clock.clone(),
+            Some(USER_QUOTA),
+            None,
+        ),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
         actors,

@@ -9,7 +9,7 @@ use postern_common::clock::Timestamp;
 use postern_common::group_commit::{self, Reply, Submission, Submitter};
 use postern_common::http::BudgetPermit;
 use postern_common::trace::{Scope, run_within};
-use postern_common::{Code, Problem};
+use postern_common::{Clock, Code, Problem};
 use tokio::sync::mpsc;
 
 use crate::dispatch::DispatchContext;
@@ -32,6 +32,7 @@ pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_millis(2_500);
 #[derive(Clone, Debug)]
 pub(crate) struct SubmissionQueue {
     queue: Submitter<NewSubmission, SubmissionResult>,
+    pub(crate) timeout: Duration,
 }
 
 /// The task that commits submissions in batches.
@@ -39,6 +40,7 @@ pub(crate) struct SubmissionQueue {
 pub(crate) struct GroupCommitter {
     writer: Arc<BatchWriter>,
     queue: mpsc::Receiver<PendingSubmission>,
+    pub(crate) timeout: Duration,
 }
 
 /// The result of an accepted submission.
@@ -87,10 +89,14 @@ impl SubmissionQueue {
     pub(crate) fn open(context: DispatchContext) -> (Self, GroupCommitter) {
         let (submitter, queue) = group_commit::queue(MAX_PENDING_SUBMISSIONS);
         (
-            Self { queue: submitter },
+            Self {
+                queue: submitter,
+                timeout: COMMIT_TIMEOUT,
+            },
             GroupCommitter {
                 writer: Arc::new(BatchWriter(context)),
                 queue,
+                timeout: COMMIT_TIMEOUT,
             },
         )
     }
@@ -116,7 +122,7 @@ impl SubmissionQueue {
             key,
             permit,
         };
-        let result = self.queue.try_submit(submission, COMMIT_TIMEOUT).await;
+        let result = self.queue.try_submit(submission, self.timeout).await;
         result.unwrap_or_else(|| Err(Problem::new(Code::Unavailable).retry_after(1)))
     }
 }
@@ -170,7 +176,7 @@ impl GroupCommitter {
         }
         // Submissions whose requesters have already received 503 are not written after an outage of
         // the store.
-        batch.retain(|submission| submission.reply.age() < COMMIT_TIMEOUT);
+        batch.retain(|submission| submission.reply.age() < self.timeout);
         if !batch.is_empty() {
             self.writer.write(batch).await;
         }
@@ -303,13 +309,12 @@ impl BatchWriter {
         key: &str,
         fingerprint: &[u8; 32],
     ) -> Result<Option<AcceptedNotification>, Problem> {
-        let now = self.0.clock.now();
-        let first = find_first_result(&self.0.store, now, creator, key, fingerprint).await?;
-        if first.is_none() {
+        let DispatchContext { store, clock, .. } = &self.0;
+        let first = find_first_result(store, clock, creator, key, fingerprint).await?;
+        if first.is_none() && clock.is_confirmed() {
             let ttl_ms = i64::try_from(IDEMPOTENCY_KEY_TTL.as_millis()).unwrap_or(i64::MAX);
-            self.0
-                .store
-                .delete_idempotency_keys(Timestamp(now.0 - ttl_ms + 1))
+            store
+                .delete_idempotency_keys(Timestamp(clock.now().0 - ttl_ms + 1))
                 .await
                 .map_err(|error| store_unavailable(&error))?;
         }
@@ -318,23 +323,26 @@ impl BatchWriter {
 }
 
 /// Returns the result of the first request with this idempotency key, or `None` if the key is
-/// unknown or has expired.
+/// unknown or has expired. While the clocks differ none expires.
 ///
 /// # Errors
 /// 409 if the first request had another body; 503 if the store is unavailable.
 pub(crate) async fn find_first_result(
     store: &Store,
-    now: Timestamp,
+    clock: &Clock,
     creator: &str,
     key: &str,
     fingerprint: &[u8; 32],
 ) -> Result<Option<AcceptedNotification>, Problem> {
+    let is_valid = |created_at: Timestamp| {
+        clock.now().since(created_at) < IDEMPOTENCY_KEY_TTL || !clock.is_confirmed()
+    };
     match store
         .idempotency_record(creator, key)
         .await
         .map_err(|error| store_unavailable(&error))?
     {
-        Some(existing) if now.since(existing.created_at) < IDEMPOTENCY_KEY_TTL => {
+        Some(existing) if is_valid(existing.created_at) => {
             if existing.fingerprint == fingerprint {
                 Ok(Some(AcceptedNotification {
                     id: existing.id,

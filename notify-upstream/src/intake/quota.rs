@@ -8,10 +8,11 @@ use postern_common::{Clock, Code, Problem};
 use sha2::{Digest, Sha256};
 
 use crate::principal::Principal;
+use crate::store::Store;
 
 /// A limit of notifications per caller and minute, shared by all replicas. A scheduled one of a user
-/// counts in the minute of `sendAt` as well. While the cache is
-/// unavailable no request is rejected, because the quota provides fairness, not safety.
+/// counts in the minute of `sendAt` as well, and as many as five minutes accept may wait. While the
+/// cache is unavailable no request is rejected, because the quota provides fairness, not safety.
 #[derive(Clone, Debug)]
 pub(crate) struct CallerQuota {
     cache: Cache,
@@ -19,6 +20,9 @@ pub(crate) struct CallerQuota {
     users: Option<u64>,
     services: Option<u64>,
 }
+
+/// Minutes in which a user fills the place of those that wait for their turn or their time.
+const MAX_WAITING_MINUTES: u64 = 5;
 
 // === impl CallerQuota ===
 
@@ -71,6 +75,30 @@ impl CallerQuota {
             }
         }
         Ok(())
+    }
+
+    /// Checks that not too many notifications of a user wait; those of services are not limited.
+    ///
+    /// # Errors
+    /// 429 `rate_limited`; 503 if the store is unavailable.
+    pub(crate) async fn check_waiting(
+        &self,
+        store: &Store,
+        principal: &Principal,
+    ) -> Result<(), Problem> {
+        let creator = &*principal.creator;
+        let Some(limit) = self.users.filter(|_| Principal::is_user(creator)) else {
+            return Ok(());
+        };
+        let limit = limit.saturating_mul(MAX_WAITING_MINUTES);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let waiting = store.waiting_of(creator, limit).await;
+        if waiting.map_err(|error| Problem::from(&error))? < limit {
+            return Ok(());
+        }
+        Err(Problem::new(Code::RateLimited)
+            .detail("too many notifications of this user wait or are scheduled")
+            .retry_after(60))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::delivery::provider::{ErrorCodeTable, ProviderRefusal};
+use crate::delivery::provider::{ErrorCodeTable, ProviderRefusal, is_enhanced};
 use crate::delivery::retry::FailureClass;
 use crate::store::row::ReceiptKind;
 
@@ -47,18 +47,21 @@ pub(super) fn is_objection(feedback_type: Option<&str>) -> bool {
     )
 }
 
-/// Returns a text from its first SMTP reply code on: `550 5.1.1 …`, also behind other words.
+/// Returns a text from its SMTP reply code on: the first with an enhanced code, `550 5.1.1 …`, otherwise
+/// the first. Other numbers are seconds, ports and sizes.
 fn reply(text: &str) -> Option<&str> {
-    let mut at = 0;
-    for word in text.split_inclusive([' ', '\t', '\n']) {
-        let code = word.trim_end().split('-').next().unwrap_or_default();
-        let is_code = code.len() == 3
-            && code.starts_with(['2', '4', '5'])
-            && code.bytes().all(|byte| byte.is_ascii_digit());
-        if is_code {
-            return text.get(at..);
-        }
-        at += word.len();
-    }
-    None
+    let is_end = |c: char| c.is_whitespace() || c == '-';
+    let is_code = |word: &str| word.len() == 3 && word.bytes().all(|byte| byte.is_ascii_digit());
+    let is_start = |at: usize| {
+        text.get(..at)
+            .is_some_and(|it| it.trim_end() != it || at == 0)
+    };
+    let starts = text.match_indices(['4', '5']).map(|(at, _)| at);
+    let mut replies = starts
+        .filter(|at| is_start(*at))
+        .filter_map(|at| text.get(at..))
+        .filter(|reply| reply.split(is_end).next().is_some_and(is_code));
+    let has_enhanced = |reply: &&str| reply.split(is_end).nth(1).is_some_and(is_enhanced);
+    let first = replies.clone().next();
+    replies.find(has_enhanced).or(first)
 }

@@ -303,7 +303,9 @@ fn report(fields: &Fields, now: Timestamp) -> Option<RecipientReport> {
 
 /// Returns the value after its type: `smtp; 550 5.1.1 …`, `rfc822; ada@example.com`.
 fn without_type(value: &str) -> &str {
-    value.split_once(';').map_or(value, |(_, rest)| rest).trim()
+    let typed = value.split_once(';');
+    let typed = typed.filter(|(kind, _)| !kind.trim().contains(char::is_whitespace));
+    typed.map_or(value, |(_, rest)| rest).trim()
 }
 
 fn address_of(value: &str) -> &str {

@@ -21,8 +21,8 @@ use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
 pub(super) fn insert_delayed(syntax: Syntax) -> String {
     let input = syntax.rows(1, "id uuid, due int8, lane int2, fence int4, attempt int4");
     format!(
-        "INSERT INTO notify_delayed (id, due, lane, fence, attempt)
-        SELECT id, due, lane, fence, attempt FROM {input}"
+        "INSERT INTO notify_delayed (id, due, lane, fence, attempt, caller)
+        SELECT id, due, lane, fence, attempt, {CALLER} FROM (SELECT * FROM {input}) AS queued"
     )
 }
 
@@ -83,6 +83,16 @@ fn lane_depths(syntax: Syntax) -> String {
     )
 }
 
+fn waiting_of(syntax: Syntax) -> String {
+    let counted = |rows: &str| {
+        format!("(SELECT count(*) FROM (SELECT 1 FROM {rows} AND caller = $1 LIMIT $3) AS counted)")
+    };
+    let queued = counted(&format!("notify_queue WHERE lane {}", syntax.in_list(2)));
+    // The condition of the index.
+    let delayed = counted("notify_delayed WHERE caller <> ''");
+    format!("SELECT {queued} + {delayed}")
+}
+
 fn lock_due(syntax: Syntax) -> String {
     format!(
         "SELECT id, lane FROM notify_delayed WHERE due <= $1 ORDER BY due, id LIMIT $2 {}",
@@ -95,7 +105,7 @@ fn lock_due(syntax: Syntax) -> String {
 fn queue_due(syntax: Syntax) -> String {
     format!(
         "INSERT INTO notify_queue (id, lane, caller, ord, fence, attempt)
-        SELECT id, lane, {CALLER}, due << {ORDER_COUNTER_BITS}, fence, attempt FROM notify_delayed queued WHERE id {}",
+        SELECT id, lane, caller, due << {ORDER_COUNTER_BITS}, fence, attempt FROM notify_delayed WHERE id {}",
         syntax.in_list(1)
     )
 }
@@ -106,7 +116,7 @@ fn delete_delayed(syntax: Syntax) -> String {
 
 /// Returns the statements that change or select some rows of a table of any size.
 #[cfg(test)]
-pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 9] {
+pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 10] {
     [
         ("pick", super::claim::pick(syntax)),
         ("pick_turns", super::claim::pick_turns(syntax)),
@@ -114,6 +124,7 @@ pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 9] {
         ("take", take(syntax)),
         ("release", release(syntax)),
         ("lane_heads", super::claim::lane_heads(syntax)),
+        ("waiting_of", waiting_of(syntax)),
         ("lock_due", lock_due(syntax)),
         ("queue_due", queue_due(syntax)),
         ("delete_delayed", delete_delayed(syntax)),
@@ -235,6 +246,20 @@ impl Store {
                 Ok(LaneDepth { lane, rows })
             })
             .collect()
+    }
+
+    /// Returns how many rows of a user wait for their turn or their time, each counted up to `cap`.
+    ///
+    /// # Errors
+    /// The store is unavailable or rejects the statement.
+    pub(crate) async fn waiting_of(&self, user: &str, cap: i64) -> StoreResult<i64> {
+        let sql = AssertSqlSafe(waiting_of(self.syntax));
+        let lanes = Channel::ALL.into_iter().flat_map(Lane::of);
+        let lanes: Vec<_> = lanes.map(Lane::code).collect();
+        Ok(with_dialect!(self.connections.urgent.readers(), pool => {
+            let count = sqlx::query_scalar(sql).bind(user).bind(List(&lanes)).bind(cap);
+            count.fetch_one(pool).await?
+        }))
     }
 
     /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their lanes,

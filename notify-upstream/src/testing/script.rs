@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use postern_common::clock::Timestamp;
 use tokio::sync::Notify;
 
 use crate::address::Address;
@@ -21,6 +22,8 @@ pub(crate) struct RecordedMessage {
     pub(crate) to: String,
     /// The subject and the text.
     pub(crate) text: [String; 2],
+    /// The time of the call.
+    pub(crate) sent_at: Timestamp,
 }
 
 /// The recorded calls and scripted results. Clones share them.
@@ -132,6 +135,7 @@ impl ProviderScript {
                 id: message.id,
                 to,
                 text,
+                sent_at: message.sent_at,
             });
         }
         let hold = self.hold.lock().clone();

@@ -96,7 +96,10 @@ impl ErrorCodeTable {
             detail: None,
             retry_after: None,
             suppress: best.is_some_and(|rule| rule.suppress),
-            scope: best.map_or(FaultScope::Recipient, |rule| rule.scope),
+            // The recipient chose the push service: its failures say nothing about others.
+            scope: best
+                .filter(|_| provider != "webpush")
+                .map_or(FaultScope::Recipient, |rule| rule.scope),
         }
     }
 
@@ -136,7 +139,7 @@ impl ErrorCodeTable {
 
 /// Returns whether a word is an enhanced status code (RFC 3463 section 2): not an address or
 /// version.
-fn is_enhanced(word: &str) -> bool {
+pub(crate) fn is_enhanced(word: &str) -> bool {
     let parts: Vec<&str> = word.split('.').collect();
     let is_number = |part: &&str| {
         (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())

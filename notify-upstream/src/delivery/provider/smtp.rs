@@ -233,7 +233,8 @@ impl Fault {
     /// Returns whether the server ended the connection without taking the message.
     fn ends_connection(&self, stage: Stage) -> bool {
         match self {
-            Self::Refused(reply) => reply.closes(),
+            // Limits of messages per connection are refused at MAIL, with 421 or 450 to 452.
+            Self::Refused(reply) => reply.closes() || stage == Stage::Sender && reply.is_busy(),
             Self::Lost(code, _) => *code == BROKEN && stage != Stage::Message,
             Self::Tls(_) | Self::NoMechanism => false,
         }
@@ -270,7 +271,7 @@ async fn run_session(
             .map_err(at(Stage::Recipient))?;
     }
     session
-        .command("DATA\r\n")
+        .command_for(354, "DATA\r\n")
         .await
         .map_err(at(Stage::Recipient))?;
     session

@@ -18,7 +18,7 @@ use crate::testing::unreachable_actors;
 const SECRETS: [&str; 4] = ["ada@", "example.com", "Hello", "Bearer"];
 
 /// Returns the exported metrics as text.
-pub(super) fn metrics(rig: &TestReplica) -> String {
+fn metrics(rig: &TestReplica) -> String {
     let mut text = Vec::new();
     let families = rig.metrics.registry().gather();
     TextEncoder::new()
@@ -160,11 +160,12 @@ async fn dead_letter_is_logged_and_counted() {
 
 #[tokio::test]
 async fn refusing_http_api_is_logged_with_its_status() {
-    // A rejected token is a fault of the account; a throttled message shows that the API works.
+    // A token and a rate are those of the account; a refused message shows that the API works.
     let rows = [
         (StatusCode::UNAUTHORIZED, "provider failing", true),
+        (StatusCode::TOO_MANY_REQUESTS, "provider failing", true),
         (
-            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::BAD_REQUEST,
             "message refused by provider",
             false,
         ),

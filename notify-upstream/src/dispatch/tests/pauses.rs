@@ -1,8 +1,5 @@
 //! Tests of providers that operators have paused, over both stores.
 
-use postern_common::testing::CapturedLog;
-
-use super::events::metrics;
 use super::*;
 use crate::store::ProviderPause;
 
@@ -83,37 +80,6 @@ async fn paused_notifications_wait_and_are_sent_in_order() {
             (&"SENT".into(), &1.into())
         );
     }
-}
-
-#[tokio::test]
-async fn pause_is_logged_counted_and_shown_by_readiness() {
-    let (log, _guard) = CapturedLog::start();
-    let (store, _database) = stores().await.remove(0);
-    let rig = TestReplica::new(&store, &clock(), 1).await;
-    let gauge = r#"postern_notify_provider_paused{channel="email",provider="script"}"#;
-    let shows = |value: &str| metrics(&rig).contains(&format!("{gauge} {value}\n"));
-    assert!(shows("0"), "{}", metrics(&rig));
-    store
-        .pause_provider(&pause_of("script"))
-        .await
-        .expect("stored");
-    sync(&[&rig, &rig]).await;
-    let event = [
-        "WARN",
-        "provider paused",
-        "script",
-        "operator=ada",
-        "wrong sender",
-    ];
-    assert_eq!(log.with(&event), 1, "{}", log.text());
-    assert!(shows("1"), "{}", metrics(&rig));
-    let health = rig.metrics.health();
-    assert_eq!(health.degraded()["script paused"], "paused by an operator");
-    assert!(health.is_ready(), "another replica would not help");
-    store.resume_provider("script").await.expect("removed");
-    sync(&[&rig, &rig]).await;
-    assert_eq!(log.with(&["INFO", "provider resumed", "script"]), 1);
-    assert!(shows("0") && health.degraded().is_empty());
 }
 
 #[tokio::test]

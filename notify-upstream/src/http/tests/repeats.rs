@@ -1,10 +1,10 @@
 //! A repeated request with the same key and body gets the same response, regardless of changes in
-//! between.
+//! between; and the bound of what waits.
 
 use std::time::Duration;
 
 use super::*;
-use crate::testing::{after, welcome_with};
+use crate::testing::{after, record_of, welcome_with};
 
 fn with(name: &str, value: Value) -> Value {
     let mut body = welcome();
@@ -75,6 +75,44 @@ async fn repeated_request_with_removed_template_gets_first_response() {
             (status.as_u16(), &problem["code"]),
             (422, &"unknown_template".into())
         );
+        served.shutdown.cancel();
+    }
+}
+
+#[tokio::test]
+async fn waiting_and_scheduled_notifications_of_a_user_are_bounded() {
+    for (store, _database) in stores().await {
+        let served = served(&store).await;
+        let creator = format!("user:{}/actors|ada", served.issuer);
+        let row = |number: i64| {
+            let mut row = record_of(number << 20);
+            row.record.creator.clone_from(&creator);
+            row.send_at = (number % 2 == 0).then_some(after(60));
+            row
+        };
+        let rows: Vec<_> = (1..USER_QUOTA.cast_signed() * 5).map(row).collect();
+        store.accept(&rows).await.expect("stored");
+        let mut body = welcome();
+        body["recipient"] = json!({"actorId": "ada"});
+        let token = format!("Bearer {}", served.user_token("ada", &[], "actors"));
+        let headers = [("authorization", &*token), ("idempotency-key", "last")];
+        let last = served.post("/notifications", &headers, &body).await;
+        assert_eq!(last.0, StatusCode::CREATED, "{}", last.1);
+        assert_eq!(
+            served.post("/notifications", &headers, &body).await,
+            last,
+            "a repetition"
+        );
+        let (status, problem) = served.post("/notifications", &headers[..1], &body).await;
+        assert_eq!(
+            (status.as_u16(), &problem["code"]),
+            (429, &"rate_limited".into())
+        );
+        let batch = json!({"notifications": [&body]});
+        let refused = served.post("/notification-batches", &headers[..1], &batch);
+        assert_eq!(refused.await.0, StatusCode::TOO_MANY_REQUESTS);
+        let (status, _) = served.post("/notifications", &[], &welcome()).await;
+        assert_eq!(status, StatusCode::CREATED, "services are not limited");
         served.shutdown.cancel();
     }
 }

@@ -223,6 +223,18 @@ fn address_is_invalid_only_if_mailbox_is_unknown() {
         ("5.4.4", "", ReceiptKind::Bounced, false),
         ("5.1.1", "", ReceiptKind::Bounced, true),
         (
+            "5.1.1",
+            "no answer for 240 seconds",
+            ReceiptKind::Bounced,
+            true,
+        ),
+        (
+            "5.0.0",
+            "port 465 said 550 5.1.1 unknown",
+            ReceiptKind::Bounced,
+            true,
+        ),
+        (
             "4.2.2",
             "452 4.2.2 mailbox full",
             ReceiptKind::Failed,
@@ -241,6 +253,13 @@ fn address_is_invalid_only_if_mailbox_is_unknown() {
             "{status} {words}: {report:?}"
         );
     }
+}
+
+#[test]
+fn only_a_type_is_cut_off_a_diagnostic() {
+    let typed = "smtp; 451 4.7.1 Greylisting in action, please come back later";
+    let report = only(&EXIM.replace(typed, "550 5.1.1 no such user; try another"));
+    assert!(report.dead_address.is_some(), "{report:?}");
 }
 
 #[test]

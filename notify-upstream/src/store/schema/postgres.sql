@@ -71,11 +71,13 @@ CREATE TABLE notify_delayed (
     due     BIGINT   NOT NULL,
     lane    SMALLINT NOT NULL,
     fence   INTEGER  NOT NULL,
-    attempt INTEGER  NOT NULL
+    attempt INTEGER  NOT NULL,
+    caller  TEXT     COLLATE "C" NOT NULL DEFAULT ''
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 -- In the order in which rows are moved: without the id every batch sorts all that is due, and many may be due at one
 -- instant.
 CREATE INDEX notify_delayed_order ON notify_delayed (due, id);
+CREATE INDEX notify_delayed_caller ON notify_delayed (caller) WHERE caller <> '';
 
 CREATE TABLE notify_worker (
     id      BIGINT PRIMARY KEY,

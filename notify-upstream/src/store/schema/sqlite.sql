@@ -52,9 +52,11 @@ CREATE TABLE notify_delayed (
     due     INTEGER NOT NULL,
     lane    INTEGER NOT NULL,
     fence   INTEGER NOT NULL,
-    attempt INTEGER NOT NULL
+    attempt INTEGER NOT NULL,
+    caller  TEXT    NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_delayed_order ON notify_delayed (due, id);
+CREATE INDEX notify_delayed_caller ON notify_delayed (caller) WHERE caller <> '';
 
 CREATE TABLE notify_worker (
     id      INTEGER PRIMARY KEY,

@@ -69,6 +69,10 @@ impl Reply {
     pub(super) fn closes(&self) -> bool {
         self.code == 421
     }
+
+    pub(super) fn is_busy(&self) -> bool {
+        (450..=452).contains(&self.code)
+    }
 }
 
 impl std::fmt::Display for Reply {
@@ -142,6 +146,19 @@ impl Connection {
             .await
     }
 
+    /// Sends a command to which only this code is a positive reply.
+    pub(super) async fn command_for(
+        &mut self,
+        code: u16,
+        command: impl std::fmt::Display,
+    ) -> Result<(), Fault> {
+        let reply = self.command(command).await?;
+        if reply.code == code {
+            return Ok(());
+        }
+        Err(Fault::broken(format!("the answer is {reply}, not {code}")))
+    }
+
     /// Sends the message after DATA, with transparency (RFC 5321 section 4.5.2).
     pub(super) async fn message(&mut self, mail: &[u8], limit: Duration) -> Result<Reply, Fault> {
         let mut data = Vec::with_capacity(mail.len() + 64);
@@ -180,15 +197,16 @@ impl Connection {
         let has = |name: &str| words.iter().any(|word| word == name);
         let steps = if has("PLAIN") {
             let secret = STANDARD.encode(format!("\0{user}\0{password}"));
-            vec![format!("AUTH PLAIN {secret}\r\n")]
+            vec![(235, format!("AUTH PLAIN {secret}\r\n"))]
         } else if has("LOGIN") {
-            let answers = [user, password].map(|text| STANDARD.encode(text) + "\r\n");
-            [vec!["AUTH LOGIN\r\n".to_owned()], answers.into()].concat()
+            let [user, password] = [user, password].map(|text| STANDARD.encode(text) + "\r\n");
+            let login = "AUTH LOGIN\r\n".to_owned();
+            vec![(334, login), (334, user), (235, password)]
         } else {
             return Err(Fault::NoMechanism);
         };
-        for step in steps {
-            self.command(step).await?;
+        for (code, step) in steps {
+            self.command_for(code, step).await?;
         }
         Ok(())
     }

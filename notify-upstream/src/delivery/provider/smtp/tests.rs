@@ -81,7 +81,10 @@ async fn talk(
     let mut line = "GREETING".to_owned();
     loop {
         let first = line.split_whitespace().next();
-        let verb = first.unwrap_or_default().to_uppercase();
+        let verb = match line.trim_end() {
+            "AUTH LOGIN" => "LOGIN".to_owned(),
+            _ => first.unwrap_or_default().to_uppercase(),
+        };
         if matches!(verb.as_str(), "MAIL" | "RCPT") {
             mail.envelope.push(line.trim_end().to_owned());
         }
@@ -130,6 +133,8 @@ fn answer(script: Script, verb: &str, heard: &mut Vec<String>) -> Option<Vec<u8>
             "GREETING" => "220 test",
             "EHLO" => "250-test\r\n250-AUTH PLAIN LOGIN\r\n250 8BITMIME",
             "DATA" => "354 go on",
+            "LOGIN" | "CG9ZDGVYBG==" => "334",
+            "AUTH" | "C2VZYW1L" => "235 2.7.0 Ok",
             _ => "250 2.0.0 Ok",
         },
     };

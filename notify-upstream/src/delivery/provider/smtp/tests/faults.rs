@@ -83,6 +83,12 @@ async fn reply_is_read_within_bounds_and_as_bytes() {
             b"535 \xc3\xdc\xc2\xeb".to_vec(),
             "configuration provider_authentication_failed provider",
         ),
+        (
+            "AUTH",
+            b"334 ".to_vec(),
+            "transient provider_unreachable provider",
+        ),
+        ("DATA", b"250 2.0.0 Ok".to_vec(), unreachable),
         ("DOT", b"250-a\r\n".repeat(10_000), broken),
         ("RCPT", b"250-a\r\n".repeat(10_000), unreachable),
         ("DOT", b"a".repeat(1 << 20), broken),
@@ -141,6 +147,8 @@ async fn bare_greeting_and_old_spelling_of_auth_are_accepted() {
 async fn end_of_a_reused_connection_is_a_new_connection_at_once() {
     for (verb, reply) in [
         ("MAIL", "421 Too many messages in this connection"),
+        ("MAIL", "450 4.7.1 Error: too many messages"),
+        ("MAIL", "452 4.5.3 too many messages in this connection"),
         ("RSET", "421 4.4.2 idle"),
         ("RCPT", "421 4.7.0 Try again later, closing connection"),
         ("DATA", "421 closing"),
