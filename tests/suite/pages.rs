@@ -73,19 +73,19 @@ async fn api_page_sends_requests_to_the_gateway() {
     };
     let postern = Postern::start().await;
     let url = format!("http://{}/api", postern.addresses().mail);
-    let mut backgrounds = BTreeSet::new();
+    let wider = "return document.documentElement.scrollWidth > innerWidth";
+    let mut colours = BTreeSet::new();
     for size in SIZES {
         for scheme in SCHEMES {
             browser.emulate(size, scheme).await;
             browser.open(&url).await;
             browser.find("#operations-tag-sign-in").await;
-            let wider = "return document.documentElement.scrollWidth > innerWidth";
             assert_eq!(browser.run(wider).await, false, "{size:?} {scheme}");
             let colour = "return getComputedStyle(document.querySelector('.swagger-ui')).color";
-            backgrounds.insert(browser.run(colour).await.to_string());
+            colours.insert(browser.run(colour).await.to_string());
         }
     }
-    assert_eq!(backgrounds.len(), 2, "light and dark: {backgrounds:?}");
+    assert_eq!(colours.len(), 2, "light and dark: {colours:?}");
     for click in [
         "#operations-tag-keys",
         "#operations-keys-keys .opblock-summary-control",
@@ -95,6 +95,7 @@ async fn api_page_sends_requests_to_the_gateway() {
     }
     let answered = browser.find(".live-responses-table tbody .response-col_status");
     assert!(answered.await.text().await.starts_with("200"));
+    assert_eq!(browser.run(wider).await, false, "with an answer");
     let messages = browser.messages().await;
     assert!(messages.is_empty(), "{messages:?}");
     browser.close().await;

@@ -142,6 +142,7 @@ impl SocialFlow {
                 http: http.clone(),
                 deadline: config.deadline,
                 clock: parts.clock.clone(),
+                leeway: parts.verifier.leeway(),
                 availability: dependencies.optional(dependency, address),
                 cache: ProviderCache::default(),
             }

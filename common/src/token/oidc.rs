@@ -2,6 +2,7 @@
 //! the same strict parser and key sets as Bearer tokens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -52,7 +53,8 @@ pub struct IdToken {
 // === impl OidcVerifier ===
 
 impl OidcVerifier {
-    /// Creates a verifier without keys; they are fetched for the first token. A token may be as long
+    /// Creates a verifier without keys; they are fetched for the first token. `leeway` is that of
+    /// [`TokenLimits`]. A token may be as long
     /// as any limit of Bearer tokens: it comes by the back channel, which limits requests' heads not.
     #[must_use]
     pub fn new(
@@ -60,6 +62,7 @@ impl OidcVerifier {
         client_id: impl Into<String>,
         jwks_url: Url,
         clock: Clock,
+        leeway: Duration,
     ) -> Arc<Self> {
         let issuer = issuer.into();
         let settings = VerifierOptions {
@@ -74,7 +77,7 @@ impl OidcVerifier {
             clock,
             limits: TokenLimits {
                 bytes: *TokenLimits::BYTES.end(),
-                ..TokenLimits::default()
+                leeway,
             },
             source,
         })

@@ -129,6 +129,12 @@ impl VerifierOptions {
 // === impl Verifier ===
 
 impl Verifier {
+    /// Returns the leeway for times of tokens.
+    #[must_use]
+    pub fn leeway(&self) -> Duration {
+        self.limits.leeway
+    }
+
     /// Creates a verifier without keys. They are fetched by [`Verifier::run`],
     /// [`Verifier::refresh_now`], or for the first token.
     ///

@@ -1,4 +1,5 @@
-//! HTTP/2 streams that end early, by reset or as malformed, counted by client over all connections.
+//! HTTP/2 streams that end early, by reset or as malformed, counted by client over all connections;
+//! also the streams to upstreams that an HTTP/1.1 client ends by disconnecting.
 //!
 //! Such streams cost the gateway and its upstreams more than the client. A connection with streams of
 //! one client is closed for too many of them; the connection of a trusted proxy is shared by many

@@ -11,6 +11,7 @@ use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
+use crate::admission::early_ends;
 use crate::admission::report_only::{self, DryRun};
 use crate::config::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimitKey, Route};
 use crate::downstream::session_ext::SessionExt;
@@ -108,12 +109,17 @@ pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
     }
 }
 
-/// Applies `limits.address`.
+/// Applies the limit of requests that end early and would end streams of a shared HTTP/2 connection
+/// to an upstream, and `limits.address`.
 pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> Result<(), Problem> {
     let Some(address) = ctx.client_address else {
         return Ok(());
     };
     ctx.client_key = state.address_key(address, ADDRESS_SALT);
+    let is_http2 = ctx.route().is_some_and(|route| ctx.config.is_http2(route));
+    if is_http2 && early_ends::is_exceeded(state, address) {
+        return Err(Problem::new(Code::RateLimited).retry_after(1));
+    }
     match ctx.config.limits.address {
         Some(limit) => take_token(
             state,

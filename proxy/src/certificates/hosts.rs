@@ -51,7 +51,7 @@ impl HostGuard {
 
 /// Returns the names whose client authentication a request needs: its host, and the patterns of the
 /// route that match it.
-pub(super) fn demanding_names<'n>(
+fn demanding_names<'n>(
     host: &'n str,
     hosts: &'n [HostPattern],
 ) -> impl Iterator<Item = Cow<'n, str>> {
@@ -62,10 +62,7 @@ pub(super) fn demanding_names<'n>(
 
 /// Returns whether the connection has passed one of the client authentications that listeners have for
 /// a name, if there is one.
-pub(super) fn is_passed<P: PartialEq>(
-    demanded: impl Iterator<Item = P>,
-    passed: Option<P>,
-) -> bool {
+fn is_passed<P: PartialEq>(demanded: impl Iterator<Item = P>, passed: Option<P>) -> bool {
     let mut demanded = demanded.peekable();
     demanded.peek().is_none() || passed.is_some_and(|passed| demanded.any(|it| it == passed))
 }

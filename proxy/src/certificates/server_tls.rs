@@ -27,7 +27,7 @@ use crate::telemetry::certificate_metrics::CertificateMetrics;
 pub(crate) struct ServerTls {
     source: ListenerTlsConfig,
     slots: Vec<Arc<CertificateSlot>>,
-    current: ArcSwap<ListenerState>,
+    pub(super) current: ArcSwap<ListenerState>,
     /// Modification times of the files at the last load attempt, and why they were rejected; then
     /// they are tried again, because a certificate becomes valid without a change of its file.
     last_attempt: Mutex<(Vec<Option<SystemTime>>, Option<String>)>,
@@ -162,15 +162,23 @@ impl ServerTls {
             .selector
             .select(hello.server_name(), hello.signature_schemes())
             .unwrap_or_default();
-        let client_auth = self.source.certificates[selected].client_auth.as_ref();
-        let client_auth = client_auth.zip(current.verifiers[selected].as_ref());
-        let client_auth = client_auth.map(|(policy, verifier)| ClientAuthentication {
+        let client_auth = self.client_authentication(&current, selected);
+        (Arc::clone(&current.configs[selected]), client_auth)
+    }
+
+    /// Returns the client authentication of a certificate.
+    pub(super) fn client_authentication(
+        self: &Arc<Self>,
+        current: &ListenerState,
+        certificate: usize,
+    ) -> Option<ClientAuthentication> {
+        let policy = self.source.certificates[certificate].client_auth.as_ref()?;
+        Some(ClientAuthentication {
             policy: Arc::clone(policy),
             listener: Arc::clone(self),
-            certificate: selected,
-            verifier: Arc::clone(verifier),
-        });
-        (Arc::clone(&current.configs[selected]), client_auth)
+            certificate,
+            verifier: current.verifiers[certificate].clone()?,
+        })
     }
 
     /// Returns the current verifier of the clients of a certificate.

@@ -55,13 +55,17 @@ impl HeaderChanges {
     fn inherit(&mut self, inherited: &Self) {
         let own = self.set.iter().chain(&self.add).map(|(name, _)| name);
         let own: Vec<HeaderName> = own.chain(&self.remove).cloned().collect();
+        let is_own = |name: &HeaderName| {
+            own.iter()
+                .any(|own| headers::is_same_folded(own.as_str(), name.as_str()))
+        };
         let others = |fields: &[(HeaderName, Template)]| {
-            let others = fields.iter().filter(|(name, _)| !own.contains(name));
+            let others = fields.iter().filter(|(name, _)| !is_own(name));
             others.cloned().collect::<Vec<_>>()
         };
         self.set.extend(others(&inherited.set));
         self.add.extend(others(&inherited.add));
-        let removed = inherited.remove.iter().filter(|name| !own.contains(name));
+        let removed = inherited.remove.iter().filter(|name| !is_own(name));
         self.remove.extend(removed.cloned());
     }
 }

@@ -109,6 +109,20 @@ pub enum RateLimitKey {
     Route,
 }
 
+// === impl RateLimit ===
+
+impl RateLimit {
+    /// Returns whether every request that another limit refuses is refused by this one.
+    pub(crate) fn is_at_most(&self, other: &Self) -> bool {
+        self.by == other.by
+            && self.per == other.per
+            && self.requests <= other.requests
+            && self.rate.burst <= other.rate.burst
+            && (self.global || !other.global)
+            && (!self.report_only || other.report_only)
+    }
+}
+
 // === impl RateLimitKey ===
 
 impl RateLimitKey {

@@ -88,9 +88,14 @@ impl RoutePolicy {
         }
     }
 
+    /// Returns the rule for owners, if there is one.
+    pub(crate) fn owner_rule(&self) -> Option<&OwnerRule> {
+        self.users()?.owner.as_ref()
+    }
+
     /// Returns the encoded subject of the owner whom the policy finds in a path.
     pub(crate) fn owner<'p>(&self, path: &'p str) -> Option<&'p str> {
-        Some(self.users()?.owner.as_ref()?.of(path))
+        Some(self.owner_rule()?.of(path))
     }
 
     /// Returns the names of the claims that the policy evaluates.

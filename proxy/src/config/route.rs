@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
 use crate::config::{
-    MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, policy,
+    MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, Variable, policy,
 };
 use crate::message::headers;
 
@@ -91,6 +91,22 @@ pub(super) fn read_all(
 }
 
 impl Route {
+    /// Returns the positions of the segments of a path by which the policy decides, or the upstream,
+    /// which gets them in header fields.
+    pub(crate) fn deciding_segments(&self) -> impl Iterator<Item = usize> {
+        let changes = self.settings.request_headers.iter();
+        let fields = changes.flat_map(|changes| changes.set.iter().chain(&changes.add));
+        let variables = fields.flat_map(|(_, template)| template.variables());
+        let params = variables.filter_map(|variable| {
+            let Variable::PathParam(at) = variable else {
+                return None;
+            };
+            Some(at)
+        });
+        let owner = self.policy.owner_rule().map(|owner| owner.segment);
+        owner.into_iter().chain(params)
+    }
+
     fn read(
         field: Field<'_>,
         upstreams: &[UpstreamConfig],

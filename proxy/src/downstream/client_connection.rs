@@ -224,11 +224,13 @@ impl ClientConnection {
         self.tunnel.store(true, Ordering::Release);
     }
 
-    /// Switches to HTTP/2: all bytes pass, and the time per frame is limited. The returned backlog
-    /// is exact whenever the HTTP/2 layer is waiting, because it has then written all that it may.
-    pub(crate) fn switch_to_http2(&mut self) -> WriteBacklog {
+    /// Switches to HTTP/2: all bytes pass, and the time per frame is limited. `is_shared` if many
+    /// clients share the connection. The returned backlog is exact whenever the HTTP/2 layer is
+    /// waiting, because it has then written all that it may.
+    pub(crate) fn switch_to_http2(&mut self, is_shared: bool) -> WriteBacklog {
         self.open_tunnel();
-        let http2 = Box::<Http2Io>::default();
+        let mut http2 = Box::<Http2Io>::default();
+        http2.filter = is_shared.then(Default::default);
         let backlog = http2.backlog.clone();
         self.http2 = Some(http2);
         backlog
@@ -271,42 +273,37 @@ impl ClientConnection {
 
     /// Reads body bytes from the buffer, then from the socket, up to the end of the message.
     fn poll_body(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.inbound.is_empty() {
-            let available = self.inbound.len().min(buf.remaining());
-            let Ok(taken) = self.framing.advance(&self.inbound[..available]) else {
-                return self.abort(AbortReason::InvalidFraming);
-            };
-            if let Some(http2) = self.http2.as_deref_mut()
-                && http2.tracker.advance(&self.inbound[..taken]).is_err()
-            {
-                return self.abort(AbortReason::InvalidFraming);
-            }
-            buf.put_slice(&self.inbound[..taken]);
-            self.inbound.advance(taken);
-            self.note_body_end();
-            return Poll::Ready(Ok(()));
-        }
+        let Poll::Ready(buffered) = self.poll_buffered(cx) else {
+            let reason = ready!(self.poll_idle_sender(cx));
+            return self.abort(reason);
+        };
+        let buffered = buffered?.min(buf.remaining());
         let before = buf.filled().len();
-        if let Poll::Ready(done) = self.transport_mut()?.poll_read(cx, buf) {
+        if buffered > 0 {
+            buf.put_slice(&self.inbound[..buffered]);
+        } else if let Poll::Ready(done) = self.transport_mut()?.poll_read(cx, buf) {
             done?;
-            let fresh = buf.filled().len() - before;
-            self.slow_client.bytes_received += fresh as u64;
-            let Ok(taken) = self.framing.advance(&buf.filled()[before..]) else {
-                return self.abort(AbortReason::InvalidFraming);
-            };
-            if let Some(http2) = self.http2.as_deref_mut()
-                && http2.tracker.advance(&buf.filled()[before..]).is_err()
-            {
-                return self.abort(AbortReason::InvalidFraming);
-            }
-            self.inbound
-                .extend_from_slice(&buf.filled()[before + taken..]);
-            buf.set_filled(before + taken);
-            self.note_body_end();
-            return Poll::Ready(Ok(()));
+            self.slow_client.bytes_received += (buf.filled().len() - before) as u64;
+        } else {
+            let reason = ready!(self.poll_idle_sender(cx));
+            return self.abort(reason);
         }
-        let reason = ready!(self.poll_idle_sender(cx));
-        self.abort(reason)
+        let received = &buf.filled()[before..];
+        let Ok(taken) = self.framing.advance(received) else {
+            return self.abort(AbortReason::InvalidFraming);
+        };
+        if let Some(http2) = self.http2.as_deref_mut()
+            && http2.pass(received).is_err()
+        {
+            return self.abort(AbortReason::InvalidFraming);
+        }
+        match buffered {
+            0 => self.inbound.extend_from_slice(&received[taken..]),
+            _ => self.inbound.advance(taken),
+        }
+        buf.set_filled(before + taken);
+        self.note_body_end();
+        Poll::Ready(Ok(()))
     }
 
     /// Polls the limits that apply while the client sends nothing.

@@ -22,7 +22,7 @@ use pingora_core::{Error, ErrorType, Result};
 use crate::certificates::TlsClient;
 use crate::config::{ClientLimits, HttpsRedirect};
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
-use crate::downstream::http1_session::{MAX_DRAIN_BYTES, RetryBuffer};
+use crate::downstream::http1_session::RetryBuffer;
 use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 use crate::downstream::session_ext::ClientHandle;
 pub(crate) use exchange::Http2Exchange;
@@ -155,14 +155,6 @@ impl ClientStream {
     fn awaits_end(&self) -> bool {
         let is_complete = |length: u64| length <= self.exchange.received as u64;
         !self.is_body_read && self.content_length.is_some_and(is_complete)
-    }
-
-    /// Reads the rest of a short body after the response. Otherwise the stream would be reset, and
-    /// some clients would discard the response (RFC 9113 section 8.1 does not allow that).
-    async fn drain(&mut self) {
-        if self.content_length.is_some_and(|it| it <= MAX_DRAIN_BYTES) {
-            while !self.is_body_read && matches!(self.read().await, Ok(Some(_))) {}
-        }
     }
 
     /// Returns the payload of the next DATA frame, which may be empty, or an error if the client is

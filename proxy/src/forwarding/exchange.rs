@@ -78,7 +78,7 @@ pub(super) async fn forward(
         }
         upstream_request::abort_when_drained(session, ctx).await;
         match attempt_once(state, session, (body.as_ref(), length), ctx).await {
-            Err(error) if error.retry() => {}
+            Err(error) if error.retry() => failure::back_off(ctx.attempts).await,
             done => return done,
         }
     }

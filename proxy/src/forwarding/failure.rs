@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
@@ -16,13 +16,23 @@ use crate::message::grpc;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
 
+/// Maximum attempts of a request that its upstream keeps refusing to process.
+const MAX_UNPROCESSED_ATTEMPTS: u32 = 8;
+
+/// Pauses after the second and each later attempt of a request, twice as long each time.
+pub(super) async fn back_off(attempts: u32) {
+    if let Some(exponent) = attempts.checked_sub(2) {
+        tokio::time::sleep(Duration::from_millis(1 << exponent.min(6))).await;
+    }
+}
+
 /// Handles a failed connection attempt. Nothing was sent, so that a request of any method may be
 /// retried at another address. An HTTP/2 connection that is ending may be the reason.
 pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> Box<Error> {
     let Some(attempt) = &ctx.attempt else {
         return error;
     };
-    if is_unprocessed(&error) {
+    if is_unprocessed(&error) && ctx.attempts < MAX_UNPROCESSED_ATTEMPTS {
         error.set_retry(true);
         return error;
     }
@@ -54,7 +64,8 @@ pub(super) fn on_exchange_error(
 ) -> Box<Error> {
     let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
     let has_body = !client.as_ref().retry_buffer_truncated();
-    if at_upstream && ctx.upstream_latency_us.is_none() && is_unprocessed(&error) {
+    let may_repeat = ctx.upstream_latency_us.is_none() && ctx.attempts < MAX_UNPROCESSED_ATTEMPTS;
+    if at_upstream && may_repeat && is_unprocessed(&error) {
         error.set_retry(has_body);
         return error;
     }

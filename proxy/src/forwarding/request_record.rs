@@ -11,11 +11,12 @@ use uuid::Uuid;
 
 use super::spans;
 use crate::admission::authorize::request_authority;
+use crate::admission::early_ends;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure_cause;
 use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::access_log::AccessEvent;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::live_tail::TailDetails;
@@ -43,6 +44,15 @@ pub(super) fn record_request(
             && !client
                 .deadline()
                 .is_some_and(RequestDeadline::is_response_complete));
+    // The stream to an HTTP/2 upstream was reset. Over HTTP/2, the stream of the client counts.
+    let is_reset = |attempt: &UpstreamAttempt| attempt.pool.config.http2;
+    if abandoned
+        && client.req_header().version != Version::HTTP_2
+        && ctx.attempt.as_ref().is_some_and(is_reset)
+        && let (Some(_share), Some(address)) = (ctx.client_share(), ctx.client_address)
+    {
+        early_ends::note(state, address);
+    }
     let is_expired = client.deadline().and_then(RequestDeadline::abort_reason)
         == Some(AbortReason::TokenExpired);
     let (status, code) = match (ctx.error_code, written) {

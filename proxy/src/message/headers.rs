@@ -11,29 +11,33 @@ use pingora_core::Result;
 
 /// Field names, folded, that clients must not send: identity, client address, routing information and
 /// method of this gateway, or of other proxies that upstreams may trust.
-const RESERVED_NAMES: [&[u8]; 22] = [
-    b"cf-connecting-ip",
-    b"cf-connecting-ipv6",
-    b"client-ip",
-    b"fastly-client-ip",
-    b"forwarded",
-    b"proxy",
-    b"remote-user",
-    b"traceparent",
-    b"true-client-ip",
-    b"x-client-ip",
-    b"x-cluster-client-ip",
-    b"x-forwarded",
-    b"x-host",
-    b"x-http-method",
-    b"x-http-method-override",
-    b"x-method-override",
-    b"x-original-host",
-    b"x-original-uri",
-    b"x-original-url",
-    b"x-real-ip",
-    b"x-request-id",
-    b"x-rewrite-url",
+const RESERVED_NAMES: [&str; 26] = [
+    "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "client-ip",
+    "fastly-client-ip",
+    "forwarded",
+    "front-end-https",
+    "proxy",
+    "remote-user",
+    "traceparent",
+    "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-forwarded",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-forwarded-for",
+    "x-original-host",
+    "x-original-uri",
+    "x-original-url",
+    "x-real-ip",
+    "x-request-id",
+    "x-rewrite-url",
+    "x-scheme",
+    "x-url-scheme",
 ];
 
 /// Reserved names, beside `x-postern-`, of the fields that the gateway fills.
@@ -149,10 +153,10 @@ pub(crate) fn is_server_header(name: &str) -> bool {
 }
 
 /// Names of fields that frame a message. Some upstreams, such as uWSGI, read them in any spelling.
-const FRAMING_NAMES: [&[u8]; 2] = [b"content-length", b"transfer-encoding"];
+const FRAMING_NAMES: [&str; 2] = ["content-length", "transfer-encoding"];
 
 /// Prefixes of reserved names, folded.
-const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
+const RESERVED_PREFIXES: [&str; 4] = ["x-postern-", "x-forwarded-", "x-remote-", "x-ssl-client-"];
 
 /// Returns whether a byte may occur in an HTTP token (RFC 9110 section 5.6.2).
 const fn is_token_byte(byte: u8) -> bool {
@@ -196,24 +200,21 @@ pub fn is_token(text: &[u8]) -> bool {
 /// one that frames the message.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
-    let name = name.as_bytes();
     let is_respelled =
-        |framing: &&[u8]| is_same_folded(name, framing) && !name.eq_ignore_ascii_case(framing);
+        |framing: &&str| is_same_folded(name, framing) && !name.eq_ignore_ascii_case(framing);
     if FRAMING_NAMES.iter().any(is_respelled) {
         return true;
     }
-    if !matches!(
-        name.first(),
-        Some(b'c' | b'C' | b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')
-    ) {
+    let first = name.bytes().next();
+    if !first.is_some_and(|first| b"cxfprt".contains(&first.to_ascii_lowercase())) {
         return false;
     }
-    RESERVED_PREFIXES.iter().any(|prefix| {
-        name.get(..prefix.len())
-            .is_some_and(|start| is_same_folded(start, prefix))
-    }) || RESERVED_NAMES
-        .iter()
-        .any(|reserved| is_same_folded(name, reserved))
+    let starts_with = |prefix: &&str| {
+        let start = name.get(..prefix.len());
+        start.is_some_and(|start| is_same_folded(start, prefix))
+    };
+    let is_same = |reserved: &&str| is_same_folded(name, reserved);
+    RESERVED_PREFIXES.iter().any(starts_with) || RESERVED_NAMES.iter().any(is_same)
 }
 
 /// Returns a name in lower case with `_` and `.` read as `-`.
@@ -359,6 +360,15 @@ mod tests {
             "X-Original-Host",
             "X-Original-URI",
             "X-Real-IP",
+            "X-Original-Forwarded-For",
+            "X-Scheme",
+            "X-URL-Scheme",
+            "Front-End-Https",
+            "X-Remote-IP",
+            "X_Remote_Addr",
+            "X-Remote-User",
+            "X-SSL-Client-Verify",
+            "X_SSL_Client_DN",
             "Forwarded",
             "Proxy",
             "traceparent",

@@ -37,7 +37,7 @@ pub enum TargetFault {
     NeedlessEscape,
     /// Escapes of the path that do not decode to UTF-8.
     Utf8,
-    /// An ambiguous path that may be one of another route.
+    /// An ambiguous path that may be one of another route or owner.
     OtherRoute,
 }
 
@@ -72,7 +72,7 @@ impl TargetFault {
             Self::NestedEscape => "The path must not encode the escapes of other characters.",
             Self::NeedlessEscape => "The path must not encode letters, digits and - . _ ~",
             Self::Utf8 => "The encoded characters of the path must be UTF-8.",
-            Self::OtherRoute => "The path is ambiguous: it may be one of another route.",
+            Self::OtherRoute => "The path is ambiguous: it may be one of another route or owner.",
         }
     }
 }

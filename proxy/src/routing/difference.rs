@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 
-use crate::config::{ClientLimits, Config, Route, RouteAnswer, RoutePolicy};
+use crate::config::{Config, Route, RouteAnswer, RoutePolicy, UpstreamConfig};
 use crate::routing::decision::{access_list, decide};
 use crate::routing::outcome::Outcome;
 use crate::routing::router::RouteRequest;
@@ -145,44 +145,55 @@ pub(crate) fn differences_within(
     Ok(comparison.found)
 }
 
-/// Returns a sentence with the changed settings that are not compared, although they decide who a
-/// caller is, where it is, or how large the accepted requests are.
+/// Returns the names and texts of these fields, which are all but those that are compared otherwise.
+macro_rules! settings {
+    ($config:ident: $($name:ident)+) => {{
+        let Config { upstreams: _, routes: _, tests: _, $($name),+ } = $config;
+        [$((stringify!($name), format!("{:?}", $name))),+]
+    }};
+}
+
+/// Returns a sentence with the changed settings that are not compared, and may decide who a caller
+/// is, where it is, where a request goes, or how many and how large requests are accepted.
 #[must_use]
 pub fn uncompared_changes(old: &Config, new: &Config) -> Option<String> {
     let [before, after] = [old, new].map(|config| {
-        let listeners = config.listen.iter().map(|listen| {
-            let certificates = listen.tls.iter().flat_map(|tls| &tls.certificates);
-            let clients = certificates.map(|it| (&it.names, &it.client_auth));
-            let clients: Vec<_> = clients.collect();
-            (
-                listen.address,
-                &listen.access,
-                &listen.proxy_protocol,
-                clients,
-            )
-        });
-        (listeners.collect::<Vec<_>>(), &config.limits)
+        settings! { config:
+            listen acme admin config_history log workers server identity tokens api_keys limits stop
+            handover access_log tracing dns cors response_headers
+        }
     });
+    let changed = before.iter().zip(&after).filter(|(old, new)| old != new);
+    let mut names: Vec<&str> = changed.map(|((name, _), _)| *name).collect();
+    let is_changed = |new: &UpstreamConfig| {
+        let mut all = old.upstreams.iter();
+        all.any(|it| it.name == new.name && format!("{it:?}") != format!("{new:?}"))
+    };
     let body_bytes = |route: &Route| route.settings.body_bytes;
     let largest = old.routes.iter().map(body_bytes).max().unwrap_or_default();
-    let is_larger = |route: &Route| {
-        let mut same = old.routes.iter().filter(|it| it.name == route.name);
-        body_bytes(route) > same.next().map_or(largest, body_bytes)
+    let is_larger =
+        |route: &Route| body_bytes(route) > same_route(old, route).map_or(largest, body_bytes);
+    let is_looser = |route: &Route| {
+        let before = same_route(old, route).map_or(&[][..], |same| &same.settings.limits[..]);
+        let after = &route.settings.limits;
+        let mut before = before.iter();
+        before.any(|limit| !after.iter().any(|it| it.is_at_most(limit)))
     };
-    let proxies = |limits: &ClientLimits| (limits.trusted_proxies.clone(), limits.forwarded_header);
-    let changed = [
-        ("listen", before.0 != after.0),
-        ("identity", old.identity.issuers() != new.identity.issuers()),
-        ("api_keys", old.api_keys != new.api_keys),
-        (
-            "limits.trusted_proxies",
-            proxies(before.1) != proxies(after.1),
-        ),
-        ("a larger body_bytes", new.routes.iter().any(is_larger)),
-    ];
-    let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
-    let names: Vec<&str> = changed.map(|(name, _)| name).collect();
+    let is_changed = new.upstreams.iter().any(is_changed);
+    names.extend(is_changed.then_some("upstream"));
+    let is_larger = new.routes.iter().any(is_larger);
+    names.extend(is_larger.then_some("a larger body_bytes"));
+    let is_looser = new.routes.iter().any(is_looser);
+    names.extend(is_looser.then_some("a higher rate limit"));
     (!names.is_empty()).then(|| format!("changes that are not compared: {}", names.join(", ")))
+}
+
+/// Returns the route of the old configuration with the name of a route, or with its path.
+fn same_route<'c>(old: &'c Config, route: &Route) -> Option<&'c Route> {
+    let has_path =
+        |it: &&Route| it.pattern.path == route.pattern.path && it.pattern.covers(&route.pattern);
+    let by_name = old.routes.iter().find(|it| it.name == route.name);
+    by_name.or_else(|| old.routes.iter().find(has_path))
 }
 
 /// Compares the decisions on one request for all callers.

@@ -75,7 +75,7 @@ impl RouteTable {
     ///
     /// # Errors
     /// The path is ambiguous, and its route does not accept that, or an upstream may read it as a path
-    /// of another route, whose policy it would bypass.
+    /// of another route or owner, whose policy it would bypass.
     pub(crate) fn find_target(
         &self,
         request: &RouteRequest<'_>,
@@ -91,18 +91,17 @@ impl RouteTable {
             read.route()
                 .is_some_and(|other| found.route() != Some(other))
         };
-        match found {
-            RouteMatch::Route(route) | RouteMatch::MethodNotAllowed { route, .. }
-                if self.routes[route].settings.ambiguous_paths =>
-            {
-                match target.readings().iter().any(leads_elsewhere) {
+        match found.route_of_path().map(|route| &self.routes[route]) {
+            Some(route) if route.settings.ambiguous_paths => {
+                let mut deciding = route.deciding_segments();
+                match target.readings().iter().any(leads_elsewhere)
+                    || !deciding.all(|at| target.is_read_alike(at))
+                {
                     true => Err(TargetFault::OtherRoute),
                     false => Ok(found),
                 }
             }
-            RouteMatch::Route(_) | RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => {
-                Err(fault)
-            }
+            Some(_) | None => Err(fault),
         }
     }
 

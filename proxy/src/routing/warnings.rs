@@ -1,13 +1,14 @@
 //! Warnings of `postern-proxy check` about settings that are valid and may be mistakes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
+use ahash::AHashMap;
 use postern_common::token::Caller;
 
-use crate::config::{Config, PathPattern, PathSegment, UpstreamAddress};
+use crate::config::{AccessList, Config, PathPattern, PathSegment, UpstreamAddress};
 use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest};
-use crate::routing::difference::callers::{CallerKind, callers};
+use crate::routing::difference::callers::{CallerKind, addresses, callers};
 use crate::routing::difference::header_map;
 use crate::routing::difference::request_space;
 use crate::routing::route_tests;
@@ -132,34 +133,68 @@ fn covers(wide: &PathPattern, narrow: &PathPattern) -> bool {
 }
 
 /// Returns for each protected route the first route that takes, with less protection, a path which
-/// their upstream may read as one of the protected route: in another case, or with or without a
-/// final slash.
+/// their upstream may read as one of the protected route: in another case, with or without a final
+/// slash, or the path above its `/*`.
 fn unprotected_spellings(config: &Config) -> Vec<String> {
     let table = RouteTable::new(config.routes.clone());
+    let mut spellings = Spellings::new();
+    let segments = config
+        .routes
+        .iter()
+        .flat_map(|it| &it.pattern.path.segments);
+    for segment in segments {
+        if let PathSegment::Literal(text) = segment {
+            let known = spellings.entry(text.to_ascii_lowercase()).or_default();
+            known.insert(text);
+        }
+    }
     let routes = config.routes.iter();
     let protected = routes.filter(|route| !route.policy.is_report_only());
     protected
-        .filter_map(|it| unprotected_spelling(&table, it))
+        .filter_map(|it| unprotected_spelling(&table, &spellings, it))
         .collect()
 }
 
-fn unprotected_spelling(table: &RouteTable, protected: &Route) -> Option<String> {
-    let path = example(&protected.pattern.path);
-    let respelled = [
-        path.to_ascii_uppercase(),
-        match path.strip_suffix('/') {
-            Some("") => path.clone(),
-            Some(path) => path.to_owned(),
-            None => format!("{path}/"),
-        },
-    ];
+/// The literal segments of all routes, by their lower case.
+type Spellings<'c> = AHashMap<String, BTreeSet<&'c str>>;
+
+/// Returns paths that an upstream may equate with another one, which the template matches.
+fn equated(pattern: &PathPattern, spellings: &Spellings<'_>) -> Vec<(String, String)> {
+    let path = example(pattern, str::to_owned);
+    let known = |literal: &str| spellings.get(&literal.to_ascii_lowercase());
+    let mut all = vec![path.to_ascii_uppercase()];
+    for at in 0..spellings.values().map(BTreeSet::len).max().unwrap_or(0) {
+        all.push(example(pattern, |literal| {
+            let spelled = known(literal).and_then(|all| all.iter().nth(at));
+            spelled.map_or(literal, |it| *it).to_owned()
+        }));
+    }
+    all.push(match path.strip_suffix('/') {
+        Some(path) => path.to_owned(),
+        None => format!("{path}/"),
+    });
+    let mut all: Vec<_> = all.into_iter().map(|it| (it, path.clone())).collect();
+    if let (true, Some(above)) = (pattern.prefix, path.strip_suffix("/x")) {
+        let (above, below) = (above.to_owned(), format!("{above}/"));
+        all.extend([(above.clone(), below.clone()), (below, above)]);
+    }
+    all.retain(|(other, path)| other != path && !other.is_empty() && !path.is_empty());
+    all
+}
+
+fn unprotected_spelling(
+    table: &RouteTable,
+    spellings: &Spellings<'_>,
+    protected: &Route,
+) -> Option<String> {
     let (host, headers, query) = request_space::fields_of(&protected.pattern);
     let headers = header_map(&headers);
     let methods = protected.pattern.methods;
-    let requests = respelled
+    let equated = equated(&protected.pattern.path, spellings);
+    let requests = equated
         .iter()
-        .flat_map(|path| methods.names().map(move |method| (path, method)));
-    for (other, method) in requests {
+        .flat_map(|paths| methods.names().map(move |method| (paths, method)));
+    for ((other, path), method) in requests {
         let request = RouteRequest {
             host: &host,
             path: other,
@@ -168,6 +203,10 @@ fn unprotected_spelling(table: &RouteTable, protected: &Route) -> Option<String>
             headers: &headers,
         };
         let found = table.find(&request).route().map(|at| &table.routes[at]);
+        // Of these there is another warning.
+        let is_exception =
+            |it: &Route| it.policy.is_public() && covers(&protected.pattern.path, &it.pattern.path);
+        let found = found.filter(|it| it.name != protected.name && !is_exception(it));
         if let Some(found) = found.filter(|it| is_weaker(it, protected, other)) {
             return Some(format!(
                 "route {}: takes {method} {other}, which an upstream may read as {path} of the route {}, \
@@ -179,10 +218,10 @@ fn unprotected_spelling(table: &RouteTable, protected: &Route) -> Option<String>
     None
 }
 
-/// Returns a path that the template matches.
-fn example(pattern: &PathPattern) -> String {
+/// Returns a path that the template matches, with literals in another spelling.
+fn example(pattern: &PathPattern, spell: impl Fn(&str) -> String) -> String {
     let segments = pattern.segments.iter().map(|segment| match segment {
-        PathSegment::Literal(text) => format!("/{text}"),
+        PathSegment::Literal(text) => format!("/{}", spell(text)),
         PathSegment::Param(_) => "/x".to_owned(),
     });
     let below = if pattern.prefix { "/x" } else { "" };
@@ -204,9 +243,24 @@ fn is_weaker(route: &Route, protected: &Route, path: &str) -> bool {
     let policies = [Some(&protected.policy), Some(&route.policy)];
     let callers = callers(policies, path, MAX_CALLERS).unwrap_or_default();
     let mut callers = callers.iter().map(CallerKind::caller);
-    let (own, other) = (&protected.settings, &route.settings);
-    own.access.is_some() && other.access.is_none()
-        || own.authorize.is_some() && other.authorize.is_none()
+    let [own_list, other_list] = [protected, route].map(|route| {
+        let list = route.settings.access.as_deref();
+        list.filter(|list| !list.is_report_only())
+    });
+    let is_wider = |own: &AccessList| {
+        let mut addresses = addresses([Some(own), other_list]).into_iter();
+        addresses.any(|it| {
+            it.is_some() && !own.accepts(it) && other_list.is_none_or(|list| list.accepts(it))
+        })
+    };
+    let [own, other] = [protected, route].map(|route| {
+        let check = route.settings.authorize.as_deref();
+        check
+            .filter(|check| !check.report_only)
+            .map(|check| &check.url)
+    });
+    own_list.is_some_and(is_wider)
+        || own.is_some() && own != other
         || callers.any(|it| {
             accepts(&route.policy, it.as_ref()) && !accepts(&protected.policy, it.as_ref())
         })

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::early_ends;
 use crate::admission::rate_limits::{self, reject_head};
 use crate::certificates::TlsClient;
+use crate::client_shares::{ClientShare, ClientShares, client_limit};
 use crate::config::ClientLimits;
 use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
 use crate::downstream::deadline::DeadlineTimer;
@@ -53,6 +54,9 @@ const DATA_FRAME_OVERHEAD_BYTES: usize = 256 << 10;
 /// connection: its default. There is no limit for trusted proxies.
 const MAX_LOCAL_RESETS: usize = 1024;
 
+/// Keeps the keys of shares of streams apart from those of rate limits.
+const STREAM_SALT: u64 = 49;
+
 /// Streams that a client may reset before they are accepted. A trusted proxy gets it for each stream.
 const MAX_PENDING_RESETS: usize = 20;
 
@@ -66,6 +70,17 @@ struct StreamHandler {
     limits: Arc<ClientLimits>,
     stopping: watch::Receiver<bool>,
     connection: http2_stream::Http2ConnectionInfo,
+    /// The streams of each client, if many share the connection.
+    shares: Option<Arc<ClientShares>>,
+}
+
+/// The client of a stream.
+struct StreamOrigin {
+    /// `None` if it is not known.
+    client: Option<IpAddr>,
+    /// Whether too many of its streams have ended early, or are open.
+    is_limited: bool,
+    _share: Option<ClientShare>,
 }
 
 impl ConnectionHandler {
@@ -81,14 +96,14 @@ impl ConnectionHandler {
         let (peer, tls_client) = (client.peer_address(), client.tls_client().cloned());
         let is_shared = peer.is_some_and(|peer| limits.is_trusted_proxy(peer));
         let socket = Arc::clone(client.socket_digest());
-        let backlog = client.switch_to_http2();
+        let backlog = client.switch_to_http2(is_shared);
         let handshaking = options(&limits, is_shared).handshake(client);
         let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, handshaking).await
         else {
             return;
         };
         let mut tracker = ConnectionAbuseTracker::new(&limits, is_shared, Instant::now());
-        let stream_handler = self.stream_handler(&limits, connection_info);
+        let stream_handler = self.stream_handler(&limits, connection_info, is_shared);
         let mut streams = JoinSet::new();
         let mut stopping = pin!(self.wait_for_shutdown());
         let mut idle_close = pin!(wait_for_idle_close(&close_idle, tracker.connected_at()));
@@ -111,7 +126,8 @@ impl ConnectionHandler {
                     Some(Ok((request, respond))) => {
                         let exchange = Http2Exchange::new(request, respond, Arc::clone(&socket));
                         tracker.note_stream_opened(&limits, Instant::now());
-                        streams.spawn(stream_handler.clone().handle(exchange));
+                        let origin = stream_handler.origin(&exchange, streams.len());
+                        streams.spawn(stream_handler.clone().handle(exchange, origin));
                     }
                     None | Some(Err(_)) => break,
                 },
@@ -167,6 +183,7 @@ impl ConnectionHandler {
         &self,
         limits: &Arc<ClientLimits>,
         connection: http2_stream::Http2ConnectionInfo,
+        is_shared: bool,
     ) -> StreamHandler {
         StreamHandler {
             proxy: Arc::clone(&self.proxy),
@@ -174,6 +191,7 @@ impl ConnectionHandler {
             limits: Arc::clone(limits),
             stopping: self.stopping.subscribe(),
             connection,
+            shares: is_shared.then(Arc::default),
         }
     }
 }
@@ -187,14 +205,36 @@ async fn wait_for_idle_close(close_idle: &CancellationToken, connected_at: Insta
 }
 
 impl StreamHandler {
-    async fn handle(self, exchange: Http2Exchange) -> StreamEnd {
+    /// Returns the client of a stream, beside which `open` others are being served.
+    fn origin(&self, exchange: &Http2Exchange, open: usize) -> StreamOrigin {
         let headers = &exchange.request().headers;
-        let client = rate_limits::client_address(&self.limits, peer_address(&exchange), headers);
+        let client = rate_limits::client_address(&self.limits, peer_address(exchange), headers);
+        let mut is_limited =
+            client.is_some_and(|client| early_ends::is_exceeded(&self.state, client));
+        let share = self
+            .shares
+            .as_ref()
+            .zip(client)
+            .and_then(|(shares, client)| {
+                let key = self.state.address_key(client, STREAM_SALT);
+                let share =
+                    shares.try_add(key, 1, client_limit(open, self.limits.streams as usize));
+                is_limited |= share.is_none();
+                share
+            });
+        StreamOrigin {
+            client,
+            is_limited,
+            _share: share,
+        }
+    }
+
+    async fn handle(self, exchange: Http2Exchange, origin: StreamOrigin) -> StreamEnd {
+        let (client, is_limited) = (origin.client, origin.is_limited);
         let checked = http2::check(exchange.request(), &self.limits.head);
-        let ends_early = client.is_some_and(|client| early_ends::is_exceeded(&self.state, client));
-        if checked.is_err() || ends_early {
+        if checked.is_err() || is_limited {
             let problem = match checked {
-                Err(fault) if !ends_early => Problem::new(fault.code()).detail(fault.detail()),
+                Err(fault) if !is_limited => Problem::new(fault.code()).detail(fault.detail()),
                 Ok(()) | Err(_) => Problem::new(Code::RateLimited).retry_after(1),
             };
             self.reject(exchange, client, &problem).await;
@@ -254,6 +294,7 @@ impl StreamHandler {
         if exchange.write_head(Box::new(head), false).is_ok() {
             let body = exchange.write_data(Bytes::from(rendered.body), true);
             let _gone_or_slow = tokio::time::timeout(self.limits.head_timeout, body).await;
+            exchange.drain(self.limits.head_timeout).await;
         }
     }
 }

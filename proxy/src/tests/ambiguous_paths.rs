@@ -40,6 +40,23 @@ upstream = "origin"
 policy = { users = "any" }
 
 [[route]]
+name = "own"
+path = "/own/{tenant}/{id}/*"
+methods = ["GET"]
+upstream = "origin"
+policy = { users = { owner = "id" } }
+ambiguous_paths = true
+
+[[route]]
+name = "named"
+path = "/named/{id}/*"
+methods = ["GET"]
+upstream = "origin"
+policy = "public"
+ambiguous_paths = true
+request_headers = { set = { X-Object = "{path.id}" } }
+
+[[route]]
 name = "strict"
 path = "/strict/*"
 methods = ["GET"]
@@ -52,12 +69,22 @@ route = "open"
 decision = "allow"
 
 [[test]]
+request = "GET /own/t%2Fvictim/ada/x"
+token = "user:ada"
+decision = "invalid_target"
+
+[[test]]
+request = "GET /own/t/ada/a%2Fb"
+token = "user:ada"
+decision = "allow"
+
+[[test]]
 request = "GET /admin%2Fb"
 decision = "invalid_target"
 "#;
 
 /// Targets, the status, and the forwarded target of those that are accepted.
-const TARGETS: [(&str, u16, &str); 22] = [
+const TARGETS: [(&str, u16, &str); 33] = [
     ("/@scope%2fname", 200, "/@scope%2fname"),
     ("/queues/%2F/jobs?a=%2f", 200, "/queues/%2F/jobs?a=%2f"),
     ("/a;v=1/b", 200, "/a;v=1/b"),
@@ -75,6 +102,17 @@ const TARGETS: [(&str, u16, &str); 22] = [
     ("/admin;v/x", 400, ""),
     ("/admin%252fx", 400, ""),
     ("/;/admin/x", 400, ""),
+    ("/own/t/ada/a%2Fb", 401, ""),
+    ("/own/t/a%64a/x", 401, ""),
+    ("/own/t%2Fvictim/ada/x", 400, ""),
+    ("/own/t%252Fvictim/ada/x", 400, ""),
+    ("/own/;/ada/victim/x", 400, ""),
+    ("/own//ada/victim", 400, ""),
+    ("/own/t/ada;x/y", 400, ""),
+    ("/own/t/ad%2561/x", 400, ""),
+    ("/own/t/ad%2561%2Fx/y", 400, ""),
+    ("/named/a/b%2Fc", 200, "/named/a/b%2Fc"),
+    ("/named/a%2Fb/c", 400, ""),
     ("/strict/a%2Fb", 400, ""),
     ("/a/..%2Fadmin/x", 400, ""),
     ("/a/..;/admin/x", 400, ""),

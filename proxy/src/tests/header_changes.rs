@@ -13,7 +13,7 @@ use super::tls_gateway::{get, head, reply, send};
 const ROUTES: &str = r#"
 [defaults]
 request_headers = { remove = ["X-Debug"] }
-response_headers = { set = { X-Default = "{path} {route}" } }
+response_headers = { set = { X-Default = "{path} {route}", X-Frame = "deny" } }
 
 [[route]]
 name = "open"
@@ -47,7 +47,7 @@ path = "/inheriting"
 methods = ["GET"]
 upstream = "origin"
 policy = "public"
-response_headers = { inherit = true, set = { Content-Security-Policy = "self" } }
+response_headers = { inherit = true, set = { Content-Security-Policy = "self", X_Frame = "same" } }
 
 [[route]]
 name = "kept"
@@ -179,6 +179,9 @@ async fn fields_of_responses_are_changed_over_both_protocols() {
         let answer = gateway.get(target, "").await;
         assert_eq!(answer.header("x-default"), shown, "{}", answer.head);
     }
+    let answer = gateway.get("/inheriting", "").await;
+    let frames = (answer.header("x_frame"), answer.header("x-frame"));
+    assert_eq!(frames, (Some("same"), None), "another spelling of the name");
     // A rejection has them as well.
     let refused = gateway.get("/closed", "").await;
     assert_eq!(refused.status, 401);

@@ -144,18 +144,24 @@ async fn data_beyond_content_length_resets_the_stream() {
 async fn short_body_of_a_rejected_request_is_read() {
     let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut client = front.client().await;
-    let (answer, mut body) = send(
-        &mut client,
-        head("POST", "/any/1", &[("content-length", "5")]),
-        false,
-    );
-    assert_eq!(reply(answer).await.expect("a response").status, 401);
-    body.send_data(Bytes::from_static(b"12345"), true)
-        .expect("sends");
-    // The next response arrives after a reset of the first stream would have.
-    assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
-    let reset = std::future::poll_fn(|cx| Poll::Ready(body.poll_reset(cx))).await;
-    assert!(!matches!(reset, Poll::Ready(Ok(_))), "{reset:?}");
+    let long = "x".repeat(40_000);
+    let cases: [(&str, &[(&str, &str)], u16); 5] = [
+        ("/any/1", &[("content-length", "5")], 401),
+        ("/any/1", &[], 401),
+        ("/open//1", &[("content-length", "5")], 400),
+        ("/open//1", &[], 400),
+        ("/open", &[("x-long", long.as_str())], 431),
+    ];
+    for (path, fields, status) in cases {
+        let (answer, mut body) = send(&mut client, head("POST", path, fields), false);
+        assert_eq!(reply(answer).await.expect("a response").status, status);
+        body.send_data(Bytes::from_static(b"12345"), true)
+            .expect("sends");
+        // The next response arrives after a reset of the first stream would have.
+        assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
+        let reset = std::future::poll_fn(|cx| Poll::Ready(body.poll_reset(cx))).await;
+        assert!(!matches!(reset, Poll::Ready(Ok(_))), "{path} {reset:?}");
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
@@ -12,7 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use super::harness::{ROUTES, TestGateway};
+use super::harness::{ROUTES, TestGateway, fast_path_is_off};
 use super::http2_frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame,
@@ -303,6 +304,25 @@ async fn unprocessed_request_is_repeated_whatever_its_method() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn upstream_that_always_refuses_is_asked_eight_times() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let address = start_http2(move |_request, mut answer| {
+        count.fetch_add(1, Ordering::Relaxed);
+        async move { answer.send_reset(h2::Reason::REFUSED_STREAM) }
+    })
+    .await;
+    let unused = TestOrigin::start(OriginBehavior::Answer).await;
+    let gateway = TestGateway::before(unused, &upstream(address), "", ROUTES).await;
+    let began = Instant::now();
+    let answer = gateway.get("/open", "").await;
+    assert_eq!(answer.status, 502, "{}", answer.head);
+    assert_eq!(asked.load(Ordering::Relaxed), 8);
+    // Pingora does not pause.
+    assert!(began.elapsed() >= Duration::from_millis(60) || fast_path_is_off());
 }
 
 #[tokio::test]

@@ -43,10 +43,10 @@ impl Program {
         );
         Self::start(
             &config,
-            |command, file, folder| {
+            |command, file, _| {
                 command
                     .arg("-e")
-                    .arg(folder.join("error.log"))
+                    .arg(file.with_file_name("error.log"))
                     .arg("-c")
                     .arg(file)
             },
@@ -55,9 +55,11 @@ impl Program {
         .await
     }
 
-    async fn start(
+    /// Starts a program of `/usr/sbin`, or with this path, with a configuration in which `{port}` and
+    /// `{folder}` are replaced.
+    pub(super) async fn start(
         config: &str,
-        arguments: impl for<'c> Fn(&'c mut Command, &Path, &Path) -> &'c mut Command,
+        arguments: impl for<'c> Fn(&'c mut Command, &Path, SocketAddr) -> &'c mut Command,
         program: &str,
     ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
@@ -75,8 +77,8 @@ impl Program {
         let file = folder.path().join("config");
         std::fs::write(&file, config).expect("writes");
         // Debian installs both outside of the PATH of users.
-        let mut command = Command::new(format!("/usr/sbin/{program}"));
-        arguments(&mut command, &file, folder.path());
+        let mut command = Command::new(Path::new("/usr/sbin").join(program));
+        arguments(&mut command, &file, address);
         let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
         let started = Self {
             address,

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};
 use super::tls_gateway::{head, reply, send};
+use super::upstream_shares::http2_from;
 
 /// The longest response of the origin of these tests.
 const BODY_BYTES: usize = 8 << 20;
@@ -339,15 +340,10 @@ async fn one_address_leaves_the_budget_to_others() {
         .map(|_| send(&mut client, head("GET", "/open", &[]), true).0)
         .collect();
     until_held(&gateway, 2 * STREAM_BYTES, "one address").await;
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.bind(([127, 0, 0, 2], 0).into()).expect("binds");
-    let stream = socket.connect(gateway.address).await.expect("connects");
-    let (other, connection) = h2::client::handshake(stream).await.expect("a handshake");
-    tokio::spawn(connection);
-    let mut other = other.ready().await.expect("ready");
-    let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
-    assert_eq!(
-        reply(answer).await.expect("an answer").body.len(),
-        BODY_BYTES
-    );
+    for last in 10..30 {
+        let mut other = http2_from(&gateway, last, 65_535).await;
+        let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
+        let body = reply(answer).await.expect("an answer").body;
+        assert_eq!(body.len(), BODY_BYTES, "{last}");
+    }
 }

@@ -179,4 +179,40 @@ fn unprotected_spelling_of_a_protected_path_is_warned_about() {
     ] {
         assert_eq!(with(admin, lines, site), expected, "{admin} {lines} {site}");
     }
+    let inner = |path: &str, policy: &str| {
+        format!(
+            "{admins}\n[[route]]\nname = \"inner\"\npath = \"{path}\"\nmethods = [\"GET\"]\n\
+             upstream = \"origin\"\npolicy = {policy}"
+        )
+    };
+    let elsewhere = public.replace("origin", "other");
+    let any = "{ users = \"any\" }";
+    for (path, policy, taken, read) in [
+        ("/admin", any, "/admin", "/admin/"),
+        ("/admin/", any, "/admin/", "/admin"),
+        ("/Admin/*", any, "/Admin/x", "/admin/x"),
+        ("/aDmin/*", "\"public\"", "/aDmin/x", "/admin/x"),
+    ] {
+        let warned = warned(taken, read)[0].replace("route site", "route inner");
+        assert_eq!(
+            with("/admin/*", &inner(path, policy), &elsewhere),
+            [warned],
+            "{path}"
+        );
+    }
+    let deeper = inner("/admin/me", any);
+    assert!(with("/admin/*", &deeper, &elsewhere).is_empty());
+    let allow = |network: &str| format!("{public}\naccess = {{ allow = [\"{network}\"] }}");
+    let ask =
+        |lines: &str, url: &str| format!("{lines}\nauthorize = {{ url = \"http://{url}/\" }}");
+    let upper = || warned("/ADMIN/X", "/admin/x");
+    let asked = ask("policy = \"public\"", "a.test");
+    for (lines, site, expected) in [
+        (listed, allow("10.0.0.0/7"), upper()),
+        (listed, allow("10.0.0.0/9"), Vec::new()),
+        (&*asked, ask(public, "b.test"), upper()),
+        (&asked, ask(public, "a.test"), Vec::new()),
+    ] {
+        assert_eq!(with("/admin/*", lines, &site), expected, "{lines} {site}");
+    }
 }

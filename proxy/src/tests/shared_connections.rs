@@ -289,7 +289,10 @@ async fn unread_uploads_through_a_proxy_do_not_stop_others() {
         .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let users: Vec<_> = (0..USERS)
-        .map(|_| upload(&[("x-forwarded-for", "192.0.2.2")], 10_000).0)
+        .map(|last| {
+            let address = format!("192.0.2.{}", 10 + last);
+            upload(&[("x-forwarded-for", &address)], 10_000).0
+        })
         .collect();
     assert_eq!(count_answered(users).await, usize::from(USERS));
     drop(stuck);

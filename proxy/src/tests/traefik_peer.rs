@@ -1,4 +1,4 @@
-//! Traefik reads its examples of `docs/migrating.md`, and Traefik and Caddy take what they say.
+//! Traefik reads its examples of `docs/migrating.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,7 +11,6 @@ use tokio::process::{Child, Command};
 use super::certificate_folder::free_port;
 use super::harness::STEP_TIMEOUT;
 use super::migrating::{TOPICS, examples};
-use super::origin::{OriginBehavior, TestOrigin};
 
 /// Time between two looks at what Traefik has read.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -20,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const QUIET: &str = "global: { checkNewVersion: false, sendAnonymousUsage: false }\n";
 
 /// Returns the program, unless `tests/peers/traefik/install` has not run.
-fn program() -> Option<PathBuf> {
+pub(super) fn program() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = root.join("../tests/.peers/traefik/python/bin/traefik");
     program.is_file().then_some(program)
@@ -130,7 +129,7 @@ async fn traefik_accepts_its_examples() {
         return skipped("traefik_accepts_its_examples", "Traefik is not installed");
     };
     let examples = examples("yaml");
-    assert_eq!(examples.len(), TOPICS);
+    assert_eq!(examples.len(), TOPICS + 1, "and one of a site");
     for (heading, example) in examples {
         let read = read(&program, &example).await;
         assert!(read.is_ok(), "{heading}: {read:?}");
@@ -152,72 +151,5 @@ async fn traefik_rejects_mistakes_in_examples() {
         "entryPoints: { web: { addresses: \":80\" } }\n",
     ] {
         assert!(read(&program, wrong).await.is_err(), "{wrong}");
-    }
-}
-
-/// The prefixes of the example are those of the table below it.
-#[tokio::test]
-async fn prefixes_match_as_documented() {
-    let installed = program().filter(|program| program.with_file_name("caddy").is_file());
-    let Some(program) = installed else {
-        return skipped(
-            "prefixes_match_as_documented",
-            "Traefik and Caddy are not installed",
-        );
-    };
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let example = |language: &str| {
-        let (heading, example) = examples(language).swap_remove(0);
-        assert_eq!(heading, "Reverse proxy for a path prefix");
-        example.replace("10.0.0.5:3000", &origin.address.to_string())
-    };
-    let [traefik_port, caddy_port] = [free_port().await, free_port().await];
-    let text = format!(
-        "{QUIET}entryPoints: {{ web: {{ address: \"127.0.0.1:{traefik_port}\" }} }}\n\
-         providers: {{ file: {{ filename: \"$/dynamic.yml\" }} }}\n"
-    );
-    let traefik = Traefik::start(&program, &text, &example("yaml"));
-    let caddyfile = example("caddyfile").replace(":8080", &format!("http://:{caddy_port}"));
-    let file = traefik.folder.path().join("Caddyfile");
-    std::fs::write(&file, format!("{{\n\tadmin off\n}}\n{caddyfile}")).expect("writes");
-    let _caddy = Command::new(program.with_file_name("caddy"))
-        .args(["run", "--adapter", "caddyfile", "--config"])
-        .arg(&file)
-        .env("HOME", traefik.folder.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("starts");
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .expect("a client");
-    // Returns whether the request was forwarded.
-    let takes = async |port: u16, path: &str| {
-        let before = origin.seen().len();
-        let _answer = client
-            .get(format!("http://127.0.0.1:{port}{path}"))
-            .send()
-            .await;
-        origin.seen().len() > before
-    };
-    for (port, expected) in [
-        (traefik_port, [true, true, true]),
-        (caddy_port, [false, true, false]),
-    ] {
-        let started = async {
-            while !takes(port, "/shop/cart").await {
-                tokio::time::sleep(POLL_INTERVAL).await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, started)
-            .await
-            .expect("starts");
-        for (path, expected) in ["/shop", "/shop/cart", "/shopping"].iter().zip(expected) {
-            assert_eq!(takes(port, path).await, expected, "{port} {path}");
-        }
     }
 }

@@ -17,6 +17,7 @@ use super::scripted_origin::{
     OK, content_length, gateway, http2_client, http2_client_on, start, start_http2, start_stalled,
 };
 use super::tls_gateway::{head, reply, send};
+use super::upstream_shares::client_from;
 
 /// More than is read before the request is sent.
 const LONG_BODY_BYTES: usize = 40_000;
@@ -460,12 +461,15 @@ async fn stalled_upload_does_not_block_its_connection() {
     }
 }
 
-/// An origin that gives up: on an upload whose body does not arrive, and on any other request.
+/// An origin that gives up: on an upload whose body does not arrive, and on a request with `x-drop`.
 #[tokio::test]
 async fn reset_during_a_slow_upload_is_not_the_failure_of_its_address() {
     let origin = start(|mut connection| async move {
-        connection.take_head().await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let head = connection.take_head().await.unwrap_or_default();
+        match head.starts_with("GET") && !head.contains("x-drop") {
+            true => connection.send(OK).await,
+            false => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
     })
     .await;
     let settings = "retries = 0\n[upstream.origin.outlier]\nfailures = 1";
@@ -475,18 +479,27 @@ async fn reset_during_a_slow_upload_is_not_the_failure_of_its_address() {
     };
     for framing in ["Content-Length: 50000", "Transfer-Encoding: chunked"] {
         let gateway = gateway(&[origin], settings, "").await;
-        let mut client = gateway.connect().await;
-        client
-            .write(&format!(
-                "POST /open HTTP/1.1\r\nHost: gate\r\n{framing}\r\n\r\n"
-            ))
-            .await;
-        // Less than a chunk.
-        client.write("1000\r\nabc").await;
-        let response = client.response().await.expect("a response");
-        assert_eq!(response.status, 502, "{framing}: {}", response.body);
+        let mut attack = Vec::new();
+        for _ in 0..8 {
+            let mut client = gateway.connect().await;
+            // Less than a chunk.
+            let begun = format!("{framing}\r\n\r\n1000\r\nabc");
+            client
+                .write(&format!("POST /open HTTP/1.1\r\nHost: gate\r\n{begun}"))
+                .await;
+            attack.push(client);
+        }
+        for mut client in attack {
+            let response = client.response().await.expect("a response");
+            assert_eq!(response.status, 502, "{framing}: {}", response.body);
+        }
         assert!(!is_ejected(&gateway).await, "{framing}");
-        assert_eq!(gateway.get("/open", "").await.status, 502);
+        for last in 10..30 {
+            let mut user = client_from(&gateway, last).await;
+            user.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
+            assert_eq!(user.response().await.expect("an answer").status, 200);
+        }
+        assert_eq!(gateway.get("/open", "X-Drop: 1\r\n").await.status, 502);
         assert!(is_ejected(&gateway).await, "{framing}");
     }
 }

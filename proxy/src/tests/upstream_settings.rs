@@ -12,7 +12,7 @@ use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, has_field};
 use super::origin::{OriginBehavior, TestOrigin};
 
 /// Returns the path of a Unix socket whose connections lead to an origin.
-fn socket_of(origin: &TestOrigin, folder: &Path) -> PathBuf {
+pub(super) fn socket_of(origin: &TestOrigin, folder: &Path) -> PathBuf {
     let path = folder.join("origin.sock");
     let listener = UnixListener::bind(&path).expect("binds");
     let address = origin.address;
@@ -110,7 +110,7 @@ async fn request_that_goes_round_in_circles_is_ended() {
 }
 
 /// A self-signed certificate as `openssl req -x509` makes it: an authority with a common name only.
-fn self_signed(folder: &Path, name: &str) -> Arc<rustls::ServerConfig> {
+pub(super) fn self_signed(folder: &Path, name: &str) -> Arc<rustls::ServerConfig> {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, name);

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use http::HeaderName;
 use pingora::http::RequestHeader;
 use postern_common::token::Caller;
+use url::form_urlencoded;
 
 use crate::config::{ConsistentKey, LoadBalancing};
+use crate::message::headers::is_same_folded;
 use crate::upstream::UpstreamPool;
 
 impl UpstreamPool {
@@ -34,10 +37,12 @@ fn key_of<'r>(
 ) -> Cow<'r, [u8]> {
     let found = match key {
         ConsistentKey::Header(name) => {
-            let value = request.headers.get(name);
+            let is_named = |field: &&HeaderName| is_same_folded(field.as_str(), name.as_str());
+            let value = request.headers.keys().find(is_named);
+            let value = value.and_then(|name| request.headers.get(name));
             value.map(|value| Cow::Borrowed(value.as_bytes()))
         }
-        ConsistentKey::Query(name) => query_value(request, name).map(Cow::Borrowed),
+        ConsistentKey::Query(name) => query_value(request, name),
         ConsistentKey::Principal => caller.map(|caller| {
             let identity = [caller.issuer().as_bytes(), caller.subject().as_bytes()];
             Cow::Owned(identity.join(&0))
@@ -50,13 +55,14 @@ fn key_of<'r>(
     })
 }
 
-/// Returns the first value of a query parameter, as it is written.
-fn query_value<'r>(request: &'r RequestHeader, name: &str) -> Option<&'r [u8]> {
+/// Returns the first value of a query parameter, as upstreams decode it.
+fn query_value<'r>(request: &'r RequestHeader, name: &str) -> Option<Cow<'r, [u8]>> {
     let target = request.raw_path();
     let query = target.splitn(2, |byte| *byte == b'?').nth(1)?;
-    query.split(|byte| *byte == b'&').find_map(|pair| {
-        let mut parts = pair.splitn(2, |byte| *byte == b'=');
-        (parts.next() == Some(name.as_bytes())).then(|| parts.next().unwrap_or_default())
+    let (_, value) = form_urlencoded::parse(query).find(|(found, _)| found == name)?;
+    Some(match value {
+        Cow::Borrowed(value) => Cow::Borrowed(value.as_bytes()),
+        Cow::Owned(value) => Cow::Owned(value.into_bytes()),
     })
 }
 
@@ -64,7 +70,6 @@ fn query_value<'r>(request: &'r RequestHeader, name: &str) -> Option<&'r [u8]> {
 mod tests {
     use std::sync::Arc;
 
-    use http::HeaderName;
     use postern_common::token::Service;
 
     use super::*;
@@ -72,9 +77,9 @@ mod tests {
     #[test]
     fn key_is_taken_from_the_configured_part_of_the_request() {
         let mut request =
-            RequestHeader::build("GET", b"/a?b=1&user=2&user=3&c", None).expect("a head");
-        request.append_header("X-User", "ada").expect("a value");
-        request.append_header("X-User", "eve").expect("a value");
+            RequestHeader::build("GET", b"/a?b=1&us%65r=2%20+&user=3&c", None).expect("a head");
+        request.append_header("X_User", "ada").expect("a value");
+        request.append_header("X_User", "eve").expect("a value");
         let caller = Caller::Service(Arc::new(Service {
             issuer: "https://issuer".into(),
             subject: "s-1".into(),
@@ -88,7 +93,7 @@ mod tests {
         for (key, caller, expected) in [
             (header("x-user"), None, &b"ada"[..]),
             (header("x-other"), None, b"10.0.0.1"),
-            (query("user"), None, b"2"),
+            (query("user"), None, b"2  "),
             (query("c"), None, b""),
             (query("d"), None, b"10.0.0.1"),
             (

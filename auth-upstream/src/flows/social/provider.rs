@@ -54,6 +54,8 @@ pub(super) struct ProviderClient {
     /// Timeout of one call.
     pub(super) deadline: Duration,
     pub(super) clock: Clock,
+    /// By how much `iat` and `nbf` of ID tokens may be ahead of the clock.
+    pub(super) leeway: Duration,
     pub(super) availability: Dependency,
     pub(super) cache: ProviderCache,
 }
@@ -100,7 +102,8 @@ impl ProviderClient {
         let discover = |clock| async move {
             let endpoints = self.discover().await?;
             let (issuer, client) = (&*self.config.issuer, self.config.client_id.clone());
-            let id_tokens = OidcVerifier::new(issuer, client, endpoints.jwks.clone(), clock);
+            let jwks = endpoints.jwks.clone();
+            let id_tokens = OidcVerifier::new(issuer, client, jwks, clock, self.leeway);
             Ok(Provider {
                 endpoints,
                 id_tokens,

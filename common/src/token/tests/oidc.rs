@@ -10,6 +10,7 @@ use crate::token::oidc::{IdToken, OidcVerifier};
 
 const PROVIDER: &str = "https://provider.test";
 const CLIENT: &str = "web-client";
+const LEEWAY: Duration = Duration::from_secs(60);
 
 fn claims() -> Value {
     json!({
@@ -27,7 +28,7 @@ async fn provider() -> (Server, Clock) {
 
 async fn verify(claims: &Value) -> Result<IdToken, TokenError> {
     let (server, clock) = provider().await;
-    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock, LEEWAY);
     verifier.verify(&RSA.token("p1", claims), "n-1", true).await
 }
 
@@ -88,7 +89,7 @@ async fn long_id_token_is_accepted() {
 #[tokio::test]
 async fn missing_nonce_is_accepted_if_it_is_not_required() {
     let (server, clock) = provider().await;
-    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock, LEEWAY);
     for (nonce, expected) in [
         (Value::Null, None),
         (json!("n-1"), None),
@@ -136,7 +137,7 @@ async fn id_token_for_another_client_is_rejected() {
         ("iat", Value::Null, TokenError::ClaimMissing("iat")),
         ("exp", json!(NOW_S), TokenError::Expired),
         ("exp", json!(NOW_S as f64 + 0.5), TokenError::Expired),
-        ("iat", json!(NOW_S + 6), TokenError::NotYetValid),
+        ("iat", json!(NOW_S + 61), TokenError::NotYetValid),
     ] {
         assert_eq!(
             verify(&with(claims(), name, value.clone()))
@@ -162,7 +163,7 @@ async fn several_audiences_require_azp() {
 #[tokio::test]
 async fn forged_id_token_is_rejected() {
     let (server, clock) = provider().await;
-    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock, LEEWAY);
     let forged = OTHER_RSA.token("p1", &claims());
     assert_eq!(
         verifier.verify(&forged, "n-1", true).await.unwrap_err(),
@@ -194,14 +195,14 @@ async fn id_token_without_kid_uses_the_only_key() {
         (vec![], Some(TokenError::KeyUnknown)),
     ] {
         let server = Server::start(Behaviour::Serve(jwks(&keys))).await;
-        let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock());
+        let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock(), LEEWAY);
         let refusal = verifier.verify(&without_kid(&RSA), "n-1", true).await.err();
         assert_eq!(refusal, expected, "{keys:?}");
     }
     for kid in [json!(""), json!(7), Value::Null] {
         let token = RSA.token_with(&json!({"alg": "RS256", "kid": kid}), &claims());
         let (server, clock) = provider().await;
-        let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+        let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock, LEEWAY);
         assert_eq!(
             verifier.verify(&token, "n-1", true).await.unwrap_err(),
             TokenError::KeyIdMissing
@@ -212,7 +213,7 @@ async fn id_token_without_kid_uses_the_only_key() {
 #[tokio::test]
 async fn id_token_without_kid_follows_a_key_change() {
     let (server, clock) = provider().await;
-    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock, LEEWAY);
     let token = |signer: &Signer| signer.token_with(&json!({"alg": "RS256"}), &claims());
     assert!(verifier.verify(&token(&RSA), "n-1", true).await.is_ok());
     server.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("p2")])));
@@ -234,7 +235,7 @@ async fn id_token_without_kid_follows_a_key_change() {
 #[tokio::test]
 async fn concurrent_sign_ins_share_one_fetch() {
     let (server, clock) = provider().await;
-    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock, LEEWAY);
     let token = RSA.token("p1", &claims());
     let all = join_all((0..20).map(|_| verifier.verify(&token, "n-1", true))).await;
     assert!(all.iter().all(Result::is_ok));
@@ -244,7 +245,7 @@ async fn concurrent_sign_ins_share_one_fetch() {
 #[tokio::test]
 async fn provider_keys_are_refreshed() {
     let (server, clock) = provider().await;
-    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock.clone());
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock.clone(), LEEWAY);
     let claims = with(claims(), "exp", json!(NOW_S + 86_400));
     let token = RSA.token("p1", &claims);
     assert!(verifier.verify(&token, "n-1", true).await.is_ok());

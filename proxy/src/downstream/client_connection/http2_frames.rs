@@ -24,6 +24,16 @@ pub(super) struct Http2FrameTracker {
     open_since: Option<Instant>,
 }
 
+/// Hides the empty DATA frames of a connection that many clients share. The HTTP/2 layer closes a
+/// connection after a hundred of them, which each of the clients can send.
+#[derive(Debug)]
+pub(super) struct EmptyDataFilter {
+    /// Bytes until the next frame header.
+    until_header: usize,
+    /// Bytes at the beginning of the buffer that may be passed on.
+    pub(super) checked: usize,
+}
+
 const FRAME_HEADER_BYTES: usize = 9;
 const PREFACE_BYTES: usize = 24;
 
@@ -33,6 +43,10 @@ const FRAME_SETTINGS: u8 = 4;
 const FRAME_CONTINUATION: u8 = 9;
 const FLAG_END_HEADERS: u8 = 4;
 const FLAG_ACK: u8 = 1;
+const FLAG_END_STREAM: u8 = 1;
+const FLAG_PADDED: u8 = 8;
+/// A type that no specification defines: such frames are ignored (section 4.1).
+const FRAME_UNKNOWN: u8 = 0xf0;
 
 /// A preface that is not followed by SETTINGS (RFC 9113 section 3.4). The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +133,37 @@ impl Http2FrameTracker {
     /// Returns the time by which the incomplete frame must be complete.
     pub(super) fn deadline(&self, within: Duration) -> Option<Instant> {
         self.open_since.map(|open_since| open_since + within)
+    }
+}
+
+impl Default for EmptyDataFilter {
+    fn default() -> Self {
+        Self {
+            until_header: PREFACE_BYTES,
+            checked: 0,
+        }
+    }
+}
+
+impl EmptyDataFilter {
+    /// Checks the bytes that have been added to the buffer, and passes on whole frame headers only.
+    pub(super) fn check(&mut self, buffer: &mut [u8]) {
+        loop {
+            let skipped = self.until_header.min(buffer.len() - self.checked);
+            self.until_header -= skipped;
+            self.checked += skipped;
+            let header = buffer.get_mut(self.checked..self.checked + FRAME_HEADER_BYTES);
+            let Some([high, middle, low, kind, flags, ..]) = header else {
+                return;
+            };
+            self.until_header =
+                usize::from(*high) << 16 | usize::from(*middle) << 8 | usize::from(*low);
+            let is_last = *flags & (FLAG_END_STREAM | FLAG_PADDED) != 0;
+            if self.until_header == 0 && *kind == FRAME_DATA && !is_last {
+                *kind = FRAME_UNKNOWN;
+            }
+            self.checked += FRAME_HEADER_BYTES;
+        }
     }
 }
 

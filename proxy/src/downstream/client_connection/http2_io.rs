@@ -8,7 +8,9 @@ use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
 use crate::downstream::client_connection::backlog::WriteBacklog;
-use crate::downstream::client_connection::http2_frames::Http2FrameTracker;
+use crate::downstream::client_connection::http2_frames::{
+    EmptyDataFilter, Http2FrameTracker, PrefaceFault,
+};
 use crate::downstream::client_connection::{
     ClientConnection, MAX_IDLE_BUFFER_BYTES, WRITE_COALESCE_BYTES,
 };
@@ -18,6 +20,8 @@ use crate::downstream::client_connection::{
 pub(super) struct Http2Io {
     /// Finds frames that arrive too slowly.
     pub(super) tracker: Http2FrameTracker,
+    /// For the connection of a trusted proxy.
+    pub(super) filter: Option<EmptyDataFilter>,
     pub(super) backlog: WriteBacklog,
     flush: DeferredFlush,
 }
@@ -35,7 +39,33 @@ enum DeferredFlush {
     Due,
 }
 
+impl Http2Io {
+    /// Follows bytes that are passed on.
+    pub(super) fn pass(&mut self, bytes: &[u8]) -> Result<(), PrefaceFault> {
+        if let Some(filter) = &mut self.filter {
+            filter.checked = filter.checked.saturating_sub(bytes.len());
+        }
+        self.tracker.advance(bytes)
+    }
+}
+
 impl ClientConnection {
+    /// Returns how many buffered bytes may be passed on. Reads more until there are some, if the
+    /// frames of the connection are filtered.
+    pub(super) fn poll_buffered(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        loop {
+            let filter = self.http2.as_deref_mut().and_then(|it| it.filter.as_mut());
+            let Some(filter) = filter else {
+                return Poll::Ready(Ok(self.inbound.len()));
+            };
+            filter.check(&mut self.inbound);
+            let checked = filter.checked;
+            if checked > 0 || ready!(self.poll_fill(cx))? == 0 {
+                return Poll::Ready(Ok(checked));
+            }
+        }
+    }
+
     /// Sends HTTP/2 frames. Small ones are coalesced; large ones are sent together with what was
     /// coalesced, so that the header of a frame occupies no TLS record of its own.
     pub(super) fn poll_send_frames(

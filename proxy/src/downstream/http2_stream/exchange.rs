@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::header::{CONNECTION, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, Method, Request, Response};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::protocols::SocketDigest;
@@ -15,6 +16,8 @@ use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::protocols::http::v2;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, OrErr, Result};
+
+use crate::downstream::http1_session::MAX_DRAIN_BYTES;
 
 /// Fields that HTTP/2 does not have (RFC 9113 section 8.2.2).
 const CONNECTION_FIELDS: [HeaderName; 5] = [
@@ -91,6 +94,25 @@ impl Http2Exchange {
             let _ended = self.body.flow_control().release_capacity(data.len());
         }
         Ok(data)
+    }
+
+    /// Reads the rest of a short body after the response. Otherwise the stream would be reset, and
+    /// some clients would discard the response (RFC 9113 section 8.1 does not allow that).
+    pub(crate) async fn drain(&mut self, within: Duration) {
+        let length = self.request.headers.get(CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        if length.is_some_and(|length: u64| length > MAX_DRAIN_BYTES) {
+            return;
+        }
+        let reading = async {
+            let mut left = MAX_DRAIN_BYTES;
+            while left > 0
+                && let Ok(Some(data)) = self.read_data().await
+            {
+                left = left.saturating_sub(data.len() as u64);
+            }
+        };
+        let _slow = tokio::time::timeout(within, reading).await;
     }
 
     /// Completes when the client resets the stream.

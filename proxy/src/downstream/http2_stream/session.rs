@@ -81,7 +81,10 @@ impl Session for ClientStream {
 
     async fn finish(&mut self) -> Result<()> {
         self.write_control(true, Http2Exchange::finish)?;
-        self.drain().await;
+        // The messages of a gRPC call may never end, and its clients expect the reset.
+        if !self.is_body_read && !self.deadline.is_grpc() {
+            self.exchange.drain(self.limits.head_timeout).await;
+        }
         Ok(())
     }
 

@@ -27,6 +27,19 @@ impl RequestTarget<'_> {
         });
         plain.into_iter().chain(resolved).collect()
     }
+
+    /// Returns whether all readings of an ambiguous path have the same value in a segment, decoded once.
+    pub(crate) fn is_read_alike(&self, at: usize) -> bool {
+        let segment = |path: &str| path.split('/').nth(at + 1).unwrap_or_default().to_owned();
+        let value = decoded(segment(self.path).as_bytes());
+        // Of each three, the first is a path as it is, whose segments are decoded afterwards.
+        let is_encoded = [true, false, false].into_iter().cycle();
+        let mut readings = self.readings().into_iter().zip(is_encoded);
+        readings.all(|(reading, is_encoded)| match is_encoded {
+            true => decoded(segment(&reading).as_bytes()) == value,
+            false => segment(&reading).as_bytes() == value,
+        })
+    }
 }
 
 /// Checks that no reading of an ambiguous path leads to a parent segment or has a control character.

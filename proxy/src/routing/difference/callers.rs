@@ -162,7 +162,7 @@ fn claims_with(required: Vec<(String, Value)>) -> Vec<(String, Value)> {
 
 /// Returns an address of each range that the lists treat alike, and no address if there are no
 /// lists.
-pub(super) fn addresses(lists: [Option<&AccessList>; 2]) -> Vec<Option<IpAddr>> {
+pub(in crate::routing) fn addresses(lists: [Option<&AccessList>; 2]) -> Vec<Option<IpAddr>> {
     let mut lists = lists.into_iter().flatten().peekable();
     if lists.peek().is_none() {
         return vec![None];

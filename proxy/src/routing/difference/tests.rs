@@ -4,10 +4,13 @@ use crate::tests::read_config;
 mod brute_force;
 
 fn read(routes: &str) -> Result<Config, String> {
-    let text = format!(
-        "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n\
-         [upstream.two]\naddresses = [\"127.0.0.1:2\"]\n{routes}"
-    );
+    let upstreams = "[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n[upstream.two]\naddresses = [\"127.0.0.1:2\"]\n";
+    let upstreams = if routes.starts_with("[upstream") {
+        ""
+    } else {
+        upstreams
+    };
+    let text = format!("[[listen]]\naddress = \"127.0.0.1:0\"\n{upstreams}{routes}");
     read_config(&text).map_err(|error| error.to_string())
 }
 
@@ -42,33 +45,74 @@ fn equal_decisions_are_no_difference() {
 }
 
 #[test]
-fn setting_that_decides_who_a_caller_is_is_not_compared() {
-    let old = good(&route(USERS));
+fn setting_outside_of_routes_is_not_compared() {
+    let limits = "limits = [{ by = \"address\", requests = 10, per = \"1s\" }]";
+    let limited = format!("{USERS}\n{limits}");
+    let text = |lines: &str| format!("{}{lines}", route(&limited));
+    let old = good(&text(""));
     let issuer = "[[identity.issuer]]\nkind = \"user\"\nissuer = \"https://login.test/\"\naudiences = [\"a\"]\n\
                   clients = [\"b\"]\n";
-    for (lines, name) in [
-        ("", None),
-        (issuer, Some("identity")),
+    let one = "[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n";
+    let changed = |from: &str, to: &str| {
+        let upstreams = format!("{one}[upstream.two]\naddresses = [\"127.0.0.1:2\"]\n");
+        upstreams.replace(from, to) + &text("")
+    };
+    let named = |from: &str, to: &str| text("").replace(from, to);
+    for (new, name) in [
+        (text(""), None),
+        (text(issuer), Some("identity")),
+        (text("[identity]\nleeway = \"60s\"\n"), Some("identity")),
         (
-            "[limits]\ntrusted_proxies = [\"10.0.0.0/8\"]\n",
-            Some("limits.trusted_proxies"),
+            text("[limits]\ntrusted_proxies = [\"10.0.0.0/8\"]\n"),
+            Some("limits"),
         ),
         (
-            "[limits]\nforwarded_header = \"forwarded\"\n",
-            Some("limits.trusted_proxies"),
+            text("[limits]\nforwarded_header = \"forwarded\"\n"),
+            Some("limits"),
         ),
-        ("[[listen]]\naddress = \"127.0.0.1:1\"\n", Some("listen")),
-        ("[api_keys]\nfile = \"keys.toml\"\n", Some("api_keys")),
+        (text("[limits]\nhead_bytes = \"64KiB\"\n"), Some("limits")),
         (
-            "[defaults]\nbody_bytes = \"2MiB\"\n",
+            text("[[listen]]\naddress = \"127.0.0.1:1\"\n"),
+            Some("listen"),
+        ),
+        (text("[api_keys]\nfile = \"keys.toml\"\n"), Some("api_keys")),
+        (
+            text("[upstream.new]\naddresses = [\"127.0.0.1:3\"]\n"),
+            None,
+        ),
+        (changed("127.0.0.1:1", "127.0.0.1:9"), Some("upstream")),
+        (
+            changed(one, &format!("{one}host = \"app.test\"\n")),
+            Some("upstream"),
+        ),
+        (
+            changed(one, &format!("{one}http2 = true\n")),
+            Some("upstream"),
+        ),
+        (
+            text("[defaults]\nbody_bytes = \"2MiB\"\n"),
             Some("a larger body_bytes"),
         ),
-        ("[defaults]\nbody_bytes = \"2KiB\"\n", None),
+        (text("[defaults]\nbody_bytes = \"2KiB\"\n"), None),
+        (named("requests = 10", "requests = 9"), None),
+        (
+            named("requests = 10", "requests = 11"),
+            Some("a higher rate limit"),
+        ),
+        (
+            named(limits, "name = \"other\""),
+            Some("a higher rate limit"),
+        ),
     ] {
-        let new = good(&format!("{}{lines}", route(USERS)));
         let expected = name.map(|name| format!("changes that are not compared: {name}"));
-        assert_eq!(uncompared_changes(&old, &new), expected, "{lines}");
-        assert_eq!(differences(&old, &new).expect("few requests"), []);
+        let new = good(&new);
+        assert_eq!(uncompared_changes(&old, &new), expected, "{new:?}");
+        assert!(
+            differences(&old, &new)
+                .expect("few requests")
+                .iter()
+                .all(|it| !it.widened)
+        );
     }
 }
 
