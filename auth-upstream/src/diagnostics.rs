@@ -312,10 +312,10 @@ async fn check_social_sign_in(service: &AuthService) -> CheckResult {
 }
 
 fn undescribed(subject: impl Into<String>, error: &PoolError) -> CheckResult {
-    match error {
-        PoolError::Unsupported => CheckResult::unknown(subject, "the pool does not describe it"),
-        _ => CheckResult::fault(subject, format!("cannot be described: {error}")),
+    if *error == PoolError::Unsupported {
+        return CheckResult::unknown(subject, "the pool does not describe it");
     }
+    CheckResult::fault(subject, format!("cannot be described: {error}"))
 }
 
 async fn check_stores(service: &AuthService) -> Vec<CheckResult> {

@@ -120,6 +120,7 @@ enum UserCommand {
         /// E-mail address
         #[arg(long, value_name = "EMAIL")]
         user: String,
+        /// Name of a group of the pool
         #[arg(long)]
         group: String,
     },

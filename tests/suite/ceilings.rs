@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 83_800,
-    test_lines: 88_600,
-    rust_lines: 207_700,
-    markdown_files: 63,
-    markdown_words: 90_600,
-    configuration_keys: 573,
-    locked_packages: 562,
+    product_lines: 84_100,
+    test_lines: 90_100,
+    rust_lines: 210_000,
+    markdown_files: 65,
+    markdown_words: 93_400,
+    configuration_keys: 571,
+    locked_packages: 563,
 };
 
 /// What there is to own. Tables that `bench` writes are not counted.

@@ -299,6 +299,10 @@ async fn social(surface: &PublicApi) {
     assert_eq!(declined, Err("access_denied".to_owned()));
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario in the order of its events"
+)]
 async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
     let _ = ada
         .client

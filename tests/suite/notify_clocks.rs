@@ -211,7 +211,7 @@ async fn start_with_a_full_database_serves_reads_and_is_not_ready() {
 async fn start_on_a_full_disk_serves_reads_and_is_not_ready() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().display().to_string();
-    let mount = ["-t", "tmpfs", "-o", "size=2m", "tmpfs", &path];
+    let mount = ["-t", "tmpfs", "-o", "size=2m", "tmpfs", &*path];
     let mounted = Command::new("mount").args(mount).status();
     if !mounted.is_ok_and(|status| status.success()) {
         skipped("start on a full disk", "only root can mount a small one");
@@ -223,7 +223,7 @@ async fn start_on_a_full_disk_serves_reads_and_is_not_ready() {
     cluster.settled(&replica, &id, "SENT").await;
     replica.running.kill().await;
     let filler = folder.path().join("filler");
-    std::fs::write(&filler, vec![0; 4 << 20]).expect_err("the disk is full");
+    std::fs::write(&filler, vec![0_u8; 4 << 20]).expect_err("the disk is full");
     let replica = assert_serves_reads(&cluster, &id).await;
     std::fs::remove_file(filler).expect("a file of this test");
     cluster.deliver_after_recovery(&replica, "after").await;

@@ -111,6 +111,10 @@ async fn press(browser: &Browser, action: &str, then: &str) {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one scenario in the order of its events"
+)]
 async fn account_is_changed_on_the_page_users() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {

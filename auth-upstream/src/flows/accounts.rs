@@ -63,7 +63,7 @@ impl AccountsFlow {
     ) -> Result<Value, Problem> {
         let filter = email.map(|email| ("email ^=", email));
         let page = self.admin()?.list_users(filter, cursor).await;
-        page.map_err(problem)
+        page.map_err(|error| problem(&error))
     }
 
     /// Returns a user with its groups, and all groups of the pool.
@@ -76,9 +76,9 @@ impl AccountsFlow {
             admin
                 .groups(user["username"].as_str())
                 .await
-                .map_err(problem)?
+                .map_err(|error| problem(&error))?
         );
-        user["allGroups"] = json!(admin.groups(None).await.map_err(problem)?);
+        user["allGroups"] = json!(admin.groups(None).await.map_err(|error| problem(&error))?);
         Ok(user)
     }
 
@@ -115,7 +115,12 @@ impl AccountsFlow {
             AccountChange::ResetPassword => admin.set_password(name, &random::password()).await,
             AccountChange::SetPassword(new) => admin.set_password(name, new.expose()).await,
             AccountChange::AddToGroup(group) => {
-                if !admin.groups(None).await.map_err(problem)?.contains(group) {
+                if !admin
+                    .groups(None)
+                    .await
+                    .map_err(|error| problem(&error))?
+                    .contains(group)
+                {
                     let detail = "is not a group of the pool";
                     let problem = Problem::new(Code::ValidationFailed);
                     return Err(problem.error("/group", "unknown_group", detail));
@@ -124,13 +129,16 @@ impl AccountsFlow {
             }
             AccountChange::RemoveFromGroup(group) => admin.remove_from_group(name, group).await,
         };
-        changed.map_err(problem)?;
+        changed.map_err(|error| problem(&error))?;
         let operation = change.operation();
         if !matches!(
             operation,
             Operation::EnableAccount | Operation::ChangeGroups
         ) {
-            admin.sign_out_everywhere(name).await.map_err(problem)?;
+            admin
+                .sign_out_everywhere(name)
+                .await
+                .map_err(|error| problem(&error))?;
         }
         let email = user["email"].as_str().and_then(EmailAddress::parse);
         if let (Operation::SetPassword, Some(email)) = (operation, email) {
@@ -151,10 +159,11 @@ impl AccountsFlow {
         let admin = self.admin()?;
         // A user name may be an address, which no path and no log has.
         let found = admin.list_users(Some(("sub =", subject)), None).await;
-        match found.map_err(problem)?["users"][0].take() {
-            Value::Null => Err(Problem::new(Code::NotFound).detail("the pool has no such user")),
-            user => Ok((admin, user)),
+        let user = &found.map_err(|error| problem(&error))?["users"][0];
+        if user.is_null() {
+            return Err(Problem::new(Code::NotFound).detail("the pool has no such user"));
         }
+        Ok((admin, user.clone()))
     }
 
     fn admin(&self) -> Result<&PoolAdmin, Problem> {
@@ -164,6 +173,6 @@ impl AccountsFlow {
     }
 }
 
-fn problem(error: PoolError) -> Problem {
+fn problem(error: &PoolError) -> Problem {
     error.problem(PoolCall::Admin)
 }

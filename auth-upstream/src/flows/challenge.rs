@@ -105,7 +105,7 @@ impl ChallengeFlow {
             account: &username,
             failure_code: Code::InvalidChallenge,
         };
-        let signed_in = self.guard.evaluate(attempt, evaluation).await?;
+        let signed_in = Box::pin(self.guard.evaluate(attempt, evaluation)).await?;
         if let Some(email) = &email {
             let (guard, subject) = (&self.guard, &*signed_in.subject);
             guard

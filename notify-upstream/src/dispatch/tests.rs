@@ -90,6 +90,9 @@ async fn dead_workers_rows_are_recovered_and_late_result_discarded() {
         let gate = first.script.hold();
         let id = first.accept(Priority::Normal).await;
         first.dispatcher.claim_available().await.expect("no error");
+        while first.script.calls().is_empty() {
+            tokio::task::yield_now().await;
+        }
         let mut second = TestReplica::new(&store, &clock, 8).await;
         for _ in 0..3 {
             clock.advance(Duration::from_secs(3));
@@ -99,9 +102,6 @@ async fn dead_workers_rows_are_recovered_and_late_result_discarded() {
         clock.advance(Duration::from_secs(2));
         second.workers.step().await.expect("lease renewal succeeds");
         assert_eq!(second.step().await, 1);
-        while first.script.calls().is_empty() {
-            tokio::task::yield_now().await;
-        }
         gate.notify_waiters();
         gate.notify_one();
         first.settle().await;

@@ -161,10 +161,13 @@ impl Http1Session {
                 break;
             }
             let part = self.read_part().await?;
-            match self.chunks.0 {
-                ResponseBody::Done => return Ok(self.received(Some(part.freeze()))),
-                _ if self.chunks.1.is_empty() => self.chunks.1 = part,
-                _ => self.chunks.1.extend_from_slice(&part),
+            if self.chunks.0 == ResponseBody::Done {
+                return Ok(self.received(Some(part.freeze())));
+            }
+            if self.chunks.1.is_empty() {
+                self.chunks.1 = part;
+            } else {
+                self.chunks.1.extend_from_slice(&part);
             }
         }
         Ok(None)

@@ -159,7 +159,7 @@ macro_rules! settings {
 pub fn uncompared_changes(old: &Config, new: &Config) -> Option<String> {
     let [before, after] = [old, new].map(|config| {
         settings! { config:
-            listen acme admin config_history log workers server identity tokens api_keys limits stop
+            listen acme admin config_history log workers identity tokens api_keys limits stop
             handover access_log tracing dns cors response_headers
         }
     });

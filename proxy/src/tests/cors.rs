@@ -95,7 +95,7 @@ async fn common_cors_policy_applies_to_all_responses() {
             (status, None),
             "{target}"
         );
-        let answer = gateway.get(target, &token).await;
+        let answer = gateway.get(target, token).await;
         assert_eq!(
             answer.header("vary"),
             Some("Origin"),

@@ -57,7 +57,7 @@ async fn hanging_request_is_aborted_after_the_drain_timeout() {
 async fn unfinished_response_is_cut_after_the_drain_timeout() {
     let gateway = gateway(OriginBehavior::LargeEvent).await;
     let raw = "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
-    let mut client = request(&gateway, &raw, 1).await;
+    let mut client = request(&gateway, raw, 1).await;
     client.until("\r\n\r\n").await;
     let began = Instant::now();
     replace_address(&gateway, "127.0.0.1:1").await;
@@ -89,7 +89,7 @@ async fn tunnel_is_closed_after_the_drain_timeout() {
 async fn kept_address_is_not_drained_by_a_reload() {
     let gateway = gateway(OriginBehavior::Drip(Duration::from_millis(100))).await;
     let raw = "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
-    let mut client = request(&gateway, &raw, 1).await;
+    let mut client = request(&gateway, raw, 1).await;
     gateway.edit(|text| text.replace("\"300ms\"", "\"1ms\""));
     gateway
         .wait_for_config_status(|status| status["version"] == 2)

@@ -74,7 +74,8 @@ impl Program {
         let config = config
             .replace("{port}", &address.port().to_string())
             .replace("{folder}", &folder.path().display().to_string());
-        let file = folder.path().join("config");
+        // Traefik reads the format from the name.
+        let file = folder.path().join("config.yml");
         std::fs::write(&file, config).expect("writes");
         // Debian installs both outside of the PATH of users.
         let mut command = Command::new(Path::new("/usr/sbin").join(program));

@@ -21,13 +21,10 @@ use super::upstream_shares::client_from;
 
 /// More than is read before the request is sent.
 const LONG_BODY_BYTES: usize = 40_000;
-
 /// More than the kernel and the gateway hold for an upstream that reads nothing.
 const HUGE_BODY_BYTES: usize = 32 << 20;
-
 /// The limits that a request with a huge body needs.
 const HUGE_LIMITS: &str = "body_bytes = \"33MiB\"\nhead_bytes = \"17MiB\"\n";
-
 /// The time for which a client pauses during its upload.
 const PAUSE: Duration = Duration::from_millis(1200);
 
@@ -36,10 +33,8 @@ enum Protocol {
     Http1,
     Http2,
 }
-
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
-/// Returns a body whose every byte differs from its neighbors.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| b'a' + (at % 23) as u8).collect()
 }

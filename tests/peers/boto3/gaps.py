@@ -51,6 +51,7 @@ COGNITO_LOCAL = {
     "a_password_that_an_administrator_set_works_at_once": "a wrong password has an exception of its own",
     "administration_is_signed": "access keys are not checked",
     "what_is_missing_is_an_invalid_parameter": "a missing parameter is a wrong password",
+    "users_are_listed_and_leave_groups": "ListUsers has no PaginationToken",
 }
 
 GAPS = {"postern": {}, "moto": MOTO, "cognito-local": COGNITO_LOCAL}
