@@ -3,6 +3,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::operation::get_user::GetUserOutput;
 use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
@@ -97,7 +98,7 @@ async fn run(
     let served = tokio::spawn(app.run(listener, shutdown.clone()));
     RunningServer {
         url: provisioned.endpoint.clone(),
-        anonymous: identity.unsigned_client(),
+        anonymous: patient(&identity.unsigned_client()),
         provisioned,
         identity,
         clock,
@@ -300,6 +301,12 @@ impl RunningServer {
         assert_eq!(response.headers()["cache-control"], "public, max-age=300");
         response.json().await.expect("JSON")
     }
+}
+
+/// A client without time limits, for a busy machine.
+fn patient(client: &Client) -> Client {
+    let config = client.config().to_builder();
+    Client::from_conf(config.timeout_config(TimeoutConfig::disabled()).build())
 }
 
 /// Returns `Exception: message` from an SDK error.
