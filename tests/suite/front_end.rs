@@ -22,7 +22,7 @@ fn generators_and_linters_accept_the_document() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut run = Command::new(repository().join("tests/peers/openapi/run"));
     let printed = succeed(run.arg(folder.path()));
-    let expected = "redocly\ntypescript-fetch\npython\nkotlin\ntsc\nimport\n";
+    let expected = "redocly\ntypescript-fetch\npython\nkotlin\ntsc\nimport\njava\n";
     assert_eq!(printed, expected);
 }
 

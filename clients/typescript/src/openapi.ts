@@ -713,7 +713,7 @@ export interface components {
             responses?: {
                 [key: string]: string;
             };
-        } | unknown | unknown | unknown;
+        };
         RegistrationConfirmation: {
             /** @description From the challenge CONFIRM_SIGN_UP. */
             session: string;
