@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use postern_common::clock::Timestamp;
-use postern_common::dependency::Dependency;
-use postern_common::email::EmailAddress;
-use postern_common::service::ServiceClient;
-use postern_common::{Code, Problem, trace};
+use postern_core::clock::Timestamp;
+use postern_core::dependency::Dependency;
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem, trace};
+use postern_service::calls::ServiceClient;
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use http::Method;
-use postern_common::dependency::Dependency;
-use postern_common::email::EmailAddress;
-use postern_common::service::ServiceClient;
+use postern_core::dependency::Dependency;
+use postern_core::email::EmailAddress;
+use postern_service::calls::ServiceClient;
 use reqwest::Response;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;

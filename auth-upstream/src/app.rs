@@ -6,16 +6,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::admin::{self, Health};
-use postern_common::admin_api::ProcessInfo;
-use postern_common::check::CheckResult;
-use postern_common::config::AdminListener;
-use postern_common::database::StatementHealth;
-use postern_common::exit::Exit;
-use postern_common::http::{Limits, RequestTelemetry, serve_observed};
-use postern_common::startup::{ConfigOrigin, Listeners};
-use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
-use postern_common::{Clock, admin_api};
+use postern_core::Clock;
+use postern_core::check::CheckResult;
+use postern_core::config::AdminListener;
+use postern_core::exit::Exit;
+use postern_core::health::Health;
+use postern_core::trace::Tracer;
+use postern_service::admin;
+use postern_service::admin_api;
+use postern_service::admin_api::ProcessInfo;
+use postern_service::http::{Limits, RequestTelemetry, serve_observed};
+use postern_service::startup::{ConfigOrigin, Listeners};
+use postern_service::trace::{SpanExport, SpanExportTask};
+use postern_store::database::StatementHealth;
 use tokio_util::sync::CancellationToken;
 
 use crate::assembly::AuthService;
@@ -60,7 +63,7 @@ impl App {
         let admin = config.admin.clone();
         let tracing = config.tracing.clone();
         let service = Box::pin(AuthService::build(config, clock.clone())).await?;
-        let (tracer, span_export) = Tracer::optional(
+        let (tracer, span_export) = tracer(
             tracing.as_ref(),
             "postern-auth",
             &clock,

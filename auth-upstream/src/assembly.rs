@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use postern_common::Clock;
-use postern_common::cache::{self, Cache};
-use postern_common::database::{Database, DatabaseOptions};
-use postern_common::dependency::origin;
-use postern_common::exit::Exit;
-use postern_common::http::TrustedProxies;
-use postern_common::service::{ServiceClient, ServiceTokens, http_client};
-use postern_common::token::{Verifier, VerifierOptions};
+use postern_core::Clock;
+use postern_core::dependency::origin;
+use postern_core::exit::Exit;
+use postern_core::token::{Verifier, VerifierOptions};
+use postern_service::calls::{ServiceClient, ServiceTokens, http_client};
+use postern_service::http::TrustedProxies;
+use postern_store::cache::{self, Cache};
+use postern_store::database::{Database, DatabaseOptions};
 
 use crate::account_messages::AccountMessages;
 use crate::actor_service::ActorService;
@@ -22,6 +22,7 @@ use crate::audit_trail::{AuditReader, AuditRetention, AuditTrail};
 use crate::config::Config;
 use crate::crypto::{KeyRing, SealingKey, random};
 use crate::flows::{AccountCodes, AttemptGuard, FlowParts, Flows, TokenIssuer, UserLocks};
+use crate::pool::client::pool_client;
 use crate::pool::{PoolClients, PoolSettings, UserPool};
 use crate::protection::AttemptLimiter;
 use crate::store::AuthStore;
@@ -63,7 +64,7 @@ impl AuthService {
         let retention = AuditRetention::new(&store, &clock, config.audit_retention);
         let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
         let pool = Arc::new(Box::pin(user_pool(&mut config, &machine, &metrics)).await);
-        let tokens = ServiceTokens::new(&config.identity, cache.clone(), machine.clone());
+        let tokens = ServiceTokens::new(&config.identity, machine.clone());
         let services = ServiceClient::new(tokens, http_client());
         let actor_service = Arc::new(actor_service(&config, &services, &metrics));
         let messages = account_messages(&config, services, &actor_service, &metrics);
@@ -178,11 +179,11 @@ pub(crate) fn require_ca_certificates() -> Result<(), Exit> {
 
 async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> UserPool {
     let signed = match config.aws.take() {
-        Some(credentials) => Some(config.identity.client(Some(credentials)).await),
+        Some(credentials) => Some(pool_client(&config.identity, Some(credentials)).await),
         None => None,
     };
     let clients = PoolClients {
-        anonymous: config.identity.client(None).await,
+        anonymous: pool_client(&config.identity, None).await,
         signed,
     };
     let settings = PoolSettings {

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::network::IpNetwork;
-use postern_common::trace::{Scope, run_within};
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::network::IpNetwork;
+use postern_core::trace::{Scope, run_within};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::{NoContext, Uuid};
@@ -134,7 +134,7 @@ impl AuditWriter {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            postern_common::log_outage!("database", %error, "audit events not stored");
+            postern_core::log_outage!("database", %error, "audit events not stored");
             if !error.is_unavailable() || stop.is_cancelled() {
                 let events = u64::try_from(rows.len()).unwrap_or(u64::MAX);
                 self.metrics
@@ -193,7 +193,7 @@ impl AuditRetention {
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         loop {
             if let Err(error) = self.run_once().await {
-                postern_common::log_outage!("database", %error, "old audit events not deleted");
+                postern_core::log_outage!("database", %error, "old audit events not deleted");
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,

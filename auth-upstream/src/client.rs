@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use postern_common::email::EmailAddress;
+use postern_core::email::EmailAddress;
 
 /// Request id, address and language of a client.
 #[derive(Clone, Debug)]

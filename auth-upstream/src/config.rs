@@ -8,13 +8,13 @@ mod social;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use postern_common::config::{AdminListener, Env, read_admin, read_listen};
-use postern_common::database::{DEFAULT_CONNECTIONS, DatabaseOptions};
-use postern_common::decode::{Field, Object};
-use postern_common::http::TrustedProxies;
-use postern_common::identity::{AwsCredentials, IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
-use postern_common::log::Log;
-use postern_common::trace::TracingConfig;
+use postern_core::config::{AdminListener, Env, read_admin, read_listen};
+use postern_core::decode::{Field, Object};
+use postern_core::identity::{IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
+use postern_service::http::TrustedProxies;
+use postern_service::log::Log;
+use postern_service::trace::TracingConfig;
+use postern_store::database::{DEFAULT_CONNECTIONS, DatabaseOptions};
 use url::Url;
 
 pub use self::social::{
@@ -22,6 +22,7 @@ pub use self::social::{
 };
 use crate::crypto::{KeyRing, SealingKey};
 use crate::pool::PasswordAuthFlow;
+use crate::pool::client::AwsCredentials;
 use crate::protection::AttemptLimits;
 
 /// The settings of the authentication upstream.

@@ -3,7 +3,7 @@
 //!
 //! Enters: plaintext with the context it is bound to, and key material from the configuration or
 //! the database. Leaves: sealed texts, which are safe to give to a client or to store. Depends on
-//! the shared cache of `postern-common` and on no other module of this crate.
+//! the cache of `postern-store` and on no other module of this crate.
 
 mod key_ring;
 mod keyed_hash;

@@ -10,15 +10,15 @@ mod proxies;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use postern_common::Clock;
-use postern_common::Secret;
-use postern_common::cache::Cache;
-use postern_common::check::{CheckResult, CheckStatus};
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
-use postern_common::identity::{IdentityConfig, Pool};
-use postern_common::service::http_client;
-use postern_common::token::{Verifier, VerifierOptions};
+use postern_core::Clock;
+use postern_core::Secret;
+use postern_core::check::{CheckResult, CheckStatus};
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_core::identity::{IdentityConfig, Pool};
+use postern_core::token::{Verifier, VerifierOptions};
+use postern_service::calls::{ServiceTokens, http_client};
+use postern_store::cache::Cache;
 
 use self::pool::{check_issuer, check_pool};
 pub(crate) use self::proxies::check_trusted_proxies;
@@ -67,7 +67,11 @@ impl Diagnostics {
         if social.is_some() && has_key {
             results.push(check_social_sign_in(service).await);
         }
-        results.push(CheckResult::of_service_account(&self.identity, &self.clock).await);
+        results.push(
+            ServiceTokens::new(&self.identity, self.clock.clone())
+                .check()
+                .await,
+        );
         results.push(check_notifications(service).await);
         match &service.pool.admin {
             Some(admin) => results.extend(self.check_pools(service, admin).await),
@@ -85,10 +89,14 @@ impl Diagnostics {
     /// Runs the checks that need no database, which is unavailable.
     pub(crate) async fn run_without_database(&self, cache: &Cache) -> Vec<CheckResult> {
         let mut results = check_regions(&self.identity);
-        results.push(CheckResult::of_cache(cache).await);
+        results.push(cache.check().await);
         results.extend(self.check_pool_keys().await);
         results.push(self.check_clock().await);
-        results.push(CheckResult::of_service_account(&self.identity, &self.clock).await);
+        results.push(
+            ServiceTokens::new(&self.identity, self.clock.clone())
+                .check()
+                .await,
+        );
         results
     }
 
@@ -102,7 +110,7 @@ impl Diagnostics {
         };
         let verifier: Arc<Verifier> = Verifier::new(self.identity.issuers(), options);
         verifier.refresh_now().await;
-        let check = |status: postern_common::token::JwksStatus| {
+        let check = |status: postern_core::token::JwksStatus| {
             let skipped: Vec<String> = status
                 .skipped
                 .iter()
@@ -325,7 +333,7 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
         .map_err(|exit| exit.message().to_owned());
     let mut results = vec![
         CheckResult::new("database", database),
-        CheckResult::of_cache(&service.cache).await,
+        service.cache.check().await,
     ];
     let (database, cache) = (service.store.label(), service.cache.label());
     results.extend(CheckResult::of_unshared_cache(&database, cache));

@@ -43,9 +43,9 @@ mod user_locks;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use postern_common::cache::{Cache, CacheError};
-use postern_common::token::Verifier;
-use postern_common::{Clock, Code, Problem, trace};
+use postern_core::token::Verifier;
+use postern_core::{Clock, Code, Problem, trace};
+use postern_store::cache::{Cache, CacheError};
 use tokio::sync::Semaphore;
 
 pub(crate) use self::account_codes::AccountCodes;
@@ -178,7 +178,7 @@ impl Flows {
 
 /// Returns the problem for a failed cache operation.
 fn cache_unavailable(error: CacheError) -> Problem {
-    postern_common::log_outage!("cache", %error, "shared cache unavailable");
+    postern_core::log_outage!("cache", %error, "shared cache unavailable");
     Problem::new(Code::Unavailable)
 }
 

@@ -21,8 +21,10 @@ use axum::routing::{get, post};
 use http::header::{ACCEPT_LANGUAGE, HeaderName, HeaderValue, LINK, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use postern_common::http::{BodyOwner, Json, Peer, Raw, RequestId, TrustedProxies, json, no_store};
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
+use postern_service::http::{
+    BodyOwner, Json, Peer, Raw, RequestId, TrustedProxies, json, no_store,
+};
 use serde::Serialize;
 
 pub(crate) use self::admin::admin_routes;

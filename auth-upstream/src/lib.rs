@@ -67,7 +67,8 @@ pub use config::{
     SocialProviderSettings, TokenDelivery,
 };
 pub use diagnostics::{check_configuration, check_without_database};
-pub use postern_common::startup::Listeners;
+pub use pool::client::{AwsCredentials, pool_client};
+pub use postern_service::startup::Listeners;
 pub use protection::AttemptLimits;
 
 #[cfg(test)]

@@ -5,14 +5,16 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use postern_auth::{App, AuditReader, Config, check_configuration, check_without_database};
-use postern_common::check::{CheckArguments, CheckResult};
-use postern_common::config::{Env, load};
-use postern_common::exit::{Exit, run_command};
-use postern_common::identity::ASSUMED_IDENTITY;
-use postern_common::output::{Output, print_line};
-use postern_common::startup::{ConfigOrigin, ServiceProcess};
-use postern_common::timeline::TimelineArguments;
-use postern_common::{Clock, log, signals};
+use postern_core::Clock;
+use postern_core::check::{CheckArguments, CheckResult};
+use postern_core::config::{Env, load};
+use postern_core::exit::{Exit, run_command};
+use postern_core::identity::ASSUMED_IDENTITY;
+use postern_core::output::{Output, print_line};
+use postern_service::startup::{ConfigOrigin, ServiceProcess};
+use postern_service::timeline::TimelineArguments;
+use postern_service::{log, signals};
+use postern_store::database::{Database, DatabaseOptions};
 
 /// The allocator of all programs of this workspace; see `main.rs` of the gateway for the reason.
 #[global_allocator]
@@ -125,8 +127,9 @@ async fn serve(path: &Path) -> Result<(), Exit> {
     let config = read(path, &env)?;
     log::init("postern-auth", config.log.format, &config.log.filter);
     let addresses = [config.listen, config.admin.address];
-    let database = &config.database;
-    let started = ServiceProcess::start("postern-auth", database, addresses, &env, shutdown);
+    let options = DatabaseOptions::new("postern-auth");
+    let probe = async || Database::probe(&config.database, &options).await;
+    let started = ServiceProcess::start(probe, addresses, &env, shutdown);
     let Some(process) = started.await? else {
         return Ok(());
     };
@@ -171,7 +174,7 @@ async fn check(path: &Path, offline: bool) -> Result<Vec<CheckResult>, Exit> {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::testing::assert_commands_documented;
+    use postern_core::testing::assert_commands_documented;
 
     use super::*;
 

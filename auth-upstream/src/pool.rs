@@ -7,6 +7,7 @@
 
 pub(crate) mod admin;
 mod circuit_breaker;
+pub(crate) mod client;
 pub(crate) mod error;
 mod sign_in_step;
 mod social;
@@ -27,9 +28,9 @@ use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
-use postern_common::email::EmailAddress;
-use postern_common::identity::{Pool, SOCIAL_PROOF, SocialProofKey};
-use postern_common::{Clock, Secret};
+use postern_core::email::EmailAddress;
+use postern_core::identity::{Pool, SOCIAL_PROOF, SocialProofKey};
+use postern_core::{Clock, Secret};
 
 use self::admin::PoolAdmin;
 use self::circuit_breaker::PoolCircuitBreaker;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use postern_common::dependency::{Dependency, root_cause};
-use postern_common::service::ServiceClient;
-use postern_common::trace;
+use postern_core::dependency::{Dependency, root_cause};
+use postern_core::trace;
+use postern_service::calls::ServiceClient;
 use serde_json::Value;
 use url::Url;
 

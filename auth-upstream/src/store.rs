@@ -19,12 +19,13 @@ mod schema;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
-use postern_common::database::{
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_core::{Clock, Code, Problem};
+use postern_store::database::{
     ConnectionBudget, ConnectionBudgetReport, Database, PoolUsage, is_unavailable,
 };
-use postern_common::exit::Exit;
-use postern_common::{Clock, Code, Problem, from_row, with_dialect};
+use postern_store::{from_row, with_dialect};
 
 pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
@@ -153,7 +154,7 @@ fn open_text(key_ring: &KeyRing, context: &[&str], sealed: &str) -> Option<Strin
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        postern_common::log_outage!("database", error = %error.0, "database statement failed");
+        postern_core::log_outage!("database", error = %error.0, "database statement failed");
         Self::new(if is_unavailable(&error.0) {
             Code::Unavailable
         } else {

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use postern_common::cache::testing::TestCache;
-use postern_common::clock::Timestamp;
-use postern_common::config::{Env, parse};
-use postern_common::database::testing::{self, TestDatabase};
-use postern_common::email::EmailAddress;
-use postern_common::http::{Limits, serve};
-use postern_common::identity::{SOCIAL_PROOF_KEY, SocialProofKey};
-use postern_common::{Clock, Problem, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::config::{Env, parse};
+use postern_core::email::EmailAddress;
+use postern_core::identity::{SOCIAL_PROOF_KEY, SocialProofKey};
+use postern_core::{Clock, Problem, Secret};
+use postern_service::http::{Limits, serve};
+use postern_store::cache::testing::TestCache;
+use postern_store::database::testing::{self, TestDatabase};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 

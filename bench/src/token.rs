@@ -9,7 +9,7 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use postern_common::Clock;
+use postern_core::Clock;
 use serde_json::{Value, json};
 
 /// The client id of all tokens.

@@ -42,7 +42,7 @@ async function problemOf(response) {
   return [problem.detail || problem.title || `Status ${response.status}`, ...errors].join('; ');
 }
 
-// The characters of common/src/hidden_characters.rs; a test compares them.
+// The characters of common/core/src/hidden_characters.rs; a test compares them.
 const HIDDEN = /(?![\n\r\t])[\p{Cc}\u00ad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\u{e0000}-\u{e007f}]/gu;
 
 /** Returns text with hidden characters as their numbers: they could reorder what is around it. */

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::http::bearer;
-use postern_common::{Clock, Code, Problem, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::{Clock, Code, Problem, Secret};
+use postern_service::http::bearer;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;

@@ -4,7 +4,7 @@
 //! `access`, `config` and `processes`.
 
 use http::Method;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use serde_json::{Map, Value, json};
 use url::form_urlencoded;
 

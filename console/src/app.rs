@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use axum::Router;
-use postern_common::exit::Exit;
-use postern_common::http::{AllowedHosts, Limits, serve};
-use postern_common::{Clock, Secret};
+use postern_core::exit::Exit;
+use postern_core::{Clock, Secret};
+use postern_service::http::{AllowedHosts, Limits, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 

@@ -10,10 +10,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::log_limit::LogLimit;
-use postern_common::network::IpNetwork;
-use postern_common::{Clock, Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::log_limit::LogLimit;
+use postern_core::network::IpNetwork;
+use postern_core::{Clock, Code, Problem};
 
 /// Maximum number of rejected attempts of one network within [`WINDOW`].
 const MAX_ATTEMPTS: u32 = 20;

@@ -5,12 +5,12 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
-use postern_common::Secret;
-use postern_common::config::{Env, read_listen};
-use postern_common::decode::{Field, Object};
-use postern_common::http::TrustedProxies;
-use postern_common::log::Log;
-use postern_common::network::IpNetwork;
+use postern_core::Secret;
+use postern_core::config::{Env, read_listen};
+use postern_core::decode::{Field, Object};
+use postern_core::network::IpNetwork;
+use postern_service::http::TrustedProxies;
+use postern_service::log::Log;
 use url::Url;
 
 const DEFAULT_LISTEN_ADDRESS: SocketAddr =
@@ -251,8 +251,8 @@ impl ProcessGroup {
 mod tests {
     use std::path::Path;
 
-    use postern_common::config::parse;
-    use postern_common::testing::{ConfigurationReference, assert_schema_written};
+    use postern_core::config::parse;
+    use postern_core::testing::{ConfigurationReference, assert_schema_written};
 
     use super::*;
 

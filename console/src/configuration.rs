@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use http::Method;
-use postern_common::decode::Object;
+use postern_core::decode::Object;
 use serde_json::{Map, Value, json};
 
 use crate::access::Person;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 
 use crate::config::ProcessKind;

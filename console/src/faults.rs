@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use crate::conditions::{CONDITIONS, Condition, Labels, Watch};
 use crate::prometheus_text::Series;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use crate::conditions::{CONDITIONS, Condition, Labels, Watch, named};
 use crate::config::ProcessKind;

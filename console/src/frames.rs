@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{Markup, html};
 use parking_lot::Mutex;
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::sessions::random_secret;
 

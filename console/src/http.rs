@@ -18,8 +18,8 @@ use http::header::{ALLOW, CONTENT_TYPE, HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Uri};
 use maud::Markup;
-use postern_common::http::{AllowedHosts, Json, Peer, SmallJson, json, no_store};
-use postern_common::{Code, Problem, Secret};
+use postern_core::{Code, Problem, Secret};
+use postern_service::http::{AllowedHosts, Json, Peer, SmallJson, json, no_store};
 use serde_json::{Value, json as object};
 
 use crate::access::{Caller, Person, Role};

@@ -9,8 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use postern_common::Secret;
-use postern_common::exit::Exit;
+use postern_core::Secret;
+use postern_core::exit::Exit;
 use serde_json::Value;
 
 use crate::config::Config;

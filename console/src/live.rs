@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::Uri;
 use http::header::CONTENT_TYPE;
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::access::Caller;
 use crate::sampling::SAMPLE_INTERVAL;

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use postern_common::check::{CheckArguments, CheckResult};
-use postern_common::config::{Env, load};
-use postern_common::exit::{Exit, run_command};
-use postern_common::http::bind;
-use postern_common::output::{Output, print_line};
-use postern_common::startup::ConfigOrigin;
-use postern_common::{Clock, log};
 use postern_console::{App, Config};
+use postern_core::Clock;
+use postern_core::check::{CheckArguments, CheckResult};
+use postern_core::config::{Env, load};
+use postern_core::exit::{Exit, run_command};
+use postern_core::output::{Output, print_line};
+use postern_service::http::bind;
+use postern_service::log;
+use postern_service::startup::ConfigOrigin;
 
 /// The allocator of all programs of this workspace; see `main.rs` of the gateway for the reason.
 #[global_allocator]
@@ -109,7 +110,7 @@ fn read(path: &Path) -> Result<Config, Exit> {
 }
 
 async fn serve(path: &Path) -> Result<(), Exit> {
-    let shutdown = postern_common::signals::install()?;
+    let shutdown = postern_service::signals::install()?;
     let config = read(path)?;
     log::init("postern-console", config.log.format, &config.log.filter);
     let listener = bind(config.listen).await?;
@@ -125,7 +126,7 @@ async fn serve(path: &Path) -> Result<(), Exit> {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::testing::assert_commands_documented;
+    use postern_core::testing::assert_commands_documented;
 
     use super::*;
 

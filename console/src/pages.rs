@@ -25,7 +25,7 @@ pub(crate) use self::requests::details as request_details;
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use serde_json::Value;
 
 use crate::access::{Person, Role};

@@ -13,9 +13,9 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use http::Method;
 use parking_lot::RwLock;
-use postern_common::Secret;
-use postern_common::admin_api::OPERATOR;
-use postern_common::exit::Exit;
+use postern_core::Secret;
+use postern_core::exit::Exit;
+use postern_service::admin_api::OPERATOR;
 use serde_json::Value;
 use url::{Host, Url};
 

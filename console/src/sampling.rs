@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::RwLock;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

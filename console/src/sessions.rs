@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::{Clock, Code, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::{Clock, Code, Secret};
 use sha2::{Digest, Sha256};
 
 /// Time for which the link that is printed at a start can be used.

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use maud::{DOCTYPE, Markup, html};
-use postern_common::Code;
+use postern_core::Code;
 use sha2::{Digest, Sha256};
 
 /// Nothing but the console's own scripts, styles and connections. Forms are handled by the script.
@@ -210,7 +210,7 @@ pub(crate) fn protect(mut response: Response) -> Response {
 mod tests {
     use std::ops::RangeInclusive;
 
-    use postern_common::hidden_characters::is_hidden;
+    use postern_core::hidden_characters::is_hidden;
 
     /// Returns the ranges of the character class `HIDDEN` of `console.js`, without `\p{Cc}`.
     fn hidden_ranges() -> Vec<RangeInclusive<u32>> {

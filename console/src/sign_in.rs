@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::header::HeaderName;
-use postern_common::{Code, Problem, Secret};
+use postern_core::{Code, Problem, Secret};
 use serde_json::Value;
 use url::Url;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use http::Uri;
 use maud::Markup;
-use postern_common::Problem;
-use postern_common::http::TrustedProxies;
+use postern_core::Problem;
+use postern_service::http::TrustedProxies;
 use tokio_util::sync::CancellationToken;
 use url::form_urlencoded;
 

@@ -1,6 +1,6 @@
 //! The state of a replica when it was sampled last. Depends on `config` and `prometheus_text`.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 
 use crate::conditions::Labels;

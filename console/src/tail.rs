@@ -15,7 +15,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};

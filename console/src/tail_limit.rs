@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 
 /// Maximum number of live tails of one owner: a quarter of the places at a gateway.
 const MAX_TAILS: usize = 2;

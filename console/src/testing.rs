@@ -8,10 +8,10 @@ use axum::{Json, Router};
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::http::TrustedProxies;
-use postern_common::log::Log;
-use postern_common::{Clock, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::{Clock, Secret};
+use postern_service::http::TrustedProxies;
+use postern_service::log::Log;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -204,10 +204,10 @@ impl Drop for Console {
 }
 
 pub(crate) fn log() -> Log {
-    let read = |root: &postern_common::decode::Object<'_>| {
-        Some(Log::read(root, &postern_common::config::Env::default()))
+    let read = |root: &postern_core::decode::Object<'_>| {
+        Some(Log::read(root, &postern_core::config::Env::default()))
     };
-    postern_common::config::parse("x.toml", "", read).expect("the defaults")
+    postern_core::config::parse("x.toml", "", read).expect("the defaults")
 }
 
 /// Starts one stub for all three processes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use http::{Method, StatusCode};
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
 use serde_json::json;
 
 use crate::shell;

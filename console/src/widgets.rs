@@ -4,7 +4,7 @@
 //! characters. Depends on no other module.
 
 use maud::{Markup, html};
-use postern_common::hidden_characters::reveal_in_html;
+use postern_core::hidden_characters::reveal_in_html;
 use serde_json::Value;
 
 /// Samples of a chart, one every 5 s.

@@ -12,14 +12,14 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, get, post, put};
 use http::StatusCode;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::database::Sqlite;
-use postern_common::decode::{Field, Object, Value as Node};
-use postern_common::email::EmailAddress;
-use postern_common::http::{Json, Query, json};
-use postern_common::problem::{Code, Problem};
-use postern_common::token::Verifier;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::decode::{Field, Object, Value as Node};
+use postern_core::email::EmailAddress;
+use postern_core::problem::{Code, Problem};
+use postern_core::token::Verifier;
+use postern_service::http::{Json, Query, json};
+use postern_store::database::Sqlite;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -275,7 +275,7 @@ async fn feature(
             .detail("Feature names are 1 to 64 letters, digits, - _ and dots."));
     }
     let root = body.into_node()?;
-    let mistakes = postern_common::decode::Mistakes::default();
+    let mistakes = postern_core::decode::Mistakes::default();
     let settings = read_object(mistakes.field(&root));
     let settings = mistakes.finish(settings).map_err(Problem::from_mistakes)?;
     let now = service.clock.now();

@@ -6,9 +6,9 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::LOCATION;
 use http::request::Parts;
-use postern_common::http::{bearer, json};
-use postern_common::problem::{Code, Problem};
-use postern_common::token::{self, Service, User, Verifier};
+use postern_core::problem::{Code, Problem};
+use postern_core::token::{self, Service, User, Verifier};
+use postern_service::http::{bearer, json};
 use std::sync::Arc;
 
 /// The caller, verified from the request's token.
@@ -89,7 +89,7 @@ pub(crate) struct StoreError(Code);
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         tracing::error!(%error, "sample store failed");
-        Self(match postern_common::database::is_unavailable(&error) {
+        Self(match postern_store::database::is_unavailable(&error) {
             true => Code::Unavailable,
             false => Code::Internal,
         })

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::Secret;
-use postern_common::exit::Exit;
-use postern_common::files::replace_private;
+use postern_core::Secret;
+use postern_core::exit::Exit;
+use postern_core::files::replace_private;
 
 /// The data folder, locked by this process. The lock is released on drop, and by the operating
 /// system if the process is killed.

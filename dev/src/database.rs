@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use postern_common::database::{Database, DatabaseOptions, Migrations, Sqlite};
-use postern_common::exit::Exit;
+use postern_core::exit::Exit;
+use postern_store::database::{Database, DatabaseOptions, Migrations, Sqlite};
 
 use crate::data_folder::database_url;
 

@@ -15,11 +15,11 @@ use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use multer::{Constraints, Field, Multipart, SizeLimit};
-use postern_common::Clock;
-use postern_common::database::Sqlite;
-use postern_common::http::{Query, json};
-use postern_common::problem::{Code, Problem};
-use postern_common::token::Verifier;
+use postern_core::Clock;
+use postern_core::problem::{Code, Problem};
+use postern_core::token::Verifier;
+use postern_service::http::{Query, json};
+use postern_store::database::Sqlite;
 use serde_json::json;
 use uuid::Uuid;
 

@@ -19,9 +19,9 @@ use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
-use postern_common::database::Sqlite;
-use postern_common::http::{AllowedHosts, json};
-use postern_common::{Clock, Secret};
+use postern_core::{Clock, Secret};
+use postern_service::http::{AllowedHosts, json};
+use postern_store::database::Sqlite;
 use serde_json::json;
 
 use grants::GrantStore;

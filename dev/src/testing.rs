@@ -5,11 +5,11 @@ use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use axum::routing::get;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::database::Sqlite;
-use postern_common::http::{Limits, serve};
-use postern_common::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
+use postern_service::http::{Limits, serve};
+use postern_store::database::Sqlite;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

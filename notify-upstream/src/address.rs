@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::decode::{Field, Object};
-use postern_common::email::EmailAddress;
+use postern_core::decode::{Field, Object};
+use postern_core::email::EmailAddress;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 

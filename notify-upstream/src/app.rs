@@ -9,20 +9,22 @@ mod components;
 mod shutdown;
 mod tasks;
 
-use postern_common::trace::{SpanExport, SpanExportTask, Tracer};
+use postern_core::trace::Tracer;
+use postern_service::trace::{SpanExport, SpanExportTask};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use axum::Router;
-use postern_common::Clock;
-use postern_common::admin::{self, Health};
-use postern_common::cache::Cache;
-use postern_common::exit::Exit;
-use postern_common::http::{Limits, RequestTelemetry, serve_observed};
-use postern_common::service::{ServiceClient, ServiceTokens};
-use postern_common::startup::{ConfigOrigin, Listeners};
-use postern_common::token::Verifier;
+use postern_core::Clock;
+use postern_core::exit::Exit;
+use postern_core::health::Health;
+use postern_core::token::Verifier;
+use postern_service::admin;
+use postern_service::calls::{ServiceClient, ServiceTokens};
+use postern_service::http::{Limits, RequestTelemetry, serve_observed};
+use postern_service::startup::{ConfigOrigin, Listeners};
+use postern_store::cache::Cache;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -93,8 +95,8 @@ impl App {
         let (providers, descriptions) = build_providers(&mut config, &cache, &clock, &metrics)?;
         let verifier = verifier(&config, &machine);
         let service_client = ServiceClient::new(
-            ServiceTokens::new(&config.identity, cache.clone(), machine),
-            postern_common::service::http_client(),
+            ServiceTokens::new(&config.identity, machine),
+            postern_service::calls::http_client(),
         );
         let suppression = Arc::new(SuppressionCache::new(store.clone()));
         // The suppression lists must be loaded before the first message is sent.

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use postern_common::check::CheckArguments;
-use postern_common::clock::Timestamp;
-use postern_common::config::{Env, load};
-use postern_common::database::{Database, DatabaseOptions};
-use postern_common::exit::{Exit, run_command};
-use postern_common::output::{Output, print_line};
+use postern_core::check::CheckArguments;
+use postern_core::clock::Timestamp;
+use postern_core::config::{Env, load};
+use postern_core::exit::{Exit, run_command};
+use postern_core::output::{Output, print_line};
+use postern_store::database::{Database, DatabaseOptions};
 use serde_json::{Map, Value, json};
 
 use crate::Config;

@@ -11,13 +11,13 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postern_common::config::{AdminListener, Env, read_admin, read_listen};
-use postern_common::database::{ConnectionBudget, DEFAULT_CONNECTIONS, DatabaseOptions};
-use postern_common::decode::Object;
-use postern_common::http::{BodyBudgets, TrustedProxies};
-use postern_common::identity::IdentityConfig;
-use postern_common::log::Log;
-use postern_common::trace::TracingConfig;
+use postern_core::config::{AdminListener, Env, read_admin, read_listen};
+use postern_core::decode::Object;
+use postern_core::identity::IdentityConfig;
+use postern_service::http::{BodyBudgets, TrustedProxies};
+use postern_service::log::Log;
+use postern_service::trace::TracingConfig;
+use postern_store::database::{ConnectionBudget, DEFAULT_CONNECTIONS, DatabaseOptions};
 use url::Url;
 
 use crate::delivery::mail_token::{KEY_VARIABLE, MailTokens};

@@ -30,8 +30,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::Clock;
-use postern_common::circuit_breaker::BreakerState;
+use postern_core::Clock;
+use postern_core::circuit_breaker::BreakerState;
 
 pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
 pub(crate) use permit::{ChannelPermit, PermitPool};
@@ -139,7 +139,7 @@ impl Dispatcher {
             };
             if let Err(error) = outcome.await {
                 self.metrics.oldest_unknown(self.channel);
-                postern_common::log_outage!("database", channel = self.channel.as_str(), %error, "claim failed");
+                postern_core::log_outage!("database", channel = self.channel.as_str(), %error, "claim failed");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }

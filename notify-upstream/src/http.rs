@@ -23,9 +23,9 @@ use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::routing::{get, post};
 use http::request::Parts;
-use postern_common::http::{BodyOwner, Peer, TrustedProxies, authenticate};
-use postern_common::token::{Caller, Verifier};
-use postern_common::{Clock, Problem};
+use postern_core::token::{Caller, Verifier};
+use postern_core::{Clock, Problem};
+use postern_service::http::{BodyOwner, Peer, TrustedProxies, authenticate};
 use tokio::sync::Semaphore;
 
 pub(crate) use self::admin::{AdminParts, admin_routes};

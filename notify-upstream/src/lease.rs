@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -251,7 +251,7 @@ impl WorkerRegistry {
                 }
             };
             if let Err(error) = &outcome {
-                postern_common::log_outage!("database", %error, "lease renewal failed");
+                postern_core::log_outage!("database", %error, "lease renewal failed");
             }
             if outcome.is_err() || self.has_old_identities() {
                 self.expedite.notify_one();

@@ -56,5 +56,5 @@ mod testing;
 
 pub use app::{App, MAX_SHUTDOWN_DURATION};
 pub use config::Config;
-pub use postern_common::startup::Listeners;
+pub use postern_service::startup::Listeners;
 pub use status::timeline::NotificationReader;

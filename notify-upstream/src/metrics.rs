@@ -5,11 +5,11 @@ use std::time::Duration;
 mod provider;
 mod safeguards;
 
-use postern_common::admin::Health;
-use postern_common::clock::Timestamp;
-use postern_common::database::{PoolMetrics, PoolUsage};
-use postern_common::dependency::Dependencies;
-use postern_common::http::HttpMetrics;
+use postern_core::clock::Timestamp;
+use postern_core::dependency::Dependencies;
+use postern_core::health::Health;
+use postern_service::http::HttpMetrics;
+use postern_store::database::{PoolMetrics, PoolUsage};
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,

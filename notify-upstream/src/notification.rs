@@ -7,7 +7,7 @@ mod sequence;
 
 use std::fmt;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use uuid::Uuid;
 
 pub(crate) use sequence::OrderSequence;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use postern_common::token::Caller;
-use postern_common::{Code, Problem};
+use postern_core::token::Caller;
+use postern_core::{Code, Problem};
 
 use crate::address::Recipient;
 use crate::notification::Priority;

@@ -38,9 +38,9 @@ mod snapshot;
 mod suppression;
 mod worker;
 
-use postern_common::database::{Database, is_unavailable};
-use postern_common::exit::Exit;
-use postern_common::{Code, Problem};
+use postern_core::exit::Exit;
+use postern_core::{Code, Problem};
+use postern_store::database::{Database, is_unavailable};
 
 pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{

@@ -11,16 +11,16 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
-use postern_common::cache::Cache;
-use postern_common::clock::Timestamp;
-use postern_common::database::Database;
-use postern_common::database::testing::{self, TestDatabase};
-use postern_common::email::EmailAddress;
-use postern_common::http::BudgetPermit;
-use postern_common::identity::{IdentityConfig, Pool};
-use postern_common::service::{ServiceClient, ServiceTokens};
-use postern_common::token::TokenLimits;
-use postern_common::{Clock, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::identity::{IdentityConfig, Pool};
+use postern_core::token::TokenLimits;
+use postern_core::{Clock, Problem};
+use postern_service::calls::{ServiceClient, ServiceTokens};
+use postern_service::http::BudgetPermit;
+use postern_store::cache::Cache;
+use postern_store::database::Database;
+use postern_store::database::testing::{self, TestDatabase};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
 
@@ -424,8 +424,8 @@ fn pooled(
 
 /// Returns a client of the actor service at `base` with tokens of these pools.
 pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> ActorClient {
-    let tokens = ServiceTokens::new(identity, Cache::memory(clock.clone()), clock.clone());
-    let calls = ServiceClient::new(tokens, postern_common::service::http_client());
+    let tokens = ServiceTokens::new(identity, clock.clone());
+    let calls = ServiceClient::new(tokens, postern_service::calls::http_client());
     let own = UserAddressPolicy {
         anyone: false,
         unverified: PerChannel::default(),

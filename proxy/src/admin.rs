@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use axum::extract::State as Shared;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use postern_common::admin::Health;
-use postern_common::admin_api;
-use postern_common::http::Limits;
-use postern_common::secret::Secret;
+use postern_core::health::Health;
+use postern_core::secret::Secret;
+use postern_service::admin_api;
+use postern_service::http::Limits;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -51,7 +51,7 @@ pub(crate) fn router(
         .route("/upstreams/names", get(upstream_names))
         .route("/jwks/status", get(jwks_status))
         .with_state(Arc::clone(state));
-    postern_common::admin::router(health.clone(), state.metrics.registry.clone())
+    postern_service::admin::router(health.clone(), state.metrics.registry.clone())
         .merge(own)
         .merge(admin_api::protect(
             token,
@@ -84,7 +84,7 @@ pub(crate) async fn serve(
         body: MAX_BODY_BYTES,
         ..Limits::default()
     };
-    postern_common::admin::serve(listener, router, limits, &hosts, stop).await;
+    postern_service::admin::serve(listener, router, limits, &hosts, stop).await;
 }
 
 async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {

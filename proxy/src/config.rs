@@ -35,12 +35,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::config::{AdminListener, Env, read_admin_with};
-use postern_common::decode::{Field, Object};
-use postern_common::identity::TrustConfig;
-use postern_common::log::Log;
-use postern_common::token::Issuer;
-use postern_common::trace::TracingConfig;
+use postern_core::config::{AdminListener, Env, read_admin_with};
+use postern_core::decode::{Field, Object};
+use postern_core::identity::TrustConfig;
+use postern_core::token::Issuer;
+use postern_service::log::Log;
+use postern_service::trace::TracingConfig;
 
 pub use access::AccessList;
 pub use acme::{AcmeChallenge, AcmeConfig};

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::config::ConfigFiles;
-use postern_common::exit::Exit;
+use postern_core::clock::Timestamp;
+use postern_core::config::ConfigFiles;
+use postern_core::exit::Exit;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 

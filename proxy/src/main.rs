@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_common::check::{CheckArguments, CheckResult};
-use postern_common::config::Env;
-use postern_common::exit::{Exit, parse_arguments};
-use postern_common::output::{Output, print_line};
-use postern_common::service_manager::ServiceManager;
-use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::{Clock, log, signals};
+use postern_core::Clock;
+use postern_core::check::{CheckArguments, CheckResult};
+use postern_core::config::Env;
+use postern_core::exit::{Exit, parse_arguments};
+use postern_core::output::{Output, print_line};
+use postern_core::token::{Verifier, VerifierOptions};
 use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
     App, CallerSource, Config, ConfigWarning, FoundWarnings, InheritedListeners, InheritedSockets,
     RouteSummary, config_files,
 };
+use postern_service::service_manager::ServiceManager;
+use postern_service::{log, signals};
 
 /// mimalloc, because Pingora allocates and frees 64 KiB per response body, for which the system
 /// allocator returns memory to the kernel each time.
@@ -462,7 +463,7 @@ fn schema() -> Result<(), Exit> {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::testing::assert_commands_documented;
+    use postern_core::testing::assert_commands_documented;
 
     use super::*;
 

@@ -21,10 +21,10 @@ use std::time::Instant;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use postern_common::network::client_limit_bits;
-use postern_common::token::Verifier;
-use postern_common::trace::Tracer;
-use postern_common::{Clock, Code};
+use postern_core::network::client_limit_bits;
+use postern_core::token::Verifier;
+use postern_core::trace::Tracer;
+use postern_core::{Clock, Code};
 use uuid::Uuid;
 
 use crate::certificates::{HostGuard, PendingChallenges};

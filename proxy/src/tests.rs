@@ -89,8 +89,8 @@ mod upstream_settings;
 mod upstream_shares;
 mod upstreams;
 
-use postern_common::config::{Env, parse};
-use postern_common::exit::Exit;
+use postern_core::config::{Env, parse};
+use postern_core::exit::Exit;
 
 use crate::Config;
 

@@ -33,8 +33,8 @@ use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use pingora_core::connectors::http::v2::Connector;
 use pingora_load_balancing::{Backends, HealthRegistry};
-use postern_common::exit::Exit;
-use postern_common::log_limit::LogLimit;
+use postern_core::exit::Exit;
+use postern_core::log_limit::LogLimit;
 use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio_util::sync::CancellationToken;
 

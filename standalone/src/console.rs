@@ -9,10 +9,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use postern_common::config::{self, Env};
-use postern_common::exit::Exit;
-use postern_common::{Clock, Secret};
 use postern_console::{App, Config, link};
+use postern_core::config::{self, Env};
+use postern_core::exit::Exit;
+use postern_core::{Clock, Secret};
 use postern_dev::{ADMIN_TOKEN, Addresses, DevelopmentServices};
 
 use crate::lifecycle::EnvironmentFile;

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use postern::{Options, TimelineSources};
-use postern_common::admin::Health;
-use postern_common::config::Env;
-use postern_common::decode::parse_duration;
-use postern_common::exit::{Exit, parse_arguments};
-use postern_common::output::Output;
-use postern_common::service_manager::ServiceManager;
-use postern_common::timeline::{TimelineArguments, TimelineSelector, parse_id};
-use postern_common::{Clock, Secret, log};
+use postern_core::config::Env;
+use postern_core::decode::parse_duration;
+use postern_core::exit::{Exit, parse_arguments};
+use postern_core::health::Health;
+use postern_core::output::Output;
+use postern_core::{Clock, Secret};
+use postern_service::log;
+use postern_service::service_manager::ServiceManager;
+use postern_service::timeline::{TimelineArguments, TimelineSelector, parse_id};
 use tokio::runtime::{Builder, Runtime};
 
 /// Pingora allocates and frees 64 KiB for each response body, which makes the system allocator
@@ -237,7 +238,7 @@ fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
 }
 
 async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<(), Exit> {
-    let shutdown = postern_common::signals::install()?;
+    let shutdown = postern_service::signals::install()?;
     let running = match run.config {
         Some(folder) => {
             let env = Env::of_process();
@@ -356,7 +357,7 @@ fn print_text(text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::testing::assert_commands_documented;
+    use postern_core::testing::assert_commands_documented;
 
     use super::*;
 

@@ -5,13 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
-use postern_common::Clock;
-use postern_common::config::{self, Env};
-use postern_common::exit::Exit;
-use postern_common::http::bind;
-use postern_common::startup::ConfigOrigin;
+use postern_core::Clock;
+use postern_core::config::{self, Env};
+use postern_core::exit::Exit;
 use postern_dev::data_folder::DataFolder;
 use postern_dev::{Addresses, DevelopmentServices};
+use postern_service::http::bind;
+use postern_service::startup::ConfigOrigin;
 
 pub(crate) mod built_in;
 mod config_layer;

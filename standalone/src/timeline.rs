@@ -10,10 +10,10 @@ mod access_log;
 use std::path::{Path, PathBuf};
 
 use postern_auth::AuditReader;
-use postern_common::config::{self, Env};
-use postern_common::exit::Exit;
-use postern_common::timeline::{Timeline, TimelineQuery, TimelineSelector};
+use postern_core::config::{self, Env};
+use postern_core::exit::Exit;
 use postern_notify::NotificationReader;
+use postern_service::timeline::{Timeline, TimelineQuery, TimelineSelector};
 use serde_json::Value;
 
 use self::access_log::{AccessLogFilter, read_access_log};

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use postern_common::cache::Cache;
-use postern_common::config;
-use postern_common::exit::Exit;
-use postern_common::identity::IdentityConfig;
-use postern_common::service::{ServiceTokenError, ServiceTokens};
-use postern_common::{Clock, Secret};
+use postern_core::config;
+use postern_core::exit::Exit;
+use postern_core::identity::IdentityConfig;
+use postern_core::{Clock, Secret};
+use postern_service::calls::{ServiceTokenError, ServiceTokens};
 use serde_json::{Value, json};
 
 use crate::lifecycle::EnvironmentFile;
@@ -50,8 +49,7 @@ pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit>
     let identity = config::parse("standalone.env", "", |root| {
         IdentityConfig::read(root, &env)
     })?;
-    let clock = Clock::system();
-    let tokens = ServiceTokens::new(&identity, Cache::memory(clock.clone()), clock);
+    let tokens = ServiceTokens::new(&identity, Clock::system());
     let mut reason = String::new();
     // On a busy machine, a token may take longer than the timeout of one attempt.
     for _ in 0..MAX_ATTEMPTS {

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use postern_common::admin_api::OPERATOR;
-use postern_common::config::Env;
-use postern_common::exit::Exit;
+use postern_core::config::Env;
+use postern_core::exit::Exit;
+use postern_service::admin_api::OPERATOR;
 use reqwest::{Method, Url};
 use serde_json::Value;
 

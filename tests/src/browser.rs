@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 use serde_json::{Value, json};
 
 use crate::client::Client;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::Clock;
-use postern_common::config::{Env, parse};
+use postern_core::Clock;
+use postern_core::config::{Env, parse};
 use postern_proxy::{App, Config, Listeners};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

@@ -54,7 +54,7 @@ pub use load::Load;
 pub use mailbox::Mailbox;
 pub use pools::Pools;
 pub use postern::Postern;
-pub use postern_common::testing::{note, skipped};
+pub use postern_core::testing::{note, skipped};
 pub use replicas::Replicas;
 pub use split::Split;
 pub use surface::{Person, PublicApi};

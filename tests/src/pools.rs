@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
-use postern_common::Clock;
-use postern_common::config::{Env, parse};
-use postern_common::identity::{AwsCredentials, IdentityConfig};
+use postern_auth::{AwsCredentials, pool_client};
+use postern_core::Clock;
+use postern_core::config::{Env, parse};
+use postern_core::identity::IdentityConfig;
 use postern_dev::pool::{App, Config, HashingSettings, ProvisionedPools};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -119,7 +120,7 @@ pub async fn administrator(surface: &PublicApi) -> (Client, IdentityConfig) {
         secret_access_key: surface.env("AWS_SECRET_ACCESS_KEY").into(),
         session_token: None,
     };
-    (Box::pin(identity.client(Some(keys))).await, identity)
+    (Box::pin(pool_client(&identity, Some(keys))).await, identity)
 }
 
 /// Creates a user as an administrator does, who must set a new password at the first sign-in.

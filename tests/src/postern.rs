@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use postern::Options;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
 use postern_dev::pool::HashingSettings;
 use serde_json::json;
 use tempfile::TempDir;

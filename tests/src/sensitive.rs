@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 use parking_lot::Mutex;
-use postern_common::config::Env;
+use postern_core::config::Env;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection, SqliteConnection};
 

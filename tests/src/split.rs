@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use postern_common::cache::testing::{TestCache, redis};
-use postern_common::database::testing::{TestDatabase, postgres};
+use postern_store::cache::testing::{TestCache, redis};
+use postern_store::database::testing::{TestDatabase, postgres};
 use tempfile::TempDir;
 
 use crate::config_file::{ConfigFile, conf};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use postern_common::identity::secret_hash;
+use postern_core::identity::secret_hash;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use url::Url;

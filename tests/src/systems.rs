@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use postern_common::cache::testing::RedisServer;
-use postern_common::database::testing::postgres;
+use postern_store::cache::testing::RedisServer;
+use postern_store::database::testing::postgres;
 use postern_tests::program::Program;
 use postern_tests::split::Changes;
 use postern_tests::surface::welcome;

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Crates of the workspace whose modules may not form cycles.
-const CRATES: [&str; 7] = [
-    "common",
+const CRATES: [&str; 9] = [
+    "common/core",
+    "common/service",
+    "common/store",
     "proxy",
     "auth-upstream",
     "notify-upstream",

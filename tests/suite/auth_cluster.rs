@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use postern_common::cache::testing::RedisServer;
-use postern_common::database::testing::{TestDatabase, postgres};
+use postern_store::cache::testing::RedisServer;
+use postern_store::database::testing::{TestDatabase, postgres};
 use postern_tests::config_file::{ConfigFile, conf};
 use postern_tests::http_body::json;
 use postern_tests::program::{Program, Running};

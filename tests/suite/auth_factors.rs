@@ -15,10 +15,11 @@ use aws_sdk_cognitoidentityprovider::types::{
     AuthFlowType, ExplicitAuthFlowsType, SmsMfaSettingsType, SoftwareTokenMfaSettingsType,
 };
 use postern_auth::{App, Config, Listeners};
-use postern_common::Clock;
-use postern_common::config::{Env, parse};
-use postern_common::identity::{AwsCredentials, IdentityConfig, secret_hash};
-use postern_common::startup::ConfigOrigin;
+use postern_auth::{AwsCredentials, pool_client};
+use postern_core::Clock;
+use postern_core::config::{Env, parse};
+use postern_core::identity::{IdentityConfig, secret_hash};
+use postern_service::startup::ConfigOrigin;
 use postern_tests::http_body::json;
 use postern_tests::surface::{PASSWORD, text};
 use postern_tests::{Answer, Client};
@@ -49,7 +50,7 @@ impl Foreign {
         let (moto, endpoint) = start_moto().await;
         let mut env = variables(&endpoint);
         let identity = identity_of(&env);
-        let admin = patient(&Box::pin(identity.client(Some(keys()))).await);
+        let admin = patient(&Box::pin(pool_client(&identity, Some(keys()))).await);
         create_pool(&admin, &mut env).await;
         let identity = identity_of(&env);
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::cache::testing::redis;
-use postern_common::database::testing::postgres;
+use postern_core::Clock;
+use postern_store::cache::testing::redis;
+use postern_store::database::testing::postgres;
 use postern_tests::PublicApi;
 use postern_tests::http_body::json;
 use postern_tests::note;

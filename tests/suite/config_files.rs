@@ -1,8 +1,8 @@
 //! Checks of the shipped configuration files and of the JSON schemas that the programs print.
 
 use jsonschema::Validator;
-use postern_common::config::{Env, parse};
-use postern_common::identity::IdentityConfig;
+use postern_core::config::{Env, parse};
+use postern_core::identity::IdentityConfig;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::program::Program;
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ mod people;
 
 use std::path::{Path, PathBuf};
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 use postern_tests::console::{self, Console, SCHEMES, SIZES};
 use postern_tests::{Split, skipped};
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use postern_common::email::EmailAddress;
-use postern_common::problem::Code;
+use postern_core::email::EmailAddress;
+use postern_core::problem::Code;
 use postern_tests::Contract;
 use serde_json::Value;
 

@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use postern_common::testing::note;
+use postern_core::testing::note;
 use postern_tests::skipped;
 use postern_tests::systems::{Network, PROGRAMS, copy_programs, obstacle, repository, succeed};
 
 /// Makes the packages of the programs of the test, quickly compressed.
 fn make_packages(programs: &Path, output: &Path) {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/packages/bin");
-    let path = postern_common::config::Env::of_process();
+    let path = postern_core::config::Env::of_process();
     let path = path.get("PATH").unwrap_or_default();
     let mut package = Command::new(repository().join("conf/deploy/package"));
     package

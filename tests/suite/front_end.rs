@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 use postern_tests::http_body::json;
 use postern_tests::pools::new_user_with_email;
 use postern_tests::program::{Program, Running};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 use postern_tests::load::{Kind, Load, Target};
 use postern_tests::program::{Program, Running};
 use postern_tests::recorder::Recorder;

@@ -19,7 +19,7 @@ fn check(path: &str) -> (String, Option<i32>) {
 
 #[test]
 fn deployment_files_pass_the_linters() {
-    let path = postern_common::config::Env::of_process()
+    let path = postern_core::config::Env::of_process()
         .get("PATH")
         .unwrap_or_default()
         .to_owned();

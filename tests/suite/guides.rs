@@ -5,8 +5,8 @@ mod stubs;
 
 use std::path::{Path, PathBuf};
 
-use postern_common::cache::testing::redis;
-use postern_common::database::testing::postgres;
+use postern_store::cache::testing::redis;
+use postern_store::database::testing::postgres;
 use postern_tests::Guide;
 use postern_tests::guide::Surroundings;
 

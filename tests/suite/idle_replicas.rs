@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 use postern_tests::note;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 

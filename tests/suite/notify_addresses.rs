@@ -1,7 +1,7 @@
 //! Delivery reports piped by a mail server, and removal of addresses from the suppression list,
 //! with the real program.
 
-use postern_common::database::testing::both;
+use postern_store::database::testing::both;
 use postern_tests::mail_token::DELIVERY_REPORT;
 
 use crate::notify_cluster::NotifyCluster;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postern_common::database::testing::sqlite;
+use postern_store::database::testing::sqlite;
 use postern_tests::config_file::conf;
 use postern_tests::program::Program;
 

@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use http::StatusCode;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::database::testing::postgres;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_store::database::testing::postgres;
 use postern_tests::{FakeClock, Pools, skipped};
 
 use crate::notify_cluster::{NotifyCluster, Replica};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::StatusCode;
-use postern_common::Clock;
+use postern_core::Clock;
 use postern_tests::config_file::conf;
 use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::program::{Ended, Program, Running};

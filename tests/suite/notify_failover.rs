@@ -1,5 +1,5 @@
 //! PostgreSQL with a standby, and behind PgBouncer.
-use postern_common::database::testing::postgres;
+use postern_store::database::testing::postgres;
 use postern_tests::http_body::json;
 use postern_tests::surface::sample;
 use sqlx::{Connection, Executor, PgConnection};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use postern_common::database::Database;
-use postern_common::database::testing::{Relay, postgres};
+use postern_store::database::Database;
+use postern_store::database::testing::{Relay, postgres};
 use sqlx::{AssertSqlSafe, Executor};
 
 use crate::notify_cluster::NotifyCluster;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use postern_common::database::testing::postgres;
+use postern_store::database::testing::postgres;
 use postern_tests::note;
 
 use crate::notify_cluster::{Call, NotifyCluster, Replica};

@@ -5,9 +5,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use postern_common::cache::testing::RedisServer;
-use postern_common::config::Env;
-use postern_common::database::testing::{postgres, sqlite};
+use postern_core::config::Env;
+use postern_store::cache::testing::RedisServer;
+use postern_store::database::testing::{postgres, sqlite};
 use postern_tests::note;
 
 use crate::notify_cluster::{NotifyCluster, Replica};

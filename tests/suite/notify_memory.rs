@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::StatusCode;
-use postern_common::database::testing::postgres;
+use postern_store::database::testing::postgres;
 use postern_tests::note;
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection};

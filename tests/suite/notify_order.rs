@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use postern_common::Clock;
-use postern_common::config::Env;
-use postern_common::database::testing::{postgres, sqlite};
+use postern_core::Clock;
+use postern_core::config::Env;
+use postern_store::database::testing::{postgres, sqlite};
 use postern_tests::http_body::json;
 use postern_tests::note;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};

@@ -1,8 +1,8 @@
 //! A release and its successor on one schema: the tables have migrations that the running program
 //! does not know.
 
-use postern_common::database::Migrations;
-use postern_common::database::testing::both;
+use postern_store::database::Migrations;
+use postern_store::database::testing::both;
 
 use crate::notify_cluster::NotifyCluster;
 

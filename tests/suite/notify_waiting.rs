@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use postern_common::database::Database;
-use postern_common::database::testing::postgres;
+use postern_store::database::Database;
+use postern_store::database::testing::postgres;
 use serde_json::{Value, json};
 use sqlx::Executor;
 

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use postern_common::cache::testing::RedisServer;
+use postern_store::cache::testing::RedisServer;
 use postern_tests::ports;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use http::Method;
 use parking_lot::Mutex;
-use postern_common::config::Env;
+use postern_core::config::Env;
 use postern_tests::client::Request;
 use postern_tests::http_body::json;
 use postern_tests::surface::PASSWORD;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postern_common::database::testing::{Relay, postgres, required};
+use postern_store::database::testing::{Relay, postgres, required};
 use postern_tests::config_file::conf;
 use postern_tests::ports;
 use postern_tests::program::{Ended, Program};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use http::Method;
-use postern_common::config::Env;
+use postern_core::config::Env;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::contract::Operation;
 use postern_tests::{Answer, Contract, FailingUpstream, Gateway, Pools, raw};

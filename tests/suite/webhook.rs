@@ -3,7 +3,7 @@
 use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use postern_common::Clock;
+use postern_core::Clock;
 use postern_tests::http_body::json;
 use postern_tests::split::Changes;
 use postern_tests::surface::welcome;

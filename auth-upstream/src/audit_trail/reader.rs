@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use postern_common::Problem;
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
-use postern_common::timeline::{
+use postern_core::Problem;
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_service::timeline::{
     Timeline, TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource,
 };
 

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
 use serde::Serialize;
 use uuid::Uuid;
 

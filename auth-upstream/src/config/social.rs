@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::Secret;
-use postern_common::config::{Env, secret};
-use postern_common::decode::{Field, Object};
-use postern_common::network::is_https_or_loopback;
+use postern_core::Secret;
+use postern_core::config::{Env, secret};
+use postern_core::decode::{Field, Object};
+use postern_core::network::is_https_or_loopback;
 use url::Url;
 
 use super::read_key_ring;

@@ -1,9 +1,9 @@
 use super::*;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use postern_common::config::parse;
-use postern_common::exit::Exit;
-use postern_common::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
+use postern_core::config::parse;
+use postern_core::exit::Exit;
+use postern_core::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
 use std::path::Path;
 
 const POOLS: [(&str, &str); 6] = [

@@ -7,7 +7,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::seal::{Cipher, KeyTextError, NONCE_BYTES, parse_key};
+use postern_core::seal::{Cipher, KeyTextError, NONCE_BYTES, parse_key};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use postern_common::cache::{Cache, CacheError};
+use postern_store::cache::{Cache, CacheError};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 

@@ -4,8 +4,8 @@ use aws_sdk_cognitoidentityprovider::types::{
     AdminCreateUserConfigType, IssuerType, UserPoolType, UsernameAttributeType,
     VerifiedAttributeType,
 };
-use postern_common::check::CheckResult;
-use postern_common::identity::Pool;
+use postern_core::check::CheckResult;
+use postern_core::identity::Pool;
 
 use crate::assembly::AuthService;
 use crate::config::ConfirmationMode;

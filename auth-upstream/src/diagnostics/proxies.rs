@@ -5,8 +5,8 @@
 
 use std::net::SocketAddr;
 
-use postern_common::check::{CheckResult, CheckStatus};
-use postern_common::http::TrustedProxies;
+use postern_core::check::{CheckResult, CheckStatus};
+use postern_service::http::TrustedProxies;
 
 /// Checks whether proxies on other machines are trusted if `listen` is reachable from there.
 pub(crate) fn check_trusted_proxies(listen: SocketAddr, trusted: &TrustedProxies) -> CheckResult {
@@ -29,7 +29,7 @@ pub(crate) fn check_trusted_proxies(listen: SocketAddr, trusted: &TrustedProxies
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_common::network::IpNetwork;
+    use postern_core::network::IpNetwork;
 
     #[test]
     fn public_listener_without_trusted_proxies_warns() {

@@ -11,10 +11,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::cache::Cache;
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
-use postern_common::{Clock, Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::{Clock, Code, Problem};
+use postern_store::cache::Cache;
 use serde::{Deserialize, Serialize};
 
 use super::challenge_session::{CHALLENGE_TTL, CONFIRMATION_TTL};

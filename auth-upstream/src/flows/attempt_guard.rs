@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
-use postern_common::token::oidc::IdToken;
-use postern_common::{Code, Problem, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::token::oidc::IdToken;
+use postern_core::{Code, Problem, Secret};
 use tokio::time::Instant;
 
 use super::is_not_evaluated;

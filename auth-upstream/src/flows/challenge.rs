@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem};
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem};
 
 use super::FlowParts;
 use super::attempt_guard::{AccountAttempt, AttemptError};

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

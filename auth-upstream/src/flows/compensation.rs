@@ -10,9 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::backoff::Backoff;
-use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem, Secret};
+use postern_core::backoff::Backoff;
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem, Secret};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -64,7 +64,7 @@ impl RegistrationCompensator {
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         loop {
             if let Err(error) = self.run_once().await {
-                postern_common::log_outage!("database", %error, "pending registrations unavailable");
+                postern_core::log_outage!("database", %error, "pending registrations unavailable");
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,

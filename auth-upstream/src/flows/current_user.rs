@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use postern_common::Problem;
-use postern_common::clock::Timestamp;
-use postern_common::http::authenticate;
-use postern_common::token::Caller;
+use postern_core::Problem;
+use postern_core::clock::Timestamp;
+use postern_core::token::Caller;
+use postern_service::http::authenticate;
 use serde_json::{Value, json};
 
 use super::FlowParts;

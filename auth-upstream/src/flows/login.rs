@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem, Secret};
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem, Secret};
 
 use super::FlowParts;
 use super::attempt_guard::{AccountAttempt, AttemptError};

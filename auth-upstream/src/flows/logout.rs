@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 
 use super::grant::RefreshGrant;
 use super::{FlowParts, run_to_completion};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem, Secret};
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem, Secret};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -54,7 +54,7 @@ impl PasswordFlow {
             return None;
         };
         let flow = self.clone();
-        Some(postern_common::trace::spawn(async move {
+        Some(postern_core::trace::spawn(async move {
             flow.send_code(&client, &email).await;
             drop(permit);
         }))

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 
 use super::FlowParts;
 use super::grant::RefreshGrant;

@@ -13,9 +13,9 @@ mod confirmation;
 
 use std::sync::Arc;
 
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -387,7 +387,7 @@ impl RegistrationFlow {
             }
         };
         if let Err(error) = recorded {
-            postern_common::log_outage!("database", %error, "pending registration not updated");
+            postern_core::log_outage!("database", %error, "pending registration not updated");
         }
         profile_problem(error)
     }

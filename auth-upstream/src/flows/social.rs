@@ -18,9 +18,9 @@ mod provider_tokens;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::email::EmailAddress;
-use postern_common::service::http_client;
-use postern_common::{Code, Problem};
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem};
+use postern_service::calls::http_client;
 use url::Url;
 
 pub(crate) use self::account::{AccountResolver, ResolvedIdentity};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use postern_common::email::EmailAddress;
-use postern_common::{Clock, Code, Problem};
+use postern_core::email::EmailAddress;
+use postern_core::{Clock, Code, Problem};
 
 use super::attempt_guard::AttemptError;
 use super::challenge_session::{

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postern_common::cache::Cache;
-use postern_common::email::EmailAddress;
-use postern_common::{Code, Problem};
+use postern_core::email::EmailAddress;
+use postern_core::{Code, Problem};
+use postern_store::cache::Cache;
 
 use super::cache_unavailable;
 use crate::crypto::sha256_hex;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
-use postern_common::timeline;
+use postern_service::timeline;
 
 use crate::audit_trail::AuditReader;
 use crate::flows::Flows;

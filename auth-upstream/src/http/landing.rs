@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, LOCATION, REFERRER_POLICY,
 };
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use sha2::{Digest, Sha256};
 use url::Url;
 

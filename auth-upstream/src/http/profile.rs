@@ -1,6 +1,6 @@
 //! The `profile` of a registration, which is passed on to the actor service.
 
-use postern_common::decode::{Field, Value as Node};
+use postern_core::decode::{Field, Value as Node};
 use serde_json::{Map, Value};
 
 /// Maximum number of fields of a profile.
@@ -84,7 +84,7 @@ fn other_field(name: &str, field: Field<'_>) -> Option<(String, Value)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_common::decode::{Mistakes, json};
+    use postern_core::decode::{Mistakes, json};
 
     fn read(text: &str) -> Result<Map<String, Value>, Vec<&'static str>> {
         let mistakes = Mistakes::default();

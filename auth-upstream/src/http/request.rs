@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use postern_common::decode::{Field, Object};
-use postern_common::email::EmailAddress;
-use postern_common::http::Query;
-use postern_common::{Problem, Secret};
+use postern_core::decode::{Field, Object};
+use postern_core::email::EmailAddress;
+use postern_core::{Problem, Secret};
+use postern_service::http::Query;
 use url::form_urlencoded;
 
 use super::profile::profile;
@@ -200,7 +200,7 @@ pub(super) fn social_callback(parts: &[&[u8]]) -> SocialCallback {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::Code;
+    use postern_core::Code;
 
     use super::*;
 

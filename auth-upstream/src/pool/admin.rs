@@ -12,9 +12,9 @@ use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserPoolType,
     UserStatusType,
 };
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
-use postern_common::identity::Pool;
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::identity::Pool;
 
 use super::SignInStep;
 use super::circuit_breaker::PoolCircuitBreaker;

@@ -11,12 +11,12 @@ use std::time::Duration;
 use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::backoff::Backoff;
-use postern_common::circuit_breaker::{BreakerPolicy, CircuitBreaker};
-use postern_common::dependency::{Dependency, origin, root_cause};
-use postern_common::service::http_client;
-use postern_common::trace::{ActiveSpan, KeyValue, client_span, set_server};
+use postern_core::Clock;
+use postern_core::backoff::Backoff;
+use postern_core::circuit_breaker::{BreakerPolicy, CircuitBreaker};
+use postern_core::dependency::{Dependency, origin, root_cause};
+use postern_core::trace::{ActiveSpan, KeyValue, client_span, set_server};
+use postern_service::calls::http_client;
 use tokio::time::Instant;
 use url::Url;
 
@@ -252,8 +252,8 @@ impl LivenessProbe {
 #[cfg(test)]
 mod tests {
     use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthError;
-    use postern_common::clock::Timestamp;
-    use postern_common::testing::CapturedLog;
+    use postern_core::clock::Timestamp;
+    use postern_core::testing::CapturedLog;
 
     use super::*;
 

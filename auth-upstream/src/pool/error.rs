@@ -10,9 +10,9 @@
 
 use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 
-use postern_common::log_limit::LogLimit;
+use postern_core::log_limit::LogLimit;
 
 use crate::telemetry::PoolOperation;
 

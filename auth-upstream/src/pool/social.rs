@@ -2,9 +2,9 @@
 //! that the pool's triggers verify (`conf/cognito/triggers`). Needs no AWS credentials.
 
 use aws_sdk_cognitoidentityprovider::types::AuthFlowType;
-use postern_common::Secret;
-use postern_common::email::EmailAddress;
-use postern_common::identity::{SocialAccount, SocialProofKey, SocialStatement};
+use postern_core::Secret;
+use postern_core::email::EmailAddress;
+use postern_core::identity::{SocialAccount, SocialProofKey, SocialStatement};
 
 use super::error::PoolError;
 use super::sign_in_step::sign_in_step;

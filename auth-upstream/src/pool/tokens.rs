@@ -3,7 +3,7 @@
 use aws_sdk_cognitoidentityprovider::types::AuthenticationResultType;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

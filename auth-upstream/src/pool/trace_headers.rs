@@ -4,7 +4,7 @@ use aws_sdk_cognitoidentityprovider::config::interceptors::BeforeTransmitInterce
 use aws_sdk_cognitoidentityprovider::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_cognitoidentityprovider::error::BoxError;
 use http::HeaderMap;
-use postern_common::trace::Scope;
+use postern_core::trace::Scope;
 
 /// An interceptor that sets `X-Request-Id`, `traceparent` and `tracestate`. It runs after the
 /// signature, which does not include them: Cognito ignores them, and the local pool logs them.

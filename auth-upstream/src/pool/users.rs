@@ -1,7 +1,7 @@
 //! The users and groups of the pool as operators see them, in JSON. All calls are signed.
 
 use aws_sdk_cognitoidentityprovider::types::UserType;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::{Value, json};
 
 use super::admin::{PoolAdmin, admin_call, value_of};

@@ -26,11 +26,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use postern_common::backoff::Backoff;
-use postern_common::cache::{AttemptOutcome, AttemptPolicy, Cache};
-use postern_common::clock::Timestamp;
-use postern_common::network::IpNetwork;
-use postern_common::{Clock, Secret};
+use postern_core::backoff::Backoff;
+use postern_core::clock::Timestamp;
+use postern_core::network::IpNetwork;
+use postern_core::{Clock, Secret};
+use postern_store::cache::{AttemptOutcome, AttemptPolicy, Cache};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;

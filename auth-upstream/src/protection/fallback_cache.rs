@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::cache::{AttemptOutcome, AttemptPolicy, AttemptReservation, Cache, CacheError};
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_store::cache::{AttemptOutcome, AttemptPolicy, AttemptReservation, Cache, CacheError};
 
 /// The label of a cache in this process's memory.
 const MEMORY_CACHE_LABEL: &str = "memory:";

@@ -1,8 +1,8 @@
 //! All SQL of the audit events.
 
-use postern_common::clock::Timestamp;
-use postern_common::database::is_unavailable;
-use postern_common::{from_row, with_dialect};
+use postern_core::clock::Timestamp;
+use postern_store::database::is_unavailable;
+use postern_store::{from_row, with_dialect};
 use serde::{Serialize, Serializer};
 use sqlx::AssertSqlSafe;
 

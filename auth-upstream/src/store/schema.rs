@@ -1,6 +1,6 @@
 //! The schema of the store.
 
-use postern_common::database::Migrations;
+use postern_store::database::Migrations;
 
 /// The migrations, in both SQL dialects.
 pub(super) const MIGRATIONS: Migrations = Migrations {

@@ -1,7 +1,7 @@
 //! The social identities of users and the sealed refresh tokens of their providers.
 
-use postern_common::clock::Timestamp;
-use postern_common::{from_row, with_dialect};
+use postern_core::clock::Timestamp;
+use postern_store::{from_row, with_dialect};
 
 use super::{AuthStore, StoreError, Stored, open_text, with_timeout};
 use crate::crypto::KeyRing;

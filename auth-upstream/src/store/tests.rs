@@ -1,4 +1,4 @@
-use postern_common::database::testing::{self, TestDatabase};
+use postern_store::database::testing::{self, TestDatabase};
 
 use super::*;
 
@@ -178,7 +178,7 @@ where
 async fn unresponsive_database_is_unavailable_until_it_recovers() {
     let test = testing::postgres().await;
     let (relay, url) = testing::Relay::start(&test.url).await;
-    let options = postern_common::database::DatabaseOptions::new("postern-auth");
+    let options = postern_store::database::DatabaseOptions::new("postern-auth");
     let store = AuthStore::new(Database::open(&url, options).await.expect("opens"))
         .await
         .expect("migrated");
@@ -203,7 +203,7 @@ async fn unresponsive_database_is_unavailable_until_it_recovers() {
 #[tokio::test]
 async fn locked_sqlite_file_is_unavailable_in_time() {
     let test = testing::sqlite().await;
-    let options = postern_common::database::DatabaseOptions::new("operator");
+    let options = postern_store::database::DatabaseOptions::new("operator");
     let other = Database::open(&test.url, options).await.expect("opens");
     let store = AuthStore::new(test.database.clone())
         .await

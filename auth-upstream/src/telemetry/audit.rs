@@ -10,7 +10,7 @@
 
 use std::ops::Deref;
 
-use postern_common::Problem;
+use postern_core::Problem;
 
 use super::{AuditQueue, Metrics};
 use crate::client::ClientContext;

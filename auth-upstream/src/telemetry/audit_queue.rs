@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
-use postern_common::trace::Scope;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::trace::Scope;
 use tokio::sync::mpsc;
 
 use super::{Metrics, Operation};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use postern_common::admin::Health;
-use postern_common::database::{PoolMetrics, PoolUsage};
-use postern_common::dependency::Dependencies;
-use postern_common::exit::Exit;
-use postern_common::http::{HttpMetrics, LATENCY_BUCKETS_S};
+use postern_core::dependency::Dependencies;
+use postern_core::exit::Exit;
+use postern_core::health::Health;
+use postern_service::http::{HttpMetrics, LATENCY_BUCKETS_S};
+use postern_store::database::{PoolMetrics, PoolUsage};
 use prometheus::core::Collector;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use postern_common::Clock;
-use postern_common::identity::secret_hash;
+use postern_core::Clock;
+use postern_core::identity::secret_hash;
 use postern_dev::data_folder::DataFolder;
 use postern_dev::pool::{HashingSettings, ProvisionedPools};
 use postern_dev::{Addresses, DevelopmentServices, DevelopmentSockets};

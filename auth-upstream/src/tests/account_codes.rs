@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postern_common::cache::testing::RedisServer;
-use postern_common::database::testing::postgres;
-use postern_common::{Clock, Code, Problem, Secret};
+use postern_core::{Clock, Code, Problem, Secret};
+use postern_store::cache::testing::RedisServer;
+use postern_store::database::testing::postgres;
 use serde_json::{Value, json};
 
 use super::password_flows::new_password;

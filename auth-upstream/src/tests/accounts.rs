@@ -1,7 +1,7 @@
 //! Accounts as operators list and change them on the admin listener.
 
-use postern_common::admin_api::OPERATOR;
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
+use postern_service::admin_api::OPERATOR;
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -1,10 +1,10 @@
 //! The routes of the admin listener.
 
-use postern_common::Secret;
-use postern_common::admin_api::{OPERATOR, protect};
-use postern_common::clock::Timestamp;
-use postern_common::database::testing;
-use postern_common::testing::CapturedLog;
+use postern_core::Secret;
+use postern_core::clock::Timestamp;
+use postern_core::testing::CapturedLog;
+use postern_service::admin_api::{OPERATOR, protect};
+use postern_store::database::testing;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

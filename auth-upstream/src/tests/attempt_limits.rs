@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use postern_common::{Code, Problem, Secret};
+use postern_core::{Code, Problem, Secret};
 
 use super::password_flows::new_password;
 use super::second_factor::session_of;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::database::testing;
-use postern_common::timeline::{TimelineQuery, TimelineSelector};
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_service::timeline::{TimelineQuery, TimelineSelector};
+use postern_store::database::testing;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 

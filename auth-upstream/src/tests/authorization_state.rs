@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postern_common::Code;
-use postern_common::cache::testing::RedisServer;
+use postern_core::Code;
+use postern_store::cache::testing::RedisServer;
 
 use crate::crypto::TokenVault;
 use crate::flows::SocialCallback;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use postern_common::cache::testing::redis;
+use postern_store::cache::testing::redis;
 
 use crate::testing::{
     ADA, Fixture, FixtureOptions, PASSWORD, PausePoint, client_at, email, register, reset, sign_in,

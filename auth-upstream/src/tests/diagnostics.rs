@@ -1,6 +1,6 @@
 //! The checks of `postern-auth check`.
 
-use postern_common::check::{CheckResult, CheckStatus};
+use postern_core::check::{CheckResult, CheckStatus};
 use serde_json::json;
 
 use crate::config::Config;

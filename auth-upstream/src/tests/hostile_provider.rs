@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::Code;
+use postern_core::Code;
 use serde_json::{Value, json};
 
 use crate::flows::SocialCallback;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use postern_common::Code;
-use postern_common::cache::testing::redis;
+use postern_core::Code;
+use postern_store::cache::testing::redis;
 
 use crate::protection::{AttemptKind, AttemptLimiter};
 use crate::testing::{

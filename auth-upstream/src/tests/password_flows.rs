@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use serde_json::json;
 
 use super::second_factor::session_of;

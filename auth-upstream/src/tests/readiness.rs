@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use postern_common::admin::Health;
-use postern_common::cache::testing::RedisServer;
-use postern_common::database::{Database, testing};
+use postern_core::health::Health;
+use postern_store::cache::testing::RedisServer;
+use postern_store::database::{Database, testing};
 use sqlx::Executor;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::startup::{ConfigOrigin, Listeners};
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
+use postern_service::startup::{ConfigOrigin, Listeners};
 
 use crate::app::App;
 use crate::testing::{Fault, Fixture, FixtureOptions, http};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::flows::{RefreshGrant, TokenSet};
 use crate::telemetry::Operation;

@@ -1,7 +1,7 @@
 //! Registrations and their compensation.
 
 use futures_util::future::join_all;
-use postern_common::{Code, Secret};
+use postern_core::{Code, Secret};
 use serde_json::json;
 
 use super::second_factor::session_of;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join;
-use postern_common::Code;
+use postern_core::Code;
 use serde_json::json;
 
 use super::account_codes::{DAY, NOTICE, REGISTER, RESET, is_verified, send, try_reset};

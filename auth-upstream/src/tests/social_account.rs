@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
-use postern_common::identity::SocialAccount;
-use postern_common::{Code, Problem};
+use postern_core::identity::SocialAccount;
+use postern_core::{Code, Problem};
 use serde_json::{Value, json};
 
 use super::second_factor::session_of;

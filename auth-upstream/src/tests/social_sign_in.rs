@@ -1,6 +1,6 @@
 //! Social sign-in and the exchange of temporary tokens.
 
-use postern_common::Code;
+use postern_core::Code;
 use serde_json::json;
 
 use crate::flows::TEMPORARY_TOKEN_TTL;

@@ -1,7 +1,7 @@
 //! The gateways' configuration: editor, check, history, and the difference of two texts.
 
 use maud::{Markup, html};
-use postern_common::hidden_characters::{code_point, is_hidden};
+use postern_core::hidden_characters::{code_point, is_hidden};
 use serde_json::{Value, json};
 
 use super::{Context, heading, items, query_string};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 
 use super::{Context, heading};

@@ -1,7 +1,7 @@
 //! Why a request got its response, as far as its event tells, and how its explanation differs.
 
 use maud::{Markup, html};
-use postern_common::problem::Code;
+use postern_core::problem::Code;
 use serde_json::Value;
 
 use crate::widgets::{Tone, notice, plain};

@@ -1,6 +1,6 @@
 //! A `[[test]]` table of the gateway's file, made of a request and its decision.
 
-use postern_common::hidden_characters::is_hidden;
+use postern_core::hidden_characters::is_hidden;
 use serde_json::{Value, json};
 
 use crate::widgets::plain;
@@ -177,7 +177,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::decode::{Mistakes, toml};
+    use postern_core::decode::{Mistakes, toml};
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! One box for an e-mail address, a user, a request or a notification, and its time line.
 
 use maud::{Markup, html};
-use postern_common::Code;
+use postern_core::Code;
 use serde_json::Value;
 
 use super::{Context, heading, items, query_string};

@@ -18,8 +18,8 @@ const MAX_ATTEMPTS: usize = 20;
 
 fn config_without_processes() -> Config {
     let text = "[[process]]\nkind = 'gateway'\nurls = ['http://127.0.0.1:1']\ntoken_env = 'T'\n";
-    let env = postern_common::config::Env::from([("T", SECRET)]);
-    let config = postern_common::config::parse("c.toml", text, |root| Config::read(root, &env));
+    let env = postern_core::config::Env::from([("T", SECRET)]);
+    let config = postern_core::config::parse("c.toml", text, |root| Config::read(root, &env));
     config.expect("accepted")
 }
 

@@ -1,7 +1,7 @@
 //! SQL of the sample actor service.
 
-use postern_common::clock::Timestamp;
-use postern_common::database::Sqlite;
+use postern_core::clock::Timestamp;
+use postern_store::database::Sqlite;
 use serde_json::{Map, Value};
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::http::{Json, json};
-use postern_common::problem::{Code, Problem};
+use postern_core::problem::{Code, Problem};
+use postern_service::http::{Json, json};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

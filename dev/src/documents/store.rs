@@ -1,7 +1,7 @@
 //! SQL of the sample document service.
 
-use postern_common::clock::Timestamp;
-use postern_common::database::Sqlite;
+use postern_core::clock::Timestamp;
+use postern_store::database::Sqlite;
 use serde::Serialize;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;

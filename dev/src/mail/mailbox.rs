@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
 use serde::Serialize;
 use tokio::sync::watch;
 use uuid::Uuid;

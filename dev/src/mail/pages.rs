@@ -13,8 +13,8 @@ use futures_util::Stream;
 use futures_util::stream::unfold;
 use http::StatusCode;
 use maud::{Markup, html};
-use postern_common::http::Query as Parameters;
-use postern_common::problem::{Code, Problem};
+use postern_core::problem::{Code, Problem};
+use postern_service::http::Query as Parameters;
 
 use super::mailbox::{Mailbox, Query, Summary};
 use super::mime::ParsedMail;

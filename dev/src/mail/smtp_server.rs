@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use bytes::BytesMut;
-use postern_common::accept::serve_connections;
+use postern_service::accept::serve_connections;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use lettre::message::MultiPart;
     use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
-    use postern_common::Clock;
+    use postern_core::Clock;
 
     struct TestServer {
         port: u16,

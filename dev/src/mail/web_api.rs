@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use postern_common::http::{AllowedHosts, Query, json};
-use postern_common::problem::{Code, Problem};
+use postern_core::problem::{Code, Problem};
+use postern_service::http::{AllowedHosts, Query, json};
 use serde::Serialize;
 
 use super::mailbox::{Mailbox, Query as Wanted, Summary};
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use axum::body::{Body, to_bytes};
     use axum::extract::Request;
-    use postern_common::Clock;
+    use postern_core::Clock;
     use tower::ServiceExt as _;
 
     fn start_page() -> StartPage {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::Clock;
-use postern_common::database::{Database, DatabaseOptions};
-use postern_common::exit::Exit;
-use postern_common::http::{AllowedHosts, Limits};
+use postern_core::Clock;
+use postern_core::exit::Exit;
+use postern_service::http::{AllowedHosts, Limits};
+use postern_store::database::{Database, DatabaseOptions};
 use tokio::net::TcpListener;
 
 use crate::pool::bootstrap::{self, ProvisionedPools};
@@ -93,7 +93,7 @@ impl App {
         let names: Vec<String> = host.into_iter().collect();
         let hosts = AllowedHosts::of(listener.local_addr().ok(), &names);
         let router = wire::router(wire, hosts);
-        postern_common::http::serve(listener, router, limits, shutdown).await;
+        postern_service::http::serve(listener, router, limits, shutdown).await;
         self.context.store.close().await;
     }
 }

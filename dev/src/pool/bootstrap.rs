@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use postern_common::Secret;
-use postern_common::exit::Exit;
-use postern_common::files::replace_private;
+use postern_core::Secret;
+use postern_core::exit::Exit;
+use postern_core::files::replace_private;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::config::{Config, SERVICE_ID_ATTRIBUTE};

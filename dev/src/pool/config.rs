@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::identity::SocialProofKey;
+use postern_core::identity::SocialProofKey;
 use url::Url;
 
 use crate::pool::crypto::HashingSettings;

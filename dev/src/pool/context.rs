@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use postern_common::Clock;
-use postern_common::identity::SocialProofKey;
+use postern_core::Clock;
+use postern_core::identity::SocialProofKey;
 use url::Url;
 
 use crate::pool::crypto::{PasswordHasher, SigningKeys};

@@ -1,7 +1,7 @@
 //! API errors, under the names that Amazon Cognito gives them.
 
 use http::StatusCode;
-use postern_common::database;
+use postern_store::database;
 
 /// An error response: the name of the exception and a message for the client. The names, and the
 /// messages that clients match on, are those of Amazon Cognito's API reference.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use parking_lot::RwLock;
-use postern_common::clock::Timestamp;
-use postern_common::database::{Database, Migrations, Sqlite};
-use postern_common::exit::Exit;
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_store::database::{Database, Migrations, Sqlite};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;

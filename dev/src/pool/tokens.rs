@@ -1,6 +1,6 @@
 //! Access and ID tokens with Cognito's claims.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;

@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use postern_common::http::{AllowedHosts, RequestId};
+use postern_service::http::{AllowedHosts, RequestId};
 use serde_json::{Value, json};
 
 use crate::pool::context::PoolContext;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::database::Sqlite;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_store::database::Sqlite;
 use sha2::{Digest, Sha256};
 use sqlx::Row;
 

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::email::EmailAddress;
+use postern_core::email::EmailAddress;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 

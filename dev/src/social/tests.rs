@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION};
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tower::ServiceExt as _;

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::header::{AUTHORIZATION, CACHE_CONTROL, HeaderMap, PRAGMA, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use postern_common::http::{bearer, json, no_store};
+use postern_service::http::{bearer, json, no_store};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 

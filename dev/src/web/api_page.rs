@@ -6,7 +6,7 @@ use axum::routing::get;
 use http::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use maud::html;
-use postern_common::problem::Code;
+use postern_core::problem::Code;
 use utoipa_swagger_ui_vendored::SWAGGER_UI_VENDORED;
 
 use crate::web::page::{POLICY, Page, Section, script};

@@ -9,7 +9,7 @@ use http::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use maud::{DOCTYPE, Markup, html};
-use postern_common::hidden_characters::reveal_in_html;
+use postern_core::hidden_characters::reveal_in_html;
 
 use crate::web::api_page;
 

@@ -11,7 +11,7 @@ use axum::routing::get;
 use futures_util::future::join_all;
 use http::StatusCode;
 use maud::{Markup, html};
-use postern_common::http::json;
+use postern_service::http::json;
 use serde::Serialize;
 use serde_json::Value;
 

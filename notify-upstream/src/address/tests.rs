@@ -1,4 +1,4 @@
-use postern_common::decode::{Mistakes, json};
+use postern_core::decode::{Mistakes, json};
 use proptest::prelude::*;
 
 use super::*;

@@ -1,9 +1,9 @@
 //! The routes of the admin listener.
 
 use axum::Router;
-use postern_common::admin;
-use postern_common::admin_api::{self, ProcessInfo};
-use postern_common::startup::ConfigOrigin;
+use postern_service::admin;
+use postern_service::admin_api::{self, ProcessInfo};
+use postern_service::startup::ConfigOrigin;
 
 use super::App;
 use crate::http::admin_routes;

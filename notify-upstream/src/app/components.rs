@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use postern_common::Clock;
-use postern_common::cache::Cache;
-use postern_common::exit::Exit;
-use postern_common::service::ServiceClient;
-use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::trace::{SpanExportTask, Tracer};
+use postern_core::Clock;
+use postern_core::exit::Exit;
+use postern_core::token::{Verifier, VerifierOptions};
+use postern_core::trace::Tracer;
+use postern_service::calls::ServiceClient;
+use postern_service::trace::SpanExportTask;
+use postern_store::cache::Cache;
 
 use crate::config::Config;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
@@ -34,7 +35,7 @@ pub(super) fn build_tracer(
     metrics: &NotifyMetrics,
 ) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
     let dropped = &metrics.spans_dropped;
-    Tracer::optional(config.tracing.as_ref(), "postern-notify", clock, dropped)
+    postern_service::trace::tracer(config.tracing.as_ref(), "postern-notify", clock, dropped)
 }
 
 /// Builds the configured providers, and what the admin routes know of them.

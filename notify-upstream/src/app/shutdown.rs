@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use postern_common::database::Database;
+use postern_store::database::Database;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::FINAL_WRITE_TIMEOUT;

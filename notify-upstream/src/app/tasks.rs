@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use postern_common::Clock;
-use postern_common::cache::Cache;
-use postern_common::database::{Database, StatementHealth};
-use postern_common::dependency::Dependency;
-use postern_common::exit::Exit;
-use postern_common::trace::Tracer;
+use postern_core::Clock;
+use postern_core::dependency::Dependency;
+use postern_core::exit::Exit;
+use postern_core::trace::Tracer;
+use postern_store::cache::Cache;
+use postern_store::database::{Database, StatementHealth};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use postern_common::Clock;
-use postern_common::cache::Cache;
-use postern_common::check::CheckResult;
-use postern_common::config::{Env, load};
-use postern_common::database::{Database, DatabaseOptions};
-use postern_common::decode::Object;
-use postern_common::exit::Exit;
-use postern_common::identity::ASSUMED_IDENTITY;
+use postern_core::Clock;
+use postern_core::check::CheckResult;
+use postern_core::config::{Env, load};
+use postern_core::decode::Object;
+use postern_core::exit::Exit;
+use postern_core::identity::ASSUMED_IDENTITY;
+use postern_service::calls::ServiceTokens;
+use postern_store::cache::Cache;
+use postern_store::database::{Database, DatabaseOptions};
 
 use crate::Config;
 use crate::app::provider_without_mail_tokens;
@@ -75,10 +76,10 @@ async fn check_environment(
     providers: &[CheckedProvider],
 ) -> Result<Vec<CheckResult>, Exit> {
     let cache = Cache::open(&config.cache).await?;
-    let mut results = vec![CheckResult::of_cache(&cache).await];
+    let mut results = vec![cache.check().await];
     if config.identity.assumed_settings().is_empty() {
-        let clock = Clock::system();
-        results.push(CheckResult::of_service_account(&config.identity, &clock).await);
+        let tokens = ServiceTokens::new(&config.identity, Clock::system());
+        results.push(tokens.check().await);
     }
     for CheckedProvider { name, provider, .. } in providers {
         let subject = format!("provider {name}");

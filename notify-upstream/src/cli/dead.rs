@@ -3,9 +3,9 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use clap::{Args, Subcommand};
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
 use serde_json::json;
 
 use super::{ATTEMPTS, instant, notification_id, one_of, open};
@@ -13,7 +13,7 @@ use crate::Config;
 use crate::notification::{Channel, NotificationId};
 use crate::operations::dead::{self, DeadLetterView};
 use crate::store::{DeadFilter, Store};
-use postern_common::output::Output;
+use postern_core::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLetterCommand {

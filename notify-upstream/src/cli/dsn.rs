@@ -2,9 +2,9 @@
 
 use std::io::Read;
 
-use postern_common::Clock;
-use postern_common::exit::Exit;
-use postern_common::output::Output;
+use postern_core::Clock;
+use postern_core::exit::Exit;
+use postern_core::output::Output;
 use serde_json::json;
 
 use crate::Config;

@@ -1,10 +1,10 @@
 //! Commands on single notifications and on the configured providers.
 
 use clap::Args;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
-use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_service::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
 use serde_json::json;
 
 use super::{instant, one_of, open};
@@ -18,7 +18,7 @@ use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader,
 use crate::status::timeline::NotificationReader;
 use crate::status::view::{NotificationStatus, StatusView};
 use crate::store::{DeadFilter, NotificationSnapshot};
-use postern_common::output::Output;
+use postern_core::output::Output;
 
 /// A selection of notifications to print, newest first.
 #[derive(Debug, Args)]

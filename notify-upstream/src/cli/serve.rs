@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use postern_common::config::Env;
-use postern_common::exit::Exit;
-use postern_common::startup::{ConfigOrigin, ServiceProcess};
-use postern_common::{Clock, log, signals};
+use postern_core::Clock;
+use postern_core::config::Env;
+use postern_core::exit::Exit;
+use postern_service::startup::{ConfigOrigin, ServiceProcess};
+use postern_service::{log, signals};
+use postern_store::database::{Database, DatabaseOptions};
 
 use super::read_config;
 use crate::App;
@@ -15,8 +17,9 @@ pub(super) async fn serve(path: &Path) -> Result<(), Exit> {
     let config = read_config(path, &env)?;
     log::init("postern-notify", config.log.format, &config.log.filter);
     let addresses = [config.listen, config.admin.address];
-    let database = &config.database;
-    let started = ServiceProcess::start("postern-notify", database, addresses, &env, shutdown);
+    let options = DatabaseOptions::new("postern-notify");
+    let probe = async || Database::probe(&config.database, &options).await;
+    let started = ServiceProcess::start(probe, addresses, &env, shutdown);
     let Some(process) = started.await? else {
         return Ok(());
     };

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 
 use clap::{Args, Subcommand};
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
 use serde_json::json;
 
 use crate::Config;
@@ -15,7 +15,7 @@ use crate::operations::suppression::{SuppressionView, kinds, parse_hash};
 use crate::store::SuppressionQuery;
 
 use super::{instant, one_of, open_database};
-use postern_common::output::Output;
+use postern_core::output::Output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {

@@ -1,4 +1,4 @@
-use postern_common::testing::assert_commands_documented;
+use postern_core::testing::assert_commands_documented;
 
 use super::*;
 use crate::delivery::retry::RetryPolicy;

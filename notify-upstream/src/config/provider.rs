@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use postern_common::config::{Env, secret};
-use postern_common::decode::{Field, Object};
-use postern_common::email::{EmailAddress, MAX_LOCAL_PART_BYTES};
+use postern_core::config::{Env, secret};
+use postern_core::decode::{Field, Object};
+use postern_core::email::{EmailAddress, MAX_LOCAL_PART_BYTES};
 use url::Url;
 
 use crate::config::webhooks::callback;

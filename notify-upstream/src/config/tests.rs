@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use postern_common::config;
-use postern_common::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
+use postern_core::config;
+use postern_core::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The `[webhooks]` tables of the configuration.
 
-use postern_common::config::{Env, secret};
-use postern_common::decode::Object;
+use postern_core::config::{Env, secret};
+use postern_core::decode::Object;
 use url::Url;
 
 use crate::delivery::provider::check_tls;
@@ -46,7 +46,7 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
             }
             Some(SnsWebhook {
                 topics,
-                certificates: CertificateCache::new(postern_common::service::http_client()),
+                certificates: CertificateCache::new(postern_service::calls::http_client()),
             })
         });
         let sendgrid = table.section("sendgrid", |sendgrid| {

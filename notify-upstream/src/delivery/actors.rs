@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use postern_common::decode::{self, Mistakes};
-use postern_common::dependency::{Dependencies, Dependency, origin, root_cause};
-use postern_common::email::EmailAddress;
-use postern_common::service::{ServiceClient, ServiceTokenError};
-use postern_common::trace;
+use postern_core::decode::{self, Mistakes};
+use postern_core::dependency::{Dependencies, Dependency, origin, root_cause};
+use postern_core::email::EmailAddress;
+use postern_core::trace;
+use postern_service::calls::{ServiceClient, ServiceTokenError};
 use serde_json::{Value, json};
 use url::Url;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
-use postern_common::Clock;
-use postern_common::circuit_breaker::BreakerState;
+use postern_core::Clock;
+use postern_core::circuit_breaker::BreakerState;
 
 use crate::address::{Address, Recipient};
 use crate::delivery::actors::{ActorAddress, ActorAddressError, ActorClient};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postern_common::circuit_breaker::BreakerState;
-use postern_common::weighted::weighted_choice;
+use postern_core::circuit_breaker::BreakerState;
+use postern_core::weighted::weighted_choice;
 use url::{Host, Url};
 
 use crate::address::Address;

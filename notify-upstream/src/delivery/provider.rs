@@ -16,7 +16,7 @@ mod web_push;
 
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde::Deserialize;
 
 pub(crate) use call::check_tls;

@@ -1,6 +1,6 @@
 //! Reports of a provider or mail server about a message that was sent.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use crate::address::AddressHash;
 use crate::notification::NotificationId;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postern_common::backoff::Backoff;
-use postern_common::clock::Timestamp;
+use postern_core::backoff::Backoff;
+use postern_core::clock::Timestamp;
 use serde::Deserialize;
 
 use crate::notification::Priority;

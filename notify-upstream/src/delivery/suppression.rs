@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use postern_common::clock::Timestamp;
-use postern_common::log_limit::LogLimit;
-use postern_common::log_limited;
+use postern_core::clock::Timestamp;
+use postern_core::log_limit::LogLimit;
+use postern_core::log_limited;
 use sha2::{Digest, Sha256};
 
 use crate::address::{self, Address, AddressHash};
@@ -416,8 +416,8 @@ impl SuppressionList {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::database::Database;
-    use postern_common::email::EmailAddress;
+    use postern_core::email::EmailAddress;
+    use postern_store::database::Database;
 
     use super::*;
     use crate::testing::{execute, stores};

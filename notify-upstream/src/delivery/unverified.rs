@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::cache::{Cache, CacheError};
+use postern_core::Clock;
+use postern_store::cache::{Cache, CacheError};
 use sha2::{Digest, Sha256};
 
 use crate::address::AddressHash;

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::circuit_breaker::BreakerState;
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::circuit_breaker::BreakerState;
+use postern_core::clock::Timestamp;
 
 /// The throttling of LOW notifications by load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

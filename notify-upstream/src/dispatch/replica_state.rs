@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use tokio::time::Instant;
 
 /// No delayed row is known.

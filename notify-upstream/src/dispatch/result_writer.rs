@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::backoff::Backoff;
-use postern_common::group_commit::process_batches;
-use postern_common::log_limit::LogLimit;
-use postern_common::trace::{Scope, run_within};
+use postern_core::Clock;
+use postern_core::backoff::Backoff;
+use postern_core::log_limit::LogLimit;
+use postern_core::trace::{Scope, run_within};
+use postern_store::group_commit::process_batches;
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
@@ -187,11 +187,11 @@ impl ResultWriter {
                     return;
                 }
                 Err(error) if error.is_outage() && left > 0 => {
-                    postern_common::log_outage!("database", %error, rows = rows.len(), "row release failed, retrying");
+                    postern_core::log_outage!("database", %error, rows = rows.len(), "row release failed, retrying");
                     tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(error) => {
-                    postern_common::log_outage!("database", %error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
+                    postern_core::log_outage!("database", %error, rows = rows.len(), "row release failed, rows are recovered after lease timeout");
                     break;
                 }
             }
@@ -210,7 +210,7 @@ impl ResultWriter {
                     return;
                 }
                 Err(error) if error.is_outage() => {
-                    postern_common::log_outage!("database", %error, rows = rows.len(), "result write failed, retrying");
+                    postern_core::log_outage!("database", %error, rows = rows.len(), "result write failed, retrying");
                     tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(error) if rows.len() == 1 => {

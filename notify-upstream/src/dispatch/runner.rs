@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use futures_util::FutureExt;
-use postern_common::Clock;
-use postern_common::backoff::random_fraction;
-use postern_common::circuit_breaker::BreakerState;
-use postern_common::clock::Timestamp;
-use postern_common::trace::{ActiveSpan, DeliveryOrigin, KeyValue, Scope, Tracer};
+use postern_core::Clock;
+use postern_core::backoff::random_fraction;
+use postern_core::circuit_breaker::BreakerState;
+use postern_core::clock::Timestamp;
+use postern_core::trace::{ActiveSpan, DeliveryOrigin, KeyValue, Scope, Tracer};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 

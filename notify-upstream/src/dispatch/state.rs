@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use super::{LowPriorityThrottle, PermitPool, ReplicaState};
 use crate::notification::{Channel, Lane, PerChannel};

@@ -14,9 +14,9 @@ mod wakeups;
 
 use std::time::Duration;
 
-use postern_common::Code;
-use postern_common::clock::Timestamp;
-use postern_common::http::BudgetPermit;
+use postern_core::Code;
+use postern_core::clock::Timestamp;
+use postern_service::http::BudgetPermit;
 
 use super::*;
 use crate::notification::NotificationId;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postern_common::cache::Cache;
-use postern_common::dependency::Dependency;
+use postern_core::dependency::Dependency;
+use postern_store::cache::Cache;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two probes.

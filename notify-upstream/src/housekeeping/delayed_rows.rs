@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::Clock;
+use postern_core::Clock;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +78,7 @@ impl DelayedRowMover {
             last_query = Some(Instant::now());
             if let Err(error) = self.step().await {
                 self.dispatch_state.replica().record_due(self.clock.now());
-                postern_common::log_outage!("database", %error, "due notifications not moved");
+                postern_core::log_outage!("database", %error, "due notifications not moved");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

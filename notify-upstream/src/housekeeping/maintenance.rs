@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::database::{Database, StatementHealth};
-use postern_common::dependency::Dependency;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::dependency::Dependency;
+use postern_store::database::{Database, StatementHealth};
 use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
@@ -74,7 +74,7 @@ impl StoreMaintenance {
                 return;
             }
             if let Err(error) = self.step(round).await {
-                postern_common::log_outage!("database", %error, "store maintenance failed");
+                postern_core::log_outage!("database", %error, "store maintenance failed");
             }
         }
     }

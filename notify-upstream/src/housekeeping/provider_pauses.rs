@@ -61,7 +61,7 @@ impl ProviderPauses {
                 continue;
             }
             if let Err(error) = self.sync().await {
-                postern_common::log_outage!("database", %error, "provider pauses not read");
+                postern_core::log_outage!("database", %error, "provider pauses not read");
             }
         }
     }

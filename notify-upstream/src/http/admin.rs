@@ -15,9 +15,10 @@ use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::routing::{get, post};
 use http::request::Parts;
-use postern_common::admin_api::{AdminAction, Operator, record};
-use postern_common::http::RequestId;
-use postern_common::{Code, Problem, timeline};
+use postern_core::{Code, Problem};
+use postern_service::admin_api::{AdminAction, Operator, record};
+use postern_service::http::RequestId;
+use postern_service::timeline;
 use serde_json::Value;
 
 use super::ApiState;

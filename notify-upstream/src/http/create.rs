@@ -8,10 +8,10 @@ use futures_util::StreamExt;
 use http::header::{HeaderMap, HeaderValue, LOCATION};
 use http::request::Parts;
 use http::{HeaderName, StatusCode};
-use postern_common::clock::Timestamp;
-use postern_common::decode::{Mistakes, Node, Value};
-use postern_common::http::{BudgetPermit, Json, RequestId};
-use postern_common::{Code, Problem, log_limited};
+use postern_core::clock::Timestamp;
+use postern_core::decode::{Mistakes, Node, Value};
+use postern_core::{Code, Problem, log_limited};
+use postern_service::http::{BudgetPermit, Json, RequestId};
 use serde::Serialize;
 use serde_json::{Value as JsonValue, json as value};
 
@@ -78,7 +78,7 @@ pub(super) async fn create(
         (result, ..) => result?,
     };
     let location = HeaderValue::try_from(format!("/notifications/{}", created.notification_id));
-    let mut response = postern_common::http::json(StatusCode::CREATED, &created);
+    let mut response = postern_service::http::json(StatusCode::CREATED, &created);
     if let Ok(location) = location {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -325,7 +325,10 @@ pub(super) async fn batch(
         })
         .collect()
         .await;
-    Ok(postern_common::http::json(StatusCode::OK, &value!({ "results": results })).into_response())
+    Ok(
+        postern_service::http::json(StatusCode::OK, &value!({ "results": results }))
+            .into_response(),
+    )
 }
 
 /// Parses each item separately. The parsed JSON tree takes many times the memory of its text and is

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::Problem;
-use postern_common::clock::Timestamp;
-use postern_common::http::{Query, json, no_store};
+use postern_core::Problem;
+use postern_core::clock::Timestamp;
+use postern_service::http::{Query, json, no_store};
 use serde::Serialize;
 
 use super::status::view;

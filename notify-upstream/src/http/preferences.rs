@@ -7,8 +7,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::http::{Json, json};
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
+use postern_service::http::{Json, json};
 use serde_json::{Value, json as value};
 
 use super::{ApiState, AuthenticatedCaller};

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, IF_NONE_MATCH};
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use sha2::{Digest, Sha256};
 
 use super::{ApiState, AuthenticatedCaller};
@@ -95,7 +95,7 @@ pub(super) async fn read(
         .await
         .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
     let found = found.map_err(|error| {
-        postern_common::log_outage!("database", %error, "status read failed");
+        postern_core::log_outage!("database", %error, "status read failed");
         Problem::new(Code::Unavailable)
     });
     Ok(found?.pop())
@@ -110,7 +110,7 @@ pub(super) fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> Statu
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        postern_common::log_outage!("database", %error, "store operation failed");
+        postern_core::log_outage!("database", %error, "store operation failed");
         (&error).into()
     }
 }

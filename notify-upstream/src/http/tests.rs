@@ -20,10 +20,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
-use postern_common::Secret;
-use postern_common::cache::Cache;
-use postern_common::http::{BodyBudgets, Limits};
-use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
+use postern_core::Secret;
+use postern_core::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
+use postern_service::http::{BodyBudgets, Limits};
+use postern_store::cache::Cache;
 use serde_json::{Value, json};
 
 use super::*;
@@ -65,7 +65,7 @@ async fn listen(router: Router, limits: Limits, shutdown: &CancellationToken) ->
         .await
         .expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
-    tokio::spawn(postern_common::http::serve(
+    tokio::spawn(postern_service::http::serve(
         listener,
         router,
         limits,

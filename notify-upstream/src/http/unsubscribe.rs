@@ -8,8 +8,8 @@ use http::StatusCode;
 use http::header::{
     ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, REFERRER_POLICY,
 };
-use postern_common::http::Raw;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
+use postern_service::http::Raw;
 
 use super::status::read;
 use super::{AnonymousCaller, ApiState};

@@ -7,8 +7,8 @@ use axum::extract::{FromRequestParts, Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use postern_common::http::{BodyOwner, Raw};
-use postern_common::{Code, Problem, log_limited};
+use postern_core::{Code, Problem, log_limited};
+use postern_service::http::{BodyOwner, Raw};
 
 use super::{ApiState, client_address};
 use crate::receipts::webhook::{WebhookRejection, WebhookRequest};

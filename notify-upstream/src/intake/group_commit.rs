@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
-use postern_common::group_commit::{self, Reply, Submission, Submitter};
-use postern_common::http::BudgetPermit;
-use postern_common::trace::{Scope, run_within};
-use postern_common::{Clock, Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::trace::{Scope, run_within};
+use postern_core::{Clock, Code, Problem};
+use postern_service::http::BudgetPermit;
+use postern_store::group_commit::{self, Reply, Submission, Submitter};
 use tokio::sync::mpsc;
 
 use crate::dispatch::DispatchContext;
@@ -218,13 +218,13 @@ impl BatchWriter {
         match stored {
             Ok(rejected) => self.committed((rows, requesters), &rejected),
             Err(StoreError::Refused(error)) if count > 1 => {
-                postern_common::log_outage!("database", %error, rows = count, "batch insert rejected, retrying rows individually");
+                postern_core::log_outage!("database", %error, rows = count, "batch insert rejected, retrying rows individually");
                 for (row, requester) in rows.into_iter().zip(requesters) {
                     Box::pin(self.write(vec![submission_of(row, requester)])).await;
                 }
             }
             Err(error) => {
-                postern_common::log_outage!("database", %error, rows = count, "notification insert failed");
+                postern_core::log_outage!("database", %error, rows = count, "notification insert failed");
                 let problem = Problem::from(&error);
                 for requester in requesters {
                     requester.reply.send(Err(problem.clone()));
@@ -357,6 +357,6 @@ pub(crate) async fn find_first_result(
 }
 
 fn store_unavailable(error: &StoreError) -> Problem {
-    postern_common::log_outage!("database", %error, "idempotency key lookup failed");
+    postern_core::log_outage!("database", %error, "idempotency key lookup failed");
     Problem::new(Code::Unavailable)
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postern_common::cache::Cache;
-use postern_common::clock::Timestamp;
-use postern_common::{Clock, Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::{Clock, Code, Problem};
+use postern_store::cache::Cache;
 use sha2::{Digest, Sha256};
 
 use crate::principal::Principal;

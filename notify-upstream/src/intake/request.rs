@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
-use postern_common::decode::{Field, Object, Value};
-use postern_common::{Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::decode::{Field, Object, Value};
+use postern_core::{Code, Problem};
 use sha2::{Digest, Sha256};
 
 use crate::address::{ActorId, Recipient};

@@ -1,6 +1,6 @@
 //! The metrics of providers.
 
-use postern_common::http::LATENCY_BUCKETS_S;
+use postern_service::http::LATENCY_BUCKETS_S;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry,
 };

@@ -2,7 +2,7 @@
 //! clock steps back.
 
 use parking_lot::Mutex;
-use postern_common::Clock;
+use postern_core::Clock;
 use uuid::Uuid;
 
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
@@ -84,7 +84,7 @@ impl OrderSequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_common::clock::Timestamp;
+    use postern_core::clock::Timestamp;
 
     #[test]
     fn orders_and_ids_ascend_while_clock_does_not_advance() {

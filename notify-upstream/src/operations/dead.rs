@@ -1,7 +1,7 @@
 //! Dead letters: notifications that failed permanently.
 
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
 use serde::Serialize;
 
 use crate::address::Recipient;

@@ -1,6 +1,6 @@
 //! The queue by channel and priority.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde::Serialize;
 
 use crate::dispatch::DispatchState;

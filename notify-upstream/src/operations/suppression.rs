@@ -1,6 +1,6 @@
 //! Suppressed and unsubscribed addresses. They are stored as plain SHA-256 digests only.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde::Serialize;
 
 use crate::address::AddressHash;

@@ -8,7 +8,7 @@
 //! was sent to.
 
 use mail_parser::{DateTime, Message, MessageParser, MimeHeaders};
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::address::{AddressHash, hash};

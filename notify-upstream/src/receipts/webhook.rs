@@ -18,8 +18,8 @@ use ::base64::Engine;
 use ::base64::engine::general_purpose::STANDARD;
 use aws_lc_rs::hmac;
 use http::HeaderMap;
-use postern_common::Secret;
-use postern_common::clock::Timestamp;
+use postern_core::Secret;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 
 pub(crate) use sns::{CertificateCache, SnsWebhook};

@@ -6,7 +6,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
-use postern_common::timeline::{
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_core::{Clock, Problem};
+use postern_service::timeline::{
     Timeline, TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource,
 };
-use postern_common::{Clock, Problem};
 use uuid::Uuid;
 
 use crate::address::{AddressHash, Recipient, hash};
@@ -75,7 +75,7 @@ impl NotificationReader {
 
     pub(crate) async fn answer(&self, query: &TimelineQuery) -> Result<Timeline, Problem> {
         self.read(query, &[]).await.map_err(|error| {
-            postern_common::log_outage!("database", %error, "time line not read");
+            postern_core::log_outage!("database", %error, "time line not read");
             Problem::from(&error)
         })
     }

@@ -1,7 +1,7 @@
 //! The status document of a notification, derived from its record and history. It is never stored.
 
-use postern_common::clock::Timestamp;
-use postern_common::timeline::{TimelineEntry, TimelineSource};
+use postern_core::clock::Timestamp;
+use postern_service::timeline::{TimelineEntry, TimelineSource};
 use serde::Serialize;
 
 use crate::dispatch::ChannelFlow;

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use postern_common::clock::Timestamp;
-use postern_common::with_dialect;
+use postern_core::clock::Timestamp;
+use postern_store::with_dialect;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::dialect::{List, Syntax, execute_rows, transaction};

@@ -11,8 +11,8 @@
 
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::database::{Database, Dialect, PoolUsage};
+use postern_core::Clock;
+use postern_store::database::{Database, Dialect, PoolUsage};
 use serde::Serialize;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -78,11 +78,11 @@ const WAITING: &str = "postern_notify_waiting";
 macro_rules! transaction {
     ($database:expr, $sql:literal, $transaction:ident => $statements:block) => {
         match &$database {
-            ::postern_common::database::Dialect::Postgres(pool) => {
+            ::postern_store::database::Dialect::Postgres(pool) => {
                 let work = transaction!(@work pool, $transaction, $statements);
                 pool.in_transaction($sql, work).await
             }
-            ::postern_common::database::Dialect::Sqlite(sqlite) => {
+            ::postern_store::database::Dialect::Sqlite(sqlite) => {
                 transaction!(@work sqlite, $transaction, $statements).await
             }
         }

@@ -1,7 +1,7 @@
 //! The statements of what operators change: dead letters and pauses of providers.
 
-use postern_common::clock::Timestamp;
-use postern_common::with_dialect;
+use postern_core::clock::Timestamp;
+use postern_store::with_dialect;
 use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, execute_rows, transaction};

@@ -7,8 +7,8 @@
 
 use std::collections::HashSet;
 
-use postern_common::clock::Timestamp;
-use postern_common::with_dialect;
+use postern_core::clock::Timestamp;
+use postern_store::with_dialect;
 use serde::Serialize;
 use sqlx::AssertSqlSafe;
 

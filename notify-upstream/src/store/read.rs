@@ -1,7 +1,7 @@
 //! Conversion of rows of both databases. Each function documents the columns that it expects, by
 //! position.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use sqlx::postgres::{PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqliteRow};
 use sqlx::{Decode, Row, Type};

@@ -1,7 +1,7 @@
 //! Deletion of expired rows.
 
-use postern_common::clock::Timestamp;
-use postern_common::with_dialect;
+use postern_core::clock::Timestamp;
+use postern_store::with_dialect;
 use sqlx::{AssertSqlSafe, Encode, Postgres, Sqlite, Type};
 
 use super::{Store, StoreResult};

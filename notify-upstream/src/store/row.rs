@@ -2,7 +2,7 @@
 
 mod operations;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 pub(crate) use self::operations::{DeadFilter, DeadLetter, ProviderPause};
 use crate::address::AddressHash;

@@ -1,4 +1,4 @@
-use postern_common::database::Migrations;
+use postern_store::database::Migrations;
 
 /// The schema of both databases.
 pub(crate) const MIGRATIONS: Migrations = Migrations {

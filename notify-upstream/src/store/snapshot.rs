@@ -1,6 +1,6 @@
 //! All stored information about a notification, and conclusions from it.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use super::row::{ReceiptKind, Record, ResultKind, ResultRow};
 use crate::address::{Address, AddressHash, Recipient};

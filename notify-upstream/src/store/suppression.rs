@@ -1,7 +1,7 @@
 //! The statements of the suppression lists.
 
-use postern_common::clock::Timestamp;
-use postern_common::with_dialect;
+use postern_core::clock::Timestamp;
+use postern_store::with_dialect;
 use serde::Serialize;
 use sqlx::AssertSqlSafe;
 

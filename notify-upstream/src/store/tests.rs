@@ -6,8 +6,8 @@ mod receipts;
 mod retention;
 mod suppression;
 
-use postern_common::clock::Timestamp;
-use postern_common::database::testing::{self, TestDatabase};
+use postern_core::clock::Timestamp;
+use postern_store::database::testing::{self, TestDatabase};
 
 use super::*;
 use crate::notification::{

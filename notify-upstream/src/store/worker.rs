@@ -1,7 +1,7 @@
 //! The statements of the workers.
 
-use postern_common::clock::Timestamp;
-use postern_common::with_dialect;
+use postern_core::clock::Timestamp;
+use postern_store::with_dialect;
 use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, transaction};

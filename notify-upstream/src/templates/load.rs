@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
-use postern_common::config;
-use postern_common::decode::Object;
+use postern_core::config;
+use postern_core::decode::Object;
 
 use super::{
     AmbiguityPolicy, Locale, Template, TemplateName, TemplatePart, TemplateSettings,

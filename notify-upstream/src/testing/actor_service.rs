@@ -9,9 +9,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::config::{self, Env};
-use postern_common::identity::IdentityConfig;
+use postern_core::Clock;
+use postern_core::config::{self, Env};
+use postern_core::identity::IdentityConfig;
 use serde_json::{Value, json};
 
 use super::{START, actors};

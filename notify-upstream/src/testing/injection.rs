@@ -25,8 +25,7 @@ pub(crate) fn naughty() -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    let text =
-        std::fs::read(postern_common::testing::vectors("blns.json")).expect("a readable file");
+    let text = std::fs::read(postern_core::testing::vectors("blns.json")).expect("a readable file");
     strings.extend(serde_json::from_slice::<Vec<String>>(&text).expect("a list of strings"));
     strings
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use postern_common::testing::skipped;
+use postern_core::testing::skipped;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use tokio::sync::Notify;
 
 use crate::address::Address;

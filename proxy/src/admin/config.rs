@@ -7,10 +7,10 @@ use axum::Router;
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{get, post};
-use postern_common::admin_api::{self, AdminAction, Operator};
-use postern_common::decode::Object;
-use postern_common::http::{Json, RequestId};
-use postern_common::{Code, Problem};
+use postern_core::decode::Object;
+use postern_core::{Code, Problem};
+use postern_service::admin_api::{self, AdminAction, Operator};
+use postern_service::http::{Json, RequestId};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use axum::Json as JsonBody;
 use axum::extract::State as Shared;
 use http::{HeaderMap, StatusCode};
-use postern_common::Problem;
-use postern_common::decode::Object;
-use postern_common::http::Json;
-use postern_common::output::explanation_json;
-use postern_common::secret::Secret;
+use postern_core::Problem;
+use postern_core::decode::Object;
+use postern_core::output::explanation_json;
+use postern_core::secret::Secret;
+use postern_service::http::Json;
 use serde_json::Value;
 
 use super::principal::verify_authorization;

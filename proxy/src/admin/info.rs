@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use axum::Router;
-use postern_common::admin::Health;
-use postern_common::admin_api::{self, ProcessInfo};
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
+use postern_core::health::Health;
+use postern_service::admin_api::{self, ProcessInfo};
 
 use crate::state::GatewayState;
 

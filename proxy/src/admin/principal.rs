@@ -7,10 +7,10 @@ use axum::Json as JsonBody;
 use axum::extract::State as Shared;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
-use postern_common::clock::Timestamp;
-use postern_common::http::Json;
-use postern_common::token::Caller;
-use postern_common::{Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::token::Caller;
+use postern_core::{Code, Problem};
+use postern_service::http::Json;
 use serde_json::{Value, json};
 
 use crate::admission::authorize::authenticate;

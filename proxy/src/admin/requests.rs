@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::header::CONTENT_TYPE;
-use postern_common::admin_api::Operator;
-use postern_common::http::RequestId;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
+use postern_service::admin_api::Operator;
+use postern_service::http::RequestId;
 use tokio_util::sync::CancellationToken;
 
 use crate::state::GatewayState;

@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 
 use crate::admission::response_headers::apply_common_headers;
 use crate::admission::{rate_limits, rejection};

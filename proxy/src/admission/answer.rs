@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 
 use crate::admission::authorize::request_authority;
 use crate::admission::header_changes::{field_value, variables};

@@ -6,10 +6,10 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use pingora::http::RequestHeader;
 use pingora_proxy::Session;
-use postern_common::clock::Timestamp;
-use postern_common::http::bearer;
-use postern_common::token::Caller;
-use postern_common::{Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::token::Caller;
+use postern_core::{Code, Problem};
+use postern_service::http::bearer;
 
 use crate::admission::report_only::{self, DryRun};
 use crate::admission::{external, rate_limits};

@@ -7,7 +7,7 @@ use http::header::SEC_WEBSOCKET_PROTOCOL;
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Uri};
 use pingora::http::RequestHeader;
-use postern_common::{Code, Problem, Secret};
+use postern_core::{Code, Problem, Secret};
 use url::form_urlencoded;
 
 use crate::config::{ApiKeyConfig, Route};

@@ -1,8 +1,8 @@
 //! The check of a request by the external authorization service of its route.
 
 use pingora_proxy::Session;
-use postern_common::Problem;
-use postern_common::trace::TRACESTATE;
+use postern_core::Problem;
+use postern_core::trace::TRACESTATE;
 
 use crate::admission::authorize::request_authority;
 use crate::admission::report_only::{self, DryRun};

@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use maud::{DOCTYPE, PreEscaped, html};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
-use postern_common::Problem;
+use postern_core::Problem;
 use sha2::{Digest, Sha256};
 
 /// The style of the page.
@@ -88,7 +88,7 @@ fn advice(status: StatusCode) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::Code;
+    use postern_core::Code;
 
     use super::*;
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora_proxy::Session;
-use postern_common::cache::Cache;
-use postern_common::network::{ForwardedClient, client_limit_key};
-use postern_common::problem::Rendered;
-use postern_common::{Code, Problem};
+use postern_core::network::{ForwardedClient, client_limit_key};
+use postern_core::problem::Rendered;
+use postern_core::{Code, Problem};
+use postern_store::cache::Cache;
 use sha2::{Digest, Sha256};
 
 use crate::admission::early_ends;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use uuid::Uuid;
 
 use crate::admission::problem_page;

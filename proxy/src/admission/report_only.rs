@@ -1,6 +1,6 @@
 //! Dry runs: checks in report-only mode, whose rejections are counted and logged, and not made.
 
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::state::GatewayState;
 use crate::state::request_context::RequestContext;

@@ -3,7 +3,7 @@
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::admission::{cors, header_changes};
 use crate::state::request_context::RequestContext;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::Secret;
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
+use postern_core::Secret;
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
 use sha2::{Digest, Sha256};
 
 use crate::api_keys::{PREFIX, is_word};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use postern_common::exit::Exit;
-use postern_common::files::{WRITING_OF_OTHERS, check_access, read_regular_text};
+use postern_core::exit::Exit;
+use postern_core::files::{WRITING_OF_OTHERS, check_access, read_regular_text};
 
 use crate::api_keys::ApiKeys;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
-use postern_common::token::{Caller, Service};
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_core::token::{Caller, Service};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;

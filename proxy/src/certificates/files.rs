@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use postern_common::exit::Exit;
-use postern_common::files::read_regular;
+use postern_core::exit::Exit;
+use postern_core::files::read_regular;
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ClientHello;
 use rustls::server::danger::ClientCertVerifier;

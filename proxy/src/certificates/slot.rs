@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use rustls::sign::CertifiedKey;
 
 use crate::certificates::leaf::Leaf;
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
     use crate::telemetry::metrics::GatewayMetrics;
-    use postern_common::testing::CapturedLog;
+    use postern_core::testing::CapturedLog;
 
     /// Returns a slot whose certificate is valid between these days.
     fn slot(from: i64, until: i64) -> CertificateSlot {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use http::HeaderMap;
-use postern_common::Clock;
+use postern_core::Clock;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

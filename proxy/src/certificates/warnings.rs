@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use rustls::pki_types::CertificateRevocationListDer;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use postern_common::decode::{Field, Object};
-use postern_common::network::IpNetwork;
+use postern_core::decode::{Field, Object};
+use postern_core::network::IpNetwork;
 
 /// An access list. `deny` takes precedence over `allow`; an address in neither list is accepted
 /// only if there is no `allow`. An unknown address is never accepted.
@@ -102,7 +102,7 @@ impl fmt::Display for AccessList {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::config::parse;
+    use postern_core::config::parse;
 
     use super::*;
 

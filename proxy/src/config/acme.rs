@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use postern_common::decode::{Field, Object};
+use postern_core::decode::{Field, Object};
 use serde_json::json;
 use url::Url;
 

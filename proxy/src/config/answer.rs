@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
-use postern_common::decode::Object;
-use postern_common::exit::Exit;
-use postern_common::files::read_regular;
+use postern_core::decode::Object;
+use postern_core::exit::Exit;
+use postern_core::files::read_regular;
 
 use crate::config::header_changes::read_fields;
 use crate::config::{PathPattern, RedirectTarget, RoutePattern, Template};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use http::HeaderName;
 use http::header::AUTHORIZATION;
-use postern_common::decode::Object;
+use postern_core::decode::Object;
 
 use crate::config::header_changes::changeable_name;
 

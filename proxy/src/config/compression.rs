@@ -1,6 +1,6 @@
 //! `[route.compression]`: content coding of responses.
 
-use postern_common::decode::{Field, Object, Value};
+use postern_core::decode::{Field, Object, Value};
 
 /// A content coding that the gateway applies (RFC 9110 section 8.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::decode::{Field, Object};
+use postern_core::decode::{Field, Object};
 
 use crate::config::{Route, short_texts};
 
@@ -201,7 +201,7 @@ impl std::fmt::Display for OriginPattern {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::config::parse;
+    use postern_core::config::parse;
 
     use super::*;
 

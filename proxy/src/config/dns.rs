@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use postern_common::decode::{Field, Object};
+use postern_core::decode::{Field, Object};
 
 use crate::config::nonzero_duration;
 

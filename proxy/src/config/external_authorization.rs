@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST};
-use postern_common::decode::{Field, Object};
+use postern_core::decode::{Field, Object};
 use url::Url;
 
 use crate::config::nonzero_duration;
@@ -74,7 +74,7 @@ fn read_header(field: Field<'_>) -> Option<HeaderName> {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::config::parse;
+    use postern_core::config::parse;
 
     use super::*;
 

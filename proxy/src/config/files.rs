@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use postern_common::config::ConfigFiles;
-use postern_common::exit::Exit;
+use postern_core::config::ConfigFiles;
+use postern_core::exit::Exit;
 
 /// The tables that an included file may contain.
 const INCLUDED_TABLES: [&str; 3] = ["route", "test", "upstream"];

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::HeaderName;
-use postern_common::decode::{Field, Object};
+use postern_core::decode::{Field, Object};
 
 use crate::config::{PathPattern, Template};
 use crate::message::headers;

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use postern_common::config::Env;
-use postern_common::decode::{Field, Object};
-use postern_common::network::{IpNetwork, IpNetworks};
+use postern_core::config::Env;
+use postern_core::decode::{Field, Object};
+use postern_core::network::{IpNetwork, IpNetworks};
 
 use crate::config::{memory_size, nonzero_duration};
 use crate::message::head::HeadLimits;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use postern_common::decode::{Field, Object, Value};
-use postern_common::network::{IpNetwork, IpNetworks};
+use postern_core::decode::{Field, Object, Value};
+use postern_core::network::{IpNetwork, IpNetworks};
 
 use crate::config::{AccessList, HostPattern, ListenerTlsConfig};
 

@@ -1,7 +1,7 @@
 //! `load_balancing` and `consistent_key` of an upstream.
 
 use http::HeaderName;
-use postern_common::decode::{Field, Object, Value};
+use postern_core::decode::{Field, Object, Value};
 
 /// A load balancing algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl ConsistentKey {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::config::parse;
+    use postern_core::config::parse;
 
     use super::*;
 

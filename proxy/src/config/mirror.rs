@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postern_common::decode::Object;
+use postern_core::decode::Object;
 
 use crate::config::{UpstreamConfig, memory_size, nonzero_duration};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use postern_common::decode::{Field, Object, Value};
-use postern_common::token::{Issuer, IssuerKind};
+use postern_core::decode::{Field, Object, Value};
+use postern_core::token::{Issuer, IssuerKind};
 use serde_json::Value as Json;
 
 use crate::config::{Config, PathPattern, Route, certificate_principals, short_texts};

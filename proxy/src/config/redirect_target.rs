@@ -1,7 +1,7 @@
 //! Targets of redirects, which must not lead to a host that a client chooses.
 
 use http::HeaderValue;
-use postern_common::decode::Field;
+use postern_core::decode::Field;
 
 use crate::config::{RoutePattern, Template, TemplatePart, Variable};
 use crate::message::head::is_authority;

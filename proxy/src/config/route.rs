@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 use http::HeaderName;
-use postern_common::decode::{Field, Object, Value};
+use postern_core::decode::{Field, Object, Value};
 use serde_json::json;
 
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::decode::Object;
+use postern_core::decode::Object;
 
 use crate::config::{
     AccessList, CompressionConfig, CorsPolicy, ExternalAuthorization, HeaderChanges, PathPattern,

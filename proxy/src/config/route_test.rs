@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_common::decode::{Field, Object, Value};
+use postern_core::decode::{Field, Object, Value};
 use serde_json::json;
 
 use crate::config::{
@@ -158,7 +158,7 @@ pub(crate) fn read_address(field: Field<'_>) -> Option<IpAddr> {
 /// Reads `allow`, `redirect`, `respond` or a problem code.
 fn read_decision(field: Field<'_>) -> Option<String> {
     let code = field.text(1..=64)?;
-    let mut codes = postern_common::Code::ALL.iter();
+    let mut codes = postern_core::Code::ALL.iter();
     if DECISIONS.contains(&code.as_str()) || codes.any(|known| known.as_str() == code) {
         Some(code)
     } else {
@@ -170,7 +170,7 @@ fn read_decision(field: Field<'_>) -> Option<String> {
 /// Reads `none` or a problem code.
 fn read_reported(field: Field<'_>) -> Option<String> {
     let code = field.text(1..=64)?;
-    let mut codes = postern_common::Code::ALL.iter();
+    let mut codes = postern_core::Code::ALL.iter();
     if code == "none" || codes.any(|known| known.as_str() == code) {
         Some(code)
     } else {

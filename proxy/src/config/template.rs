@@ -3,7 +3,7 @@
 use std::fmt;
 
 use http::HeaderValue;
-use postern_common::decode::Field;
+use postern_core::decode::Field;
 
 use crate::config::PathPattern;
 

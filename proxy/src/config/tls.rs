@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use postern_common::decode::{Field, Object};
+use postern_core::decode::{Field, Object};
 use serde_json::json;
 
 use crate::config::short_texts;

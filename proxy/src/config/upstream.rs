@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderValue;
-use postern_common::decode::{Field, Object};
+use postern_core::decode::{Field, Object};
 
 use crate::config::upstream_address::read_addresses;
 use crate::config::{LoadBalancing, UpstreamAddress, nonzero_duration};

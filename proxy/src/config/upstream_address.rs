@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use postern_common::decode::{Field, Value};
+use postern_core::decode::{Field, Value};
 use serde_json::json;
 
 use crate::message::head::is_authority;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use postern_common::clock::Timestamp;
-use postern_common::config::{ConfigFiles, Env, LocatedMistake};
-use postern_common::decode::Object;
+use postern_core::clock::Timestamp;
+use postern_core::config::{ConfigFiles, Env, LocatedMistake};
+use postern_core::decode::Object;
 use serde::{Deserialize, Serialize};
 
 use super::warnings::{ConfigWarning, FoundWarnings};

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use postern_common::config::ConfigFiles;
-use postern_common::files::{WRITING, check_access, private_folder, read_regular, replace_private};
+use postern_core::config::ConfigFiles;
+use postern_core::files::{WRITING, check_access, private_folder, read_regular, replace_private};
 use serde::{Deserialize, Serialize};
 
 use super::check::ChangeSummary;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use postern_common::clock::Timestamp;
-use postern_common::config::ConfigFiles;
-use postern_common::decode::Object;
+use postern_core::clock::Timestamp;
+use postern_core::config::ConfigFiles;
+use postern_core::decode::Object;
 use serde::Serialize;
 
 use crate::certificates::certificate_warnings;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ahash::RandomState;
 use parking_lot::{Mutex, MutexGuard};
-use postern_common::network::client_limit_key;
+use postern_core::network::client_limit_key;
 
 use crate::config::ClientLimits;
 
@@ -110,7 +110,7 @@ impl Drop for BufferReservation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postern_common::network::IpNetwork;
+    use postern_core::network::IpNetwork;
 
     fn limits() -> ClientLimits {
         ClientLimits {

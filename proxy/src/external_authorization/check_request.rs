@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_common::token::Caller;
+use postern_core::token::Caller;
 use uuid::Uuid;
 
 use crate::telemetry::TraceContext;

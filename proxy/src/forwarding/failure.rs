@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 
 use crate::admission::rejection;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};

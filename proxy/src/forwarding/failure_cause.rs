@@ -5,7 +5,7 @@ use std::io;
 
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;

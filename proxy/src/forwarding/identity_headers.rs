@@ -11,9 +11,9 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, HOST, InvalidHeaderValue};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_common::network::write_element;
-use postern_common::token::Caller;
-use postern_common::trace::TRACESTATE;
+use postern_core::network::write_element;
+use postern_core::token::Caller;
+use postern_core::trace::TRACESTATE;
 use uuid::Uuid;
 
 use crate::api_keys::has_api_key;

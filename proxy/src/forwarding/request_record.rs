@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use http::Version;
 use pingora_core::Error;
 use pingora_proxy::Session;
-use postern_common::Code;
-use postern_common::token::Caller;
+use postern_core::Code;
+use postern_core::token::Caller;
 use uuid::Uuid;
 
 use super::spans;

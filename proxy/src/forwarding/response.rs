@@ -11,9 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
-use postern_common::Code;
-use postern_common::clock::Timestamp;
-use postern_common::http::PROBLEM_CODE;
+use postern_core::Code;
+use postern_core::clock::Timestamp;
+use postern_service::http::PROBLEM_CODE;
 use uuid::Uuid;
 
 use crate::admission::authorize::request_authority;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pingora::http::RequestHeader;
-use postern_common::trace::{
+use postern_core::trace::{
     KeyValue, SpanContext, SpanData, SpanKind, Status, TraceFlags, Tracer, known_method,
 };
 

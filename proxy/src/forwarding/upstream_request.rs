@@ -13,7 +13,7 @@ use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::admission::header_changes;
 use crate::config::{HeaderChanges, UpstreamConfig};

@@ -11,14 +11,15 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
-use postern_common::Clock;
-use postern_common::admin::{Check, Health};
-use postern_common::config::Env;
-use postern_common::exit::Exit;
-use postern_common::secret::Secret;
-use postern_common::service_manager::ServiceManager;
-use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::trace::{SpanExportTask, Tracer};
+use postern_core::Clock;
+use postern_core::config::Env;
+use postern_core::exit::Exit;
+use postern_core::health::{Check, Health};
+use postern_core::secret::Secret;
+use postern_core::token::{Verifier, VerifierOptions};
+use postern_core::trace::Tracer;
+use postern_service::service_manager::ServiceManager;
+use postern_service::trace::SpanExportTask;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
@@ -407,7 +408,7 @@ fn build_tracer(
     metrics: &GatewayMetrics,
 ) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
     let dropped = &metrics.spans_dropped;
-    Tracer::optional(config.tracing.as_ref(), "postern-proxy", clock, dropped)
+    postern_service::trace::tracer(config.tracing.as_ref(), "postern-proxy", clock, dropped)
 }
 
 fn pingora_settings(config: &Config) -> ServerConf {

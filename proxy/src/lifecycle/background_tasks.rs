@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
-use postern_common::admin::{Check, Health};
+use postern_core::health::{Check, Health};
 use tokio_util::task::TaskTracker;
 
 use crate::lifecycle::gauges::GaugeUpdater;

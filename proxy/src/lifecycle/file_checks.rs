@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use postern_common::decode::Object;
-use postern_common::files::{ALL_BUT_OWNER, WRITING, check_access};
+use postern_core::decode::Object;
+use postern_core::files::{ALL_BUT_OWNER, WRITING, check_access};
 
 use crate::api_keys::ApiKeys;
 use crate::certificates;

@@ -18,8 +18,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-use postern_common::exit::Exit;
-use postern_common::files::{ALL_BUT_OWNER, private_folder};
+use postern_core::exit::Exit;
+use postern_core::files::{ALL_BUT_OWNER, private_folder};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::thread;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::Clock;
-use postern_common::exit::Exit;
+use postern_core::Clock;
+use postern_core::exit::Exit;
 use tokio::sync::oneshot;
 
 use crate::certificates::{AcmeRenewal, AcmeStore, PendingChallenges, ServerTls};

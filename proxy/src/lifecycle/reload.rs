@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
-use postern_common::config::{ConfigFiles, Env};
-use postern_common::exit::Exit;
-use postern_common::token::Issuer;
+use postern_core::config::{ConfigFiles, Env};
+use postern_core::exit::Exit;
+use postern_core::token::Issuer;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::OwnedMutexGuard;

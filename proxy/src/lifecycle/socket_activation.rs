@@ -10,8 +10,8 @@
 use std::net::SocketAddr;
 
 use listenfd::ListenFd;
-use postern_common::exit::Exit;
-use postern_common::http;
+use postern_core::exit::Exit;
+use postern_service::http;
 use rustix::net::sockopt::socket_acceptconn;
 use tokio::net::TcpListener;
 

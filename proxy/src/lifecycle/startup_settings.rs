@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use postern_common::config::AdminListener;
-use postern_common::log::Log;
-use postern_common::token::TokenLimits;
-use postern_common::trace::TracingConfig;
+use postern_core::config::AdminListener;
+use postern_core::token::TokenLimits;
+use postern_service::log::Log;
+use postern_service::trace::TracingConfig;
 
 use crate::config::{AccessLogConfig, AcmeConfig, Config, ListenerConfig, TokenConfig};
 

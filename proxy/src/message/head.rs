@@ -12,7 +12,7 @@ use std::ops::Range;
 use http::{HeaderName, HeaderValue, Version};
 use memchr::{memchr, memchr2};
 use pingora::http::RequestHeader;
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::message::head::canonical::CheckedTarget;
 use crate::message::headers;

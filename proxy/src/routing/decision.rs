@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use http::Method;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use postern_common::token::Caller;
-use postern_common::{Code, Problem};
+use postern_core::token::Caller;
+use postern_core::{Code, Problem};
 
 use crate::config::AccessList;
 use crate::routing::router::RouteRequest;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use http::HeaderMap;
-use postern_common::token::{Caller, User};
+use postern_core::token::{Caller, User};
 
 use crate::certificates::principal_caller;
 use crate::config::{CallerRules, RoutePolicy};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use postern_common::Code;
+use postern_core::Code;
 
 use crate::config::{RedirectTarget, Route, RouteAnswer};
 use crate::routing::decision::{Decision, preflighted};

@@ -4,8 +4,8 @@
 //! every request, whether or not the verification of its token was cached, and treats users and
 //! services as different types.
 
-use postern_common::Code;
-use postern_common::token::{Caller, Service, User};
+use postern_core::Code;
+use postern_core::token::{Caller, Service, User};
 use serde_json::Value;
 
 use percent_encoding::percent_decode_str;
@@ -98,7 +98,7 @@ impl ServiceRule {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use postern_common::token::Claims;
+    use postern_core::token::Claims;
     use serde_json::json;
 
     use super::*;

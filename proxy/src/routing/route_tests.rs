@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use postern_common::Code;
-use postern_common::config::Env;
-use postern_common::decode::Object;
-use postern_common::token::{Caller, Service, User};
+use postern_core::Code;
+use postern_core::config::Env;
+use postern_core::decode::Object;
+use postern_core::token::{Caller, Service, User};
 
 use crate::certificates::principal_caller;
 use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-use postern_common::token::Caller;
+use postern_core::token::Caller;
 use uuid::Uuid;
 
 use crate::config::{Template, TemplatePart, Variable};

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use ahash::AHashMap;
-use postern_common::token::Caller;
+use postern_core::token::Caller;
 
 use crate::config::{AccessList, Config, PathPattern, PathSegment, UpstreamAddress};
 use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest};

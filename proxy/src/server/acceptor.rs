@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use postern_common::log_limit::LogLimit;
-use postern_common::network::{IpNetworks, client_limit_key};
+use postern_core::log_limit::LogLimit;
+use postern_core::network::{IpNetworks, client_limit_key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 

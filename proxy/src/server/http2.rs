@@ -12,7 +12,7 @@ use pingora::http::ResponseHeader;
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
-use postern_common::{Code, Problem};
+use postern_core::{Code, Problem};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

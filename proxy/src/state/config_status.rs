@@ -1,6 +1,6 @@
 //! The configuration status for the admin listener.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde::Serialize;
 
 /// The configuration status that `/config/status` returns.

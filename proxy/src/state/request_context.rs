@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use http::HeaderValue;
-use postern_common::clock::Timestamp;
-use postern_common::token::Caller;
-use postern_common::{Code, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::token::Caller;
+use postern_core::{Code, Secret};
 use prometheus::IntGauge;
 use uuid::Uuid;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use postern_common::Clock;
-use postern_common::cache::{self, Cache};
-use postern_common::exit::Exit;
-use postern_common::identity::TrustConfig;
-use postern_common::weighted::weighted_choice;
+use postern_core::Clock;
+use postern_core::exit::Exit;
+use postern_core::identity::TrustConfig;
+use postern_core::weighted::weighted_choice;
+use postern_store::cache::{self, Cache};
 
 use crate::api_keys::ApiKeyFile;
 use crate::client_shares::SharedBudget;

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use postern_common::exit::Exit;
+use postern_core::exit::Exit;
 use prometheus::IntCounter;
 
 use crate::config;
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn failed_writes_are_logged_at_intervals_and_once_at_the_end() {
-        let (log, _guard) = postern_common::testing::CapturedLog::start();
+        let (log, _guard) = postern_core::testing::CapturedLog::start();
         let count = |words: &[&str]| log.with(words);
         let (mut failures, full) = (WriteFailures::default(), || {
             Err(std::io::Error::from(std::io::ErrorKind::StorageFull))

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::RandomState;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use uuid::Uuid;
 
 /// A generator of ids, with a random seed per process.

@@ -9,8 +9,8 @@ mod upstream;
 
 use std::sync::{Arc, OnceLock};
 
-use postern_common::Code;
-use postern_common::http::LATENCY_BUCKETS_S;
+use postern_core::Code;
+use postern_service::http::LATENCY_BUCKETS_S;
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 use tokio::net::TcpListener;
 

@@ -2,7 +2,7 @@
 
 use super::harness::TestGateway;
 use super::origin::{OriginBehavior, TestOrigin};
-use postern_common::config::{Env, parse};
+use postern_core::config::{Env, parse};
 
 use crate::Config;
 

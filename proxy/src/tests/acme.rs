@@ -349,7 +349,7 @@ async fn assert_order_fails(rewrite: Rewrite, error: &str) {
     let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
     let found = record["error"].as_str().expect("a text");
     assert!(found.contains(error), "{found}");
-    let now = postern_common::Clock::system().now().unix_seconds();
+    let now = postern_core::Clock::system().now().unix_seconds();
     let delay = record["retryAt"].as_i64().expect("a time") - now;
     assert!((40..=61).contains(&delay), "{record}");
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_common::clock::Timestamp;
-use postern_common::{Clock, Code};
+use postern_core::clock::Timestamp;
+use postern_core::{Clock, Code};
 
 use super::harness::TestGateway;
 use super::origin::{OriginBehavior, TestOrigin};

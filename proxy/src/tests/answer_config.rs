@@ -1,7 +1,7 @@
 //! Mistakes in redirects and fixed responses, and their descriptions in `explain` and route tests.
 
 use http::HeaderMap;
-use postern_common::config::{Env, parse};
+use postern_core::config::{Env, parse};
 
 use super::answers::ROUTES;
 use crate::config::TestToken;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 

@@ -155,7 +155,7 @@ impl CertificateFolder {
 /// connection of another test could take it before the program starts.
 pub(super) async fn free_port() -> u16 {
     loop {
-        let offset = postern_common::backoff::random_fraction() * 12_000.0;
+        let offset = postern_core::backoff::random_fraction() * 12_000.0;
         let port = 20_000 + offset as u16;
         if TcpListener::bind(("127.0.0.1", port)).await.is_ok() {
             return port;

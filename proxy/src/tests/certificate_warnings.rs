@@ -1,7 +1,7 @@
 //! Warnings of `check` about certificates and revocation lists.
 
-use postern_common::clock::Timestamp;
-use postern_common::config::{Env, parse};
+use postern_core::clock::Timestamp;
+use postern_core::config::{Env, parse};
 use rcgen::{CertificateParams, date_time_ymd};
 
 use super::certificate_folder::{CertificateFolder, run};

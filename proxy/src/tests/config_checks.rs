@@ -1,6 +1,6 @@
 //! Mistakes and route tests of a configuration, and report-only policies.
 
-use postern_common::config::{Env, parse};
+use postern_core::config::{Env, parse};
 
 use super::harness::TestGateway;
 use super::origin::{OriginBehavior, TestOrigin};

@@ -1,6 +1,6 @@
 //! The configuration file over the admin listener.
 
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
 use reqwest::Method;
 use serde_json::{Value, json};
 

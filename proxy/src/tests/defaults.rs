@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postern_common::config::{Env, parse};
+use postern_core::config::{Env, parse};
 
 use super::harness::TestGateway;
 use super::origin::{OriginBehavior, TestOrigin};

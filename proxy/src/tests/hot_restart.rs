@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
-use postern_common::Clock;
-use postern_common::config::{Env, parse};
+use postern_core::Clock;
+use postern_core::config::{Env, parse};
 use tokio::net::TcpListener;
 
 use super::harness::{STEP_TIMEOUT, TestGateway, serve_keys};

@@ -1,6 +1,6 @@
 //! Log events of changes of state of upstreams, and the gauges that show the same.
 
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
 
 use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::origin::{OriginBehavior, TestOrigin};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 

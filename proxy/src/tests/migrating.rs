@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use postern_common::config::{Env, parse};
+use postern_core::config::{Env, parse};
 
 use crate::Config;
 

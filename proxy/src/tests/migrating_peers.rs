@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::config::{Env, parse};
-use postern_common::testing::skipped;
+use postern_core::Clock;
+use postern_core::config::{Env, parse};
+use postern_core::testing::skipped;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 

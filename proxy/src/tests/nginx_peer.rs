@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use postern_common::testing::skipped;
+use postern_core::testing::skipped;
 use tokio::net::TcpStream;
 
 use super::harness::{RawClient, RawResponse, STEP_TIMEOUT, TestGateway};

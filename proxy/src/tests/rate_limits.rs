@@ -1,6 +1,6 @@
 use http::HeaderMap;
-use postern_common::cache::testing::RedisServer;
-use postern_common::config::{Env, load};
+use postern_core::config::{Env, load};
+use postern_store::cache::testing::RedisServer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use uuid::Uuid;

@@ -2,8 +2,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use postern_common::config::{Env, load, parse};
-use postern_common::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
+use postern_core::config::{Env, load, parse};
+use postern_core::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
 
 use super::env;
 use super::harness::{STEP_TIMEOUT, TestGateway};

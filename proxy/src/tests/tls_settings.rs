@@ -1,6 +1,6 @@
 //! Mistakes in `[listen.tls]` and `[acme]`, and in the files that they name.
 
-use postern_common::config::parse;
+use postern_core::config::parse;
 
 use super::certificate_folder::CertificateFolder;
 use super::env;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use postern_common::testing::skipped;
+use postern_core::testing::skipped;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 

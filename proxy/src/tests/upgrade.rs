@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 
 use super::harness::{ROUTES, TestGateway, has_field};
 use super::origin::{OriginBehavior, TestOrigin};

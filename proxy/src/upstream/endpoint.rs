@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::upstreams::peer::HttpPeer;
-use postern_common::log_limit::LogLimit;
+use postern_core::log_limit::LogLimit;
 use serde::Serialize;
 
 use crate::client_shares::ClientShare;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::HeaderName;
 use pingora::http::RequestHeader;
-use postern_common::token::Caller;
+use postern_core::token::Caller;
 use url::form_urlencoded;
 
 use crate::config::{ConsistentKey, LoadBalancing};
@@ -70,7 +70,7 @@ fn query_value<'r>(request: &'r RequestHeader, name: &str) -> Option<Cow<'r, [u8
 mod tests {
     use std::sync::Arc;
 
-    use postern_common::token::Service;
+    use postern_core::token::Service;
 
     use super::*;
 

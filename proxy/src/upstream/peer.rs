@@ -6,7 +6,7 @@ use std::time::Duration;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
-use postern_common::exit::Exit;
+use postern_core::exit::Exit;
 
 use crate::config::UpstreamConfig;
 use crate::upstream::tls_material::{PinnedCertificates, TlsMaterial};

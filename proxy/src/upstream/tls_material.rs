@@ -9,7 +9,7 @@ use pingora_core::protocols::tls::SslDigest;
 use pingora_core::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use pingora_core::{Error, ErrorType};
-use postern_common::exit::Exit;
+use postern_core::exit::Exit;
 
 use crate::certificates::{certificates, private_key};
 use crate::config::UpstreamTlsConfig;

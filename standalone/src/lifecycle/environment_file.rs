@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use postern_common::config::Env;
-use postern_common::exit::Exit;
+use postern_core::config::Env;
+use postern_core::exit::Exit;
 
 use postern_dev::data_folder::{read_optional, write_private};
 

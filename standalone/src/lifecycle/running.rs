@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use futures_util::FutureExt;
-use postern_common::Secret;
-use postern_common::exit::Exit;
+use postern_core::Secret;
+use postern_core::exit::Exit;
 use postern_dev::Addresses;
 use postern_dev::data_folder::DataFolder;
 use postern_dev::mail::Mailbox;

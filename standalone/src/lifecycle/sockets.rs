@@ -3,9 +3,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use postern_common::exit::Exit;
-use postern_common::http::bind;
+use postern_core::exit::Exit;
 use postern_dev::{Addresses, DevelopmentSockets};
+use postern_service::http::bind;
 use tokio::net::TcpListener;
 
 /// The bound sockets of all parts.

@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use postern_common::config::Env;
-use postern_common::exit::Exit;
+use postern_core::config::Env;
+use postern_core::exit::Exit;
 use postern_dev::data_folder::{DataFolder, read_optional, write_private};
 use postern_dev::{ADMIN_TOKEN, Addresses, landing_page_url, social_callback_url};
 use postern_proxy::Config;

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use postern_common::config::{SourceText, SourceTexts};
-use postern_common::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml_at};
-use postern_common::exit::Exit;
+use postern_core::config::{SourceText, SourceTexts};
+use postern_core::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml_at};
+use postern_core::exit::Exit;
 
 /// A configuration tree into which another one can be merged.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use postern_common::exit::Exit;
+use postern_core::exit::Exit;
 
 use postern_dev::data_folder::{DataFolder, read_optional, write_private};
 

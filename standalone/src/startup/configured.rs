@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use postern_common::Clock;
-use postern_common::config::Env;
-use postern_common::exit::Exit;
+use postern_core::Clock;
+use postern_core::config::Env;
+use postern_core::exit::Exit;
 
 use crate::lifecycle::{Running, ShutdownStage};
 use crate::services::GatewayServices;

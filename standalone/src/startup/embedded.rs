@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::exit::Exit;
+use postern_core::Clock;
+use postern_core::exit::Exit;
 use postern_dev::data_folder::DataFolder;
 use postern_dev::pool::HashingSettings;
 use postern_dev::{Addresses, DevelopmentServices, landing_page_url};

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
-use postern_common::timeline::{TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource};
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
+use postern_service::timeline::{TimelineEntry, TimelineQuery, TimelineSelector, TimelineSource};
 use serde_json::Value;
 
 /// Fields of an access event that a time line repeats, and their names there.

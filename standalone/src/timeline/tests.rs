@@ -1,4 +1,4 @@
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use super::*;
 

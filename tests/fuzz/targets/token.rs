@@ -11,7 +11,7 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use libfuzzer_sys::fuzz_target;
-use postern_common::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
+use postern_core::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 

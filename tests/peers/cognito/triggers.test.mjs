@@ -1,5 +1,5 @@
 // Tests of conf/cognito/triggers with events as the Amazon Cognito developer guide documents them ("Custom authentication
-// challenge Lambda triggers", "Pre sign-up Lambda trigger"). The proofs are those of common/src/identity/social_proof.rs.
+// challenge Lambda triggers", "Pre sign-up Lambda trigger"). The proofs are those of common/core/src/identity/social_proof.rs.
 import assert from 'node:assert/strict';
 import { createDecipheriv, createHash, createHmac, hkdfSync } from 'node:crypto';
 import { mock, test } from 'node:test';

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use postern_common::database::testing::sqlite;
+use postern_store::database::testing::sqlite;
 use postern_tests::config_file::conf;
 use postern_tests::mail_token::DELIVERY_REPORT;
 use postern_tests::program::{Ended, Program};

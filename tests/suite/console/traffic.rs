@@ -49,7 +49,7 @@ pub(super) async fn create(split: &Split) -> Traffic {
     let service = surface.client().with_token(&service);
     let rejected = format!("eve-{}{REJECTED_DOMAIN}", uuid::Uuid::new_v4().simple());
     let tomorrow = json!(
-        postern_common::Clock::system()
+        postern_core::Clock::system()
             .now()
             .plus(Duration::from_secs(86_400))
     );

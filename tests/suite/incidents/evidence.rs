@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use postern_common::Clock;
+use postern_core::Clock;
 use postern_tests::note;
 use postern_tests::surface::PASSWORD;
 use serde_json::Value;

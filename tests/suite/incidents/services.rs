@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use postern_common::cache::testing::RedisServer;
+use postern_store::cache::testing::RedisServer;
 use postern_tests::program::{Program, Running};
 use postern_tests::split::Changes;
 use postern_tests::{Client, Person, Postern, PublicApi, Split};

@@ -3,7 +3,7 @@
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::Clock;
+use postern_core::Clock;
 use serde_json::{Value, json};
 
 use super::fault_proxy::{Fault, FaultProxy};

@@ -1,6 +1,6 @@
 //! The confirmation of an address with a code of this service.
 
-use postern_common::Problem;
+use postern_core::Problem;
 
 use super::super::account_codes::{AccountCodes, CodePurpose};
 use super::{RegistrationFlow, RegistrationRequest};

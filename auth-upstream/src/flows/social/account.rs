@@ -28,9 +28,9 @@
 
 use std::sync::Arc;
 
-use postern_common::email::EmailAddress;
-use postern_common::token::oidc::IdToken;
-use postern_common::{Code, Problem};
+use postern_core::email::EmailAddress;
+use postern_core::token::oidc::IdToken;
+use postern_core::{Code, Problem};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 

@@ -8,7 +8,7 @@
 
 use std::net::IpAddr;
 
-use postern_common::Problem;
+use postern_core::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::super::{FlowParts, cache_unavailable};

@@ -13,10 +13,10 @@ use oauth2::{
     Scope, TokenUrl,
 };
 use parking_lot::Mutex;
-use postern_common::dependency::{Dependency, root_cause};
-use postern_common::network::is_https_or_loopback;
-use postern_common::token::oidc::{IdToken, OidcVerifier};
-use postern_common::{Clock, Code, trace};
+use postern_core::dependency::{Dependency, root_cause};
+use postern_core::network::is_https_or_loopback;
+use postern_core::token::oidc::{IdToken, OidcVerifier};
+use postern_core::{Clock, Code, trace};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;

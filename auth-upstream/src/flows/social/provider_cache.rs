@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
 use tokio::sync::Mutex;
 
 use super::SocialError;

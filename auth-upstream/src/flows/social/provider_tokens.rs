@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use postern_common::Problem;
-use postern_common::token::oidc::IdToken;
+use postern_core::Problem;
+use postern_core::token::oidc::IdToken;
 
 use super::super::FlowParts;
 use super::SocialError;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::Problem;
-use postern_common::clock::Timestamp;
-use postern_common::decode::parse_duration;
-use postern_common::email::EmailAddress;
-use postern_common::http::{Query, json};
-use postern_common::timeline::{parse_id, parse_instant};
+use postern_core::Problem;
+use postern_core::clock::Timestamp;
+use postern_core::decode::parse_duration;
+use postern_core::email::EmailAddress;
+use postern_service::http::{Query, json};
+use postern_service::timeline::{parse_id, parse_instant};
 
 use super::AdminState;
 use crate::audit_trail::{SignInSearch, SummaryRange};

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::Problem;
-use postern_common::admin_api::{AdminAction, Operator, changed, record};
-use postern_common::decode::{Field, Object};
-use postern_common::email::EmailAddress;
-use postern_common::http::{Json, RequestId, json};
-use postern_common::network::IpNetwork;
+use postern_core::Problem;
+use postern_core::decode::{Field, Object};
+use postern_core::email::EmailAddress;
+use postern_core::network::IpNetwork;
+use postern_service::admin_api::{AdminAction, Operator, changed, record};
+use postern_service::http::{Json, RequestId, json};
 use serde_json::{Value, json as value};
 
 use super::AdminState;

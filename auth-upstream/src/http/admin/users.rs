@@ -3,10 +3,10 @@
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::admin_api::{AdminAction, Operator, changed, record};
-use postern_common::decode::Object;
-use postern_common::http::{Json, Query, RequestId, json};
-use postern_common::{Code, Problem};
+use postern_core::decode::Object;
+use postern_core::{Code, Problem};
+use postern_service::admin_api::{AdminAction, Operator, changed, record};
+use postern_service::http::{Json, Query, RequestId, json};
 use serde_json::{Value, json as value};
 
 use super::AdminState;

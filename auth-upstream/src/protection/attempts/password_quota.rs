@@ -11,8 +11,8 @@
 
 use std::time::Duration;
 
-use postern_common::Secret;
-use postern_common::clock::Timestamp;
+use postern_core::Secret;
+use postern_core::clock::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::{Attempt, AttemptLimiter, KEY_PREFIX};

@@ -1,6 +1,6 @@
 mod trust;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use super::*;
 

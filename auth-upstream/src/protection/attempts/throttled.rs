@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
-use postern_common::network::IpNetwork;
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
+use postern_core::network::IpNetwork;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 

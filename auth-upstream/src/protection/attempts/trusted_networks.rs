@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use futures_util::future::join;
-use postern_common::backoff::Backoff;
-use postern_common::clock::Timestamp;
+use postern_core::backoff::Backoff;
+use postern_core::clock::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

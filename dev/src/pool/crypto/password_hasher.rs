@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use argon2::password_hash::phc::{Output, ParamsString, PasswordHash, Salt};
 use argon2::password_hash::{Error, PasswordHasher as _, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
-use postern_common::Secret;
+use postern_core::Secret;
 use tokio::sync::Semaphore;
 
 use crate::pool::error::ApiError;

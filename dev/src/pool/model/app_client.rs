@@ -1,6 +1,6 @@
 //! App clients.
 
-use postern_common::identity::secret_hash;
+use postern_core::identity::secret_hash;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 

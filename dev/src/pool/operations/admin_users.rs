@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postern_common::Secret;
+use postern_core::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

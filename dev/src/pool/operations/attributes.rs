@@ -1,6 +1,6 @@
 //! Validation and application of user attributes in requests.
 
-use postern_common::email::EmailAddress;
+use postern_core::email::EmailAddress;
 
 use crate::pool::error::ApiError;
 use crate::pool::model::{AppClient, User, UserAttribute, UserPool};

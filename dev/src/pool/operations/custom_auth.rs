@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use postern_common::identity::{SocialAccount, SocialProofKey, SocialStatement};
+use postern_core::identity::{SocialAccount, SocialProofKey, SocialStatement};
 use serde_json::{Value, json};
 
 use super::{challenges, sign_in};

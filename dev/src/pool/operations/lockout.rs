@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;

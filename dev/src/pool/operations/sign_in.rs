@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use postern_common::Secret;
+use postern_core::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;

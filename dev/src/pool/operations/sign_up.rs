@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use postern_common::email::EmailAddress;
-use postern_common::identity::SOCIAL_PROOF;
+use postern_core::email::EmailAddress;
+use postern_core::identity::SOCIAL_PROOF;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use postern_common::testing::skipped;
+use postern_core::testing::skipped;
 use tokio::process::Command;
 
 use super::harness::{SAMPLE_PROOF_KEY, start_with_system_clock};

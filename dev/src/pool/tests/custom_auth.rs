@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
 use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, ChallengeNameType};
-use postern_common::clock::Timestamp;
-use postern_common::identity::{SOCIAL_PROOF, SocialAccount, SocialProofKey, SocialStatement};
+use postern_core::clock::Timestamp;
+use postern_core::identity::{SOCIAL_PROOF, SocialAccount, SocialProofKey, SocialStatement};
 
 use super::harness::{EMAIL, PASSWORD, RunningServer, SAMPLE_PROOF_KEY, claims, error_text, start};
 

@@ -4,16 +4,19 @@ use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
+use aws_sdk_cognitoidentityprovider::config::{
+    Builder, Credentials, IdentityCache, Region, StalledStreamProtectionConfig,
+};
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::operation::get_user::GetUserOutput;
 use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
 use aws_sdk_cognitoidentityprovider::operation::respond_to_auth_challenge::RespondToAuthChallengeOutput;
 use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, AuthenticationResultType};
-use postern_common::config::{self, Env};
-use postern_common::database::testing::{self, TestDatabase};
-use postern_common::identity::{AwsCredentials, IdentityConfig, Pool, SocialProofKey};
-use postern_common::token::{Caller, TokenError, Verifier, VerifierOptions};
-use postern_common::{Clock, Secret};
+use postern_core::config::{self, Env};
+use postern_core::identity::{IdentityConfig, Pool, SocialProofKey};
+use postern_core::token::{Caller, TokenError, Verifier, VerifierOptions};
+use postern_core::{Clock, Secret};
+use postern_store::database::testing::{self, TestDatabase};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -81,9 +84,9 @@ async fn run(
     config: Config,
     clock: Clock,
 ) -> RunningServer {
-    postern_common::log::init(
+    postern_service::log::init(
         "postern-identity-pool",
-        postern_common::log::Format::Text,
+        postern_service::log::Format::Text,
         "off,postern_dev=error",
     );
     let app = App::build(config.clone(), clock.clone())
@@ -93,12 +96,13 @@ async fn run(
     let env: Env = provisioned.variables(Some("auth")).into_iter().collect();
     let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
         .expect("complete variables");
-    let admin = identity.client(Some(administrator(&provisioned))).await;
+    let anonymous = client(&identity);
+    let admin = administrator(&anonymous, &provisioned);
     let shutdown = CancellationToken::new();
     let served = tokio::spawn(app.run(listener, shutdown.clone()));
     RunningServer {
         url: provisioned.endpoint.clone(),
-        anonymous: patient(&identity.unsigned_client()),
+        anonymous,
         provisioned,
         identity,
         clock,
@@ -112,12 +116,12 @@ async fn run(
     }
 }
 
-pub(super) fn administrator(provisioned: &ProvisionedPools) -> AwsCredentials {
-    AwsCredentials::Static {
-        access_key_id: provisioned.access_key_id.clone(),
-        secret_access_key: provisioned.secret_access_key.clone(),
-        session_token: None,
-    }
+/// Returns a client that signs its calls.
+fn administrator(anonymous: &Client, provisioned: &ProvisionedPools) -> Client {
+    let secret = provisioned.secret_access_key.expose();
+    let keys = Credentials::from_keys(&provisioned.access_key_id, secret, None);
+    let config = anonymous.config().to_builder();
+    Client::from_conf(config.credentials_provider(keys).build())
 }
 
 impl RunningServer {
@@ -303,10 +307,16 @@ impl RunningServer {
     }
 }
 
-/// A client without time limits, for a busy machine.
-fn patient(client: &Client) -> Client {
-    let config = client.config().to_builder();
-    Client::from_conf(config.timeout_config(TimeoutConfig::disabled()).build())
+/// Returns a client that signs nothing and has no time limits, for a busy machine.
+fn client(identity: &IdentityConfig) -> Client {
+    let endpoint = identity.endpoint.as_ref().expect("the local pool");
+    let config = Builder::new()
+        .region(Region::new(identity.region.clone()))
+        .endpoint_url(endpoint.as_str())
+        .identity_cache(IdentityCache::no_cache())
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .timeout_config(TimeoutConfig::disabled());
+    Client::from_conf(config.build())
 }
 
 /// Returns `Exception: message` from an SDK error.

@@ -1,4 +1,4 @@
-use postern_common::token::TokenError;
+use postern_core::token::TokenError;
 
 use super::harness::{EMAIL, PASSWORD, claims, error_text, start};
 

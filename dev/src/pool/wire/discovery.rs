@@ -6,9 +6,9 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH};
-use postern_common::Problem;
-use postern_common::http as rim;
-use postern_common::problem::Code;
+use postern_core::Problem;
+use postern_core::problem::Code;
+use postern_service::http as rim;
 use serde_json::{Value, json};
 
 use super::WireState;

@@ -1,8 +1,8 @@
 //! Configuration of providers with an HTTP API.
 
-use postern_common::Secret;
-use postern_common::config::{Env, secret};
-use postern_common::decode::Object;
+use postern_core::Secret;
+use postern_core::config::{Env, secret};
+use postern_core::decode::Object;
 use url::Url;
 
 use crate::address::{PhoneNumber, is_public_contact};

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use postern_common::Clock;
-use postern_common::cache::Cache;
-use postern_common::exit::Exit;
+use postern_core::Clock;
+use postern_core::exit::Exit;
+use postern_store::cache::Cache;
 
 use super::{
     PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderRate,

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::Clock;
-use postern_common::backoff::Backoff;
-use postern_common::circuit_breaker::{BreakerPolicy, BreakerState, CircuitBreaker, FailureEffect};
-use postern_common::clock::Timestamp;
+use postern_core::Clock;
+use postern_core::backoff::Backoff;
+use postern_core::circuit_breaker::{BreakerPolicy, BreakerState, CircuitBreaker, FailureEffect};
+use postern_core::clock::Timestamp;
 
 use crate::delivery::provider::{FaultScope, ProviderRefusal};
 use crate::delivery::retry::FailureClass;

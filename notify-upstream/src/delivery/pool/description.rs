@@ -1,6 +1,6 @@
 //! What operators see of a provider: its settings and its present state.
 
-use postern_common::circuit_breaker::BreakerState;
+use postern_core::circuit_breaker::BreakerState;
 use serde::Serialize;
 
 use super::{MAX_CALL_DURATION, PooledProvider, ProviderConfig, ProviderPool, ProviderSettings};

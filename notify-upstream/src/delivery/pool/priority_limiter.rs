@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use postern_common::backoff::random_fraction;
+use postern_core::backoff::random_fraction;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::ProviderRate;
@@ -135,9 +135,9 @@ impl PriorityLimiter {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use postern_common::Clock;
-    use postern_common::cache::Cache;
-    use postern_common::clock::Timestamp;
+    use postern_core::Clock;
+    use postern_core::clock::Timestamp;
+    use postern_store::cache::Cache;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_common::cache::Cache;
+use postern_store::cache::Cache;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -114,9 +114,9 @@ impl ProviderRate {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::Clock;
-    use postern_common::cache::testing;
-    use postern_common::clock::Timestamp;
+    use postern_core::Clock;
+    use postern_core::clock::Timestamp;
+    use postern_store::cache::testing;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;

@@ -84,7 +84,7 @@ impl Drop for ShareGuard {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::email::EmailAddress;
+    use postern_core::email::EmailAddress;
 
     use super::*;
     use crate::address::{PushSubscription, SubscriptionKeys};

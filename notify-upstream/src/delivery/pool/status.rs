@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use postern_common::admin::Degradation;
-use postern_common::log_limit::LogLimit;
+use postern_core::health::Degradation;
+use postern_core::log_limit::LogLimit;
 
 use super::{BreakerTransition, CallOutcome, RecentReply};
 use crate::delivery::provider::ProviderRefusal;

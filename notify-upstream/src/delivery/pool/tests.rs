@@ -1,6 +1,6 @@
-use postern_common::Clock;
-use postern_common::clock::Timestamp;
-use postern_common::email::EmailAddress;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
+use postern_core::email::EmailAddress;
 
 use super::*;
 use crate::address::DeviceToken;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::{DATE, RETRY_AFTER};
 
-use postern_common::dependency::root_cause;
+use postern_core::dependency::root_cause;
 
 use super::{ErrorCodeTable, ProviderRefusal};
 use crate::address::is_public;
-use postern_common::trace;
+use postern_core::trace;
 
 /// The response of a provider.
 pub(super) struct ApiResponse {

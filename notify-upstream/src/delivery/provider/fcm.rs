@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::{Clock, Secret};
+use postern_core::clock::Timestamp;
+use postern_core::{Clock, Secret};
 use serde_json::{Value, json};
 use url::Url;
 

@@ -1,7 +1,7 @@
 //! Any HTTP API, with a template of the request in the configuration.
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
-use postern_common::Secret;
+use postern_core::Secret;
 use url::Url;
 
 use super::call::{call, client};
@@ -180,7 +180,7 @@ impl HttpProvider {
 
 #[cfg(test)]
 mod tests {
-    use postern_common::email::EmailAddress;
+    use postern_core::email::EmailAddress;
 
     use super::*;
     use crate::address::{DeviceToken, PhoneNumber};

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use lettre::transport::smtp::commands::{Mail, Rcpt};
 use lettre::transport::smtp::extension::{MailParameter, RcptParameter};
 use parking_lot::Mutex;
-use postern_common::email::EmailAddress;
-use postern_common::trace;
+use postern_core::email::EmailAddress;
+use postern_core::trace;
 use tokio_rustls::TlsConnector;
 
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};

@@ -1,6 +1,6 @@
 //! Text messages over the API of Twilio.
 
-use postern_common::Secret;
+use postern_core::Secret;
 use serde_json::Value;
 use url::Url;
 

@@ -7,7 +7,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use postern_common::{Clock, Secret};
+use postern_core::{Clock, Secret};
 use serde_json::json;
 use url::Url;
 
@@ -183,7 +183,7 @@ mod tests {
     use crate::address::SubscriptionKeys;
     use crate::testing::injection::naughty;
     use crate::testing::outgoing;
-    use postern_common::clock::Timestamp;
+    use postern_core::clock::Timestamp;
 
     /// The browser of RFC 8291 section 5.
     const BROWSER: [&str; 3] = [

@@ -2,8 +2,8 @@
 
 use axum::Router;
 use http::StatusCode;
-use postern_common::email::EmailAddress;
-use postern_common::testing::CapturedLog;
+use postern_core::email::EmailAddress;
+use postern_core::testing::CapturedLog;
 use prometheus::{Encoder, TextEncoder};
 use tokio::net::TcpListener;
 

@@ -1,7 +1,7 @@
 //! Tests of rows whose results the store does not write.
 
 use futures_util::FutureExt;
-use postern_common::database::{Database, PostgresTransaction, SqliteTransaction};
+use postern_store::database::{Database, PostgresTransaction, SqliteTransaction};
 use sqlx::Executor;
 
 use super::*;

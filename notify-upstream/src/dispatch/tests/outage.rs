@@ -1,6 +1,6 @@
 //! Tests of dispatch while a provider, a template or an account fails.
 
-use postern_common::email::EmailAddress;
+use postern_core::email::EmailAddress;
 
 use super::*;
 use crate::address::Address;

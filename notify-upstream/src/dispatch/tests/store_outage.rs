@@ -1,8 +1,8 @@
 //! Tests of acceptance and readiness while the store is unresponsive.
 
-use postern_common::database::testing;
-use postern_common::database::{Database, StatementHealth};
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
+use postern_store::database::testing;
+use postern_store::database::{Database, StatementHealth};
 use sqlx::Executor;
 
 use super::*;

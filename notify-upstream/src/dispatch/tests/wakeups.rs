@@ -1,6 +1,6 @@
 //! Tests of wake-ups between replicas.
 
-use postern_common::database::{Migrations, StatementHealth, testing};
+use postern_store::database::{Migrations, StatementHealth, testing};
 
 use super::*;
 use crate::dispatch::wakeup::WakeupListener;

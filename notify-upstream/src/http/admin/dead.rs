@@ -3,11 +3,11 @@
 use axum::extract::{FromRequest, FromRequestParts, RawQuery, Request, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::Problem;
-use postern_common::admin_api::changed;
-use postern_common::clock::Timestamp;
-use postern_common::decode::{Field, Object};
-use postern_common::http::{Json, Query, json};
+use postern_core::Problem;
+use postern_core::clock::Timestamp;
+use postern_core::decode::{Field, Object};
+use postern_service::admin_api::changed;
+use postern_service::http::{Json, Query, json};
 use serde_json::{Value, json as value};
 
 use super::super::ApiState;

@@ -3,11 +3,11 @@
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::admin_api::changed;
-use postern_common::clock::Timestamp;
-use postern_common::http::{BudgetPermit, json};
-use postern_common::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
-use postern_common::{Code, Problem};
+use postern_core::clock::Timestamp;
+use postern_core::{Code, Problem};
+use postern_service::admin_api::changed;
+use postern_service::http::{BudgetPermit, json};
+use postern_service::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 

@@ -3,10 +3,10 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::admin_api::changed;
-use postern_common::decode::Field;
-use postern_common::http::{Json, json};
-use postern_common::{Code, Problem};
+use postern_core::decode::Field;
+use postern_core::{Code, Problem};
+use postern_service::admin_api::changed;
+use postern_service::http::{Json, json};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 

@@ -2,8 +2,8 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::Problem;
-use postern_common::http::json;
+use postern_core::Problem;
+use postern_service::http::json;
 use serde_json::json as value;
 
 use super::Api;

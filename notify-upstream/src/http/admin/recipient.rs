@@ -1,7 +1,7 @@
 //! The recipient of a message that an operator sends.
 
-use postern_common::decode::{Field, Value};
-use postern_common::email::EmailAddress;
+use postern_core::decode::{Field, Value};
+use postern_core::email::EmailAddress;
 
 use crate::address::{Address, DeviceToken, PhoneNumber, Recipient};
 use crate::notification::Channel;

@@ -3,10 +3,10 @@
 use axum::extract::RawQuery;
 use axum::response::Response;
 use http::StatusCode;
-use postern_common::Problem;
-use postern_common::admin_api::changed;
-use postern_common::clock::Timestamp;
-use postern_common::http::{Json, Query, json};
+use postern_core::Problem;
+use postern_core::clock::Timestamp;
+use postern_service::admin_api::changed;
+use postern_service::http::{Json, Query, json};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 

@@ -6,8 +6,8 @@ mod dead;
 mod notifications;
 mod providers;
 
-use postern_common::admin_api::{OPERATOR, protect};
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
+use postern_service::admin_api::{OPERATOR, protect};
 use reqwest::Method;
 
 use super::*;

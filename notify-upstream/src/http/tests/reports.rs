@@ -1,7 +1,7 @@
 //! Effects and limits of delivery reports and unsubscriptions.
 
 use aws_lc_rs::hmac;
-use postern_common::testing::CapturedLog;
+use postern_core::testing::CapturedLog;
 use prometheus::{Encoder, TextEncoder};
 use reqwest::Response;
 

@@ -1,5 +1,5 @@
-use postern_common::decode::{Mistakes, json};
-use postern_common::token::{Caller, Claims, User};
+use postern_core::decode::{Mistakes, json};
+use postern_core::token::{Caller, Claims, User};
 
 use super::*;
 use crate::principal::Principal;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postern_common::Secret;
-use postern_common::clock::Timestamp;
+use postern_core::Secret;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use http::HeaderMap;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::Value;
 
 use super::{

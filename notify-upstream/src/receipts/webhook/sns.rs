@@ -9,8 +9,8 @@ use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey,
 };
 use http::HeaderMap;
-use postern_common::clock::Timestamp;
-use postern_common::identity::partition_domain;
+use postern_core::clock::Timestamp;
+use postern_core::identity::partition_domain;
 use serde_json::Value;
 use url::Url;
 

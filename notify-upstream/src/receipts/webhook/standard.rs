@@ -1,8 +1,8 @@
 //! Standard Webhooks.
 
 use http::HeaderMap;
-use postern_common::Secret;
-use postern_common::clock::Timestamp;
+use postern_core::Secret;
+use postern_core::clock::Timestamp;
 
 use super::{
     SIGNATURE_WINDOW, WebhookRejection, WebhookRequest, base64, header, hmac_sha256, json, text,

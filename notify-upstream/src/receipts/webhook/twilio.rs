@@ -2,7 +2,7 @@
 
 use aws_lc_rs::hmac;
 use http::HeaderMap;
-use postern_common::Secret;
+use postern_core::Secret;
 use url::Url;
 
 use super::{WebhookRejection, WebhookRequest, base64, bytes, header};
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use ::base64::Engine;
     use ::base64::engine::general_purpose::STANDARD;
-    use postern_common::clock::Timestamp;
+    use postern_core::clock::Timestamp;
 
     fn read(public: &str, signed: &str, status: &str) -> Option<ReceiptKind> {
         let webhook = TwilioWebhook {

@@ -1,6 +1,6 @@
 //! Dead letters and paused providers, which operators change.
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde::Serialize;
 
 use crate::notification::{Channel, Lane, NotificationId};

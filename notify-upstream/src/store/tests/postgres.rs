@@ -1,6 +1,6 @@
 //! Tests of PostgreSQL only: physical row placement and locking.
 
-use postern_common::database::{Database, PostgresPool};
+use postern_store::database::{Database, PostgresPool};
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::*;

@@ -4,7 +4,7 @@ use super::*;
 use crate::address::{Address, AddressHash, hash};
 use crate::delivery::suppression::{SuppressionCache, SuppressionList};
 use crate::testing::execute;
-use postern_common::email::EmailAddress;
+use postern_core::email::EmailAddress;
 
 const ADA: &str = "ada@example.com";
 const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);

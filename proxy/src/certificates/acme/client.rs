@@ -11,8 +11,8 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use postern_common::exit::Exit;
-use postern_common::files::read_regular;
+use postern_core::exit::Exit;
+use postern_core::files::read_regular;
 use reqwest::redirect;
 
 use crate::certificates::files::{MAX_FILE_BYTES, unreadable};

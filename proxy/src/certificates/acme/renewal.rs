@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use postern_common::Clock;
-use postern_common::backoff::{Backoff, jittered};
-use postern_common::clock::Timestamp;
-use postern_common::exit::Exit;
+use postern_core::Clock;
+use postern_core::backoff::{Backoff, jittered};
+use postern_core::clock::Timestamp;
+use postern_core::exit::Exit;
 use tokio_util::sync::CancellationToken;
 
 use crate::certificates::acme::client::AcmeHttpClient;

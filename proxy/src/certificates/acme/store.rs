@@ -10,8 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use postern_common::exit::Exit;
-use postern_common::files::{OTHERS, private_folder, replace_private};
+use postern_core::exit::Exit;
+use postern_core::files::{OTHERS, private_folder, replace_private};
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a file that is read.

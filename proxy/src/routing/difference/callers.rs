@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
-use postern_common::token::{Caller, Service};
+use postern_core::token::{Caller, Service};
 use serde_json::Value;
 
 use crate::config::{AccessList, CallerRules, RoutePolicy, TestToken};

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::net::IpAddr;
 
-use postern_common::clock::Timestamp;
-use postern_common::network::IpNetwork;
+use postern_core::clock::Timestamp;
+use postern_core::network::IpNetwork;
 
 use crate::config::ClientAddressDetail;
 use crate::telemetry::access_log::AccessLog;

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use postern_common::http::Query;
-use postern_common::network::IpNetwork;
-use postern_common::{Code, Problem};
+use postern_core::network::IpNetwork;
+use postern_core::{Code, Problem};
+use postern_service::http::Query;
 
 use crate::config::ClientAddressDetail;
 use crate::telemetry::access_log::{AccessEvent, logged_address};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use prometheus::{IntCounter, IntGauge};
 use serde_json::Value;
 

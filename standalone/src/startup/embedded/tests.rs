@@ -2,7 +2,7 @@ mod console_link;
 
 use std::time::Duration;
 
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
@@ -201,7 +201,7 @@ async fn port_and_folder_conflicts_are_reported_in_one_line() {
 async fn configuration_files_are_read_before_startup() {
     let folder = tempfile::tempdir().expect("folder");
     std::fs::write(folder.path().join("auth.toml"), "listen = 1\n").expect("written");
-    let env = postern_common::config::Env::default();
+    let env = postern_core::config::Env::default();
     let started = Box::pin(crate::start_configured(
         folder.path(),
         None,

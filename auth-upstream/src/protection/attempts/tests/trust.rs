@@ -1,6 +1,6 @@
 //! Removal of trusted networks: concurrent sign-ins, and an unavailable cache.
 
-use postern_common::cache::testing::{RedisServer, both};
+use postern_store::cache::testing::{RedisServer, both};
 use tokio::time::{Instant, sleep};
 
 use super::*;

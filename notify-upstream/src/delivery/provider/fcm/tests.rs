@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
+use postern_core::clock::Timestamp;
 
 use super::*;
 use crate::address::DeviceToken;
@@ -81,10 +81,12 @@ async fn stand_in() -> StandIn {
     };
     let router = Router::new().route("/{*path}", axum::routing::post(handler));
     let (limits, never) = (
-        postern_common::http::Limits::default(),
+        postern_service::http::Limits::default(),
         tokio_util::sync::CancellationToken::new(),
     );
-    tokio::spawn(async move { postern_common::http::serve(listener, router, limits, never).await });
+    tokio::spawn(
+        async move { postern_service::http::serve(listener, router, limits, never).await },
+    );
     stand_in
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postern_common::Secret;
-use postern_common::email::EmailAddress;
+use postern_core::Secret;
+use postern_core::email::EmailAddress;
 
 use crate::delivery::mail_token::MailTokens;
 

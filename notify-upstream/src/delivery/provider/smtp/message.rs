@@ -6,7 +6,7 @@ use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
 use lettre::{Address, Message as Mail};
-use postern_common::email::EmailAddress;
+use postern_core::email::EmailAddress;
 
 use super::SmtpConfig;
 use crate::delivery::mail_token::TokenPurpose;

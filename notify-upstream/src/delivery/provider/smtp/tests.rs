@@ -7,7 +7,7 @@ mod unverified;
 
 use std::sync::Arc;
 
-use postern_common::Secret;
+use postern_core::Secret;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;

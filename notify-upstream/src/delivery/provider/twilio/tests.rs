@@ -45,8 +45,8 @@ async fn stand_in(status: u16, answer: &'static str) -> (Url, mpsc::UnboundedRec
 }
 
 async fn axum_serve(listener: tokio::net::TcpListener, router: Router) {
-    let limits = postern_common::http::Limits::default();
-    postern_common::http::serve(
+    let limits = postern_service::http::Limits::default();
+    postern_service::http::serve(
         listener,
         router,
         limits,

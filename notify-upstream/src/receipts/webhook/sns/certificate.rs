@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use parking_lot::Mutex;
-use postern_common::clock::Timestamp;
-use postern_common::network::client_limit_key;
+use postern_core::clock::Timestamp;
+use postern_core::network::client_limit_key;
 use url::Url;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use postern_common::config::Env;
+use postern_core::config::Env;
 
 use super::*;
 use crate::message::target::RequestTarget;

@@ -8,7 +8,7 @@ use super::*;
 use crate::console_link;
 
 /// Returns the part of a link after `#once=`.
-fn secret_of(link: &postern_common::Secret) -> String {
+fn secret_of(link: &postern_core::Secret) -> String {
     let (_, secret) = link.expose().split_once("/#once=").expect("a link");
     secret.to_owned()
 }

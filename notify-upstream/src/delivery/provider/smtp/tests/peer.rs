@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use postern_common::Secret;
+use postern_core::Secret;
 use std::process::Stdio;
 
 use futures_util::future::join_all;

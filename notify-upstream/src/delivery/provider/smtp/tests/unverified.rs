@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use postern_common::Clock;
+use postern_core::Clock;
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,0 +1,79 @@
+//! Clients of Cognito's API by Amazon's SDK.
+
+use std::time::Duration;
+
+#[cfg(feature = "aws-credential-chain")]
+use aws_config::default_provider::credentials::DefaultCredentialsChain;
+use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::config::retry::RetryConfig;
+use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
+use aws_sdk_cognitoidentityprovider::config::{
+    Builder, Credentials, IdentityCache, Region, StalledStreamProtectionConfig,
+};
+
+use postern_core::Secret;
+use postern_core::identity::IdentityConfig;
+
+/// Credentials for signed, administrative calls. Sign-in, refresh and registration are not signed.
+#[derive(Clone, Debug)]
+pub enum AwsCredentials {
+    /// Access keys that the operator configures.
+    Static {
+        /// Access key id.
+        access_key_id: String,
+        /// Secret access key.
+        secret_access_key: Secret,
+        /// Session token of temporary credentials.
+        session_token: Option<Secret>,
+    },
+    /// Amazon's default provider chain: environment, profile, web identity, container, instance
+    /// metadata.
+    #[cfg(feature = "aws-credential-chain")]
+    DefaultChain,
+}
+
+/// Creates a client of the pool API. It reads the environment only with
+/// [`AwsCredentials::DefaultChain`]. The connect timeout is 1 s; a call including its one retry
+/// takes at most 5 s.
+pub async fn pool_client(identity: &IdentityConfig, credentials: Option<AwsCredentials>) -> Client {
+    let config = client_config(identity);
+    let config = match credentials {
+        None => config.identity_cache(IdentityCache::no_cache()),
+        Some(AwsCredentials::Static {
+            access_key_id,
+            secret_access_key,
+            session_token,
+        }) => {
+            let session_token = session_token.map(|token| token.expose().to_owned());
+            let secret = secret_access_key.expose();
+            let keys = Credentials::new(access_key_id, secret, session_token, None, "postern");
+            config.credentials_provider(keys)
+        }
+        #[cfg(feature = "aws-credential-chain")]
+        Some(AwsCredentials::DefaultChain) => {
+            let region = Region::new(identity.region.clone());
+            let chain = Box::pin(DefaultCredentialsChain::builder().region(region).build()).await;
+            config.credentials_provider(chain)
+        }
+    };
+    Client::from_conf(config.build())
+}
+
+fn client_config(identity: &IdentityConfig) -> Builder {
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(Duration::from_secs(1))
+        // Applies to all attempts together: a call that a busy pool delays is not repeated,
+        // because each repetition costs the pool another password hash.
+        .operation_timeout(Duration::from_secs(5))
+        .build();
+    let config = Builder::new()
+        .region(Region::new(identity.region.clone()))
+        .timeout_config(timeouts)
+        // Responses are a few kilobytes, and the timeouts above bound slow ones.
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .retry_config(RetryConfig::standard().with_max_attempts(2));
+    match &identity.endpoint {
+        Some(endpoint) => config.endpoint_url(endpoint.as_str()),
+        None => config,
+    }
+}

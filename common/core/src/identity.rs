@@ -1,0 +1,203 @@
+//! Configuration of the two identity pools, and the client for their API.
+//!
+//! The pools are Amazon Cognito user pools, or pools of the local identity pool, which implements
+//! the same API; `endpoint` selects one or the other.
+//!
+//! Settings are read from the table `[identity]` of each process's configuration file and from
+//! environment variables; a variable overrides the file. Secrets are read from a variable or from a
+//! separate file that a `…_file` key names, never from the configuration file itself.
+//!
+//! | key | variable | default |
+//! |---|---|---|
+//! | `region` | `CLOUD_REGION` | `us-west-2` |
+//! | `endpoint` | `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER` | the region's Cognito endpoint |
+//! | `actor.pool_id` | `IDP_ACTOR_POOL_ID` | required |
+//! | `actor.client_id` | `IDP_ACTOR_CLIENT_ID` | required |
+//! | `actor.client_secret_file` | `IDP_ACTOR_CLIENT_SECRET` (the secret itself) | none: a client without a secret |
+//! | `actor.issuer`, `actor.jwks_url` | | derived from `endpoint` or `region`, and the pool id: both forms of Amazon's |
+//! | `service.pool_id` | `IDP_SERVICE_POOL_ID` | required |
+//! | `service.client_id` | `IDP_SERVICE_CLIENT_ID` | required |
+//! | `service.client_secret_file` | `IDP_SERVICE_CLIENT_SECRET` (the secret itself) | none |
+//! | `service.issuer`, `service.jwks_url` | | as for `actor` |
+//! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none; the authentication service requires it, because it calls other services |
+//! | `service_account.password_file` | `IDP_SERVICE_ACCOUNT_PASSWORD` (the password itself) | none |
+//! | `token_bytes` | | 16 KiB, the maximum length of a token |
+//! | `leeway` | | 5 s, by which `nbf` and `iat` may be ahead of the clock |
+//!
+//! A process that only verifies tokens reads a [`TrustConfig`], in which each pool is optional.
+//!
+//! Additional issuers are configured in `[[identity.issuer]]`, each with its own rules:
+//!
+//! | key | meaning | default |
+//! |---|---|---|
+//! | `kind` | `user` or `service`: the kind of caller that its tokens identify | required |
+//! | `issuer` | `iss`, compared byte for byte | required |
+//! | `jwks_url` | URL of its JWKS | `/.well-known/jwks.json` below the issuer |
+//! | `clients` | client ids that are accepted | none: only `audiences` is checked |
+//! | `audiences` | `aud` must contain one of these | none: `aud` is not checked |
+//! | `token_use` | accepted values; `[]` if the issuer writes none | `access`; for services also `id` |
+//! | `client_claim` | the claim that contains the client id | `client_id` |
+//! | `groups_claim` | the claim that contains the groups of a user | `cognito:groups` |
+//! | `service_claim` | the claim that contains the service name | `custom:service_id` |
+//! | `services` | service issuers only: the service names that its tokens may contain, and no other issuer's | required |
+//!
+//! Input: the table `[identity]` and the environment. Output: the trusted issuers, and clients for
+//! the pools. Depends on `config`, `decode`, `secret` and `token`.
+
+mod assumed;
+mod config;
+mod issuer;
+mod secret_hash;
+mod social_proof;
+
+use url::Url;
+
+pub use self::assumed::ASSUMED_IDENTITY;
+pub use self::config::partition_domain;
+pub use self::secret_hash::secret_hash;
+pub use self::social_proof::{
+    SOCIAL_PROOF, SOCIAL_PROOF_KEY, SocialAccount, SocialProofKey, SocialStatement,
+};
+use crate::Secret;
+use crate::token::{self, TokenLimits};
+
+/// Settings of the identity pools and of additional issuers.
+#[derive(Clone, Debug)]
+pub struct IdentityConfig {
+    /// Region of the pools. Default `us-west-2`.
+    pub region: String,
+    /// Base URL of the pool API, without a path. `None` selects Amazon's endpoint of the region.
+    pub endpoint: Option<Url>,
+    /// The pool of users.
+    pub actor: Pool,
+    /// The pool of service accounts. Always different from `actor`: the issuer of a token decides
+    /// its kind.
+    pub service: Pool,
+    /// Additional issuers whose tokens are accepted. Default none.
+    pub issuers: Vec<token::Issuer>,
+    /// The limits of tokens.
+    pub token_limits: TokenLimits,
+    /// The account with which this process calls other services, if it calls any.
+    pub service_account: Option<ServiceAccount>,
+}
+
+/// The trusted issuers of a process that calls no pool.
+#[derive(Clone, Debug, Default)]
+pub struct TrustConfig {
+    /// The pool of users, if there is one.
+    pub actor: Option<Pool>,
+    /// The pool of service accounts, if there is one.
+    pub service: Option<Pool>,
+    /// Additional issuers whose tokens are accepted. Default none.
+    pub issuers: Vec<token::Issuer>,
+    /// The limits of tokens.
+    pub token_limits: TokenLimits,
+}
+
+/// A user pool and this installation's client in it.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Pool id, such as `us-west-2_a1B2c3D4e`.
+    pub pool_id: String,
+    /// Client id that tokens must be issued for.
+    pub client_id: String,
+    /// Client secret, if the client has one. Then each call needs a [`secret_hash`](secret_hash()).
+    pub client_secret: Option<Secret>,
+    /// `iss` of this pool's tokens, compared byte for byte.
+    pub issuer: String,
+    /// The other form of `iss` that a pool of Amazon may be set to write.
+    pub issuer_alias: Option<String>,
+    /// URL of this pool's JWKS.
+    pub jwks_url: Url,
+}
+
+/// User name and password with which a process obtains its service token.
+#[derive(Clone, Debug)]
+pub struct ServiceAccount {
+    /// User name in the service pool.
+    pub username: String,
+    /// Password of the account.
+    pub password: Secret,
+}
+
+// === impl IdentityConfig ===
+
+impl IdentityConfig {
+    /// Returns the issuers that a token verifier trusts, as [`TrustConfig::issuers`] does.
+    #[must_use]
+    pub fn issuers(&self) -> Vec<token::Issuer> {
+        let trust = TrustConfig {
+            actor: Some(self.actor.clone()),
+            service: Some(self.service.clone()),
+            issuers: self.issuers.clone(),
+            token_limits: self.token_limits,
+        };
+        trust.issuers()
+    }
+}
+
+// === impl TrustConfig ===
+
+impl TrustConfig {
+    /// Returns the issuers that a token verifier trusts: the actor pool for users, the service pool
+    /// for services, and the additional issuers. Service names of additional issuers are excluded
+    /// from both pools.
+    #[must_use]
+    pub fn issuers(&self) -> Vec<token::Issuer> {
+        let reserved = self
+            .issuers
+            .iter()
+            .filter_map(|issuer| match &issuer.rules.services {
+                token::ServiceNames::Only(names) => Some(names.clone()),
+                token::ServiceNames::AllBut(_) => None,
+            });
+        let services = token::ServiceNames::AllBut(reserved.flatten().collect());
+        let issuer = |(pool, kind): (&Pool, token::IssuerKind)| token::Issuer {
+            issuer: pool.issuer.clone(),
+            jwks_url: pool.jwks_url.clone(),
+            kind,
+            client_ids: vec![pool.client_id.clone()],
+            rules: token::IssuerRules {
+                alias: pool.issuer_alias.clone(),
+                services: services.clone(),
+                ..token::IssuerRules::default()
+            },
+            claims: Vec::new(),
+        };
+        let actor = self
+            .actor
+            .iter()
+            .map(|pool| (pool, token::IssuerKind::User));
+        let service = self.service.iter();
+        let service = service.map(|pool| (pool, token::IssuerKind::Service));
+        let pools = actor.chain(service).map(issuer);
+        pools.chain(self.issuers.iter().cloned()).collect()
+    }
+
+    /// Returns whether tokens can be verified, which `has_keys` says for one issuer: those of all
+    /// pools, or without pools those of at least one issuer. An issuer besides the pools may be a
+    /// partner whose outage must not stop every gateway.
+    #[must_use]
+    pub fn is_usable(&self, has_keys: impl Fn(&str) -> bool) -> bool {
+        let mut pools = self.actor.iter().chain(&self.service).peekable();
+        if pools.peek().is_some() {
+            return pools.all(|pool| has_keys(&pool.issuer));
+        }
+        self.issuers.is_empty() || self.issuers.iter().any(|issuer| has_keys(&issuer.issuer))
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// Returns the `SECRET_HASH` for a call about `username`, or `None` if the client has no
+    /// secret.
+    #[must_use]
+    pub fn secret_hash(&self, username: &str) -> Option<String> {
+        let secret = self.client_secret.as_ref()?;
+        Some(secret_hash(username, &self.client_id, secret.expose()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

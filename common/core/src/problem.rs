@@ -1,0 +1,295 @@
+//! Error responses: `application/problem+json` (RFC 9457) with a stable `code`.
+//!
+//! The same [`Code`] is written to the body, the access event and the metric label. This module
+//! alone decides what a client may read: a problem contains no internal message, backtrace or
+//! claim.
+//!
+//! Input: a code with details. Output: status, header fields and body of a response. Depends on
+//! `decode` for mistakes of a request.
+
+mod code;
+
+use std::borrow::Cow;
+
+use axum_core::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, StatusCode};
+use serde::Serialize;
+
+pub use code::Code;
+
+use crate::decode::{Mistake, Weight};
+
+/// An error response before rendering. The request layer adds the request id and logs it once.
+#[derive(Clone, Debug)]
+pub struct Problem(Box<ProblemData>);
+
+/// Boxed, so that `Result<T, Problem>` stays small.
+#[derive(Clone, Debug)]
+struct ProblemData {
+    code: Code,
+    detail: Option<Cow<'static, str>>,
+    errors: Vec<FieldError>,
+    retry_after_s: Option<u32>,
+    extra: Option<(&'static str, serde_json::Value)>,
+    allow: Option<String>,
+}
+
+/// A mistake in one field of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    /// JSON pointer (RFC 6901) into the request body, or `""` for the body as a whole.
+    pub pointer: String,
+    /// Stable name of the mistake.
+    pub code: Cow<'static, str>,
+    /// One sentence that explains the mistake.
+    pub detail: String,
+}
+
+/// A rendered problem.
+#[derive(Debug)]
+pub struct Rendered {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// `Content-Type`, `Cache-Control`, and `WWW-Authenticate`, `Retry-After` and `Allow` if they
+    /// apply.
+    pub headers: HeaderMap,
+    /// The JSON body.
+    pub body: Vec<u8>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProblemBody<'a> {
+    r#type: String,
+    title: &'static str,
+    status: u16,
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
+    errors: &'a [FieldError],
+    #[serde(flatten)]
+    extra: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+// === impl Problem ===
+
+impl Problem {
+    /// Creates a problem that its code describes completely.
+    #[must_use]
+    pub fn new(code: Code) -> Self {
+        Self(Box::new(ProblemData {
+            code,
+            detail: None,
+            errors: Vec::new(),
+            retry_after_s: None,
+            extra: None,
+            allow: None,
+        }))
+    }
+
+    /// Sets a sentence that tells the client what to do. Must not contain internal information.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.0.detail = Some(detail.into());
+        self
+    }
+
+    /// Sets `Retry-After`, in seconds (at least 1).
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.0.retry_after_s = Some(seconds.max(1));
+        self
+    }
+
+    /// Adds an extension member to the body, such as `challenge`.
+    #[must_use]
+    pub fn member(mut self, name: &'static str, value: serde_json::Value) -> Self {
+        self.0.extra = Some((name, value));
+        self
+    }
+
+    /// Creates a 405 with the allowed methods (RFC 9110 section 15.5.6).
+    #[must_use]
+    pub fn method_not_allowed(allow: impl Into<String>) -> Self {
+        let mut problem = Self::new(Code::MethodNotAllowed);
+        problem.0.allow = Some(allow.into());
+        problem
+    }
+
+    /// Creates a 400, or a 422 if every mistake is [`Weight::Unacceptable`], from the mistakes that
+    /// [`crate::decode`] found.
+    #[must_use]
+    pub fn from_mistakes(mistakes: Vec<Mistake>) -> Self {
+        let code = match mistakes.iter().map(|mistake| mistake.weight).max() {
+            Some(Weight::Unacceptable) => Code::ValidationFailed,
+            Some(Weight::Unreadable) | None => Code::InvalidRequest,
+        };
+        let mut problem = Self::new(code);
+        problem.0.errors = mistakes
+            .into_iter()
+            .map(|mistake| FieldError {
+                pointer: mistake.pointer,
+                code: mistake.code.into(),
+                detail: mistake.detail,
+            })
+            .collect();
+        problem
+    }
+
+    /// Adds a field error.
+    #[must_use]
+    pub fn error(mut self, pointer: &str, code: &'static str, detail: impl Into<String>) -> Self {
+        self.0.errors.push(FieldError {
+            pointer: pointer.to_owned(),
+            code: code.into(),
+            detail: detail.into(),
+        });
+        self
+    }
+
+    /// Returns the stable code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// Returns the detail, or the title of the code if there is none.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        self.0
+            .detail
+            .as_deref()
+            .unwrap_or_else(|| self.0.code.title())
+    }
+
+    /// Returns the problem as a JSON value, for batch results.
+    #[must_use]
+    pub fn to_json(&self, request_id: &str) -> serde_json::Value {
+        serde_json::to_value(self.body(request_id)).unwrap_or_default()
+    }
+
+    /// Renders status, headers and body with a request id.
+    #[must_use]
+    pub fn render(&self, request_id: &str) -> Rendered {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        headers.insert(
+            http::header::CACHE_CONTROL,
+            HeaderValue::from_static("no-store"),
+        );
+        if let Some(challenge) = self.0.code.challenge() {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
+        if let Some(seconds) = self
+            .0
+            .retry_after_s
+            .or_else(|| self.0.code.default_retry_after_s())
+        {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(allow) = self
+            .0
+            .allow
+            .as_deref()
+            .and_then(|allow| HeaderValue::from_str(allow).ok())
+        {
+            headers.insert(HeaderName::from_static("allow"), allow);
+        }
+        let body = serde_json::to_vec(&self.body(request_id)).unwrap_or_default();
+        Rendered {
+            status: self.0.code.status(),
+            headers,
+            body,
+        }
+    }
+
+    fn body<'a>(&'a self, request_id: &'a str) -> ProblemBody<'a> {
+        let extra = self
+            .0
+            .extra
+            .clone()
+            .map(|(name, value)| [(name.to_owned(), value)].into_iter().collect());
+        ProblemBody {
+            r#type: format!(
+                "https://postern.dev/problems/{}",
+                self.0.code.as_str().replace('_', "-")
+            ),
+            title: self.0.code.title(),
+            status: self.0.code.status().as_u16(),
+            code: self.0.code.as_str(),
+            detail: self.0.detail.as_deref(),
+            request_id,
+            errors: &self.0.errors,
+            extra,
+        }
+    }
+}
+
+impl From<Code> for Problem {
+    fn from(code: Code) -> Self {
+        Self::new(code)
+    }
+}
+
+impl IntoResponse for Problem {
+    /// Attaches the problem as an extension; the request layer renders it with the request id.
+    fn into_response(self) -> Response {
+        let mut response = self.code().status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl IntoResponse for Code {
+    fn into_response(self) -> Response {
+        Problem::new(self).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problem_renders_as_rfc_9457_with_a_challenge() {
+        let rendered = Problem::new(Code::TokenExpired).render("id-1");
+        let body: serde_json::Value = serde_json::from_slice(&rendered.body).expect("JSON");
+        assert_eq!(body["type"], "https://postern.dev/problems/token-expired");
+        assert_eq!(
+            (&body["status"], &body["code"]),
+            (&401.into(), &"token_expired".into())
+        );
+        assert_eq!(body["requestId"], "id-1");
+        assert_eq!(
+            rendered.headers[WWW_AUTHENTICATE],
+            "Bearer error=\"invalid_token\""
+        );
+    }
+
+    #[test]
+    fn documented_table_matches_the_code() {
+        let documented = include_str!("../../PROBLEMS.md");
+        let rows: Vec<&str> = documented
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
+        let expected: Vec<String> = Code::ALL
+            .iter()
+            .map(|code| {
+                format!(
+                    "| `{}` | {} | {} |",
+                    code.as_str(),
+                    code.status().as_u16(),
+                    code.title()
+                )
+            })
+            .collect();
+        assert_eq!(rows, expected, "PROBLEMS.md and Code::ALL differ");
+    }
+}

@@ -1,0 +1,256 @@
+//! Reports of tests to their runner, in addition to pass and fail. `tests/run` names a file for
+//! each kind of report and prints it after the tests.
+
+mod captured_log;
+mod command_tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+pub use captured_log::CapturedLog;
+pub use command_tree::assert_commands_documented;
+
+use crate::config::Env;
+use crate::decode::{self, AcceptedFields, FieldDescription, Mistakes, Node, Object, Value};
+
+/// Reports a test that cannot run on this machine, with the reason.
+///
+/// # Panics
+/// If the report cannot be written.
+pub fn skipped(test: &str, reason: &str) {
+    report("POSTERN_TEST_SKIPPED", &format!("{test}: {reason}"));
+}
+
+/// Reports a measurement that no test asserts.
+///
+/// # Panics
+/// If the report cannot be written.
+pub fn note(text: &str) {
+    report("POSTERN_TEST_NOTES", text);
+}
+
+/// Returns the path of a published test vector file in `tests/vectors`.
+///
+/// # Panics
+/// If the file does not exist.
+#[must_use]
+pub fn vectors(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/vectors")
+        .join(name);
+    assert!(path.is_file(), "{} does not exist", path.display());
+    path
+}
+
+/// The tables `[identity]` with every key, for samples of configuration files. The secrets that its
+/// files hold have to be in the environment.
+pub const IDENTITY_TABLES: &str = r#"
+[identity]
+region = "us-west-2"
+endpoint = "http://127.0.0.1:8503"
+token_bytes = "16KiB"
+leeway = "5s"
+[identity.actor]
+pool_id = "us-west-2_actor"
+client_id = "a"
+client_secret_file = "/run/secrets/actor-client"
+issuer = "https://actor.example"
+jwks_url = "https://actor.example/keys"
+[identity.service]
+pool_id = "us-west-2_service"
+client_id = "s"
+client_secret_file = "/run/secrets/service-client"
+issuer = "https://service.example"
+jwks_url = "https://service.example/keys"
+[identity.service_account]
+username = "auth"
+password_file = "/run/secrets/service-account"
+[[identity.issuer]]
+kind = "service"
+issuer = "https://login.example"
+jwks_url = "https://login.example/keys"
+clients = ["partner"]
+audiences = ["postern"]
+token_use = ["access"]
+client_claim = "azp"
+service_claim = "azp"
+services = ["batch"]
+[[identity.issuer]]
+kind = "user"
+issuer = "https://people.example"
+clients = ["web"]
+groups_claim = "realm_access.roles"
+"#;
+
+/// A sample of a configuration file that sets every key in every form, and the document that
+/// describes the keys.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigurationReference<'a> {
+    /// The sample, in TOML.
+    pub sample: &'a str,
+    /// The document, in Markdown.
+    pub document: &'a str,
+    /// The headings below which the tables stand. Each row has the key's path in backticks, such as
+    /// `listen[].tls.key`, its type, default and meaning.
+    pub sections: &'a [&'a str],
+}
+
+impl ConfigurationReference<'_> {
+    /// Asserts that the document has a row for every key that the configuration may have, and for no
+    /// other. Returns what the readers accept.
+    ///
+    /// # Panics
+    /// If a key is missing in the sample or in the document, or if the document has one that the
+    /// reader does not know.
+    pub fn assert_complete<T>(
+        &self,
+        read: impl FnOnce(&Object<'_>) -> Option<T>,
+    ) -> AcceptedFields {
+        let mistakes = Mistakes::recording_fields();
+        let root = decode::toml(self.sample, &mistakes).expect("the sample is TOML");
+        let _config = mistakes.object(&root, read);
+        let (known, accepted) = (mistakes.known_fields(), mistakes.accepted_fields());
+        let wrong = mistakes.finish(Some(())).err().unwrap_or_default();
+        assert!(wrong.is_empty(), "the sample is refused: {wrong:#?}");
+        let mut set = BTreeSet::new();
+        collect_keys(&root, "", &known, &mut set);
+        let unset: Vec<_> = known.difference(&set).collect();
+        assert!(
+            unset.is_empty(),
+            "keys that the sample does not set: {unset:#?}"
+        );
+        let documented: BTreeSet<String> = self.descriptions().into_keys().collect();
+        let missing: Vec<_> = known.difference(&documented).collect();
+        let unknown: Vec<_> = documented.difference(&known).collect();
+        assert!(
+            missing.is_empty() && unknown.is_empty(),
+            "{:?}: keys without a row: {missing:#?}; rows without a key: {unknown:#?}",
+            self.sections
+        );
+        accepted
+    }
+
+    /// Returns the JSON schema of what the readers accept, with the meanings and defaults of the
+    /// document.
+    #[must_use]
+    pub fn schema(&self, title: &str, accepted: &AcceptedFields) -> serde_json::Value {
+        accepted.to_schema(title, &self.descriptions())
+    }
+
+    /// Returns the descriptions of all keys that the document has.
+    fn descriptions(&self) -> BTreeMap<String, FieldDescription> {
+        self.sections
+            .iter()
+            .flat_map(|section| described_keys(self.document, section))
+            .collect()
+    }
+}
+
+/// Asserts that a file contains this schema. With the variable `POSTERN_TEST_WRITE_SCHEMAS`, writes
+/// it instead.
+///
+/// # Panics
+/// If the file has other contents, or cannot be read or written.
+pub fn assert_schema_written(path: &Path, schema: &serde_json::Value) {
+    let text = format!("{schema:#}\n");
+    if Env::of_process()
+        .get("POSTERN_TEST_WRITE_SCHEMAS")
+        .is_some()
+    {
+        std::fs::write(path, &text).expect("the schema can be written");
+    }
+    let found = std::fs::read_to_string(path).expect("the schema can be read");
+    assert!(
+        found == text,
+        "{} is not what the readers accept: run this test with POSTERN_TEST_WRITE_SCHEMAS=1",
+        path.display()
+    );
+}
+
+/// Adds the path of each key of a node, with `NAME` for names that the reader does not know.
+fn collect_keys(node: &Node, path: &str, known: &BTreeSet<String>, found: &mut BTreeSet<String>) {
+    match &node.value {
+        Value::Object(entries) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            for (name, value) in entries {
+                let key = format!("{path}{dot}{name}");
+                let key = if known.contains(&key) {
+                    key
+                } else {
+                    format!("{path}{dot}NAME")
+                };
+                collect_keys(value, &key, known, found);
+                found.insert(key);
+            }
+        }
+        Value::Array(items) => {
+            let path = format!("{path}[]");
+            items
+                .iter()
+                .for_each(|item| collect_keys(item, &path, known, found));
+        }
+        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+/// Returns the keys of the table rows between a heading and the next one of the same level.
+fn described_keys(document: &str, section: &str) -> BTreeMap<String, FieldDescription> {
+    let level = section.split(' ').next().unwrap_or_default();
+    let is_section = |line: &&str| line.trim_end() == section;
+    let is_next = |line: &&str| line.split(' ').next() == Some(level);
+    let mut lines = document.lines().skip_while(|line| !is_section(line));
+    lines.next().expect("the document has the section");
+    let row = |line: &str| {
+        let (key, rest) = line.strip_prefix("| `")?.split_once("` |")?;
+        let mut cells = rest.trim_end_matches('|').splitn(3, '|').map(str::trim);
+        let (_type, default, meaning) = (cells.next()?, cells.next()?, cells.next()?);
+        let literal = default.strip_prefix('`');
+        let literal = literal.and_then(|text| text.strip_suffix('`'));
+        let description = FieldDescription {
+            meaning: plain_text(meaning),
+            default: literal
+                .filter(|text| !text.contains('`'))
+                .map(str::to_owned),
+        };
+        Some((key.to_owned(), description))
+    };
+    lines
+        .take_while(|line| !is_next(line))
+        .filter_map(row)
+        .collect()
+}
+
+/// Removes the code spans and links of Markdown.
+fn plain_text(markdown: &str) -> String {
+    let mut text = String::new();
+    let mut rest = markdown;
+    while let Some((before, after)) = rest.split_once('[') {
+        let Some((label, (_target, next))) = after
+            .split_once("](")
+            .and_then(|(label, after)| Some((label, after.split_once(')')?)))
+        else {
+            break;
+        };
+        text.push_str(before);
+        text.push_str(label);
+        rest = next;
+    }
+    text.push_str(rest);
+    text.replace('`', "")
+}
+
+fn report(variable: &str, text: &str) {
+    let env = Env::of_process();
+    let Some(path) = env.get(variable) else {
+        return;
+    };
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .expect("the report file can be opened");
+    file.write_all(format!("{text}\n").as_bytes())
+        .expect("the report file can be written");
+}

@@ -1,0 +1,255 @@
+//! The service token of this process: from memory or the service pool.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
+
+use super::ServiceTokenError;
+use super::sign_in::SignInClient;
+use super::token::ServiceToken;
+use postern_core::Secret;
+use postern_core::backoff::Backoff;
+use postern_core::check::CheckResult;
+use postern_core::clock::{Clock, Timestamp};
+use postern_core::identity::IdentityConfig;
+
+/// Maximum time for which a caller waits for a new token. The sign-in continues after it.
+const MAX_CALLER_WAIT: Duration = Duration::from_secs(2);
+
+/// Time between two checks of [`ServiceTokens::run`] whether the token is due for refresh.
+const REFRESH_CHECK_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Delays before the next attempt after a failure.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+
+/// Provides this service's own token. Clones share it.
+///
+/// Only one sign-in of the process is in progress at a time. A token is refreshed ahead of its expiry
+/// while the old one is still used. While the pool is unavailable the old token is used until it
+/// expires.
+#[derive(Clone, Debug)]
+pub struct ServiceTokens(Option<Arc<TokenProvider>>);
+
+struct TokenProvider {
+    client: SignInClient,
+    clock: Clock,
+    state: Mutex<TokenState>,
+    /// Held during a renewal.
+    renewal: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Default)]
+struct TokenState {
+    current: Option<Arc<ServiceToken>>,
+    failure: Option<RenewalFailure>,
+}
+
+struct RenewalFailure {
+    error: ServiceTokenError,
+    next_attempt: Timestamp,
+    /// Number of consecutive failures.
+    count: u32,
+}
+
+// === impl ServiceTokens ===
+
+impl ServiceTokens {
+    /// Creates the provider for the configured service account. Without one,
+    /// [`ServiceTokens::token`] returns [`ServiceTokenError::NotConfigured`].
+    #[must_use]
+    pub fn new(identity: &IdentityConfig, clock: Clock) -> Self {
+        let provider = |client| {
+            Arc::new(TokenProvider {
+                client,
+                clock,
+                state: Mutex::default(),
+                renewal: Arc::default(),
+            })
+        };
+        Self(SignInClient::new(identity).map(provider))
+    }
+
+    /// Checks that the account gets a token that identifies a service, for the command `check`.
+    pub async fn check(&self) -> CheckResult {
+        let mut outcome = self.token().await;
+        // A request waits for 2 s, and a busy pool may need more.
+        for _ in 0..4 {
+            if !matches!(outcome, Err(ServiceTokenError::Unavailable(_))) {
+                break;
+            }
+            outcome = self.token().await;
+        }
+        let outcome = outcome.map(|_| "gets a token with custom:service_id".to_owned());
+        CheckResult::new(
+            "service account",
+            outcome.map_err(|error| error.to_string()),
+        )
+    }
+
+    /// Refreshes the token ahead of its expiry until shutdown, so that no call waits for a sign-in.
+    /// Returns immediately without a service account.
+    pub async fn run(&self, shutdown: CancellationToken) {
+        let Some(inner) = &self.0 else { return };
+        loop {
+            inner.renew_if_due().await;
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(REFRESH_CHECK_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Returns a token that is valid for at least some seconds.
+    ///
+    /// # Errors
+    /// No account is configured, the pool rejects it, or the pool is unavailable and the last token
+    /// has expired.
+    pub async fn token(&self) -> Result<Secret, ServiceTokenError> {
+        let inner = self.0.as_ref().ok_or(ServiceTokenError::NotConfigured)?;
+        let now = inner.clock.now();
+        if let Some(current) = inner.current().filter(|current| current.is_usable(now)) {
+            if !current.is_fresh(now) && !inner.is_backing_off(now) {
+                inner.renew_in_background();
+            }
+            return Ok(current.token.clone());
+        }
+        let renewing = tokio::spawn({
+            let inner = inner.clone();
+            async move {
+                let renewal = inner.renewal.clone().lock_owned().await;
+                inner.renew(renewal).await
+            }
+        });
+        match tokio::time::timeout(MAX_CALLER_WAIT, renewing).await {
+            Ok(Ok(renewed)) => renewed.map(|current| current.token.clone()),
+            Ok(Err(_)) => Err(ServiceTokenError::Unavailable(
+                "the renewal was cancelled".to_owned(),
+            )),
+            Err(_) => Err(ServiceTokenError::Unavailable(format!(
+                "no token within {} s",
+                MAX_CALLER_WAIT.as_secs()
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+impl ServiceTokens {
+    /// Performs one check of [`ServiceTokens::run`].
+    pub(super) async fn check_once(&self) {
+        if let Some(inner) = &self.0 {
+            inner.renew_if_due().await;
+        }
+    }
+}
+
+// === impl TokenProvider ===
+
+impl TokenProvider {
+    /// Starts a renewal in the background, unless one is in progress.
+    fn renew_in_background(self: &Arc<Self>) {
+        if let Ok(renewal) = self.renewal.clone().try_lock_owned() {
+            let inner = self.clone();
+            tokio::spawn(async move { inner.renew(renewal).await.map(drop) });
+        }
+    }
+
+    /// Renews the token if it is due. A failure has been logged, and the next check tries again.
+    async fn renew_if_due(&self) {
+        let now = self.clock.now();
+        let is_fresh = self.current().is_some_and(|current| current.is_fresh(now));
+        if !is_fresh && !self.is_backing_off(now) {
+            let renewal = self.renewal.clone().lock_owned().await;
+            let _ = self.renew(renewal).await;
+        }
+    }
+
+    /// Obtains a new token. The guard allows one renewal at a time in this process; callers that
+    /// waited for it use the result of the previous one.
+    async fn renew(
+        &self,
+        _flight: OwnedMutexGuard<()>,
+    ) -> Result<Arc<ServiceToken>, ServiceTokenError> {
+        let now = self.clock.now();
+        if let Some(current) = self.current().filter(|current| current.is_fresh(now)) {
+            return Ok(current);
+        }
+        if let Some(failure) = self
+            .state
+            .lock()
+            .failure
+            .as_ref()
+            .filter(|failure| now < failure.next_attempt)
+        {
+            return Err(failure.error.clone());
+        }
+        self.sign_in().await
+    }
+
+    async fn sign_in(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
+        let token = match self.client.sign_in().await {
+            Ok(token) => self
+                .read(token.expose())
+                .filter(|token| token.is_usable(self.clock.now()))
+                .ok_or_else(|| {
+                    ServiceTokenError::Refused("its token has no exp or has expired".to_owned())
+                }),
+            Err(error) => Err(error),
+        };
+        match token {
+            Ok(token) => Ok(self.store(token)),
+            Err(error) => Err(self.record_failure(error)),
+        }
+    }
+
+    fn read(&self, token: &str) -> Option<ServiceToken> {
+        let chance = getrandom::u32().unwrap_or(0);
+        ServiceToken::read(token, self.clock.now(), chance)
+    }
+
+    fn store(&self, token: ServiceToken) -> Arc<ServiceToken> {
+        let token = Arc::new(token);
+        *self.state.lock() = TokenState {
+            current: Some(token.clone()),
+            failure: None,
+        };
+        token
+    }
+
+    fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
+        postern_core::log_outage!("service_token", %error, account = self.client.username(), "service token renewal failed");
+        let mut state = self.state.lock();
+        let count = state.failure.as_ref().map_or(0, |before| before.count);
+        let count = count.saturating_add(1);
+        let next_attempt = self.clock.now().plus(RETRY_DELAYS.delay(count));
+        state.failure = Some(RenewalFailure {
+            error: error.clone(),
+            next_attempt,
+            count,
+        });
+        error
+    }
+
+    fn current(&self) -> Option<Arc<ServiceToken>> {
+        self.state.lock().current.clone()
+    }
+
+    fn is_backing_off(&self, now: Timestamp) -> bool {
+        self.state
+            .lock()
+            .failure
+            .as_ref()
+            .is_some_and(|failure| now < failure.next_attempt)
+    }
+}
+
+impl std::fmt::Debug for TokenProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServiceTokens")
+            .field("account", &self.client.username())
+            .finish_non_exhaustive()
+    }
+}

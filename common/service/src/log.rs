@@ -1,0 +1,350 @@
+//! Logging: one event per line on standard error.
+//!
+//! Messages are constants and values are fields; a field with a unit ends with it (`elapsed_ms`).
+//! An error is logged once, where it is handled. Tokens, secrets, passwords, personal addresses and
+//! message bodies are never logged.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use postern_core::config::Env;
+use postern_core::decode::Object;
+use postern_core::trace::Scope;
+
+/// The environment variable with a filter for one run of a process.
+const FILTER_VARIABLE: &str = "POSTERN_LOG";
+
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// One JSON object per line.
+    #[default]
+    Json,
+    /// Human-readable text.
+    Text,
+}
+
+/// The configuration table `[log]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// `json` (default) or `text`.
+    pub format: Format,
+    /// A level, or a filter such as `info,postern_auth=debug`. Default `info`.
+    pub filter: String,
+}
+
+// === impl Log ===
+
+impl Log {
+    /// Reads the optional table `[log]` of `root`. The filter in the environment variable
+    /// `POSTERN_LOG` takes precedence over the one of the file.
+    #[must_use]
+    pub fn read(root: &Object<'_>, env: &Env) -> Self {
+        let formats = [("json", Format::Json), ("text", Format::Text)];
+        let read = |table: &Object<'_>| {
+            let default = Self::default();
+            Some(Self {
+                format: table.or("format", default.format, |field| field.one_of(&formats)),
+                filter: table.or("filter", default.filter, |field| {
+                    let filter = field.text(1..=512)?;
+                    match check(&filter) {
+                        Ok(()) => Some(filter),
+                        Err(reason) => field.reject("invalid_format", reason),
+                    }
+                }),
+            })
+        };
+        let mut log = root.section("log", read).unwrap_or_default();
+        if let Some(filter) = env.get(FILTER_VARIABLE) {
+            match check(filter) {
+                Ok(()) => filter.clone_into(&mut log.filter),
+                Err(reason) => {
+                    root.fail("invalid_format", format!("{FILTER_VARIABLE}: {reason}"));
+                }
+            }
+        }
+        log
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: Format::Json,
+            filter: "info".to_owned(),
+        }
+    }
+}
+
+/// Validates a log filter.
+///
+/// # Errors
+/// Returns the reason why `filter` is not valid.
+pub fn check(filter: &str) -> Result<(), String> {
+    EnvFilter::try_new(filter)
+        .map(drop)
+        .map_err(|error| format!("is neither a level nor a filter: {error}"))
+}
+
+/// Installs the global subscriber, which writes to standard error. `filter` is a level or a
+/// `tracing` filter such as `info,postern_proxy=debug`. JSON lines have the name of the process in
+/// `service`. Later calls have no effect.
+pub fn init(service: &'static str, format: Format, filter: &str) {
+    // `check` has rejected invalid filters before; `info` is the safe fallback.
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| LossyWriter::new(io::stderr(), &IS_STALLED));
+    let _already_set = match format {
+        Format::Json => builder
+            .json()
+            .map_event_format(|_| WithIds {
+                inner: JsonLines::new(service),
+                format,
+            })
+            .try_init(),
+        Format::Text => builder
+            .with_target(false)
+            .with_ansi(io::stderr().is_terminal())
+            .map_event_format(|inner| WithIds { inner, format })
+            .try_init(),
+    };
+}
+
+/// Maximum wait for a reader of standard error.
+const WRITE_TIMEOUT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Whether the last write to standard error was abandoned. Then further ones do not wait.
+static IS_STALLED: AtomicBool = AtomicBool::new(false);
+
+/// A writer that drops what a pipe without a reader does not take, so that a log that nobody reads
+/// does not stop the process. A pipe that is ready for writing takes 4,096 bytes (`PIPE_BUF`).
+struct LossyWriter<'s, W> {
+    inner: W,
+    is_stalled: &'s AtomicBool,
+}
+
+// === impl LossyWriter ===
+
+impl<'s, W: AsFd> LossyWriter<'s, W> {
+    fn new(inner: W, is_stalled: &'s AtomicBool) -> Self {
+        Self { inner, is_stalled }
+    }
+
+    /// Waits for a moment, unless the last write was abandoned.
+    fn is_ready(&self) -> bool {
+        let mut polled = [PollFd::new(&self.inner, PollFlags::OUT)];
+        let wait = match self.is_stalled.load(Ordering::Relaxed) {
+            true => Timespec::default(),
+            false => WRITE_TIMEOUT,
+        };
+        // An error of the descriptor is that of the write.
+        let is_ready = poll(&mut polled, Some(&wait)) != Ok(0);
+        self.is_stalled.store(!is_ready, Ordering::Relaxed);
+        is_ready
+    }
+}
+
+impl<W: AsFd + Write> Write for LossyWriter<'_, W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self.is_ready() {
+            true => self.inner.write(line),
+            false => Ok(line.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// The JSON format of all processes: `service`, `timestamp`, `level`, the fields of the event with
+/// `message`, and `target`, all at the top level.
+#[derive(Debug)]
+struct JsonLines {
+    service: &'static str,
+    event: fmt::format::Format<fmt::format::Json>,
+}
+
+// === impl JsonLines ===
+
+impl JsonLines {
+    fn new(service: &'static str) -> Self {
+        let event = fmt::format().json().flatten_event(true);
+        Self { service, event }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let mut line = String::new();
+        self.event
+            .format_event(context, Writer::new(&mut line), event)?;
+        let members = line.strip_prefix('{').unwrap_or(&line);
+        write!(writer, "{{\"service\":\"{}\",{members}", self.service)
+    }
+}
+
+/// A format that adds the ids of the current [`Scope`] to each event that does not have them
+/// itself.
+struct WithIds<F> {
+    inner: F,
+    format: Format,
+}
+
+impl<S, N, F> FormatEvent<S, N> for WithIds<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let Some(scope) = Scope::current() else {
+            return self.inner.format_event(context, writer, event);
+        };
+        let mut line = String::new();
+        self.inner
+            .format_event(context, Writer::new(&mut line), event)?;
+        let (end, written) = match self.format {
+            Format::Json => ("}\n", line.strip_suffix("}\n")),
+            Format::Text => ("\n", line.strip_suffix('\n')),
+        };
+        let Some(written) = written else {
+            return writer.write_str(&line);
+        };
+        writer.write_str(written)?;
+        scope.log_fields(|name, value| {
+            if event.metadata().fields().field(name).is_some() {
+                return Ok(());
+            }
+            match self.format {
+                Format::Json => write!(writer, ",\"{name}\":\"{value}\""),
+                Format::Text => write!(writer, " {name}={value}"),
+            }
+        })?;
+        writer.write_str(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_core::config::parse;
+    use postern_core::testing::CapturedLog;
+
+    use super::*;
+
+    #[test]
+    fn json_line_has_all_members_at_the_top_level() {
+        let log = CapturedLog::default();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .event_format(JsonLines::new("postern-auth"))
+            .with_writer(log.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(
+                dependency = "cache",
+                error = "a \"b\"\nc",
+                "dependency unavailable"
+            );
+        });
+        assert_eq!(log.lines(), 1, "one line per event");
+        let line: serde_json::Value = serde_json::from_str(&log.text()).expect("JSON");
+        let members: Vec<&String> = line.as_object().expect("an object").keys().collect();
+        let expected = [
+            "dependency",
+            "error",
+            "level",
+            "message",
+            "service",
+            "target",
+            "timestamp",
+        ];
+        assert_eq!(members, expected);
+        assert_eq!(line["service"], "postern-auth");
+        assert_eq!(line["message"], "dependency unavailable");
+    }
+
+    #[test]
+    fn log_that_nobody_reads_does_not_block() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let is_stalled = AtomicBool::new(false);
+        let mut log = LossyWriter::new(writer, &is_stalled);
+        let line = [b'x'; 1 << 10];
+        let started = std::time::Instant::now();
+        for _ in 0..200 {
+            log.write_all(&line).expect("writes or drops");
+        }
+        assert!(is_stalled.load(Ordering::Relaxed));
+        // One wait, not one for each line.
+        assert!(started.elapsed() < std::time::Duration::from_secs(2));
+        let mut taken = [0; 60 << 10];
+        io::Read::read_exact(&mut reader, &mut taken).expect("what was written");
+        log.write_all(b"after").expect("writes again");
+        assert!(!is_stalled.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn invalid_filter_is_reported_with_its_line() {
+        let read = |text: &str| {
+            parse("x.toml", text, |root| {
+                Some(Log::read(root, &Env::default()))
+            })
+        };
+        let exit = read("[log]\nfilter = 'a=b=c'\nformat = 'xml'\n").expect_err("mistakes");
+        let lines: Vec<_> = exit.message().lines().collect();
+        assert!(
+            lines.len() == 2 && lines[0].starts_with("x.toml:2: log.filter: is neither a level"),
+            "{lines:?}"
+        );
+        assert_eq!(
+            read("[log]\nfilter = 'info,postern_auth=debug'\n")
+                .expect("a valid filter")
+                .filter,
+            "info,postern_auth=debug"
+        );
+    }
+
+    #[test]
+    fn filter_in_the_environment_replaces_the_one_of_the_file() {
+        let read = |variable: &str| {
+            let env = Env::from([("POSTERN_LOG", variable)]);
+            parse("x.toml", "[log]\nfilter = 'warn'\n", |root| {
+                Some(Log::read(root, &env))
+            })
+        };
+        assert_eq!(read("debug").expect("good").filter, "debug");
+        assert_eq!(read("").expect("good").filter, "warn");
+        let exit = read("a=b=c").expect_err("no filter");
+        assert!(
+            exit.message().contains("POSTERN_LOG: is neither a level"),
+            "{}",
+            exit.message()
+        );
+    }
+}

@@ -1,0 +1,329 @@
+//! A bounded cache in process memory with expiry.
+//!
+//! When it is full, new entries are rejected instead of evicting old ones: an entry may be a
+//! single-use value that a client still needs, or a counter that limits attempts, and a flood of
+//! entries must not evict either.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use uuid::Uuid;
+
+use super::{CacheError, CacheOptions};
+use postern_core::clock::{Clock, Timestamp};
+
+/// Minimum time between two log messages about a full cache.
+const FULL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Approximate overhead per entry in bytes: two map slots and two allocations.
+const ENTRY_OVERHEAD_BYTES: usize = 160;
+
+#[derive(Debug)]
+pub(super) struct MemoryCache {
+    clock: Clock,
+    epoch: String,
+    max_entries: usize,
+    max_bytes: usize,
+    state: Mutex<MemoryState>,
+}
+
+#[derive(Default)]
+struct MemoryState {
+    entries: HashMap<Arc<str>, MemoryEntry, ahash::RandomState>,
+    /// Entries by expiry; the number distinguishes entries of the same instant.
+    expiry: BTreeMap<(Timestamp, u64), Arc<str>>,
+    next: u64,
+    bytes: usize,
+    /// Time of the last logged rejection, and the number of rejections since.
+    logged_at: Option<Timestamp>,
+    unlogged_rejections: u64,
+}
+
+struct MemoryEntry {
+    value: Box<[u8]>,
+    expiry: (Timestamp, u64),
+}
+
+// === impl MemoryCache ===
+
+impl MemoryCache {
+    pub(super) fn new(options: &CacheOptions) -> Self {
+        Self {
+            clock: options.clock.clone(),
+            epoch: Uuid::new_v4().simple().to_string(),
+            max_entries: options.memory_entries,
+            max_bytes: options.memory_bytes,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn epoch(&self) -> &str {
+        &self.epoch
+    }
+
+    pub(super) fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {
+        let (mut state, now) = self.lock_current();
+        self.put(&mut state, key, value, now.plus(ttl))
+    }
+
+    pub(super) fn set_if_absent(
+        &self,
+        key: &str,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<bool, CacheError> {
+        let (mut state, now) = self.lock_current();
+        if state.entries.contains_key(key) {
+            return Ok(false);
+        }
+        self.put(&mut state, key, value, now.plus(ttl))
+            .map(|()| true)
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        self.lock_current()
+            .0
+            .entries
+            .get(key)
+            .map(|entry| entry.value.to_vec())
+    }
+
+    pub(super) fn take(&self, key: &str) -> Option<Vec<u8>> {
+        self.lock_current()
+            .0
+            .remove(key)
+            .map(|entry| entry.value.into_vec())
+    }
+
+    pub(super) fn delete_if_equal(&self, key: &str, value: &[u8]) -> bool {
+        let (mut state, _) = self.lock_current();
+        state
+            .entries
+            .get(key)
+            .is_some_and(|entry| *entry.value == *value)
+            && state.remove(key).is_some()
+    }
+
+    pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
+        let (mut state, now) = self.lock_current();
+        let (count, expiry) = state.count(key)?.unwrap_or_else(|| (0, now.plus(ttl)));
+        self.put(&mut state, key, (count + 1).to_string().as_bytes(), expiry)
+            .map(|()| count + 1)
+    }
+
+    /// Replaces a value by one that is computed from it and the present time, with its expiry, or
+    /// leaves it unchanged. No other caller changes the value meanwhile.
+    pub(super) fn update<T>(
+        &self,
+        key: &str,
+        compute: impl FnOnce(Option<&[u8]>, Timestamp) -> (Option<(String, Timestamp)>, T),
+    ) -> Result<T, CacheError> {
+        let (mut state, now) = self.lock_current();
+        let found = state.entries.get(key).map(|entry| &*entry.value);
+        let (replacement, result) = compute(found, now);
+        if let Some((value, expiry)) = replacement {
+            self.put(&mut state, key, value.as_bytes(), expiry)?;
+        }
+        Ok(result)
+    }
+
+    /// Locks the state and removes expired entries.
+    fn lock_current(&self) -> (MutexGuard<'_, MemoryState>, Timestamp) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        while let Some(first) = state
+            .expiry
+            .first_entry()
+            .filter(|first| first.key().0 <= now)
+        {
+            let key = first.get().clone();
+            state.remove(&key);
+        }
+        (state, now)
+    }
+
+    fn put(
+        &self,
+        state: &mut MemoryState,
+        key: &str,
+        value: &[u8],
+        expiry: Timestamp,
+    ) -> Result<(), CacheError> {
+        let old = state.entries.get(key);
+        let freed = old.map_or(0, |old| cost(key, &old.value));
+        let others = state.entries.len() - usize::from(freed > 0);
+        let bytes = state.bytes - freed + cost(key, value);
+        if others >= self.max_entries || bytes > self.max_bytes {
+            if let Some(rejections) = state.rejections_to_log(self.clock.now()) {
+                tracing::warn!(
+                    entries = others,
+                    bytes = state.bytes,
+                    rejections,
+                    "memory cache full"
+                );
+            }
+            return Err(CacheError::Unavailable);
+        }
+        state.remove(key);
+        let (key, expiry): (Arc<str>, _) = (key.into(), (expiry, state.next));
+        state.next += 1;
+        state.bytes = bytes;
+        state.expiry.insert(expiry, key.clone());
+        state.entries.insert(
+            key,
+            MemoryEntry {
+                value: value.into(),
+                expiry,
+            },
+        );
+        Ok(())
+    }
+}
+
+fn cost(key: &str, value: &[u8]) -> usize {
+    key.len() + value.len() + ENTRY_OVERHEAD_BYTES
+}
+
+// === impl MemoryState ===
+
+impl MemoryState {
+    /// Returns a counter, stored as decimal text as in Redis, and its expiry.
+    fn count(&self, key: &str) -> Result<Option<(u64, Timestamp)>, CacheError> {
+        let Some(entry) = self.entries.get(key) else {
+            return Ok(None);
+        };
+        let count = std::str::from_utf8(&entry.value)
+            .ok()
+            .and_then(|text| text.parse().ok());
+        count
+            .map(|count| Some((count, entry.expiry.0)))
+            .ok_or(CacheError::Unavailable)
+    }
+
+    /// Counts a rejection. Returns the number since the last log message if one is due now.
+    fn rejections_to_log(&mut self, now: Timestamp) -> Option<u64> {
+        self.unlogged_rejections += 1;
+        if self
+            .logged_at
+            .is_some_and(|logged_at| now < logged_at.plus(FULL_LOG_INTERVAL))
+        {
+            return None;
+        }
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.unlogged_rejections))
+    }
+
+    fn remove(&mut self, key: &str) -> Option<MemoryEntry> {
+        let entry = self.entries.remove(key)?;
+        self.expiry.remove(&entry.expiry);
+        self.bytes -= cost(key, &entry.value);
+        Some(entry)
+    }
+}
+
+/// Omits the values, which may be secrets.
+impl std::fmt::Debug for MemoryState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("entries", &self.entries.len())
+            .field("bytes", &self.bytes)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn small(clock: &Clock) -> MemoryCache {
+        let memory_bytes = 3 * (ENTRY_OVERHEAD_BYTES + 100);
+        MemoryCache::new(&CacheOptions {
+            clock: clock.clone(),
+            memory_entries: 3,
+            memory_bytes,
+            ..CacheOptions::default()
+        })
+    }
+
+    #[test]
+    fn full_cache_rejects_new_entries_and_keeps_old_ones() {
+        let clock = Clock::manual(Timestamp(0));
+        let memory = small(&clock);
+        memory
+            .set("soon", b"x", Duration::from_secs(1))
+            .expect("room");
+        memory.set("a", b"1", HOUR).expect("room");
+        memory.set("b", b"2", HOUR).expect("room");
+        assert_eq!(
+            memory.set("c", b"3", HOUR),
+            Err(CacheError::Unavailable),
+            "too many"
+        );
+        assert_eq!(
+            memory.increment("n", HOUR),
+            Err(CacheError::Unavailable),
+            "too many"
+        );
+        memory
+            .set("a", b"4", HOUR)
+            .expect("an existing entry can be replaced");
+        assert_eq!(
+            memory.set("a", &[0; 999], HOUR),
+            Err(CacheError::Unavailable),
+            "too large"
+        );
+        assert_eq!(
+            memory.get("a").as_deref(),
+            Some(&b"4"[..]),
+            "and is unchanged"
+        );
+        clock.advance(Duration::from_secs(1));
+        memory
+            .set("c", b"3", HOUR)
+            .expect("expired entries free their room");
+        assert_eq!(memory.get("soon"), None);
+    }
+
+    #[test]
+    fn rejections_are_logged_every_ten_seconds_with_count() {
+        let (mut state, start) = (MemoryState::default(), Timestamp(0));
+        assert_eq!(state.rejections_to_log(start), Some(1));
+        assert!((0..14_000).all(|_| state.rejections_to_log(start).is_none()));
+        assert_eq!(
+            state.rejections_to_log(start.plus(FULL_LOG_INTERVAL)),
+            Some(14_001)
+        );
+    }
+
+    #[test]
+    fn byte_count_matches_the_entries() {
+        let clock = Clock::manual(Timestamp(0));
+        let memory = small(&clock);
+        for round in 0..100_u64 {
+            memory
+                .set(
+                    "a",
+                    &vec![0; usize::try_from(round % 7).expect("small")],
+                    HOUR,
+                )
+                .expect("room");
+            memory
+                .increment("n", Duration::from_millis(1 + round % 3))
+                .expect("room");
+            clock.advance(Duration::from_millis(round % 2));
+            if round % 5 == 0 {
+                memory.take("a");
+            }
+        }
+        clock.advance(HOUR);
+        let (state, _) = memory.lock_current();
+        assert_eq!(
+            (state.entries.len(), state.expiry.len(), state.bytes),
+            (0, 0, 0)
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! Statements of PostgreSQL that fail, by name, and the sessions that block them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, Opts, Registry};
+use sqlx::Error;
+use tokio::time::{Instant, timeout};
+
+use super::postgres::{PostgresPool, one_line};
+use super::statement::summary;
+use super::{Database, is_unique_violation};
+use postern_core::dependency::{Dependencies, Dependency};
+
+/// Time after the last failure of a statement that is not executed any more, in which it counts as
+/// failing.
+const FAILING_TIME: Duration = Duration::from_secs(15);
+/// Maximum time of the query for blocking sessions.
+const BLOCKERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Sessions for which others wait, and which do not wait for a lock themselves. Names are those of
+/// <https://www.postgresql.org/docs/current/monitoring-stats.html>.
+const SELECT_BLOCKERS: &str = "SELECT string_agg(DISTINCT format('session %s of %s (%s)', holder.pid, holder.usename, \
+     coalesce(nullif(holder.application_name, ''), 'no application name')), ', ') \
+     FROM pg_stat_activity AS waiting \
+     CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking(pid) \
+     JOIN pg_stat_activity AS holder ON holder.pid = blocking.pid \
+     WHERE waiting.datname = current_database() AND holder.wait_event_type IS DISTINCT FROM 'Lock'";
+
+/// The failures of the statements of a pool. A statement is named by its operation and its table.
+#[derive(Debug)]
+pub(super) struct StatementFailures {
+    counter: IntCounterVec,
+    failing: Mutex<BTreeMap<String, Failing>>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    since: Instant,
+    last: Instant,
+    cause: String,
+}
+
+/// Whether the statements of a database succeed. A probe of the database does not show it: a lock
+/// concerns one table.
+#[derive(Debug)]
+pub struct StatementHealth {
+    database: Database,
+    dependency: Dependency,
+}
+
+// === impl StatementFailures ===
+
+impl StatementFailures {
+    pub(super) fn new() -> Self {
+        let options = Opts::new(
+            "postern_database_statement_failures_total",
+            "Failed statements, by operation and table.",
+        );
+        Self {
+            counter: IntCounterVec::new(options, &["statement"])
+                .expect("the name and the label are valid constants"),
+            failing: Mutex::default(),
+        }
+    }
+
+    /// Records the result of a statement. One that violates a constraint or has no row did its work.
+    pub(super) fn record<T>(&self, sql: &str, result: &Result<T, Error>) {
+        match result {
+            Err(error) if !matches!(error, Error::RowNotFound) && !is_unique_violation(error) => {
+                let (statement, now) = (summary(sql), Instant::now());
+                self.counter.with_label_values(&[&*statement]).inc();
+                let mut failing = self.failing.lock();
+                let since = failing.get(&statement).map_or(now, |it| it.since);
+                let cause = one_line(error);
+                let entry = Failing {
+                    since,
+                    last: now,
+                    cause,
+                };
+                failing.insert(statement, entry);
+            }
+            Ok(_) | Err(_) => {
+                let mut failing = self.failing.lock();
+                // The name costs more than the rest.
+                if !failing.is_empty() {
+                    failing.remove(&summary(sql));
+                }
+            }
+        }
+    }
+
+    /// Forgets what failed, for example because the whole database is unavailable.
+    pub(super) fn clear(&self) {
+        self.failing.lock().clear();
+    }
+
+    /// Describes the statement that has failed for the longest time, and repeatedly.
+    fn longest(&self) -> Option<String> {
+        let mut failing = self.failing.lock();
+        failing.retain(|_, it| it.last.elapsed() < FAILING_TIME);
+        let repeated = failing.iter().filter(|(_, it)| it.last > it.since);
+        let (statement, it) = repeated.min_by_key(|(_, it)| it.since)?;
+        let (since_s, cause) = (it.since.elapsed().as_secs(), &it.cause);
+        Some(format!("{statement} fails for {since_s} s: {cause}"))
+    }
+}
+
+// === impl StatementHealth ===
+
+impl StatementHealth {
+    /// Exports `postern_database_statement_failures_total`, and the dependency `statements`.
+    #[must_use]
+    pub fn new(database: &Database, dependencies: &Dependencies, registry: &Registry) -> Self {
+        if let Database::Postgres(pool) = database {
+            let counter = Box::new(pool.failures().counter.clone());
+            if let Err(error) = registry.register(counter) {
+                tracing::debug!(%error, "statement failures not exported");
+            }
+        }
+        Self {
+            database: database.clone(),
+            dependency: dependencies.optional("statements", database.label()),
+        }
+    }
+
+    /// Updates readiness with the statement that fails, since when, and who blocks it. SQLite has one
+    /// lock for all tables, which the probe of the database needs as well.
+    pub async fn check(&self) {
+        let Database::Postgres(pool) = &self.database else {
+            return;
+        };
+        let Some(reason) = pool.failures().longest() else {
+            return self.dependency.record_success();
+        };
+        self.dependency.record_failure(match blockers(pool).await {
+            Some(blockers) => format!("{reason}; blocked by {blockers}"),
+            None => reason,
+        });
+    }
+}
+
+/// Returns the sessions that block statements of this database; `None` if there are none.
+async fn blockers(pool: &PostgresPool) -> Option<String> {
+    let query = sqlx::query_scalar::<_, Option<String>>(SELECT_BLOCKERS).fetch_one(pool);
+    timeout(BLOCKERS_TIMEOUT, query).await.ok()?.ok()?
+}

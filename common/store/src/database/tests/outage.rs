@@ -1,0 +1,422 @@
+//! PostgreSQL that is unresponsive, read-only or gone: every statement ends, and no failure
+//! outlives its cause.
+
+use futures_util::future::join_all;
+use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
+use tokio::time::timeout;
+
+use super::super::testing::{Relay, TestDatabase, postgres};
+use super::*;
+use postern_core::dependency::Dependencies;
+use postern_core::health::Health;
+
+/// Upper bound for a statement on a busy machine; without a deadline it would take minutes.
+const MAX_STATEMENT_TIME: Duration = Duration::from_secs(20);
+
+/// Opens a store through a relay, with short timeouts.
+async fn behind_a_relay(test: &TestDatabase) -> (Relay, PostgresPool) {
+    let (relay, url) = Relay::start(&test.url).await;
+    let options = DatabaseOptions {
+        max_connections: 3,
+        acquire_timeout: Duration::from_secs(1),
+        statement_timeout: Duration::from_secs(1),
+        ..DatabaseOptions::new("outage")
+    };
+    let Ok(Database::Postgres(pool)) = Database::open(&url, options).await else {
+        panic!("PostgreSQL")
+    };
+    (relay, pool)
+}
+
+async fn one(pool: &PostgresPool) -> Result<i32, sqlx::Error> {
+    let statement = sqlx::query_scalar("SELECT 1").fetch_one(pool);
+    timeout(MAX_STATEMENT_TIME, statement)
+        .await
+        .expect("a statement ends by itself")
+}
+
+/// The ways to run a statement. Each has a deadline of its own in the pool.
+const STATEMENT_KINDS: [&str; 6] = ["execute", "fetch", "prepare", "begin", "commit", "rollback"];
+
+/// Runs a statement on a connection that has just become silent. Returns what is wrong with its
+/// end.
+async fn silent_statement(test: &TestDatabase, kind: &str) -> Option<String> {
+    let (relay, pool) = behind_a_relay(test).await;
+    let statement = async {
+        let is_end = matches!(kind, "commit" | "rollback");
+        let transaction = if is_end {
+            Some(pool.begin().await?)
+        } else {
+            pool.execute("SELECT 1").await?;
+            None
+        };
+        relay.stop_forwarding();
+        match (kind, transaction) {
+            ("commit", Some(transaction)) => transaction.commit().await,
+            (_, Some(transaction)) => transaction.rollback().await,
+            ("execute", None) => pool.execute("SELECT 1").await.map(drop),
+            ("fetch", None) => pool.fetch_optional("SELECT 1").await.map(drop),
+            ("prepare", None) => pool.prepare("SELECT 1".into_sql_str()).await.map(drop),
+            (_, None) => pool.begin().await.map(drop),
+        }
+    };
+    match timeout(MAX_STATEMENT_TIME, statement).await {
+        Err(_) => Some(format!("{kind}: no deadline")),
+        Ok(Ok(())) => Some(format!("{kind}: succeeded")),
+        Ok(Err(error)) if !is_unavailable(&error) => Some(format!("{kind}: {error}")),
+        Ok(Err(_)) if pool.idle_connections() > 0 => Some(format!("{kind}: connection kept")),
+        Ok(Err(_)) => None,
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_statement_has_a_deadline() {
+    let test = postgres().await;
+    let ends = join_all(STATEMENT_KINDS.map(|kind| silent_statement(&test, kind))).await;
+    let wrong: Vec<String> = ends.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn wait_for_a_connection_has_a_deadline() {
+    let test = postgres().await;
+    let (_relay, pool) = behind_a_relay(&test).await;
+    let held = join_all((0..3).map(|_| pool.acquire())).await;
+    assert!(held.iter().all(Result::is_ok));
+    let error = one(&pool).await.expect_err("all connections are in use");
+    assert!(
+        matches!(error, sqlx::Error::PoolTimedOut) && is_unavailable(&error),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn readiness_check_has_a_deadline_of_its_own() {
+    let test = postgres().await;
+    let (relay, url) = Relay::start(&test.url).await;
+    let options = DatabaseOptions {
+        statement_timeout: Duration::from_secs(600),
+        ..DatabaseOptions::new("outage")
+    };
+    let database = Database::open(&url, options).await.expect("opens");
+    database.migrate(&FIRST).await.expect("migrated");
+    database.verify_writable(&FIRST).await.expect("ready");
+    relay.stop_forwarding();
+    let check = timeout(MAX_STATEMENT_TIME, database.verify_writable(&FIRST)).await;
+    let exit = check
+        .expect("the check ends by itself")
+        .expect_err("not ready");
+    assert!(exit.is_temporary(), "{exit}");
+    let ping = timeout(MAX_STATEMENT_TIME, database.ping()).await;
+    ping.expect("it ends by itself").expect_err("no answer");
+}
+
+#[tokio::test]
+async fn sqlstate_decides_whether_connections_are_discarded() {
+    let test = postgres().await;
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let mut wrong = Vec::new();
+    for (sqlstate, is_discarded, may_succeed_later) in [
+        ("25006", true, true),
+        ("57P01", true, true),
+        ("57P02", true, true),
+        ("57P03", true, true),
+        ("08006", true, true),
+        ("26000", true, false),
+        ("42P05", true, false),
+        ("0A000", true, false),
+        ("40001", false, true),
+        ("53100", false, true),
+        ("55P03", false, true),
+        ("57014", false, true),
+        ("23505", false, false),
+        ("22P02", false, false),
+    ] {
+        let sleep = || pool.execute("SELECT pg_sleep(0.05)");
+        let (one, other) = tokio::join!(sleep(), sleep());
+        assert!(one.is_ok() && other.is_ok());
+        assert_eq!(pool.idle_connections(), 2);
+        let raise = format!("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{sqlstate}'; END $$");
+        let error = pool
+            .execute(AssertSqlSafe(raise))
+            .await
+            .expect_err(sqlstate);
+        let code = error.as_database_error().and_then(|error| error.code());
+        assert_eq!(code.as_deref(), Some(sqlstate));
+        let expected = (if is_discarded { 0 } else { 2 }, may_succeed_later);
+        let found = (pool.idle_connections(), is_unavailable(&error));
+        if found != expected {
+            wrong.push((sqlstate, found));
+        }
+    }
+    assert_eq!(wrong, [], "idle connections and availability");
+}
+
+#[tokio::test]
+async fn silent_connections_are_discarded_and_replaced() {
+    let test = postgres().await;
+    let (relay, pool) = behind_a_relay(&test).await;
+    // Three connections that are used concurrently are idle afterwards.
+    let sleep = || pool.execute("SELECT pg_sleep(0.2)");
+    let (a, b, c) = tokio::join!(sleep(), sleep(), sleep());
+    assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    assert_eq!(pool.idle_connections(), 3);
+    relay.stop_forwarding();
+    for _ in 0..2 {
+        let error = one(&pool).await.expect_err("no answer");
+        assert!(is_unavailable(&error), "{error}");
+    }
+    relay.recover();
+    one(&pool)
+        .await
+        .expect("a new connection; existing ones stay silent");
+    let answers = tokio::join!(one(&pool), one(&pool), one(&pool));
+    assert!(
+        answers.0.is_ok() && answers.1.is_ok() && answers.2.is_ok(),
+        "{answers:?}"
+    );
+}
+
+#[tokio::test]
+async fn unanswered_transaction_times_out_and_is_closed() {
+    let test = postgres().await;
+    let (relay, pool) = behind_a_relay(&test).await;
+    pool.execute("CREATE TABLE t (id int)")
+        .await
+        .expect("created");
+    let insert = async {
+        let mut transaction = pool.begin().await?;
+        transaction.execute("INSERT INTO t VALUES (1)").await?;
+        relay.stop_forwarding();
+        transaction.execute("INSERT INTO t VALUES (2)").await?;
+        transaction.commit().await
+    };
+    let ended = timeout(MAX_STATEMENT_TIME, pool.within_deadline(insert)).await;
+    let error = ended
+        .expect("a transaction ends by itself")
+        .expect_err("no answer");
+    assert!(is_unavailable(&error), "{error}");
+    relay.recover();
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM t")
+        .fetch_one(&pool)
+        .await
+        .expect("answers");
+    assert_eq!(rows, 0);
+}
+
+#[tokio::test]
+async fn cancelled_request_does_not_leave_its_answer_to_the_next() {
+    let test = postgres().await;
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let slow = sqlx::query_scalar::<_, i32>("SELECT 7 FROM pg_sleep(5)").fetch_one(pool);
+    timeout(Duration::from_millis(200), slow)
+        .await
+        .expect_err("it is cut off");
+    assert_eq!(pool.idle_connections(), 0, "its connection is closed");
+    assert_eq!(one(pool).await.expect("answers"), 1);
+}
+
+#[tokio::test]
+async fn cancelled_statement_makes_the_pool_check_other_connections() {
+    let test = postgres().await;
+    let (relay, pool) = behind_a_relay(&test).await;
+    let sleep = || pool.execute("SELECT pg_sleep(0.2)");
+    let (a, b, c) = tokio::join!(sleep(), sleep(), sleep());
+    assert!(a.is_ok() && b.is_ok() && c.is_ok());
+    relay.stop_forwarding();
+    let statement = one(&pool);
+    timeout(Duration::from_millis(50), statement)
+        .await
+        .expect_err("no answer");
+    relay.recover();
+    one(&pool)
+        .await
+        .expect("the silent connections are not used");
+}
+
+#[tokio::test]
+async fn read_only_session_is_discarded_at_its_first_rejection() {
+    let test = postgres().await;
+    test.database.migrate(&FIRST).await.expect("migrated");
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    test.database
+        .verify_writable(&FIRST)
+        .await
+        .expect("accepts writes");
+    // Like a session of a demoted server, which still answers reads.
+    pool.execute("SET default_transaction_read_only = on")
+        .await
+        .expect("set");
+    one(pool).await.expect("reads succeed");
+    let insert = "INSERT INTO first_note (id, text) VALUES (0, 'a')";
+    let rejected = sqlx::query(insert).execute(pool).await;
+    assert!(
+        rejected
+            .expect_err("read-only")
+            .to_string()
+            .contains("read-only")
+    );
+    let insert = "INSERT INTO first_note (id, text) VALUES (1, 'a')";
+    sqlx::query(insert)
+        .execute(pool)
+        .await
+        .expect("another session");
+    test.database
+        .verify_writable(&FIRST)
+        .await
+        .expect("ready again");
+}
+
+#[tokio::test]
+async fn readiness_probe_repeats_on_a_new_session() {
+    let test = postgres().await;
+    test.database.migrate(&FIRST).await.expect("migrated");
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let set = |value| format!("SET default_transaction_read_only = {value}");
+    pool.execute(AssertSqlSafe(set("on"))).await.expect("set");
+    let probe = || test.database.verify_writable(&FIRST);
+    probe().await.expect("the server accepts writes");
+    let name: String = sqlx::query_scalar("SELECT current_database()::text")
+        .fetch_one(pool)
+        .await
+        .expect("a name");
+    let demoted = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
+    pool.execute(AssertSqlSafe(demoted)).await.expect("altered");
+    pool.execute(AssertSqlSafe(set("on"))).await.expect("set");
+    let exit = probe().await.expect_err("no session accepts writes");
+    assert!(
+        exit.is_temporary() && exit.message().contains("read-only"),
+        "{exit}"
+    );
+}
+
+#[tokio::test]
+async fn read_only_server_is_not_connected_to() {
+    let test = postgres().await;
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let name = test.url.rsplit_once('/').expect("a path").1;
+    let set = AssertSqlSafe(format!(
+        "ALTER DATABASE {name} SET default_transaction_read_only = on"
+    ));
+    pool.execute(set).await.expect("set");
+    let exit = Database::open(&test.url, DatabaseOptions::new("test"))
+        .await
+        .expect_err("read-only");
+    assert!(
+        exit.status() == 69
+            && exit
+                .message()
+                .contains("is read-only and accepts no writes"),
+        "{exit}"
+    );
+    let any = format!("{}?target_session_attrs=any", test.url);
+    Database::open(&any, DatabaseOptions::new("test"))
+        .await
+        .expect("target_session_attrs=any accepts it");
+}
+
+#[tokio::test]
+async fn close_does_not_wait_for_connections_in_use() {
+    let test = postgres().await;
+    let (relay, pool) = behind_a_relay(&test).await;
+    let held = pool.acquire().await.expect("a connection");
+    one(&pool).await.expect("another is idle");
+    relay.stop_forwarding();
+    timeout(MAX_STATEMENT_TIME, pool.close())
+        .await
+        .expect("it is closed");
+    held.release();
+    assert_eq!(
+        pool.idle_connections(),
+        0,
+        "a connection released later is closed"
+    );
+    assert!(matches!(one(&pool).await, Err(sqlx::Error::PoolClosed)));
+}
+
+#[tokio::test]
+async fn server_closes_the_sessions_of_lost_clients() {
+    let test = postgres().await;
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    for (setting, expected) in [
+        ("tcp_keepalives_idle", "15"),
+        ("tcp_keepalives_interval", "5"),
+        ("tcp_keepalives_count", "3"),
+        ("tcp_user_timeout", "30000"),
+    ] {
+        let show = AssertSqlSafe(format!("SHOW {setting}"));
+        let shown: String = sqlx::query_scalar(show)
+            .fetch_one(pool)
+            .await
+            .expect("answers");
+        assert_eq!(shown, expected, "{setting}");
+    }
+}
+
+#[tokio::test]
+async fn readiness_check_writes_a_row() {
+    for test in testing::both().await {
+        test.database.migrate(&FIRST).await.expect("migrated");
+        let changes = async || match &test.database {
+            Database::Postgres(pool) => {
+                let newest = "SELECT xmin::text::bigint FROM postern_first_migrations";
+                sqlx::query_scalar::<_, i64>(newest).fetch_one(pool).await
+            }
+            Database::Sqlite(sqlite) => {
+                sqlx::query_scalar::<_, i64>("SELECT total_changes()")
+                    .fetch_one(&sqlite.writer)
+                    .await
+            }
+        };
+        let before = changes().await.expect("answers");
+        test.database.verify_writable(&FIRST).await.expect("ready");
+        assert!(changes().await.expect("answers") > before);
+    }
+}
+
+#[tokio::test]
+async fn locked_table_is_named_with_its_blocker() {
+    let test = postgres().await;
+    let (_relay, pool) = behind_a_relay(&test).await;
+    let (health, registry) = (Health::new(), prometheus::Registry::new());
+    let dependencies = Dependencies::new(&health, &registry).expect("registered");
+    let database = Database::Postgres(pool.clone());
+    let statements = StatementHealth::new(&database, &dependencies, &registry);
+    pool.execute("CREATE TABLE note (id BIGINT)")
+        .await
+        .expect("created");
+    let Database::Postgres(other) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let mut holder = other.begin().await.expect("begun");
+    holder.execute("LOCK TABLE note").await.expect("locked");
+    let read = || pool.execute("SELECT id FROM note");
+    read().await.expect_err("locked");
+    statements.check().await;
+    assert!(health.degraded().is_empty(), "once may be an accident");
+    read().await.expect_err("locked");
+    statements.check().await;
+    let reason = health.degraded()["statements"].clone();
+    for text in ["SELECT note fails for ", "; blocked by session "] {
+        assert!(reason.contains(text), "{reason}");
+    }
+    let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather());
+    let counted = "postern_database_statement_failures_total{statement=\"SELECT note\"} 2";
+    assert!(text.expect("text").contains(counted));
+    holder.rollback().await.expect("released");
+    read().await.expect("not locked any more");
+    statements.check().await;
+    assert!(health.degraded().is_empty(), "it is over");
+}
