@@ -294,8 +294,8 @@ token_env = "GATEWAY_ADMIN_TOKEN"
     fn every_key_is_in_the_reference_and_in_the_schema() {
         let reference = ConfigurationReference {
             sample: EVERY_KEY,
-            document: include_str!("../../docs/configuration.md"),
-            sections: &["## Console: `console.toml`"],
+            document: include_str!("../../docs/reference/configuration.md"),
+            sections: &["## Log", "## Console: `console.toml`"],
         };
         let accepted = reference.assert_complete(|root| Config::read(root, &env()));
         let schema = reference.schema("Postern console configuration", &accepted);

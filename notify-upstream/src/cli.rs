@@ -162,7 +162,7 @@ pub(super) struct TemplateFolder {
     default_locale: Locale,
 }
 
-/// The attempts of a notification, for `--help` and the README; a test compares it with the policy.
+/// The attempts of a notification, for `--help`; a test compares it with the policy and the manual.
 pub(super) const ATTEMPTS: &str = "A notification has at most 30 attempts if it is CRITICAL, 25 if HIGH, 20 if NORMAL and \
 15 if LOW, within 6, 24, 72 and 72 hours. `retry` and `dead replay` give it all attempts again, with a new deadline and under \
 the same id.";

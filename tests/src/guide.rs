@@ -1,4 +1,4 @@
-//! Guides of `docs/guides` whose commands are executed as a reader types them.
+//! Pages of the manual whose commands are executed as a reader types them.
 //!
 //! The first word of the information string of a fenced block is its language, the second one says
 //! what a test does with the block:
@@ -10,8 +10,9 @@
 //! | a language and a path, such as `toml my/notify.toml` | the block is written to this file |
 //! | a language only | nothing |
 //!
-//! All blocks of a guide are executed in their order, in one shell and one folder, as by a reader
-//! in a clone of the repository. In the compared lines, `…` stands for any text, and a line that is
+//! A guide is a section of a page: its blocks, after those before the first section, are executed in
+//! their order, in one shell and one folder, as by a reader in a clone of the repository. In the
+//! compared lines, `…` stands for any text, and a line that is
 //! only `…` for any number of lines.
 
 use std::fmt::Write as _;
@@ -34,12 +35,12 @@ const LOGS: [&str; 3] = ["auth.log", "notify.log", "proxy.log"];
 /// Number of ports of a standalone installation, with one more for the console.
 const STANDALONE_PORTS: u16 = 13;
 
-/// A guide.
+/// A page, or one of its sections with what all of them begin with.
 #[derive(Clone, Debug)]
 pub struct Guide {
-    /// Name of the file, without the extension.
+    /// Path below `docs`.
     pub name: String,
-    /// The text.
+    /// The text of the page.
     pub text: String,
     /// The fenced blocks.
     pub blocks: Vec<Block>,
@@ -50,6 +51,8 @@ pub struct Guide {
 pub struct Block {
     /// Line number of the opening fence.
     pub line: usize,
+    /// The heading of the section, or empty before the first one.
+    pub section: String,
     /// First word of the information string.
     pub language: String,
     /// Second word of the information string.
@@ -81,39 +84,34 @@ struct Step {
 // === impl Guide ===
 
 impl Guide {
-    /// Returns the folder of the guides.
+    /// Returns the folder of the documents.
     #[must_use]
     pub fn folder() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guides")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
     }
 
-    /// Reads a guide by its name.
+    /// Reads a page by its path below `docs`.
     ///
     /// # Panics
     /// If it does not exist, or a block has no end.
     #[must_use]
     pub fn read(name: &str) -> Self {
-        Self::at(&Self::folder().join(format!("{name}.md")))
-    }
-
-    /// Reads the README of the repository, whose tour is executed as well.
-    ///
-    /// # Panics
-    /// As [`Guide::read`].
-    #[must_use]
-    pub fn tour() -> Self {
-        Self::at(&Self::folder().join("../../README.md"))
-    }
-
-    fn at(path: &Path) -> Self {
-        let text = std::fs::read_to_string(path)
+        let path = Self::folder().join(name);
+        let text = std::fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
         Self {
             blocks: blocks(&text).unwrap_or_else(|line| panic!("{name}:{line}: no end")),
-            name: name.into_owned(),
+            name: name.to_owned(),
             text,
         }
+    }
+
+    /// Keeps the blocks of one section, and those before the first one.
+    #[must_use]
+    pub fn section(mut self, heading: &str) -> Self {
+        self.blocks
+            .retain(|block| block.section.is_empty() || block.section == heading);
+        self
     }
 
     /// Executes the guide and compares what it prints.
@@ -215,12 +213,14 @@ fn script(mut script: String, (at, step): (usize, &Step)) -> String {
 fn blocks(text: &str) -> Result<Vec<Block>, usize> {
     let mut found = Vec::new();
     let mut open: Option<Block> = None;
+    let mut section = "";
     for (at, line) in text.lines().enumerate() {
         match (&mut open, line.strip_prefix("```")) {
             (None, Some(information)) => {
                 let mut words = information.split_whitespace().map(str::to_owned);
                 open = Some(Block {
                     line: at + 1,
+                    section: section.to_owned(),
                     language: words.next().unwrap_or_default(),
                     action: words.next().unwrap_or_default(),
                     text: String::new(),
@@ -231,7 +231,7 @@ fn blocks(text: &str) -> Result<Vec<Block>, usize> {
                 block.text.push_str(line);
                 block.text.push('\n');
             }
-            (None, None) => {}
+            (None, None) => section = line.strip_prefix("## ").unwrap_or(section),
         }
     }
     open.map_or(Ok(found), |block| Err(block.line))
@@ -376,6 +376,7 @@ fn search_path(programs: &[PathBuf]) -> String {
 fn keep_logs(folder: &Path, guide: &str) {
     for name in LOGS {
         if let Ok(text) = std::fs::read_to_string(folder.join(name)) {
+            let guide = guide.replace('/', "-");
             sensitive::keep(&format!("guide-{guide}-{name}"), &text);
         }
     }

@@ -17,7 +17,7 @@ const PROGRAMS: [&str; 4] = [
     "postern-console",
 ];
 
-const OPERATIONS: &str = include_str!("../../docs/operations.md");
+const OPERATIONS: &str = include_str!("../../docs/manual/operate.md");
 
 /// Returns the cells of the table whose header begins with these words, row by row.
 fn table(header: &str) -> Vec<Vec<&'static str>> {

@@ -48,7 +48,7 @@ fn size_of(picture: &[u8]) -> [u32; 2] {
 
 #[test]
 fn console_pictures_are_complete_and_shown() {
-    let documents: String = ["README.md", "docs/console.md"]
+    let documents: String = ["README.md", "docs/manual/console.md"]
         .map(|name| std::fs::read_to_string(root().join(name)).expect("a document"))
         .concat();
     for page in PAGES {

@@ -119,7 +119,7 @@ fn documented_codes_match_the_code() {
     );
 }
 
-/// Codes of the admin API (docs/admin-api.md), which the contract of the public API does not describe.
+/// Codes of the admin API (docs/reference/admin-api.md), which the contract of the public API does not describe.
 const ADMIN_CODES: [Code; 2] = [Code::ConfigurationChanged, Code::ConfigurationReadOnly];
 
 #[test]

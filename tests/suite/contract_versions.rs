@@ -1,4 +1,4 @@
-//! Comparison of `conf/openapi.json` with that of the last tag, by the rules of docs/adr/0016-versions.md.
+//! Comparison of `conf/openapi.json` with that of the last tag, by the rules of docs/adr/README.md#0016-versions.
 
 use std::process::Command;
 

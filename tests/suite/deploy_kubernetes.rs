@@ -26,7 +26,7 @@ struct Manifests {
 }
 
 impl Manifests {
-    /// Writes the configuration as the README says, and renders an overlay with kubectl in the
+    /// Writes the configuration as docs/manual/deploy.md says, and renders an overlay with kubectl in the
     /// file system of Debian 13.
     fn render(overlay: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");

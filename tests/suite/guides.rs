@@ -1,4 +1,4 @@
-//! The guides of `docs/guides`: their commands are executed, and the names in them exist.
+//! The pages of `docs/manual`: their commands are executed, and the names in them exist.
 
 mod names;
 mod stubs;
@@ -12,21 +12,29 @@ use postern_tests::guide::Surroundings;
 
 use self::stubs::{FcmApi, Moto, SmtpServer, TwilioApi};
 
-/// The guides whose commands are executed. A test compares this list with the folder.
-const EXECUTED: [&str; 10] = [
-    "backup",
-    "cognito",
-    "email",
-    "front-end",
-    "openid",
-    "push",
-    "sms",
-    "templates",
-    "tls",
-    "upgrade",
+/// The sections whose commands are executed: page and heading. A test compares this list with the
+/// pages.
+const EXECUTED: [(&str, &str); 10] = [
+    ("manual/front-ends.md", "Allow the origin"),
+    ("manual/gateway.md", "TLS"),
+    ("manual/notifications.md", "E-mail"),
+    ("manual/notifications.md", "Push"),
+    ("manual/notifications.md", "SMS"),
+    ("manual/notifications.md", "Templates"),
+    ("manual/sign-in.md", "Amazon Cognito"),
+    ("manual/sign-in.md", "OpenID providers"),
+    ("manual/upgrade-and-backup.md", "Backup and restore"),
+    ("manual/upgrade-and-backup.md", "Upgrade"),
 ];
-/// The guides without steps.
-const READ: [&str; 4] = ["README", "faq", "limits", "troubleshooting"];
+
+/// Returns all pages of the manual.
+fn pages() -> Vec<Guide> {
+    let files = std::fs::read_dir(Guide::folder().join("manual")).expect("the manual");
+    let names = files.flatten().map(|file| file.file_name());
+    names
+        .map(|name| Guide::read(&format!("manual/{}", name.to_string_lossy())))
+        .collect()
+}
 
 /// Returns the folder of a peer that `tests/run` has installed.
 fn peer(name: &str) -> PathBuf {
@@ -35,14 +43,21 @@ fn peer(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Follows a guide with replacements for what its text names.
-async fn follow(name: &str, replacements: Vec<(&'static str, String)>) {
+/// Follows the section with this heading, with replacements for what its text names.
+async fn follow(heading: &str, replacements: Vec<(&'static str, String)>) {
+    let (page, _) = EXECUTED
+        .into_iter()
+        .find(|(_, executed)| *executed == heading)
+        .expect("it is in the list");
     let surroundings = Surroundings {
         replacements,
         programs: vec![peer("aws/python/bin")],
         before: "",
     };
-    Guide::read(name).follow(&surroundings).await;
+    Guide::read(page)
+        .section(heading)
+        .follow(&surroundings)
+        .await;
 }
 
 /// On a busy machine the local pool may take longer for a password hash than the check waits for a
@@ -52,7 +67,7 @@ async fn cognito_guide_works_at_the_local_pool() {
     let check = "$ postern-auth --config my/auth.toml check";
     let repeated = "$ until postern-auth --config my/auth.toml check > my/check.txt 2>&1; do :; done; \
                     cat my/check.txt";
-    follow("cognito", vec![(check, repeated.to_owned())]).await;
+    follow("Amazon Cognito", vec![(check, repeated.to_owned())]).await;
 }
 
 /// The tour of the README, at the program that its first command builds and starts.
@@ -64,7 +79,7 @@ async fn tour_of_the_readme_works() {
         before: "postern --port 8500 > postern.log &\n\
                  until grep -qs ready postern.log; do sleep 0.1; done",
     };
-    Guide::tour().follow(&surroundings).await;
+    Guide::read("../README.md").follow(&surroundings).await;
 }
 
 /// moto does not implement `PreventUserExistenceErrors`, which the check finds out, and its tokens
@@ -92,17 +107,17 @@ async fn cognito_guide_works_at_moto() {
             "caller     the token is refused\ndecision   401 issuer_not_accepted".to_owned(),
         ),
     ];
-    follow("cognito", replacements).await;
+    follow("Amazon Cognito", replacements).await;
 }
 
 #[tokio::test]
 async fn templates_guide_works() {
-    follow("templates", Vec::new()).await;
+    follow("Templates", Vec::new()).await;
 }
 
 #[tokio::test]
 async fn openid_guide_works() {
-    follow("openid", Vec::new()).await;
+    follow("OpenID providers", Vec::new()).await;
 }
 
 #[tokio::test]
@@ -113,7 +128,7 @@ async fn email_guide_works() {
         ("smtp.example.com", "localhost".to_owned()),
         ("port = 587", settings),
     ];
-    follow("email", replacements).await;
+    follow("E-mail", replacements).await;
     let mail = server.next_mail().await;
     assert_eq!(mail["user"], "postern", "{mail}");
     assert_eq!(mail["tls"], true, "{mail}");
@@ -123,7 +138,7 @@ async fn email_guide_works() {
 async fn sms_guide_works() {
     let api = TwilioApi::start().await;
     let base = format!("kind = \"twilio\"\nbase = \"{}\"", api.base);
-    follow("sms", vec![("kind = \"twilio\"", base)]).await;
+    follow("SMS", vec![("kind = \"twilio\"", base)]).await;
     let forms = api.messages();
     let callback = "StatusCallback=https%3A%2F%2Fgateway.example.com%2Fwebhooks%2Ftwilio%3Fid%3D";
     assert_eq!(forms.len(), 1, "{forms:?}");
@@ -139,22 +154,22 @@ async fn push_guide_works() {
         ("kind = \"fcm\"", base),
         ("https://oauth2.googleapis.com/token", token_uri),
     ];
-    follow("push", replacements).await;
+    follow("Push", replacements).await;
 }
 
 #[tokio::test]
-async fn tls_guide_works() {
-    follow("tls", Vec::new()).await;
+async fn tls_of_the_gateway_manual_works() {
+    follow("TLS", Vec::new()).await;
 }
 
 #[tokio::test]
 async fn front_end_guide_works() {
-    follow("front-end", Vec::new()).await;
+    follow("Allow the origin", Vec::new()).await;
 }
 
 #[tokio::test]
 async fn upgrade_guide_works() {
-    follow("upgrade", Vec::new()).await;
+    follow("Upgrade", Vec::new()).await;
 }
 
 #[tokio::test]
@@ -166,24 +181,21 @@ async fn backup_guide_works() {
         ("postgres://postern@new-db/postern", new.url.clone()),
         ("redis://127.0.0.1:6379", cache.url.clone()),
     ];
-    follow("backup", replacements).await;
+    follow("Backup and restore", replacements).await;
 }
 
-/// Every configuration block is a file that a later command of its guide loads.
+/// Every configuration block is a file that a later command of its section loads.
 #[test]
 fn configuration_blocks_are_loaded() {
     let mut count = 0;
-    for name in EXECUTED.into_iter().chain(READ) {
-        let guide = Guide::read(name);
+    for (page, heading) in EXECUTED {
+        let guide = Guide::read(page).section(heading);
         for (at, block) in guide.blocks.iter().enumerate() {
-            if block.language != "toml" {
+            if block.language != "toml" || block.action.is_empty() {
                 continue;
             }
             count += 1;
-            let (folder, _) = block
-                .action
-                .rsplit_once('/')
-                .unwrap_or_else(|| panic!("{name}:{}: the block has no path", block.line));
+            let (folder, _) = block.action.rsplit_once('/').expect("a path");
             let file = format!("--config {}", block.action);
             let overrides = format!("--overrides {folder}");
             let later = &guide.blocks[at..];
@@ -193,7 +205,7 @@ fn configuration_blocks_are_loaded() {
             });
             assert!(
                 is_loaded,
-                "{name}:{}: no command loads the block",
+                "{page}:{}: no command loads the block",
                 block.line
             );
         }
@@ -202,41 +214,19 @@ fn configuration_blocks_are_loaded() {
 }
 
 #[test]
-fn every_guide_is_executed_or_has_no_steps() {
-    let mut known: Vec<String> = EXECUTED
-        .into_iter()
-        .chain(READ)
-        .map(str::to_owned)
-        .collect();
-    known.sort();
-    let files = std::fs::read_dir(Guide::folder()).expect("the folder exists");
-    let mut found: Vec<String> = files
-        .flatten()
-        .filter_map(|file| {
-            let name = file.file_name().to_string_lossy().into_owned();
-            name.strip_suffix(".md").map(str::to_owned)
-        })
-        .collect();
-    found.sort();
-    assert_eq!(found, known);
-    for name in EXECUTED {
-        let guide = Guide::read(name);
-        let runs = guide.blocks.iter().any(|block| block.action == "run");
-        assert!(runs, "{name} has no executed block");
-        let mut rest = guide.text.as_str();
-        for heading in SECTIONS {
-            let found = rest.split_once(&format!("\n## {heading}\n"));
-            let (_, after) = found.unwrap_or_else(|| panic!("{name}: no section {heading:?}"));
-            rest = after;
-        }
+fn every_section_with_commands_is_executed() {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for page in pages() {
+        let sections = page.blocks.iter().filter(|block| !block.action.is_empty());
+        let sections = sections.map(|block| block.section.clone());
+        found.extend(
+            sections
+                .filter(|section| !section.is_empty())
+                .map(|section| (page.name.clone(), section)),
+        );
     }
+    found.sort();
+    found.dedup();
+    let known = EXECUTED.map(|(page, heading)| (page.to_owned(), heading.to_owned()));
+    assert_eq!(found, known);
 }
-
-/// The sections of a guide with steps, in their order.
-const SECTIONS: [&str; 5] = [
-    "What you get",
-    "What you need",
-    "Steps",
-    "If it does not work",
-    "See also",
-];

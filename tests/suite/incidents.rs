@@ -1,5 +1,5 @@
 //! Planted incidents: faults of real processes and of what they depend on. Each must be found from the log,
-//! the metrics, the alerts, the commands and the pages of the console that docs/incidents.md names.
+//! the metrics, the alerts, the commands and the pages of the console that `incidents/incidents.txt` names.
 
 mod authentication;
 mod console_view;
@@ -20,12 +20,13 @@ use self::rules::Rules;
 use crate::metrics_reference::documented;
 use crate::observability::folder;
 
-/// All sections of docs/incidents.md with incidents.
+/// All sections of `incidents/incidents.txt`.
 const SECTIONS: [&str; 4] = ["Gateway", "Authentication", "Notification", "Dependencies"];
 
 #[test]
 fn incident_rows_name_documented_events_and_metrics() {
-    let logging = std::fs::read_to_string(folder().join("../../docs/LOGGING.md")).expect("a page");
+    let logging = std::fs::read_to_string(folder().join("../../docs/reference/log-events.md"))
+        .expect("a page");
     let (metrics, rules) = (documented(), Rules::read());
     let incidents = Incident::read(&SECTIONS);
     assert!(incidents.len() >= 20, "{}", incidents.len());

@@ -1,4 +1,4 @@
-//! The reference of warnings and errors, `docs/log-events.txt`, compared with the sources.
+//! The reference of warnings and errors, `docs/reference/log-events.txt`, compared with the sources.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,10 @@ fn reference_has_every_warning_and_error() {
             }
         }
     }
-    let (file, text) = (repository().join("docs/log-events.txt"), lines.into_iter());
+    let (file, text) = (
+        repository().join("docs/reference/log-events.txt"),
+        lines.into_iter(),
+    );
     let text: String = text.collect();
     if std::env::var_os("POSTERN_TEST_WRITE_LOG_EVENTS").is_some() {
         std::fs::write(&file, &text).expect("the file can be written");

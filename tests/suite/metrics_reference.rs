@@ -1,4 +1,4 @@
-//! The reference of metrics, `docs/metrics.md`, compared with what running processes serve.
+//! The reference of metrics, `docs/reference/metrics.md`, compared with what running processes serve.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ fn repository() -> PathBuf {
 /// Returns the metrics of the reference: the rows of its tables. A label may be followed by its
 /// values in parentheses.
 pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
-    let page = std::fs::read_to_string(repository().join("docs/metrics.md")).expect("a page");
+    let page =
+        std::fs::read_to_string(repository().join("docs/reference/metrics.md")).expect("a page");
     let mut all = BTreeMap::new();
     for row in page.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();

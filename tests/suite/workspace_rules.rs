@@ -199,7 +199,13 @@ const EXPENSIVE_PACKAGES: [&str; 5] = [
 
 /// Packages whose names begin so are not linked by the gateway, which has neither a database nor an
 /// identity pool.
-const NOT_IN_THE_GATEWAY: [&str; 5] = ["sqlx", "libsqlite3-sys", "aws-sdk-", "aws-smithy-", "aws-config"];
+const NOT_IN_THE_GATEWAY: [&str; 5] = [
+    "sqlx",
+    "libsqlite3-sys",
+    "aws-sdk-",
+    "aws-smithy-",
+    "aws-config",
+];
 
 /// Returns the names of the packages that a program is made of, each with its version.
 fn tree(package: &str, edges: &str) -> BTreeSet<String> {
@@ -315,8 +321,16 @@ fn links(document: &str) -> impl Iterator<Item = &str> {
         .split("](")
         .skip(1)
         .filter_map(|rest| Some(rest.split_once(')')?.0));
-    let here = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
-    here.filter_map(|target| target.split('#').next())
+    targets.filter(|target| !target.contains("://"))
+}
+
+/// Returns the anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text
+        .chars()
+        .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 #[test]
@@ -327,18 +341,31 @@ fn every_document_link_resolves() {
         .output()
         .expect("git runs");
     let documents = String::from_utf8(output.stdout).expect("names are UTF-8");
-    assert!(
-        documents.lines().any(|name| name == "README.md"),
-        "{documents}"
-    );
+    let mut anchors = 0;
+    let mut wrong = Vec::new();
     for name in documents.lines() {
         let path = root().join(name);
         let folder = path.parent().expect("a document has a parent folder");
         for target in links(&std::fs::read_to_string(&path).expect("documents are UTF-8")) {
-            assert!(
-                folder.join(target).exists(),
-                "{name}: {target} is not there"
-            );
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() {
+                path.clone()
+            } else {
+                folder.join(file)
+            };
+            let is_there = match std::fs::read_to_string(&file) {
+                Ok(text) if !heading.is_empty() => {
+                    anchors += 1;
+                    let mut headings = text.lines().filter(|line| line.starts_with('#'));
+                    headings.any(|line| anchor(line) == heading)
+                }
+                _ => file.exists(),
+            };
+            if !is_there {
+                wrong.push(format!("{name}: {target} is not there"));
+            }
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(anchors > 50, "{anchors}");
 }

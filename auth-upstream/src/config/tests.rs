@@ -318,8 +318,12 @@ fn every_key_is_in_the_reference_and_in_the_schema() {
     let env: Env = POOLS.iter().chain(&secrets).copied().collect();
     let reference = ConfigurationReference {
         sample: &format!("{EVERY_KEY}{IDENTITY_TABLES}"),
-        document: include_str!("../../../docs/configuration.md"),
-        sections: &["## All processes", "## Authentication: `auth.toml`"],
+        document: include_str!("../../../docs/reference/configuration.md"),
+        sections: &[
+            "## Log",
+            "## All processes",
+            "## Authentication: `auth.toml`",
+        ],
     };
     let accepted = reference.assert_complete(|root| Config::read(root, &env));
     let schema = reference.schema("Postern authentication service configuration", &accepted);

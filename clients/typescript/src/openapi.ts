@@ -1016,7 +1016,7 @@ export interface components {
             detail: string;
         };
         /**
-         * @description Stable; described in common/PROBLEMS.md.
+         * @description Stable; described in docs/reference/problem-codes.md.
          * @enum {string}
          */
         Code: "invalid_request" | "invalid_header" | "invalid_target" | "request_timeout" | "authentication_required" | "token_malformed" | "token_algorithm_not_accepted" | "token_header_not_accepted" | "token_key_unknown" | "token_signature_invalid" | "token_expired" | "token_not_yet_valid" | "token_claim_missing" | "issuer_not_accepted" | "client_not_accepted" | "token_use_not_accepted" | "token_kind_mismatch" | "invalid_api_key" | "user_required" | "service_required" | "service_not_allowed" | "invalid_credentials" | "invalid_refresh_token" | "invalid_temporary_token" | "invalid_challenge" | "authorization_required" | "challenge_required" | "invalid_webhook_signature" | "insufficient_scope" | "recipient_not_allowed" | "priority_not_allowed" | "authorization_denied" | "address_not_allowed" | "not_found" | "method_not_allowed" | "idempotency_key_reused" | "already_attempted" | "configuration_changed" | "configuration_read_only" | "body_too_large" | "target_too_long" | "unsupported_media_type" | "misdirected_request" | "validation_failed" | "weak_password" | "email_not_available" | "invalid_code" | "unknown_template" | "rate_limited" | "head_too_large" | "internal_error" | "idp_misconfigured" | "upstream_failed" | "unavailable" | "authorization_unavailable" | "keys_unavailable" | "upstream_unavailable" | "upstream_timeout" | "http_version_not_supported";

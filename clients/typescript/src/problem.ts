@@ -6,7 +6,7 @@ type Schemas = components['schemas'];
 export type Challenge = Schemas['Challenge'];
 /** A mistake in one field of a request. */
 export type FieldError = Schemas['FieldError'];
-/** A code of common/PROBLEMS.md, or one of a later version. */
+/** A code of docs/reference/problem-codes.md, or one of a later version. */
 export type ProblemCode = Schemas['Code'] | 'unknown' | (string & {});
 
 /** An error response: a problem document (RFC 9457), or another body of an intermediary. */

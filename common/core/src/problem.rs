@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn documented_table_matches_the_code() {
-        let documented = include_str!("../../PROBLEMS.md");
+        let documented = include_str!("../../../docs/reference/problem-codes.md");
         let rows: Vec<&str> = documented
             .lines()
             .filter(|line| line.starts_with("| `"))
@@ -290,6 +290,6 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(rows, expected, "PROBLEMS.md and Code::ALL differ");
+        assert_eq!(rows, expected, "problem-codes.md and Code::ALL differ");
     }
 }

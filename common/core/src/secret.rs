@@ -40,8 +40,7 @@ impl From<&str> for Secret {
 }
 
 /// What to do about a password whose characters end the host too early.
-pub const PERCENT_ENCODE: &str =
-    "percent-encode `@ / : ? #` in the user name and the password";
+pub const PERCENT_ENCODE: &str = "percent-encode `@ / : ? #` in the user name and the password";
 
 /// Returns whether a URL has an `@` behind its host: a password has an unencoded `/`, `?` or `#`, and
 /// what looks like the host is a part of it.

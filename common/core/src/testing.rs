@@ -93,7 +93,8 @@ pub struct ConfigurationReference<'a> {
     /// The document, in Markdown.
     pub document: &'a str,
     /// The headings below which the tables stand. Each row has the key's path in backticks, such as
-    /// `listen[].tls.key`, its type, default and meaning.
+    /// `listen[].tls.key`, or those of several keys, their type, default and meaning. A row such as
+    /// `route[].*` "as `defaults.*`" stands for the rows of another table.
     pub sections: &'a [&'a str],
 }
 
@@ -141,10 +142,12 @@ impl ConfigurationReference<'_> {
 
     /// Returns the descriptions of all keys that the document has.
     fn descriptions(&self) -> BTreeMap<String, FieldDescription> {
-        self.sections
-            .iter()
-            .flat_map(|section| described_keys(self.document, section))
-            .collect()
+        let sections = self.sections.iter();
+        with_copies(
+            sections
+                .flat_map(|section| described_keys(self.document, section))
+                .collect(),
+        )
     }
 }
 
@@ -203,7 +206,7 @@ fn described_keys(document: &str, section: &str) -> BTreeMap<String, FieldDescri
     let mut lines = document.lines().skip_while(|line| !is_section(line));
     lines.next().expect("the document has the section");
     let row = |line: &str| {
-        let (key, rest) = line.strip_prefix("| `")?.split_once("` |")?;
+        let (keys, rest) = line.strip_prefix("| `")?.split_once("` |")?;
         let mut cells = rest.trim_end_matches('|').splitn(3, '|').map(str::trim);
         let (_type, default, meaning) = (cells.next()?, cells.next()?, cells.next()?);
         let literal = default.strip_prefix('`');
@@ -214,12 +217,48 @@ fn described_keys(document: &str, section: &str) -> BTreeMap<String, FieldDescri
                 .filter(|text| !text.contains('`'))
                 .map(str::to_owned),
         };
-        Some((key.to_owned(), description))
+        let keys: Vec<_> = keys.split("`, `").map(str::to_owned).collect();
+        Some(keys.into_iter().map(move |key| (key, description.clone())))
     };
     lines
         .take_while(|line| !is_next(line))
         .filter_map(row)
+        .flatten()
         .collect()
+}
+
+/// Replaces each row such as `route[].*` by those of the table that it names, unless a key has a row
+/// of its own. If such a row has a default, the keys directly below it have no other.
+fn with_copies(mut rows: BTreeMap<String, FieldDescription>) -> BTreeMap<String, FieldDescription> {
+    let patterns: Vec<_> = rows
+        .keys()
+        .filter(|key| key.ends_with(".*"))
+        .cloned()
+        .collect();
+    for pattern in patterns {
+        let copied = rows.remove(&pattern).expect("it has just been listed");
+        let from = copied
+            .meaning
+            .strip_prefix("as ")
+            .and_then(|text| text.split_once('*'));
+        let (from, _) = from.unwrap_or_else(|| panic!("{pattern} has no \"as `…*`\""));
+        let copies: Vec<_> = rows
+            .iter()
+            .filter_map(|(key, description)| Some((key.strip_prefix(from)?, description)))
+            .map(|(rest, description)| {
+                let mut description = description.clone();
+                if copied.default.is_some() && !rest.contains(['.', '[']) {
+                    description.default = None;
+                }
+                (pattern.replace('*', rest), description)
+            })
+            .collect();
+        assert!(!copies.is_empty(), "{pattern}: nothing is below {from}");
+        for (key, description) in copies {
+            rows.entry(key).or_insert(description);
+        }
+    }
+    rows
 }
 
 /// Removes the code spans and links of Markdown.

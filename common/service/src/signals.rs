@@ -1,4 +1,4 @@
-//! The signals of all programs; docs/operations.md lists them.
+//! The signals of all programs; docs/manual/operate.md lists them.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;

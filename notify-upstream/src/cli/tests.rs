@@ -4,13 +4,13 @@ use super::*;
 use crate::delivery::retry::RetryPolicy;
 use crate::notification::Priority;
 
-/// Collapses white space, because README and code wrap lines differently.
+/// Collapses white space, because the manual and code wrap lines differently.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn text_about_attempts_agrees_with_policy_and_readme() {
+fn text_about_attempts_agrees_with_policy_and_manual() {
     let [critical, high, normal, low] = Priority::ALL.map(RetryPolicy::of);
     let hours = |policy: &RetryPolicy| policy.window.as_secs() / 3600;
     let expected = format!(
@@ -25,8 +25,8 @@ fn text_about_attempts_agrees_with_policy_and_readme() {
         hours(&low),
     );
     assert!(words(ATTEMPTS).contains(&expected), "{expected}");
-    let readme = words(include_str!("../../README.md"));
-    assert!(readme.contains(&words(ATTEMPTS)));
+    let manual = words(include_str!("../../../docs/manual/notifications.md"));
+    assert!(manual.contains(&expected));
 }
 
 #[test]

@@ -192,8 +192,12 @@ fn every_key_is_in_the_reference_and_in_the_schema() {
     ];
     let reference = ConfigurationReference {
         sample: &format!("{sample}{IDENTITY_TABLES}"),
-        document: include_str!("../../../docs/configuration.md"),
-        sections: &["## All processes", "## Notifications: `notify.toml`"],
+        document: include_str!("../../../docs/reference/configuration.md"),
+        sections: &[
+            "## Log",
+            "## All processes",
+            "## Notifications: `notify.toml`",
+        ],
     };
     let accepted = reference.assert_complete(|root| Config::read(root, &Env::from(variables)));
     let schema = reference.schema("Postern notification service configuration", &accepted);

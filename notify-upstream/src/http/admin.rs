@@ -1,5 +1,5 @@
 //! The protected routes of the admin listener, for operators and a web console. See
-//! `docs/admin-api.md`.
+//! `docs/reference/admin-api.md`.
 
 mod dead;
 mod notifications;

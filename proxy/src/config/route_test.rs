@@ -162,7 +162,7 @@ fn read_decision(field: Field<'_>) -> Option<String> {
     if DECISIONS.contains(&code.as_str()) || codes.any(|known| known.as_str() == code) {
         Some(code)
     } else {
-        let choices = "must be allow, redirect, respond or a code of PROBLEMS.md";
+        let choices = "must be allow, redirect, respond or a code of problem-codes.md";
         field.fail("invalid_choice", choices)
     }
 }
@@ -174,7 +174,10 @@ fn read_reported(field: Field<'_>) -> Option<String> {
     if code == "none" || codes.any(|known| known.as_str() == code) {
         Some(code)
     } else {
-        field.fail("invalid_choice", "must be none or a code of PROBLEMS.md")
+        field.fail(
+            "invalid_choice",
+            "must be none or a code of problem-codes.md",
+        )
     }
 }
 

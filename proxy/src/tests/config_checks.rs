@@ -75,7 +75,7 @@ fn route_test_compares_the_reported_code() {
     );
     let said = said.expect_err("an unknown code");
     assert!(
-        said.contains("must be none or a code of PROBLEMS.md"),
+        said.contains("must be none or a code of problem-codes.md"),
         "{said}"
     );
 }

@@ -1,5 +1,5 @@
-//! The examples of `docs/migrating.md`: the gateway's own are loaded with their route tests. Those of
-//! others are read in `traefik_peer.rs`, and run in `migrating_peers.rs`.
+//! The examples of `docs/manual/migrating.md`, and the first one of `gateway.md`: the gateway's own are
+//! loaded with their route tests. Those of others are read in `traefik_peer.rs`, and run in `migrating_peers.rs`.
 
 use std::path::Path;
 
@@ -10,14 +10,18 @@ use crate::Config;
 /// Number of sections with examples.
 pub(super) const TOPICS: usize = 10;
 
-fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/migrating.md");
-    std::fs::read_to_string(path).expect("the document")
+fn document(name: &str) -> String {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manual");
+    std::fs::read_to_string(manual.join(name)).expect("the document")
 }
 
 /// Returns the examples in a language, each with the heading above it.
 pub(super) fn examples(language: &str) -> Vec<(String, String)> {
-    let document = document();
+    examples_of("migrating.md", language)
+}
+
+fn examples_of(document: &str, language: &str) -> Vec<(String, String)> {
+    let document = self::document(document);
     let (mut heading, mut found, mut block) = (String::new(), Vec::new(), None::<String>);
     for line in document.lines() {
         match &mut block {
@@ -40,14 +44,15 @@ pub(super) fn examples(language: &str) -> Vec<(String, String)> {
 #[test]
 fn every_example_is_checked() {
     let checked = ["toml", "nginx", "yaml", "caddyfile"].map(|it| examples(it).len());
-    let fences = document().matches("```").count();
+    let fences = document("migrating.md").matches("```").count();
     assert_eq!(fences, 2 * checked.iter().sum::<usize>());
 }
 
 #[test]
 fn examples_load_and_pass_their_route_tests() {
-    let examples = examples("toml");
+    let mut examples = examples("toml");
     assert_eq!(examples.len(), TOPICS + 5, "the defaults, and sites");
+    examples.extend(examples_of("gateway.md", "toml").into_iter().take(1));
     let env = Env::default();
     for (heading, example) in examples {
         assert!(example.contains("[[test]]"), "{heading} has no route test");

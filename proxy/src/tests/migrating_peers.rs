@@ -1,4 +1,4 @@
-//! The examples of `docs/migrating.md` beside the programs that they replace.
+//! The examples of `docs/manual/migrating.md` beside the programs that they replace.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -242,8 +242,8 @@ fn every_key_is_in_the_reference_and_in_the_schema() {
     let env: Env = values.chain([admin_token]).collect();
     let reference = ConfigurationReference {
         sample: &format!("{}{IDENTITY_TABLES}", include_str!("everything.toml")),
-        document: include_str!("../../../docs/configuration.md"),
-        sections: &["## All processes", "## Gateway: `proxy.toml`"],
+        document: include_str!("../../../docs/reference/configuration.md"),
+        sections: &["## Log", "## All processes", "## Gateway: `proxy.toml`"],
     };
     let accepted = reference.assert_complete(|root| Config::read(root, &env));
     let schema = reference.schema("Postern gateway configuration", &accepted);

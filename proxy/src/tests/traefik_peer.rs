@@ -1,4 +1,4 @@
-//! Traefik reads its examples of `docs/migrating.md`.
+//! Traefik reads its examples of `docs/manual/migrating.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! The output of `--json` of every command, compared with the table of `docs/operations.md`.
+//! The output of `--json` of every command, compared with the table of `docs/manual/operate.md`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -6,15 +6,11 @@ use std::path::{Path, PathBuf};
 use postern_tests::Guide;
 use postern_tests::program::Program;
 
-use super::{EXECUTED, READ};
+use super::pages;
 use crate::metrics_reference::documented;
 
 /// Beginnings of environment variables of the programs.
 const VARIABLES: [&str; 5] = ["IDP_", "AUTH_", "NOTIFY_", "SOCIAL_", "POSTERN_LIMITS"];
-
-fn guides() -> Vec<Guide> {
-    EXECUTED.into_iter().chain(READ).map(Guide::read).collect()
-}
 
 /// Returns a document of the repository.
 fn document(name: &str) -> String {
@@ -42,11 +38,13 @@ fn quoted(guide: &Guide) -> Vec<String> {
         .collect()
 }
 
-/// Returns the keys of the reference, without the parts `[]`.
+/// Returns the keys of the reference, without the parts `[]`. A route has those of the defaults.
 fn keys() -> BTreeSet<String> {
-    let page = document("docs/configuration.md");
+    let page = document("docs/reference/configuration.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
-    rows.filter_map(|row| Some(row.split_once('`')?.0.replace("[]", "")))
+    let rows = rows.filter_map(|row| row.split_once("` |"));
+    let keys = rows.flat_map(|(keys, _)| keys.split("`, `"));
+    keys.flat_map(|key| [key.replace("[]", ""), key.replace("defaults.", "route.")])
         .collect()
 }
 
@@ -61,7 +59,7 @@ fn named_metrics_and_alerts_exist() {
     let metrics = documented();
     let runbook = document("docs/runbook.md");
     let mut count = 0;
-    for guide in guides() {
+    for guide in pages() {
         for text in quoted(&guide) {
             let metric = text.split('{').next().unwrap_or_default();
             if metric.starts_with("postern_") {
@@ -90,9 +88,9 @@ fn named_keys_and_variables_exist() {
         .iter()
         .filter_map(|key| key.split('.').next())
         .collect();
-    let variables = ["docs/operations.md", "docs/configuration.md"].map(document);
+    let variables = ["docs/manual/deploy.md", "docs/reference/configuration.md"].map(document);
     let mut count = 0;
-    for guide in guides() {
+    for guide in pages() {
         for text in quoted(&guide) {
             let key = text.split(" = ").next().unwrap_or_default();
             let key = key.replace("[]", "");
@@ -118,47 +116,12 @@ fn named_keys_and_variables_exist() {
     assert!(count >= 20, "{count}");
 }
 
-/// Returns the anchor that GitHub gives a heading.
-fn anchor(heading: &str) -> String {
-    let text = heading.trim_start_matches('#').trim().to_lowercase();
-    let kept = text
-        .chars()
-        .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
-    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
-}
-
-/// Every link with an anchor leads to a heading. Another test checks the files.
-#[test]
-fn anchors_of_links_exist() {
-    let mut count = 0;
-    for guide in guides() {
-        for rest in guide.text.split("](").skip(1) {
-            let target = rest.split(')').next().unwrap_or_default();
-            let Some((file, name)) = target.split_once('#').filter(|_| !target.contains("://"))
-            else {
-                continue;
-            };
-            let path = match file {
-                "" => Guide::folder().join(format!("{}.md", guide.name)),
-                file => Guide::folder().join(file),
-            };
-            let text = std::fs::read_to_string(&path)
-                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            let mut headings = text.lines().filter(|line| line.starts_with('#'));
-            let is_known = headings.any(|heading| anchor(heading) == name);
-            assert!(is_known, "{}: {target}", guide.name);
-            count += 1;
-        }
-    }
-    assert!(count >= 20, "{count}");
-}
-
 /// A message after the words `log event` or `log events`.
 #[test]
 fn named_log_events_exist() {
-    let reference = document("docs/LOGGING.md");
+    let reference = document("docs/reference/log-events.md");
     let mut count = 0;
-    for guide in guides() {
+    for guide in pages() {
         for (at, words) in guide.text.match_indices("log event `") {
             let message = guide.text[at + words.len()..].split('`').next();
             let quoted = format!("`{}`", message.unwrap_or_default());
@@ -172,9 +135,9 @@ fn named_log_events_exist() {
 /// A status and a code in backquotes, such as 401 `token_expired`.
 #[test]
 fn named_problem_codes_exist() {
-    let problems = document("common/PROBLEMS.md");
+    let problems = document("docs/reference/problem-codes.md");
     let mut count = 0;
-    for guide in guides() {
+    for guide in pages() {
         for (before, after) in guide
             .text
             .match_indices(" `")
@@ -229,7 +192,7 @@ fn is_program(word: &str) -> bool {
 async fn named_commands_and_options_exist() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut all: BTreeSet<(Vec<String>, String)> = BTreeSet::new();
-    for guide in guides() {
+    for guide in pages() {
         for words in commands(&guide) {
             // Options before the command, such as --config, take a value.
             let mut path = vec![words[0].clone()];

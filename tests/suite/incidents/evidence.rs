@@ -1,4 +1,4 @@
-//! The evidence of an incident: its row of docs/incidents.md, compared with the logs, the metrics, the
+//! The evidence of an incident: its row of `incidents.txt`, compared with the logs, the metrics, the
 //! commands and the console of running processes, and its alert, evaluated by `promtool` over the
 //! exported series.
 
@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// An incident that lasts for this time, and fails once per second, must make its alert fire.
 const INCIDENT_MINUTES: u32 = 40;
 
-/// A row of docs/incidents.md.
+/// A row of `incidents.txt`.
 #[derive(Clone, Debug)]
 pub(super) struct Incident {
     pub(super) name: String,
@@ -68,8 +68,7 @@ pub(super) struct Evidence {
 impl Incident {
     /// Reads the rows of the sections with these headings.
     pub(super) fn read(sections: &[&str]) -> Vec<Self> {
-        let path = folder().join("../../docs/incidents.md");
-        let page = std::fs::read_to_string(path).expect("a page");
+        let page = include_str!("incidents.txt");
         let levels = Levels::read();
         let mut incidents = Vec::new();
         for section in page.split("\n## ").skip(1) {
@@ -108,12 +107,7 @@ impl Incident {
             fields: event[1..].iter().map(field).collect(),
             metric: Selector::parse(&code(metric)[0]),
             value: value.map(|value| value.parse().expect("a number")),
-            alert: alert
-                .trim_start_matches('[')
-                .split(']')
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
+            alert: alert.to_owned(),
             output: look[1..].to_vec(),
             page: page[0].clone(),
             shown: page[1..].to_vec(),
@@ -185,7 +179,7 @@ impl Evidence {
     ) {
         let planted_at = *self.sampled_at.lock();
         let known = self.incidents.iter().find(|incident| incident.name == name);
-        let incident = known.unwrap_or_else(|| panic!("docs/incidents.md has no row {name}"));
+        let incident = known.unwrap_or_else(|| panic!("incidents.txt has no row {name}"));
         let incident = incident.clone();
         let missing_event = || format!("{name}: no event {incident:?} in\n{}", log());
         until(missing_event, async || incident.is_logged(&log())).await;

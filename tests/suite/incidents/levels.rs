@@ -1,10 +1,10 @@
-//! The levels that docs/LOGGING.md gives to the messages of log events.
+//! The levels that docs/reference/log-events.md gives to the messages of log events.
 
 use std::collections::BTreeMap;
 
 use crate::observability::folder;
 
-/// The level of each message of docs/LOGGING.md that has one, as in the log: `WARN`.
+/// The level of each message of docs/reference/log-events.md that has one, as in the log: `WARN`.
 #[derive(Clone, Debug)]
 pub(super) struct Levels(BTreeMap<String, String>);
 
@@ -12,7 +12,8 @@ pub(super) struct Levels(BTreeMap<String, String>);
 
 impl Levels {
     pub(super) fn read() -> Self {
-        let page = std::fs::read_to_string(folder().join("../../docs/LOGGING.md")).expect("a page");
+        let page = std::fs::read_to_string(folder().join("../../docs/reference/log-events.md"))
+            .expect("a page");
         let mut levels = BTreeMap::new();
         for row in page.lines().filter(|line| line.starts_with("| `")) {
             let cells: Vec<&str> = row.split(" | ").collect();
@@ -35,7 +36,7 @@ impl Levels {
             return "INFO";
         }
         let level = self.0.get(message);
-        level.unwrap_or_else(|| panic!("docs/LOGGING.md has no level of {message}"))
+        level.unwrap_or_else(|| panic!("docs/reference/log-events.md has no level of {message}"))
     }
 }
 

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal, $title:literal;)*) => {
-        /// The stable reason of an error response. `common/PROBLEMS.md` documents every code.
+        /// The stable reason of an error response. `docs/reference/problem-codes.md` documents every code.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Code { $(#[doc = $title] $(#[$doc])* $name,)* }
 

@@ -89,7 +89,7 @@ impl TailFilter {
             ),
             code: query.read(
                 "code",
-                "must be ok, client_closed or a code of PROBLEMS.md",
+                "must be ok, client_closed or a code of problem-codes.md",
                 |code| {
                     let is_known = [OK_CODE, CLIENT_CLOSED_CODE].contains(&code)
                         || Code::named(code).is_some();

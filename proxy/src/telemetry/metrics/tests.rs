@@ -6,7 +6,7 @@ use super::*;
 
 /// Returns the metrics of the section "Gateway" of the reference, with their labels.
 fn documented() -> BTreeMap<String, Vec<String>> {
-    let page = include_str!("../../../../docs/metrics.md");
+    let page = include_str!("../../../../docs/reference/metrics.md");
     let section = page
         .split("\n## ")
         .find(|part| part.starts_with("Gateway\n"));

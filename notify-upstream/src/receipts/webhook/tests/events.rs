@@ -156,7 +156,7 @@ fn events_of_ses_are_understood() {
     check(report, &base, rows);
 }
 
-/// The types that the README names; an objection requires the recipient.
+/// The types that the manual names; an objection requires the recipient.
 #[test]
 fn events_of_standard_webhooks_are_understood() {
     let data = json!({"notificationId": ID, "recipient": ADA});
