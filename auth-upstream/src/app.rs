@@ -63,7 +63,7 @@ impl App {
         let admin = config.admin.clone();
         let tracing = config.tracing.clone();
         let service = Box::pin(AuthService::build(config, clock.clone())).await?;
-        let (tracer, span_export) = tracer(
+        let (tracer, span_export) = postern_service::trace::tracer(
             tracing.as_ref(),
             "postern-auth",
             &clock,

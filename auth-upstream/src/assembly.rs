@@ -57,7 +57,7 @@ impl AuthService {
         let cache = open_cache(&config, &machine)?;
         let key_ring = Arc::new(match config.sealing_keys.take() {
             Some(key_ring) => key_ring,
-            None => stored_key_ring(&store, &clock).await?,
+            None => stored_key_ring(&store).await?,
         });
         let store = store.with_keys(Arc::clone(&key_ring));
         let metrics = Metrics::new()?;
@@ -157,7 +157,7 @@ async fn open_audit_trail(url: &str, keys: Option<KeyRing>) -> Result<AuditReade
     let store = AuthStore::open_migrated(database).await?;
     let key_ring = match keys {
         Some(key_ring) => key_ring,
-        None => stored_key_ring(&store, &Clock::system()).await?,
+        None => stored_key_ring(&store).await?,
     };
     Ok(AuditReader::new(store, Arc::new(key_ring)))
 }
@@ -217,11 +217,9 @@ fn account_messages(
 
 /// Returns the sealing key from the database, which is generated at the first start and shared by
 /// all replicas.
-async fn stored_key_ring(store: &AuthStore, clock: &Clock) -> Result<KeyRing, Exit> {
+async fn stored_key_ring(store: &AuthStore) -> Result<KeyRing, Exit> {
     let generated = STANDARD.encode(random::bytes::<32>());
-    let stored = store
-        .key_or_insert("sealing", &generated, clock.now())
-        .await;
+    let stored = store.key_or_insert("sealing", &generated).await;
     let stored = stored
         .map_err(|error| Exit::unavailable(format!("cannot read the sealing key: {error}")))?;
     let key = SealingKey::parse(&stored)

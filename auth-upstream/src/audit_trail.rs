@@ -50,6 +50,7 @@ pub(crate) struct AuditTrail {
 pub(crate) struct AuditWriter {
     events: mpsc::Receiver<AuditEvent>,
     store: AuthStore,
+    clock: Clock,
     key_ring: Arc<KeyRing>,
     metrics: Metrics,
 }
@@ -76,6 +77,7 @@ impl AuditTrail {
         let writer = AuditWriter {
             events,
             store: retention.store.clone(),
+            clock: retention.clock.clone(),
             key_ring,
             metrics: metrics.clone(),
         };
@@ -126,17 +128,24 @@ impl AuditWriter {
     /// Stores a group, again and again while the database is unavailable. Drops it if the database
     /// rejects it, or after a failure at shutdown.
     async fn store_group(&self, group: &[AuditEvent], stop: &CancellationToken) {
-        let rows: Vec<AuditRow> = group.iter().map(|event| self.row(event)).collect();
+        // Kept for the next attempt, because the store may have taken them.
+        let mut rows = Vec::with_capacity(group.len());
         loop {
             let scope = Scope::of_batch(group.iter().filter_map(|event| event.scope.as_ref()));
-            let stored = run_within(scope, self.store.insert_audit_rows(&rows)).await;
+            let storing = async {
+                for event in group.iter().skip(rows.len()) {
+                    rows.push(self.row(event).await?);
+                }
+                self.store.insert_audit_rows(&rows).await
+            };
+            let stored = run_within(scope, storing).await;
             let error = match stored {
                 Ok(()) => return,
                 Err(error) => error,
             };
             postern_core::log_outage!("database", %error, "audit events not stored");
             if !error.is_unavailable() || stop.is_cancelled() {
-                let events = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+                let events = u64::try_from(group.len()).unwrap_or(u64::MAX);
                 self.metrics
                     .count_audit_drop(AuditDropReason::Rejected, events);
                 return;
@@ -148,11 +157,15 @@ impl AuditWriter {
         }
     }
 
-    fn row(&self, event: &AuditEvent) -> AuditRow {
+    async fn row(&self, event: &AuditEvent) -> Result<AuditRow, StoreError> {
+        let at = match event.at {
+            Some(at) => at,
+            None => self.store.now(&self.clock).await?,
+        };
         let email = event.email.as_ref();
-        AuditRow {
-            id: new_id(event.at).to_string(),
-            at: event.at.0,
+        Ok(AuditRow {
+            id: new_id(at).to_string(),
+            at: at.0,
             operation: event.operation.name().to_owned(),
             outcome: event.outcome.clone(),
             reason: event.reason.map(str::to_owned),
@@ -163,7 +176,7 @@ impl AuditWriter {
                 .address
                 .map(|address| IpNetwork::of(address, 24, 64).to_string()),
             provider: event.operation.provider().map(str::to_owned),
-        }
+        })
     }
 }
 
@@ -221,6 +234,36 @@ impl AuditRetention {
             if batch < DELETION_BATCH_SIZE.unsigned_abs() {
                 return Ok(deleted);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Operation;
+    use crate::testing::Fixture;
+
+    #[tokio::test]
+    async fn event_of_an_uncertain_time_gets_that_of_its_storage() {
+        let fixture = Fixture::new().await;
+        let writer = fixture.service.audit_trail.take_writer();
+        let writer = writer.expect("not taken yet");
+        let now = fixture.clock.now();
+        for (at, expected) in [(None, now), (Some(Timestamp(7)), Timestamp(7))] {
+            let event = AuditEvent {
+                at,
+                operation: Operation::SignIn,
+                outcome: "ok".to_owned(),
+                reason: None,
+                request_id: "r-1".into(),
+                subject: String::new(),
+                email: None,
+                address: None,
+                scope: None,
+            };
+            let row = writer.row(&event).await.expect("a row");
+            assert_eq!(row.at, expected.0);
         }
     }
 }

@@ -35,6 +35,7 @@ mod logout;
 mod password;
 mod refresh;
 mod registration;
+mod security_stamps;
 mod social;
 mod token_issuer;
 mod token_set;
@@ -66,6 +67,8 @@ pub(crate) use self::logout::LogoutFlow;
 pub(crate) use self::password::{MAX_CODE_REQUESTS, PasswordFlow, ResetRequest};
 pub(crate) use self::refresh::RefreshFlow;
 pub(crate) use self::registration::{ConfirmationRequest, RegistrationFlow, RegistrationRequest};
+#[cfg(test)]
+pub(crate) use self::security_stamps::StampSnapshot;
 use self::social::ProviderTokens;
 pub(crate) use self::social::{AccountResolver, SocialCallback, SocialFlow, SocialLanding};
 pub(crate) use self::token_issuer::TokenIssuer;

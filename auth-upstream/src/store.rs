@@ -32,7 +32,8 @@ use self::schema::MIGRATIONS;
 pub(crate) use self::social_identities::{SealedProviderToken, SocialIdentity};
 use crate::crypto::{KeyRing, SealingKey, random};
 
-const INSERT_KEY: &str = "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
+const INSERT_KEY: &str =
+    "INSERT INTO auth_keys (name, base64) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
 const SELECT_KEY: &str = "SELECT base64 FROM auth_keys WHERE name = $1";
 
 const INSERT_REGISTRATION: &str = "INSERT INTO auth_pending_registrations (id, email_hash, email, began_at, due_at, attempts) \
@@ -247,13 +248,12 @@ impl AuthStore {
         &self,
         name: &str,
         generated: &str,
-        now: Timestamp,
     ) -> Result<String, StoreError> {
         let known: Option<(String,)> = fetch!(self.writer, fetch_optional, SELECT_KEY; name)?;
         if let Some((key,)) = known {
             return Ok(key);
         }
-        execute!(self, INSERT_KEY; name, generated, now.0)?;
+        execute!(self, INSERT_KEY; name, generated)?;
         let (key,): (String,) = fetch!(self.writer, fetch_one, SELECT_KEY; name)?;
         Ok(key)
     }

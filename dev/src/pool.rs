@@ -2,7 +2,7 @@
 //! and for administration, so that AWS SDKs and the AWS CLI work against it.
 //!
 //! Its behaviour follows Cognito: the name that `SECRET_HASH` covers, real usernames, rotation and
-//! reuse detection of refresh tokens, lockout, readable and writable attributes. It sends no mail: the
+//! reuse detection of refresh tokens, readable and writable attributes. It sends no mail: the
 //! authentication service makes the codes. Deliberate
 //! deviations are stricter and are documented where they are implemented. [`App`] runs the server;
 //! [`ProvisionedPools`] holds the ids and secrets that other processes need.

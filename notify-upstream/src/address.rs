@@ -99,7 +99,6 @@ debug_as_type_name!(
 
 impl PhoneNumber {
     /// Parses a number in E.164 format.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('+')?;
         let is_valid = (7..=15).contains(&digits.len())
@@ -109,7 +108,6 @@ impl PhoneNumber {
     }
 
     /// Returns the number including `+`.
-    #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -119,14 +117,12 @@ impl PhoneNumber {
 
 impl DeviceToken {
     /// Parses a token.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_valid =
             (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         is_valid.then(|| Self(text.to_owned()))
     }
 
-    #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -136,7 +132,6 @@ impl DeviceToken {
 
 impl ActorId {
     /// Parses an identifier.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_valid = (1..=128).contains(&text.len())
             && text
@@ -147,7 +142,6 @@ impl ActorId {
         is_valid.then(|| Self(text.to_owned()))
     }
 
-    #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -190,7 +184,6 @@ impl PushSubscription {
 }
 
 /// Decodes a key of this many bytes from base64url, or from base64 as `btoa` writes it.
-#[must_use]
 pub(crate) fn key_bytes(text: &str, bytes: usize) -> Option<Vec<u8>> {
     let text = text
         .trim_end_matches('=')
@@ -202,7 +195,6 @@ pub(crate) fn key_bytes(text: &str, bytes: usize) -> Option<Vec<u8>> {
 
 /// Returns whether a caller may choose this URL: `https`, the default port, and a host name or
 /// public address. The addresses that the name resolves to are checked again before each call.
-#[must_use]
 pub(crate) fn is_public_https(url: &Url) -> bool {
     let public_host = match url.host() {
         Some(Host::Domain(name)) => is_public_name(name),
@@ -216,7 +208,6 @@ pub(crate) fn is_public_https(url: &Url) -> bool {
 
 /// Returns whether a push service can write to this contact (RFC 8292 section 2.1): `mailto:` and an
 /// address, or an `https` URL, of a public host.
-#[must_use]
 pub(crate) fn is_public_contact(text: &str) -> bool {
     match text.strip_prefix("mailto:") {
         Some(text) => {
@@ -247,7 +238,6 @@ fn is_public_name(name: &str) -> bool {
 }
 
 /// Returns whether an address is publicly routable (IANA special-purpose registries).
-#[must_use]
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -330,7 +320,6 @@ impl Recipient {
 
     /// Returns the text that identifies the recipient: the address as [`Address::key`], or the actor
     /// id.
-    #[must_use]
     pub(crate) fn key(&self) -> &str {
         match self {
             Self::Address(address) => address.key(),
@@ -339,7 +328,6 @@ impl Recipient {
     }
 
     /// Returns the name of the member that holds the recipient in a request.
-    #[must_use]
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::ActorId(_) => "actorId",
@@ -351,7 +339,6 @@ impl Recipient {
     }
 
     /// Returns the channel of the address, or `None` for an actor.
-    #[must_use]
     pub(crate) fn channel(&self) -> Option<Channel> {
         match self {
             Self::Address(address) => Some(address.channel()),
@@ -374,7 +361,6 @@ impl From<Address> for Recipient {
 
 impl Address {
     /// Returns the channel that delivers to this address.
-    #[must_use]
     pub(crate) fn channel(&self) -> Channel {
         match self {
             Self::Email(_) => Channel::Email,
@@ -385,13 +371,11 @@ impl Address {
 
     /// Returns the SHA-256 digest of the lowercased address, which is stored in place of the
     /// address.
-    #[must_use]
     pub(crate) fn hash(&self) -> AddressHash {
         hash(self.key())
     }
 
     /// Returns the text that identifies this address in the suppression list.
-    #[must_use]
     pub(crate) fn key(&self) -> &str {
         match self {
             Self::Email(email) => email.as_str(),
@@ -403,7 +387,6 @@ impl Address {
 }
 
 /// Returns the digest of an address given as text.
-#[must_use]
 pub(crate) fn hash(text: &str) -> AddressHash {
     use sha2::Digest;
     sha2::Sha256::digest(canonical(text).to_ascii_lowercase()).into()
@@ -411,7 +394,6 @@ pub(crate) fn hash(text: &str) -> AddressHash {
 
 /// Returns an address as [`EmailAddress`] stores it, with an international domain in ASCII. Any
 /// other text is returned unchanged.
-#[must_use]
 pub(crate) fn canonical(text: &str) -> String {
     let email = EmailAddress::parse(text);
     email.map_or_else(|| text.to_owned(), |email| email.as_str().to_owned())
@@ -419,14 +401,12 @@ pub(crate) fn canonical(text: &str) -> String {
 
 /// Returns the key by which notifications to an address or actor are found: the first 8 bytes of
 /// [`hash`]. Different recipients may share a key, so that the recipient is compared as well.
-#[must_use]
 pub(crate) fn recipient_key(text: &str) -> i64 {
     let [a, b, c, d, e, f, g, h, ..] = hash(text);
     i64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Returns the [`recipient_key`] of a stored recipient.
-#[must_use]
 pub(crate) fn recipient_key_of(recipient: &str) -> Option<i64> {
     let recipient: Recipient = serde_json::from_str(recipient).ok()?;
     Some(recipient_key(recipient.key()))

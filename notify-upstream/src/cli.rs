@@ -85,16 +85,6 @@ Examples:
   postern-notify list --recipient ada@example.com
   postern-notify list --status FAILED --channel sms --from 2026-11-20T00:00:00Z --limit 500")]
     List(ListArguments),
-    /// Queue a notification again that failed permanently.
-    #[command(after_help = RETRY_HELP)]
-    Retry {
-        /// Notification id.
-        #[arg(value_parser = notification_id)]
-        id: NotificationId,
-    },
-    /// List the configured providers.
-    #[command(after_help = "Example:\n  postern-notify providers --json")]
-    Providers,
     /// Check or preview templates.
     #[command(after_help = "\
 Examples:
@@ -164,13 +154,7 @@ pub(super) struct TemplateFolder {
 
 /// The attempts of a notification, for `--help`; a test compares it with the policy and the manual.
 pub(super) const ATTEMPTS: &str = "A notification has at most 30 attempts if it is CRITICAL, 25 if HIGH, 20 if NORMAL and \
-15 if LOW, within 6, 24, 72 and 72 hours. `retry` and `dead replay` give it all attempts again, with a new deadline and under \
-the same id.";
-
-const RETRY_HELP: &str = "Example:
-  postern-notify retry 019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11
-
-See `postern-notify dead replay --help` for the attempts that it gets.";
+15 if LOW, within 6, 24, 72 and 72 hours. `dead replay` gives it all attempts again, with a new deadline and under the same id.";
 
 /// Runs the program with the arguments of the process.
 pub async fn run() -> ExitCode {
@@ -209,8 +193,6 @@ impl OperatorCommand {
             Self::List(arguments) => {
                 Box::pin(lookup::list(&read(config)?, arguments, output)).await
             }
-            Self::Retry { id } => Box::pin(lookup::retry(&read(config)?, id, output)).await,
-            Self::Providers => lookup::providers(&read(config)?, output),
             Self::Templates(TemplateCommand::Check(folder)) => {
                 check_templates(&folder.load()?, output)
             }

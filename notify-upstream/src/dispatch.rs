@@ -101,7 +101,6 @@ pub(crate) struct DispatchContext {
 
 impl Dispatcher {
     /// Creates a dispatcher that knows of no rows.
-    #[must_use]
     pub(crate) fn new(channel: Channel, context: &DispatchContext) -> Self {
         Self {
             channel,

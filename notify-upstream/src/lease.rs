@@ -84,7 +84,6 @@ impl WorkerLease {
     }
 
     /// Returns the identifier in the store.
-    #[must_use]
     pub(crate) fn id(&self) -> i64 {
         self.id
     }
@@ -125,26 +124,22 @@ impl WorkerRegistry {
     }
 
     /// Returns the identity for new leases.
-    #[must_use]
     pub(crate) fn current(&self) -> Arc<WorkerLease> {
         let leases = self.leases.lock();
         Arc::clone(leases.last().expect("the list has at least one identity"))
     }
 
     /// Returns the workers whose rows may be taken over.
-    #[must_use]
     pub(crate) fn dead(&self) -> Arc<[i64]> {
         Arc::clone(&self.dead.lock())
     }
 
     /// Returns the number of workers of all processes whose leases have not expired.
-    #[must_use]
     pub(crate) fn live(&self) -> u32 {
         self.live.load(Ordering::Relaxed)
     }
 
     /// Returns whether the last renewal is recent enough, and the schema supported, to start work.
-    #[must_use]
     pub(crate) fn is_alive(&self) -> bool {
         let Some((at, instant)) = *self.last_renewal.lock() else {
             return false;
@@ -174,7 +169,6 @@ impl WorkerRegistry {
     }
 
     /// Returns whether rows leased under this identity may still be started.
-    #[must_use]
     pub(crate) fn may_start(&self, worker: &WorkerLease) -> bool {
         self.is_alive() && !worker.lost.load(Ordering::Relaxed)
     }

@@ -55,7 +55,6 @@ pub(crate) struct NotifyMetrics {
 
 impl NotifyMetrics {
     /// Creates the metrics in a registry of their own.
-    #[must_use]
     pub(crate) fn new() -> Self {
         let (registry, health) = (Registry::new(), Health::new());
         let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows per commit")
@@ -126,19 +125,16 @@ impl NotifyMetrics {
     }
 
     /// Returns the registry, for the admin listener.
-    #[must_use]
     pub(crate) fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
     /// Returns the readiness of the service.
-    #[must_use]
     pub(crate) fn health(&self) -> &Health {
         &self.health
     }
 
     /// Returns the registry of the systems that the service depends on.
-    #[must_use]
     pub(crate) fn dependencies(&self) -> &Dependencies {
         &self.dependencies
     }
@@ -150,13 +146,11 @@ impl NotifyMetrics {
     }
 
     /// Returns the metrics of the HTTP server.
-    #[must_use]
     pub(crate) fn http(&self) -> HttpMetrics {
         self.http.clone()
     }
 
     /// Returns the metrics of one provider.
-    #[must_use]
     pub(crate) fn provider(&self, channel: Channel, name: &str) -> ProviderCallMetrics {
         self.providers.of(channel, name)
     }

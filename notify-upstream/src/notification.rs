@@ -76,7 +76,6 @@ macro_rules! stored_codes {
     ($name:ident { $($variant:ident = $code:literal),+ $(,)? }) => {
         impl $name {
             /// Returns the code in the store.
-            #[must_use]
             pub(crate) const fn code(self) -> i16 {
                 match self {
                     $(Self::$variant => $code,)+
@@ -84,7 +83,6 @@ macro_rules! stored_codes {
             }
 
             /// Returns the value with this code, or `None` for a code of a newer version.
-            #[must_use]
             pub(crate) const fn from_code(code: i16) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$variant),)+
@@ -107,7 +105,6 @@ macro_rules! names {
             pub(crate) const NAMES: &[(&str, Self)] = &[$(($text, Self::$variant)),+];
 
             /// Returns the name in requests, responses and configuration.
-            #[must_use]
             pub(crate) const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -149,13 +146,11 @@ names!(Priority {
 
 impl Priority {
     /// Returns whether writes of other priorities yield to this one.
-    #[must_use]
     pub(crate) const fn is_urgent(self) -> bool {
         matches!(self, Self::Critical | Self::High)
     }
 
     /// Returns the position in [`Priority::ALL`].
-    #[must_use]
     pub(crate) const fn index(self) -> usize {
         self as usize
     }
@@ -174,7 +169,6 @@ impl<T> PerChannel<T> {
     }
 
     /// Returns the value of `channel`.
-    #[must_use]
     pub(crate) const fn get(&self, channel: Channel) -> &T {
         match channel {
             Channel::Email => &self.email,
@@ -203,7 +197,6 @@ impl Lane {
     pub(crate) const PER_CHANNEL: usize = Priority::ALL.len() * 2;
 
     /// Returns the lane of first attempts.
-    #[must_use]
     pub(crate) const fn first(channel: Channel, priority: Priority) -> Self {
         Self {
             channel,
@@ -213,7 +206,6 @@ impl Lane {
     }
 
     /// Returns the lane of retries with the same channel and priority.
-    #[must_use]
     pub(crate) const fn retries(self) -> Self {
         Self {
             retry: true,
@@ -222,7 +214,6 @@ impl Lane {
     }
 
     /// Returns the lanes of a channel: for each priority first attempts, then retries.
-    #[must_use]
     pub(crate) fn of(channel: Channel) -> [Self; Self::PER_CHANNEL] {
         std::array::from_fn(|index| Self {
             channel,
@@ -232,19 +223,16 @@ impl Lane {
     }
 
     /// Returns the position in [`Lane::of`].
-    #[must_use]
     pub(crate) const fn index(self) -> usize {
         self.priority.index() * 2 + self.retry as usize
     }
 
     /// Returns the code in the store.
-    #[must_use]
     pub(crate) const fn code(self) -> i16 {
         self.channel.code() * CODES_PER_CHANNEL + self.priority.code() * 2 + self.retry as i16
     }
 
     /// Returns the lane with this code, or `None` for a code of a newer version.
-    #[must_use]
     pub(crate) fn from_code(code: i16) -> Option<Self> {
         let within = code.rem_euclid(CODES_PER_CHANNEL);
         Some(Self {
@@ -259,7 +247,6 @@ impl Lane {
 
 impl NotificationId {
     /// Parses the hyphenated form in lower case, the only form that the API returns.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let uuid = Uuid::try_parse(text).ok()?;
         (text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase()))
@@ -267,7 +254,6 @@ impl NotificationId {
     }
 
     /// Returns the lowest identifier of instant `at`: a bound for retention and lists.
-    #[must_use]
     pub(crate) fn floor(at: Timestamp) -> Self {
         let millis = u128::try_from(at.0).unwrap_or(0) & ((1 << 48) - 1);
         Self(Uuid::from_u128(millis << 80))
@@ -281,13 +267,11 @@ impl fmt::Display for NotificationId {
 }
 
 /// When something with this order was accepted or became due.
-#[must_use]
 pub(crate) fn order_time(order: Order) -> Timestamp {
     Timestamp(order >> ORDER_COUNTER_BITS)
 }
 
 /// The least order of an instant.
-#[must_use]
 pub(crate) fn order_at(at: Timestamp) -> Order {
     at.0.max(0) << ORDER_COUNTER_BITS
 }

@@ -30,7 +30,6 @@ const USER_PREFIX: &str = "user:";
 impl Principal {
     /// Creates the principal of a verified caller. Users of `actor_issuer` are actors. Service
     /// names are unique, because they belong to one issuer.
-    #[must_use]
     pub(crate) fn of(caller: &Caller, actor_issuer: &str) -> Self {
         match caller {
             Caller::User(user) => Self {
@@ -46,7 +45,6 @@ impl Principal {
 
     /// Returns whether the caller may read all notifications: a user of the actor pool in the group
     /// `admin`, or a service among `readers`. Group and service are those of the verified token.
-    #[must_use]
     pub(crate) fn may_read_all(caller: &Caller, actor_issuer: &str, readers: &[String]) -> bool {
         match caller {
             Caller::User(_) => {
@@ -58,7 +56,6 @@ impl Principal {
     }
 
     /// Returns the author of a notification's variables, from the stored `creator`.
-    #[must_use]
     pub(crate) fn author(creator: &str) -> VariableAuthor {
         if Self::is_user(creator) {
             VariableAuthor::User
@@ -68,7 +65,6 @@ impl Principal {
     }
 
     /// Returns whether the stored `creator` is a user.
-    #[must_use]
     pub(crate) fn is_user(creator: &str) -> bool {
         creator.starts_with(USER_PREFIX)
     }
@@ -110,7 +106,6 @@ impl Principal {
     }
 
     /// Returns whether the caller may read the status of a notification.
-    #[must_use]
     pub(crate) fn may_read(&self, creator: &str, addressee: Option<&str>) -> bool {
         *self.creator == *creator || (self.actor.is_some() && self.actor.as_deref() == addressee)
     }

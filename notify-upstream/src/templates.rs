@@ -213,7 +213,6 @@ impl Templates {
 
     /// Returns the category of a template, unless it is transactional. That of a template which has
     /// been deleted is its name.
-    #[must_use]
     pub(crate) fn category<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         let template = TemplateName::parse(name).and_then(|name| self.by_name.get(&name));
         template.map_or(Some(name), |template| template.settings.category.as_deref())
@@ -228,7 +227,6 @@ impl Templates {
     }
 
     /// Returns the number of templates.
-    #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
@@ -237,23 +235,19 @@ impl Templates {
 // === impl FoundTemplate ===
 
 impl FoundTemplate<'_> {
-    #[must_use]
     pub(crate) fn version(&self) -> u32 {
         self.settings.version
     }
 
-    #[must_use]
     pub(crate) fn settings(&self) -> &TemplateSettings {
         self.settings
     }
 
-    #[must_use]
     pub(crate) fn locale(&self) -> &Locale {
         self.locale
     }
 
     /// Returns the paths of the required variables that are absent or `null`.
-    #[must_use]
     pub(crate) fn missing(&self, variables: &Map<String, Value>) -> Vec<String> {
         self.variant
             .required

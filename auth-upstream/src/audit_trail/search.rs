@@ -91,7 +91,6 @@ impl AuditPosition {
     }
 
     /// Decodes a cursor.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (at, id) = text.split_once('.')?;
         Some(Self {

@@ -6,7 +6,7 @@ use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem, Secret};
 use serde_json::{Value, json};
 
-use super::{FlowParts, PasswordFlow};
+use super::{FlowParts, PasswordFlow, cache_unavailable};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::crypto::random;
@@ -131,19 +131,20 @@ impl AccountsFlow {
         };
         changed.map_err(|error| problem(&error))?;
         let operation = change.operation();
+        let email = user["email"].as_str().and_then(EmailAddress::parse);
+        if let (Operation::SetPassword, Some(email)) = (operation, &email) {
+            self.remove_links(email, subject).await?;
+        }
         if !matches!(
             operation,
             Operation::EnableAccount | Operation::ChangeGroups
         ) {
-            admin
-                .sign_out_everywhere(name)
-                .await
-                .map_err(|error| problem(&error))?;
+            self.end_sign_ins(email.as_ref(), Some(name)).await?;
         }
-        let email = user["email"].as_str().and_then(EmailAddress::parse);
         if let (Operation::SetPassword, Some(email)) = (operation, email) {
             let limiter = self.guard.limiter();
-            limiter.forget_trusted_networks(email.as_str()).await;
+            let forgotten = limiter.forget_trusted_networks(email.as_str()).await;
+            forgotten.map_err(cache_unavailable)?;
             if matches!(change, AccountChange::ResetPassword) {
                 self.password.request_code(client.clone(), email);
             } else {

@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use postern_core::email::EmailAddress;
-use postern_core::{Code, Problem};
+use postern_core::{Code, Problem, Secret};
 
 use super::FlowParts;
+use super::account_codes::CodePurpose;
 use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::{ChallengeSession, SocialLink};
+use super::security_stamps::StampSnapshot;
 use super::social::{AccountResolver, AuthorizedUser};
 use super::token_issuer::SignedInUser;
 use super::token_set::TokenSet;
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
-use crate::pool::SignInStep;
-use crate::pool::error::PoolCall;
+use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::{PoolChallenge, PoolTokens, SignInStep};
 use crate::protection::AttemptKind;
 use crate::telemetry::{AuditedResult, Completed, Operation};
 
@@ -67,8 +69,8 @@ impl ChallengeFlow {
         answer: ChallengeAnswer,
     ) -> Result<SignedInUser, Problem> {
         let opened = ChallengeSession::open(&self.key_ring, &answer.session, self.clock.now());
-        if let Some(ChallengeSession::Address { user, .. }) = opened {
-            return Box::pin(self.prove_address(client, &user, answer)).await;
+        if let Some(ChallengeSession::Address { user, stamps, .. }) = opened {
+            return Box::pin(self.prove_address(client, &user, &stamps, answer)).await;
         }
         let Some(ChallengeSession::Pool {
             name,
@@ -77,6 +79,7 @@ impl ChallengeFlow {
             email,
             link,
             attributes,
+            mut stamps,
             ..
         }) = opened
         else {
@@ -88,15 +91,33 @@ impl ChallengeFlow {
         }
         let answers = answer.into_pool_responses(&name, &attributes)?;
         let started_at = self.guard.limiter().now();
+        let is_new_password = name == NEW_PASSWORD_REQUIRED;
+        let locked = email.as_ref().filter(|_| is_new_password);
         let evaluation = async {
+            // Before the pool is asked, which may set a password, and afterwards: a reset renews the stamps
+            // before it revokes the tokens.
+            self.verify_stamps(&stamps).await?;
             let step = self
                 .pool
                 .answer_challenge(&name, &session, &username, answers)
                 .await;
             let step =
                 step.map_err(|error| AttemptError::from(error.problem(PoolCall::Challenge)))?;
-            self.complete_linked(step, email.as_ref(), link.as_ref())
+            let verified = self.verify_stamps(&stamps).await;
+            verified.map_err(AttemptError::after_proof)?;
+            if is_new_password {
+                let names = stamped_names(Some(&username), email.as_ref());
+                self.renew_stamps(&names).await?;
+                stamps = StampSnapshot::default();
+            }
+            self.complete(step, email.as_ref(), link.as_ref(), stamps)
                 .await
+        };
+        let evaluation = async {
+            match locked {
+                Some(email) => self.locks.with_address(email, Box::pin(evaluation)).await,
+                None => evaluation.await,
+            }
         };
         // An attacker who has the password can guess a code, or try new passwords without end.
         let attempt = AccountAttempt {
@@ -111,7 +132,7 @@ impl ChallengeFlow {
             guard
                 .trust_network(client, email, subject, started_at)
                 .await;
-            if name == NEW_PASSWORD_REQUIRED {
+            if is_new_password {
                 let (messages, notice) = (guard.messages(), AccountNotice::PasswordChanged);
                 messages.notice(notice, email, Some(subject), client);
             }
@@ -124,6 +145,7 @@ impl ChallengeFlow {
         &self,
         client: &ClientContext,
         user: &AuthorizedUser,
+        stamps: &StampSnapshot,
         answer: ChallengeAnswer,
     ) -> Result<SignedInUser, Problem> {
         let accounts = self.accounts.as_ref().ok_or(Code::InvalidChallenge)?;
@@ -137,7 +159,10 @@ impl ChallengeFlow {
             account: email.as_str(),
             failure_code: Code::InvalidChallenge,
         };
-        let evaluation = Box::pin(accounts.sign_in_with_code(client, user, &code));
+        let evaluation = async {
+            self.verify_stamps(stamps).await?;
+            accounts.sign_in_with_code(client, user, &code).await
+        };
         self.guard.evaluate(attempt, evaluation).await
     }
 }
@@ -145,16 +170,63 @@ impl ChallengeFlow {
 // === impl FlowParts ===
 
 impl FlowParts {
-    /// Completes a step as [`TokenIssuer::complete_step`](super::TokenIssuer::complete_step). Fails with
+    /// Signs in with a password. A challenge is an error after proof.
+    pub(super) async fn check_password(
+        &self,
+        email: &EmailAddress,
+        password: &Secret,
+    ) -> Result<Result<PoolTokens, AttemptError>, PoolError> {
+        let (mut stamps, name) = (StampSnapshot::default(), email.as_str());
+        // A sign-in without a challenge does not need the cache.
+        let stamped = self.add_stamps(&mut stamps, &[name]).await;
+        Ok(match (self.pool.sign_in(name, password).await?, stamped) {
+            (SignInStep::Tokens(tokens), _) => Ok(tokens),
+            (SignInStep::Challenge(_), Err(problem)) => Err(problem.into()),
+            (SignInStep::Challenge(challenge), Ok(())) => {
+                let required = self.challenge_required(&challenge, Some(email), None, stamps);
+                Err(AttemptError::after_proof(required.await))
+            }
+        })
+    }
+
+    /// Returns the problem that asks for the response to a challenge. The stamps that are missing, as
+    /// that of the user name, which the pool has told, are those of the present.
+    pub(crate) async fn challenge_required(
+        &self,
+        challenge: &PoolChallenge,
+        email: Option<&EmailAddress>,
+        link: Option<&SocialLink>,
+        mut stamps: StampSnapshot,
+    ) -> Problem {
+        let names = stamped_names(Some(&challenge.username), email);
+        match self.add_stamps(&mut stamps, &names).await {
+            Ok(()) => {
+                let issuer = &self.issuer;
+                issuer.challenge_required(challenge, email, link, stamps)
+            }
+            Err(problem) => problem,
+        }
+    }
+
+    /// Returns the tokens of a completed sign-in, or the next challenge as an error. `email` is the
+    /// address of the account, if it is known; `link` is that of a social sign-in. Fails with
     /// `invalid_challenge` if a reset has removed the link meanwhile: it removes the links before it
     /// revokes the tokens.
-    pub(super) async fn complete_linked(
+    pub(super) async fn complete(
         &self,
         step: SignInStep,
         email: Option<&EmailAddress>,
         link: Option<&SocialLink>,
+        stamps: StampSnapshot,
     ) -> Result<SignedInUser, AttemptError> {
-        let signed_in = self.issuer.complete_step(step, email, link)?;
+        let tokens = match step {
+            SignInStep::Tokens(tokens) => tokens,
+            SignInStep::Challenge(challenge) => {
+                let required = self.challenge_required(&challenge, email, link, stamps);
+                return Err(AttemptError::after_proof(required.await));
+            }
+        };
+        let signed_in = self.issuer.issue(tokens)?;
         if let Some((issuer, subject)) = link {
             let found = self.store.social_identity(issuer, subject).await;
             let found = found.map_err(Problem::from)?;
@@ -165,6 +237,39 @@ impl FlowParts {
         }
         Ok(signed_in)
     }
+
+    /// Ends the sign-ins of an account: those that have begun, and then those that have ended with
+    /// refresh tokens, which Cognito leaves valid after a reset.
+    pub(super) async fn end_sign_ins(
+        &self,
+        email: Option<&EmailAddress>,
+        username: Option<&str>,
+    ) -> Result<(), Problem> {
+        self.renew_stamps(&stamped_names(username, email)).await?;
+        if let (Some(admin), Some(username)) = (&self.pool.admin, username) {
+            let ended = admin.sign_out_everywhere(username).await;
+            ended.map_err(|error| error.problem(PoolCall::Admin))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the social links of an account and the code for another one, which the owner may not
+    /// have made. Before [`FlowParts::end_sign_ins`].
+    pub(super) async fn remove_links(
+        &self,
+        email: &EmailAddress,
+        subject: &str,
+    ) -> Result<(), Problem> {
+        self.codes.void(CodePurpose::SocialLink, email).await?;
+        let deleted = self.store.delete_social_identities_of(subject).await;
+        Ok(deleted?)
+    }
+}
+
+/// Returns the names under which an account has stamps.
+fn stamped_names<'a>(username: Option<&'a str>, email: Option<&'a EmailAddress>) -> Vec<&'a str> {
+    let address = email.map(EmailAddress::as_str);
+    address.into_iter().chain(username).collect()
 }
 
 // === impl ChallengeAnswer ===

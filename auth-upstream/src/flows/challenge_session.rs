@@ -1,7 +1,8 @@
 //! The sealed state of a challenge, and the problems that ask a client for the next step.
 //!
 //! The pool's session and user name travel to the client and back in a sealed text, so that this
-//! service stores nothing between the steps of a sign-in.
+//! service stores nothing between the steps of a sign-in. What ends a challenge is a stamp in the cache
+//! (`security_stamps`).
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use postern_core::{Code, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::security_stamps::StampSnapshot;
 use super::social::AuthorizedUser;
 use crate::crypto::KeyRing;
 use crate::pool::PoolChallenge;
@@ -50,11 +52,13 @@ pub(super) enum ChallengeSession {
         /// `requiredAttributes` of NEW_PASSWORD_REQUIRED, such as `userAttributes.given_name`: the only
         /// ones that the answer may set.
         attributes: Vec<String>,
+        stamps: StampSnapshot,
         expires_at: i64,
     },
     /// The proof of a social identity's address with a code.
     Address {
         user: AuthorizedUser,
+        stamps: StampSnapshot,
         expires_at: i64,
     },
     /// The confirmation of an address with a code.
@@ -73,6 +77,7 @@ impl ChallengeSession {
         challenge: &PoolChallenge,
         email: Option<&EmailAddress>,
         link: Option<&SocialLink>,
+        stamps: StampSnapshot,
         expires_at: Timestamp,
     ) -> Self {
         let required = challenge.parameters.get("requiredAttributes");
@@ -84,6 +89,7 @@ impl ChallengeSession {
             email: email.map(|email| email.as_str().to_owned()),
             link: link.cloned(),
             attributes: required.unwrap_or_default(),
+            stamps,
             expires_at: expires_at.0,
         }
     }
@@ -91,6 +97,7 @@ impl ChallengeSession {
     pub(super) fn for_address(
         user: &AuthorizedUser,
         email: &EmailAddress,
+        stamps: StampSnapshot,
         expires_at: Timestamp,
     ) -> Self {
         let mut user = user.clone();
@@ -100,6 +107,7 @@ impl ChallengeSession {
         id.claims.retain(|name, _| names.contains(&name.as_str()));
         Self::Address {
             user,
+            stamps,
             expires_at: expires_at.0,
         }
     }

@@ -49,7 +49,7 @@ impl LoginFlow {
             account: request.email.as_str(),
             failure_code: Code::InvalidCredentials,
         };
-        let evaluation = self.check_password(request);
+        let evaluation = self.check_credentials(request);
         let guard = &self.guard;
         let outcome = guard
             .evaluate_password(attempt, &request.password, evaluation)
@@ -63,10 +63,13 @@ impl LoginFlow {
             .complete(client, Operation::SignIn, outcome.map(Completed::from))
     }
 
-    async fn check_password(&self, request: &LoginRequest) -> Result<SignedInUser, AttemptError> {
+    async fn check_credentials(
+        &self,
+        request: &LoginRequest,
+    ) -> Result<SignedInUser, AttemptError> {
         let email = &request.email;
-        match self.pool.sign_in(email.as_str(), &request.password).await {
-            Ok(step) => self.issuer.complete_step(step, Some(email), None),
+        match self.check_password(email, &request.password).await {
+            Ok(checked) => Ok(self.issuer.issue(checked?)?),
             Err(PoolError::UserNotConfirmed) => {
                 let pending = self.store.awaiting_registration(email.as_str()).await;
                 let id = pending.map_err(Problem::from)?.unwrap_or_default();

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::account_codes::{AccountCodes, CodePurpose};
 use super::attempt_guard::{AccountAttempt, AttemptError};
-use super::{FlowParts, is_not_evaluated, run_to_completion};
+use super::{FlowParts, cache_unavailable, is_not_evaluated, run_to_completion};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::pool::admin::PoolAdmin;
@@ -133,11 +133,6 @@ impl PasswordFlow {
             .guard
             .evaluate(attempt, Box::pin(self.try_reset(client, request)))
             .await?;
-        // Networks may have been trusted for an attacker who knew the old password.
-        self.guard
-            .limiter()
-            .trust_only(client, account, subject.as_deref())
-            .await;
         let notice = AccountNotice::PasswordChanged;
         let messages = self.guard.messages();
         messages.notice(notice, &request.email, subject.as_deref(), client);
@@ -157,12 +152,12 @@ impl PasswordFlow {
                 let password = &request.new_password;
                 let reset = self.pool.reset_password(email, code, password).await;
                 reset.map_err(|error| error.problem(PoolCall::ResetPassword))?;
-                return self.end_earlier_sign_ins(email).await;
+                return self.end_earlier_sign_ins(client, email).await;
             };
             let redeemed = codes.redeem(CodePurpose::Reset, email, code).await?;
             let done = async {
                 self.set_password(admin, client, request).await?;
-                self.end_earlier_sign_ins(email).await
+                self.end_earlier_sign_ins(client, email).await
             };
             let done = done.await;
             if done.is_err() {
@@ -203,18 +198,19 @@ impl PasswordFlow {
         if is_kept {
             return Ok(());
         }
-        let limiter = self.guard.limiter();
-        limiter.forget_trusted_networks(email.as_str()).await;
         self.replace_unproven(client, email, &account, password)
             .await
             .map(drop)
     }
 
-    /// Removes the social links of an account and the code for another one, which the owner may not
-    /// have made, and then revokes the refresh tokens, which Cognito leaves valid after a reset: a
-    /// sign-in that has got tokens looks for its link afterwards. The address is locked, so that no
-    /// link is made meanwhile.
-    async fn end_earlier_sign_ins(&self, email: &EmailAddress) -> Result<Option<String>, Problem> {
+    /// Removes the social links of an account, ends its sign-ins and forgets the networks that may have
+    /// been trusted for an attacker who knew the old password. The address is locked, so that no link is
+    /// made meanwhile.
+    async fn end_earlier_sign_ins(
+        &self,
+        client: &ClientContext,
+        email: &EmailAddress,
+    ) -> Result<Option<String>, Problem> {
         let problem = |error: PoolError| error.problem(PoolCall::Admin);
         let found = match &self.pool.admin {
             Some(admin) => {
@@ -229,16 +225,15 @@ impl PasswordFlow {
             }
             None => None,
         };
-        let Some((subject, username)) = found else {
-            return Ok(None);
-        };
-        self.codes.void(CodePurpose::SocialLink, email).await?;
-        self.store.delete_social_identities_of(&subject).await?;
-        if let Some(admin) = &self.pool.admin {
-            let ended = admin.sign_out_everywhere(&username).await;
-            ended.map_err(problem)?;
+        let (subject, username) = found.unzip();
+        if let Some(subject) = &subject {
+            self.remove_links(email, subject).await?;
         }
-        Ok(Some(subject))
+        self.end_sign_ins(Some(email), username.as_deref()).await?;
+        let (limiter, account) = (self.guard.limiter(), email.as_str());
+        let trusted = limiter.trust_only(client, account, subject.as_deref());
+        trusted.await.map_err(cache_unavailable)?;
+        Ok(subject)
     }
 
     /// Sends a code to an address that has an account which may sign in, in the locale of its person.

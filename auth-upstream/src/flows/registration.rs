@@ -30,7 +30,7 @@ use crate::actor_service::ActorServiceError;
 use crate::client::ClientContext;
 use crate::config::ConfirmationMode;
 use crate::pool::error::{PoolCall, PoolError};
-use crate::pool::{PoolTokens, SignInStep, SignUpResult};
+use crate::pool::{PoolTokens, SignUpResult};
 use crate::protection::AttemptKind;
 use crate::store::PendingRegistration;
 use crate::telemetry::{AuditedResult, Completed, Operation, log_limited};
@@ -361,15 +361,8 @@ impl RegistrationFlow {
     }
 
     async fn sign_in(&self, request: &RegistrationRequest) -> Result<PoolTokens, AttemptError> {
-        let email = &request.email;
-        match self.pool.sign_in(email.as_str(), &request.password).await {
-            Ok(SignInStep::Tokens(tokens)) => Ok(tokens),
-            Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
-                self.issuer
-                    .challenge_required(&challenge, Some(email), None),
-            )),
-            Err(error) => Err(error.problem(PoolCall::SignIn).into()),
-        }
+        let checked = self.check_password(&request.email, &request.password).await;
+        checked.unwrap_or_else(|error| Err(error.problem(PoolCall::SignIn).into()))
     }
 
     /// Deletes a new user whose profile could not be saved. If that fails as well, the row stays
@@ -395,12 +388,8 @@ impl RegistrationFlow {
     /// Repeats a registration whose user exists. The password must be right.
     async fn repeat(&self, request: &RegistrationRequest) -> Result<SignedInUser, AttemptError> {
         let email = &request.email;
-        match self.pool.sign_in(email.as_str(), &request.password).await {
-            Ok(SignInStep::Tokens(tokens)) => Ok(self.save_profile_again(request, tokens).await?),
-            Ok(SignInStep::Challenge(challenge)) => Err(AttemptError::after_proof(
-                self.issuer
-                    .challenge_required(&challenge, Some(email), None),
-            )),
+        match self.check_password(email, &request.password).await {
+            Ok(checked) => Ok(self.save_profile_again(request, checked?).await?),
             // Only without AWS credentials, with which the user has been replaced.
             Err(PoolError::UserNotConfirmed) => {
                 let sent = self.pool.resend_code(email).await;

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use postern_core::email::EmailAddress;
 use postern_core::{Clock, Code, Problem};
 
-use super::attempt_guard::AttemptError;
 use super::challenge_session::{
     CHALLENGE_TTL, CONFIRMATION_TTL, ChallengeSession, SocialLink, address_unproven,
     challenge_required, confirmation_required,
 };
 use super::grant::RefreshGrant;
+use super::security_stamps::StampSnapshot;
 use super::social::AuthorizedUser;
 use super::token_set::TokenSet;
 use crate::crypto::KeyRing;
-use crate::pool::{PoolChallenge, PoolTokens, SignInStep, UserPool};
+use crate::pool::{PoolChallenge, PoolTokens, UserPool};
 use crate::telemetry::{Completed, log_limited};
 
 /// Issues tokens and challenge sessions.
@@ -43,22 +43,6 @@ impl TokenIssuer {
         }
     }
 
-    /// Returns the tokens of a completed sign-in, or the challenge as an error. `email` is the address
-    /// of the account, if it is known; `link` is that of a social sign-in.
-    pub(super) fn complete_step(
-        &self,
-        step: SignInStep,
-        email: Option<&EmailAddress>,
-        link: Option<&SocialLink>,
-    ) -> Result<SignedInUser, AttemptError> {
-        match step {
-            SignInStep::Tokens(tokens) => Ok(self.issue(tokens)?),
-            SignInStep::Challenge(challenge) => Err(AttemptError::after_proof(
-                self.challenge_required(&challenge, email, link),
-            )),
-        }
-    }
-
     /// Seals the refresh token of a sign-in.
     pub(super) fn issue(&self, tokens: PoolTokens) -> Result<SignedInUser, Problem> {
         let Some(token) = tokens.refresh_token.clone() else {
@@ -79,21 +63,27 @@ impl TokenIssuer {
     }
 
     /// Returns the problem that asks for the response to a challenge.
-    pub(crate) fn challenge_required(
+    pub(super) fn challenge_required(
         &self,
         challenge: &PoolChallenge,
         email: Option<&EmailAddress>,
         link: Option<&SocialLink>,
+        stamps: StampSnapshot,
     ) -> Problem {
         let expires_at = self.clock.now().plus(CHALLENGE_TTL);
-        let session = ChallengeSession::for_challenge(challenge, email, link, expires_at);
+        let session = ChallengeSession::for_challenge(challenge, email, link, stamps, expires_at);
         challenge_required(challenge, &session.seal(&self.key_ring))
     }
 
     /// Returns the problem that asks for the code that was sent to the address of a social identity.
-    pub(super) fn address_unproven(&self, user: &AuthorizedUser, email: &EmailAddress) -> Problem {
+    pub(super) fn address_unproven(
+        &self,
+        user: &AuthorizedUser,
+        email: &EmailAddress,
+        stamps: StampSnapshot,
+    ) -> Problem {
         let expires_at = self.clock.now().plus(CHALLENGE_TTL);
-        let session = ChallengeSession::for_address(user, email, expires_at);
+        let session = ChallengeSession::for_address(user, email, stamps, expires_at);
         address_unproven(email, &session.seal(&self.key_ring))
     }
 

@@ -18,7 +18,6 @@
 //! in the shared cache; while it is unavailable, each process counts on its own.
 
 mod password_quota;
-mod pending_removals;
 mod throttled;
 mod trusted_networks;
 
@@ -36,7 +35,6 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 pub(crate) use self::password_quota::CredentialDigest;
-use self::pending_removals::PendingRemovals;
 pub(crate) use self::throttled::ReleaseTarget;
 use self::throttled::ThrottledIndex;
 use super::fallback_cache::{FallbackCache, FallbackReservation};
@@ -102,8 +100,6 @@ pub(crate) struct AttemptLimiter {
     limits: AttemptLimits,
     /// The key of the password digests that [`password_quota`] keeps in this process's memory.
     digest_key: Secret,
-    /// Trusted networks whose removal is not yet stored.
-    removals: PendingRemovals,
     /// The counters that refused an attempt last, for operators.
     throttled: ThrottledIndex,
 }
@@ -170,7 +166,6 @@ impl AttemptLimiter {
             clock,
             limits,
             digest_key: random::token().into(),
-            removals: PendingRemovals::default(),
             throttled: ThrottledIndex::default(),
         }
     }

@@ -9,20 +9,20 @@ use crate::crypto::KeyRing;
 const SELECT_SOCIAL_IDENTITY: &str = "SELECT user_id, username, profile_saved FROM auth_social_identities \
      WHERE issuer = $1 AND subject = $2";
 const INSERT_SOCIAL_IDENTITY: &str = "INSERT INTO auth_social_identities \
-     (issuer, subject, user_id, username, profile_saved, created_at, updated_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (issuer, subject) DO NOTHING";
+     (issuer, subject, user_id, username, profile_saved) \
+     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (issuer, subject) DO NOTHING";
 const DELETE_SOCIAL_IDENTITY: &str =
     "DELETE FROM auth_social_identities WHERE issuer = $1 AND subject = $2 AND user_id = $3";
 const DELETE_SOCIAL_IDENTITIES_OF: &str = "DELETE FROM auth_social_identities WHERE user_id = $1";
 const COUNT_SOCIAL_IDENTITIES: &str =
     "SELECT COUNT(*) AS found FROM auth_social_identities WHERE user_id = $1";
-const SAVE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
+const SAVE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3 \
      WHERE issuer = $1 AND subject = $2";
 const SELECT_PROVIDER_TOKENS: &str = "SELECT issuer, subject, user_id, refresh_token AS sealed FROM auth_social_identities \
      WHERE refresh_token IS NOT NULL AND (issuer, subject) > ($1, $2) ORDER BY issuer, subject LIMIT $3";
-const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $4, updated_at = $5 \
+const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $4 \
      WHERE issuer = $1 AND subject = $2 AND refresh_token = $3";
-const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
+const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = TRUE \
      WHERE issuer = $1 AND subject = $2";
 
 const DELETE_OLD_USERS: &str = "DELETE FROM auth_social_users WHERE created_at < $1";
@@ -137,18 +137,14 @@ impl AuthStore {
         issuer: &str,
         subject: &str,
         identity: &SocialIdentity,
-        now: Timestamp,
     ) -> Result<SocialIdentity, StoreError> {
-        let (
-            SocialIdentity {
-                user_id,
-                profile_saved,
-                ..
-            },
-            now,
-        ) = (identity, now.0);
+        let SocialIdentity {
+            user_id,
+            profile_saved,
+            ..
+        } = identity;
         let username = identity.sealed_username(&self.key_ring, issuer, subject);
-        execute!(self, INSERT_SOCIAL_IDENTITY; issuer, subject, user_id, &username, *profile_saved, now)?;
+        execute!(self, INSERT_SOCIAL_IDENTITY; issuer, subject, user_id, &username, *profile_saved)?;
         let stored: SocialIdentity =
             fetch!(self.writer, fetch_one, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
         Ok(stored.opened(&self.key_ring, issuer, subject))
@@ -160,9 +156,8 @@ impl AuthStore {
         issuer: &str,
         subject: &str,
         sealed: &str,
-        now: Timestamp,
     ) -> Stored {
-        execute!(self, SAVE_PROVIDER_TOKEN; issuer, subject, sealed, now.0).map(drop)
+        execute!(self, SAVE_PROVIDER_TOKEN; issuer, subject, sealed).map(drop)
     }
 
     /// Returns stored refresh tokens in the order of issuer and subject, starting behind `after`.
@@ -180,7 +175,6 @@ impl AuthStore {
         &self,
         token: &SealedProviderToken,
         sealed: &str,
-        now: Timestamp,
     ) -> Result<bool, StoreError> {
         let SealedProviderToken {
             issuer,
@@ -188,7 +182,7 @@ impl AuthStore {
             sealed: old,
             ..
         } = token;
-        let replaced = execute!(self, REPLACE_PROVIDER_TOKEN; issuer, subject, old, sealed, now.0);
+        let replaced = execute!(self, REPLACE_PROVIDER_TOKEN; issuer, subject, old, sealed);
         replaced.map(|rows| rows == 1)
     }
 
@@ -214,13 +208,8 @@ impl AuthStore {
     }
 
     /// Marks the profile of a social identity as saved.
-    pub(crate) async fn mark_profile_saved(
-        &self,
-        issuer: &str,
-        subject: &str,
-        now: Timestamp,
-    ) -> Stored {
+    pub(crate) async fn mark_profile_saved(&self, issuer: &str, subject: &str) -> Stored {
         execute!(self, DELETE_USER; issuer, subject)?;
-        execute!(self, MARK_PROFILE_SAVED; issuer, subject, true, now.0).map(drop)
+        execute!(self, MARK_PROFILE_SAVED; issuer, subject).map(drop)
     }
 }

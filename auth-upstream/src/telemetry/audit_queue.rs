@@ -24,7 +24,8 @@ const MINUTE_MS: i64 = 60_000;
 /// An event to be stored.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditEvent {
-    pub(crate) at: Timestamp,
+    /// `None` after the machine has slept: the time of the database at which the event is stored counts.
+    pub(crate) at: Option<Timestamp>,
     pub(crate) operation: Operation,
     /// `ok` or the name of an error, as in the audit log.
     pub(crate) outcome: String,
@@ -102,7 +103,7 @@ impl AuditQueue {
             return;
         }
         let event = AuditEvent {
-            at,
+            at: Some(at).filter(|_| !self.clock.is_uncertain()),
             operation,
             outcome: outcome.to_owned(),
             reason: client.details.reason(),

@@ -87,13 +87,15 @@ async fn successful_sign_ins_do_not_count_for_the_address() {
     let fixture = with_limits("[abuse]\naddress = 2").await;
     for _ in 0..5 {
         // Each account signs in from this address for the first time: no network is trusted.
-        limiter(&fixture).forget_trusted_networks(ADA).await;
+        let forgotten = limiter(&fixture).forget_trusted_networks(ADA).await;
+        forgotten.expect("forgotten");
         let signed_in = fixture.sign_in_at("192.0.2.1", PASSWORD).await;
         signed_in.expect("signed in");
     }
     fixture.pool().set_password(ADA, "Temporary-1", false).await;
     for _ in 0..5 {
-        limiter(&fixture).forget_trusted_networks(ADA).await;
+        let forgotten = limiter(&fixture).forget_trusted_networks(ADA).await;
+        forgotten.expect("forgotten");
         let asked = fixture.sign_in_at("192.0.2.1", "Temporary-1").await;
         let asked = asked.expect_err("a challenge");
         assert_eq!(asked.code(), Code::ChallengeRequired);

@@ -1,18 +1,24 @@
 //! What a password reset takes from an account, and what it leaves.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::join;
-use postern_core::Code;
+use postern_core::{Code, Problem};
 use serde_json::json;
 
 use super::account_codes::{DAY, NOTICE, REGISTER, RESET, is_verified, send, try_reset};
+use super::password_flows::new_password;
+use super::second_factor::{mismatch, next, session_of};
 use super::social_account::{ELSEWHERE, answer_with_code, name_of, next_step};
-use crate::flows::CodePurpose;
+use crate::flows::{AccountChange, ChallengeAnswer, CodePurpose};
 use crate::testing::browser::{self, Person, consent, start};
 use crate::testing::{
-    ADA, Fault, Fixture, PASSWORD, PausePoint, client, client_at, register, reset, social_of,
+    ADA, Fault, Fixture, FixtureOptions, PASSWORD, PausePoint, client, client_at, plain, register,
+    reset, social_of,
 };
+
+const ANSWER: &str = "RespondToAuthChallenge";
 
 #[tokio::test]
 async fn reset_that_ends_not_all_earlier_sign_ins_can_be_repeated() {
@@ -178,4 +184,173 @@ async fn reset_ends_codes_for_links() {
     assert_eq!(refused.code(), Code::InvalidChallenge);
     let required = next_step(&fixture, person).await;
     assert_eq!(name_of(&required), "CONFIRM_ADDRESS");
+}
+
+/// Begins a sign-in of Ada that waits for a second factor.
+async fn begin(fixture: &Fixture) -> Problem {
+    fixture.proxy().inject("InitiateAuth", 1, next("SMS_MFA"));
+    let begun = fixture.sign_in(PASSWORD).await;
+    begun.expect_err("a challenge")
+}
+
+/// Begins a sign-in of Ada with a password that an operator has set.
+async fn begin_invited(fixture: &Fixture) -> String {
+    fixture.pool().set_password(ADA, "Temporary-1", false).await;
+    let begun = fixture.sign_in("Temporary-1").await;
+    session_of(&begun.expect_err("a challenge"))
+}
+
+async fn operate(fixture: &Fixture, subject: &str, change: &AccountChange) {
+    let flow = &fixture.flows().accounts;
+    let changed = flow.change(&client(), subject, change).await;
+    changed.expect("changed");
+}
+
+/// Somebody knows the password and waits at a second factor, at the choice of one, at a code for the
+/// address, or for the pool's answer to the password.
+#[tokio::test]
+async fn challenge_from_before_a_reset_or_sign_out_is_refused() {
+    use AccountChange::{Disable, Enable, ResetPassword, SetPassword, SignOut};
+    for (change, ends) in [
+        (Some(SignOut), true),
+        (Some(Disable), true),
+        (Some(ResetPassword), true),
+        (Some(SetPassword("Password-2".into())), true),
+        (Some(Enable), false),
+        (None, true),
+    ] {
+        let fixture = Fixture::new().await;
+        let subject = fixture.add_ada().await;
+        let waiting = begin(&fixture).await;
+        fixture.proxy().inject(ANSWER, 1, next("SELECT_MFA_TYPE"));
+        let chosen = answer_with_code(&fixture, &waiting, "1").await;
+        let chosen = chosen.expect_err("a challenge");
+        let unproven = Person {
+            is_verified: false,
+            ..browser::ADA
+        };
+        let unproven = next_step(&fixture, unproven).await;
+        let code = fixture.code(ADA, "account-confirm");
+        fixture.pool().set_password(ADA, "Temporary-1", false).await;
+        let paused = fixture.proxy().pause("InitiateAuth", PausePoint::After);
+        let changing = async {
+            paused.reached().await;
+            match &change {
+                Some(change) => operate(&fixture, &subject, change).await,
+                None => fixture.reset("192.0.2.1", "Password-2").await,
+            }
+            paused.release();
+        };
+        let (late, ()) = join(fixture.sign_in("Temporary-1"), changing).await;
+        let late = late.expect_err("a challenge");
+        let calls = fixture.proxy().count(ANSWER);
+        for required in [waiting, chosen, late] {
+            if !ends {
+                fixture.proxy().inject(ANSWER, 1, mismatch());
+            }
+            let refused = answer_with_code(&fixture, &required, "1").await;
+            let refused = refused.expect_err("refused");
+            assert_eq!(refused.code(), Code::InvalidChallenge, "{change:?}");
+        }
+        let asked = fixture.proxy().count(ANSWER) - calls;
+        assert_eq!(asked, if ends { 0 } else { 3 }, "{change:?}");
+        if ends {
+            let refused = answer_with_code(&fixture, &unproven, &code).await;
+            let refused = refused.expect_err("refused");
+            assert_eq!(refused.code(), Code::InvalidChallenge, "{change:?}");
+        }
+        // What begins afterwards is as before.
+        let required = begin(&fixture).await;
+        fixture.proxy().inject(ANSWER, 1, next("SELECT_MFA_TYPE"));
+        let next = answer_with_code(&fixture, &required, "1").await;
+        assert_eq!(name_of(&next.expect_err("a step")), "SELECT_MFA_TYPE");
+    }
+}
+
+#[tokio::test]
+async fn new_password_ends_other_challenges_and_not_its_own() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    let waiting = begin(&fixture).await;
+    let session = begin_invited(&fixture).await;
+    fixture.proxy().inject(ANSWER, 1, next("SMS_MFA"));
+    let own = new_password(&fixture, &client(), &session, "Password-2").await;
+    let own = own.expect_err("a second factor");
+    let refused = answer_with_code(&fixture, &waiting, "1").await;
+    assert_eq!(refused.expect_err("ended").code(), Code::InvalidChallenge);
+    assert_eq!(fixture.proxy().count(ANSWER), 1);
+    fixture.pool().set_password(ADA, "Password-2", true).await;
+    let tokens = fixture.pool().sign_in(ADA, "Password-2").await;
+    fixture
+        .proxy()
+        .inject(ANSWER, 1, Fault::answer(200, &tokens));
+    let answered = answer_with_code(&fixture, &own, "1").await;
+    answered.expect("signed in");
+}
+
+#[tokio::test]
+async fn sign_out_ends_a_challenge_that_is_being_answered() {
+    let fixture = Fixture::new().await;
+    let subject = fixture.add_ada().await;
+    let session = begin_invited(&fixture).await;
+    let paused = fixture.proxy().pause(ANSWER, PausePoint::After);
+    let client = client();
+    let answering = new_password(&fixture, &client, &session, "Password-2");
+    let ending = async {
+        paused.reached().await;
+        operate(&fixture, &subject, &AccountChange::SignOut).await;
+        paused.release();
+    };
+    let (refused, ()) = join(answering, ending).await;
+    assert_eq!(refused.expect_err("ended").code(), Code::InvalidChallenge);
+}
+
+#[tokio::test]
+async fn reset_waits_for_a_new_password_that_is_being_set() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    let session = begin_invited(&fixture).await;
+    let paused = fixture.proxy().pause(ANSWER, PausePoint::Before);
+    let client = client();
+    let answering = new_password(&fixture, &client, &session, "Password-2");
+    let resetting = async {
+        paused.reached().await;
+        let released = async {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            assert_eq!(fixture.proxy().count("AdminSetUserPassword"), 0);
+            paused.release();
+        };
+        join(fixture.reset("192.0.2.1", "Password-3"), released).await;
+    };
+    join(answering, resetting).await.0.expect("answered");
+    fixture.sign_in("Password-3").await.expect("reset last");
+}
+
+/// Another cache has lost a stamp, as a fail-over may; none answers.
+#[tokio::test]
+async fn challenge_needs_the_cache_in_which_it_began() {
+    let fixture = Fixture::new().await;
+    fixture.add_ada().await;
+    let session = session_of(&begin(&fixture).await);
+    let replica = fixture.replica().await;
+    let answer = ChallengeAnswer {
+        session,
+        new_password: None,
+        code: Some("1".to_owned()),
+        responses: HashMap::new(),
+    };
+    let answered = replica.flows.challenge.answer(&client(), answer).await;
+    let refused = plain(answered).expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidChallenge);
+    let fixture = Fixture::with(FixtureOptions {
+        cache_url: Some("redis://127.0.0.1:1/0".to_owned()),
+        ..FixtureOptions::default()
+    })
+    .await;
+    fixture.add_ada().await;
+    fixture
+        .sign_in(PASSWORD)
+        .await
+        .expect("without a challenge");
+    assert_eq!(begin(&fixture).await.code(), Code::Unavailable);
 }

@@ -6,22 +6,24 @@ use std::time::Duration;
 use postern_core::{Code, Problem};
 use serde_json::json;
 
-use crate::flows::{ChallengeAnswer, TokenSet};
+use crate::flows::{ChallengeAnswer, StampSnapshot, TokenSet};
 use crate::pool::PoolChallenge;
 use crate::testing::{ADA, Fault, Fixture, PASSWORD, client_at, email, plain};
 
 const ANSWER: &str = "RespondToAuthChallenge";
 
 /// Returns a sealed challenge session.
-fn challenge(fixture: &Fixture, name: &str) -> String {
+async fn challenge(fixture: &Fixture, name: &str) -> String {
     let challenge = PoolChallenge {
         name: name.to_owned(),
         session: "pool-session".to_owned(),
         username: "ada".to_owned(),
         parameters: HashMap::new(),
     };
-    let issuer = &fixture.flows().login.issuer;
-    session_of(&issuer.challenge_required(&challenge, Some(&email(ADA)), None))
+    let (flow, email) = (&fixture.flows().login, email(ADA));
+    let required =
+        flow.challenge_required(&challenge, Some(&email), None, StampSnapshot::default());
+    session_of(&required.await)
 }
 
 /// Returns the session of a challenge.
@@ -43,12 +45,12 @@ async fn answer(fixture: &Fixture, network: usize, session: String) -> Result<To
 }
 
 /// The answer of a pool that asks for a further response.
-fn next(name: &str) -> Fault {
+pub(super) fn next(name: &str) -> Fault {
     let body = json!({ "ChallengeName": name, "Session": "pool-session" });
     Fault::answer(200, &body)
 }
 
-fn mismatch() -> Fault {
+pub(super) fn mismatch() -> Fault {
     Fault::exception("CodeMismatchException", "Invalid code received for user")
 }
 
@@ -67,7 +69,7 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
         fixture.proxy().inject(ANSWER, 6, wrong);
         let mut bodies = BTreeSet::new();
         for number in 0..20 {
-            let rejected = answer(&fixture, number, challenge(&fixture, name)).await;
+            let rejected = answer(&fixture, number, challenge(&fixture, name).await).await;
             let rejected = rejected.expect_err("rejected");
             if rejected.code() != Code::ChallengeRequired {
                 bodies.insert(rejected.render("id").body);
@@ -83,7 +85,7 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
         fixture
             .proxy()
             .inject(ANSWER, 1, Fault::answer(200, &tokens));
-        let answered = answer(&fixture, 1, challenge(&fixture, name)).await;
+        let answered = answer(&fixture, 1, challenge(&fixture, name).await).await;
         answered.expect("after the delay");
     }
 }
@@ -98,7 +100,12 @@ async fn choosing_a_factor_does_not_reset_the_limit() {
         fixture.proxy().inject(ANSWER, 1, mismatch());
     }
     for number in 0..20 {
-        let chosen = answer(&fixture, number, challenge(&fixture, "SELECT_MFA_TYPE")).await;
+        let chosen = answer(
+            &fixture,
+            number,
+            challenge(&fixture, "SELECT_MFA_TYPE").await,
+        )
+        .await;
         let chosen = chosen.expect_err("a challenge, or throttled");
         if chosen.code() == Code::ChallengeRequired {
             let rejected = answer(&fixture, number, session_of(&chosen)).await;

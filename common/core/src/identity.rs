@@ -1,4 +1,4 @@
-//! Configuration of the two identity pools, and the client for their API.
+//! Configuration of the two identity pools.
 //!
 //! The pools are Amazon Cognito user pools, or pools of the local identity pool, which implements
 //! the same API; `endpoint` selects one or the other.
@@ -41,8 +41,8 @@
 //! | `service_claim` | the claim that contains the service name | `custom:service_id` |
 //! | `services` | service issuers only: the service names that its tokens may contain, and no other issuer's | required |
 //!
-//! Input: the table `[identity]` and the environment. Output: the trusted issuers, and clients for
-//! the pools. Depends on `config`, `decode`, `secret` and `token`.
+//! Input: the table `[identity]` and the environment. Output: the trusted issuers, and the settings
+//! of the pools. Depends on `config`, `decode`, `secret` and `token`.
 
 mod assumed;
 mod config;

@@ -15,7 +15,6 @@ use crate::pool::config::Config;
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::{PasswordHasher, SigningKeys};
 use crate::pool::error::ApiError;
-use crate::pool::operations::Lockouts;
 use crate::pool::store::PoolStore;
 use crate::pool::wire::{self, WireState};
 
@@ -108,7 +107,6 @@ fn build_context(config: &Config, clock: Clock, store: PoolStore) -> Result<Pool
         keys,
         store,
         hasher: PasswordHasher::new(config.hashing)?,
-        lockouts: Lockouts::default(),
         issuer_base: config.issuer_base.clone(),
         region: config.region.clone(),
         social_proof_key: config.social_proof_key.clone(),

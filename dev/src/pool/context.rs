@@ -9,7 +9,6 @@ use url::Url;
 use crate::pool::crypto::{PasswordHasher, SigningKeys};
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::{AppClient, User, UserPool, user_id};
-use crate::pool::operations::Lockouts;
 use crate::pool::store::PoolStore;
 
 /// The state and services that operations use.
@@ -18,7 +17,6 @@ pub(crate) struct PoolContext {
     pub(crate) store: PoolStore,
     pub(crate) keys: SigningKeys,
     pub(crate) hasher: PasswordHasher,
-    pub(crate) lockouts: Lockouts,
     /// A pool's issuer is `{issuer_base}/{pool id}`.
     pub(crate) issuer_base: Url,
     pub(crate) region: String,

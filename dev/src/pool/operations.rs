@@ -10,14 +10,12 @@ mod attributes;
 mod challenges;
 mod custom_auth;
 mod groups;
-mod lockout;
 mod refresh;
 mod sign_in;
 mod sign_up;
 mod user_pools;
 
 pub(crate) use self::app_clients::create_client;
-pub(crate) use self::lockout::Lockouts;
 pub(crate) use self::sign_up::new_user;
 pub(crate) use self::user_pools::create_pool;
 

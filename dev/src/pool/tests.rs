@@ -5,7 +5,6 @@ mod conformance;
 mod custom_auth;
 mod harness;
 mod keys;
-mod lockout;
 mod passwords;
 mod races;
 mod refresh;

@@ -1,4 +1,4 @@
-//! Commands on single notifications and on the configured providers.
+//! Commands that print notifications.
 
 use clap::Args;
 use postern_core::Clock;
@@ -10,14 +10,12 @@ use serde_json::json;
 use super::{instant, one_of, open};
 use crate::Config;
 use crate::address::canonical;
-use crate::delivery::pool::ProviderDescription;
 use crate::dispatch::ChannelFlow;
 use crate::notification::{Channel, NotificationId};
-use crate::operations::dead;
 use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
 use crate::status::timeline::NotificationReader;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{DeadFilter, NotificationSnapshot};
+use crate::store::NotificationSnapshot;
 use postern_core::output::Output;
 
 /// A selection of notifications to print, newest first.
@@ -107,41 +105,6 @@ pub(super) async fn list(
         if after.is_none() {
             break;
         }
-    }
-    Ok(())
-}
-
-/// Queues a dead letter again.
-pub(super) async fn retry(config: &Config, id: NotificationId, output: Output) -> Result<(), Exit> {
-    let store = open(config).await?;
-    let filter = DeadFilter {
-        id: Some(id),
-        limit: 1,
-        ..DeadFilter::default()
-    };
-    if dead::replay(&store, &filter, &Clock::system().shared()).await? == 0 {
-        return Err(Exit::usage(format!(
-            "{id} is not a dead letter: only notifications that failed permanently and were not dropped can be retried"
-        )));
-    }
-    output.record(&format!("{id} queued again"), &json!({ "replayed": 1 }))
-}
-
-/// Prints the configured providers: name, channel, kind, weight, concurrent calls and rate.
-pub(super) fn providers(config: &Config, output: Output) -> Result<(), Exit> {
-    for provider in config.providers.iter().map(ProviderDescription::of) {
-        let rate = provider
-            .rate
-            .map_or("-".to_owned(), |rate| format!("{rate}/s"));
-        let text = format!(
-            "{} {} {} weight={} concurrency={} rate={rate}",
-            provider.name,
-            provider.channel.as_str(),
-            provider.kind,
-            provider.weight,
-            provider.concurrency
-        );
-        output.record(&text, &json!(provider))?;
     }
     Ok(())
 }

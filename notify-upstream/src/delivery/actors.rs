@@ -80,7 +80,6 @@ const MAX_PROFILE_BYTES: usize = 64 << 10;
 
 impl ActorClient {
     /// Creates a client of the service at `base`, such as `http://127.0.0.1:8504`.
-    #[must_use]
     pub(crate) fn new(
         base: Url,
         client: ServiceClient,

@@ -118,13 +118,11 @@ impl AttemptExecutor {
     }
 
     /// Returns the best circuit breaker state among the providers of a channel.
-    #[must_use]
     pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
         self.providers.breaker_state(channel)
     }
 
     /// Returns whether operators have paused all providers of a channel.
-    #[must_use]
     pub(crate) fn is_paused(&self, channel: Channel) -> bool {
         self.providers.is_paused(channel)
     }

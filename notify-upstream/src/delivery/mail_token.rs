@@ -74,7 +74,6 @@ impl MailTokens {
     }
 
     /// Returns the token of a notification sent to `address`.
-    #[must_use]
     pub(crate) fn issue(
         &self,
         purpose: TokenPurpose,
@@ -93,7 +92,6 @@ impl MailTokens {
 
     /// Returns whether this service issued a token of this notification and purpose, for any
     /// address.
-    #[must_use]
     pub(crate) fn has_issued(&self, purpose: TokenPurpose, claim: TokenClaim) -> bool {
         let id_tag = (claim.tag >> ADDRESS_TAG_BITS).to_be_bytes();
         self.0.iter().any(|key| {
@@ -148,7 +146,6 @@ fn hmac_bits(key: &hmac::Key, purpose: TokenPurpose, parts: &[&[u8]], bits: u32)
 
 impl TokenClaim {
     /// Parses a token, case-insensitively.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, tag) = text
             .split_at_checked(ID_DIGITS)
@@ -161,7 +158,6 @@ impl TokenClaim {
     }
 
     /// Parses the token after the `+` in the local part of an address.
-    #[must_use]
     pub(crate) fn from_return_path(address: &str) -> Option<Self> {
         let (local, _domain) = address.trim().trim_matches(['<', '>']).rsplit_once('@')?;
         Self::parse(local.rsplit_once('+')?.1)

@@ -64,21 +64,18 @@ pub(crate) struct AttemptFailure {
 
 impl AttemptFailure {
     /// Creates the failure of an internal error. It is retried.
-    #[must_use]
     pub(crate) fn internal() -> Self {
         Self::of(FailureClass::Ambiguous, INTERNAL_ERROR)
     }
 
     /// Creates the failure of a notification whose attempts are exhausted, although no result of
     /// one could be written.
-    #[must_use]
     pub(crate) fn attempts_exhausted() -> Self {
         Self::permanent("attempts_exhausted")
     }
 
     /// Creates the failure of a notification for which no provider could be called within the retry
     /// window.
-    #[must_use]
     pub(crate) fn circuit_open() -> Self {
         Self::of(FailureClass::Transient, "circuit_open")
     }

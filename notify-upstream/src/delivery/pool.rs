@@ -128,7 +128,6 @@ const PAUSE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl ProviderPool {
     /// Creates a pool.
-    #[must_use]
     pub(crate) fn new(channels: PerChannel<Vec<PooledProvider>>, codes: ErrorCodeTable) -> Self {
         Self { channels, codes }
     }
@@ -202,20 +201,17 @@ impl ProviderPool {
     }
 
     /// Returns whether a failure with this code leaves open whether the provider has the message.
-    #[must_use]
     pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
         self.codes.is_ambiguous(code)
     }
 
     /// Returns the best circuit breaker state among the providers of a channel. A paused provider
     /// counts as one whose circuit breaker is open.
-    #[must_use]
     pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
         best_state(self.channels.get(channel))
     }
 
     /// Returns whether operators have paused all providers of a channel.
-    #[must_use]
     pub(crate) fn is_paused(&self, channel: Channel) -> bool {
         let providers = self.channels.get(channel);
         !providers.is_empty() && providers.iter().all(|pooled| pooled.status.is_paused())
@@ -227,7 +223,6 @@ impl ProviderPool {
 impl CallPermit<'_> {
     /// Returns whether the circuit breaker opened, or an operator paused the provider, while this
     /// call waited for its permit.
-    #[must_use]
     pub(crate) fn is_stale(&self) -> bool {
         self.probe.is_none() && self.pooled.state() != BreakerState::Closed
     }
@@ -311,7 +306,6 @@ impl PooledProvider {
 /// Returns the part of an address by which refusals are grouped: the last two labels of the domain,
 /// or of the host of the push service, so that subdomains of one owner count once; otherwise the
 /// whole number or token.
-#[must_use]
 pub(crate) fn domain_of(address: &Address) -> String {
     let labels = |domain: &str| {
         let start = domain

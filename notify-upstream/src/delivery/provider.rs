@@ -117,7 +117,6 @@ pub(crate) enum FaultScope {
 
 impl Provider {
     /// Returns whether the provider can deliver to this kind of address.
-    #[must_use]
     pub(crate) fn supports(&self, address: &Address) -> bool {
         match self {
             Self::Smtp(_) => matches!(address, Address::Email(_)),
@@ -133,7 +132,6 @@ impl Provider {
 
     /// Returns whether the provider calls the push service named by a subscription, as opposed to a
     /// server chosen by the operator.
-    #[must_use]
     pub(crate) fn calls_endpoint(&self) -> bool {
         #[cfg(test)]
         if matches!(self, Self::Script(_)) {
@@ -191,7 +189,6 @@ impl Provider {
 
 /// Returns the limit that a message exceeds on its channel, so that it is refused at acceptance. The
 /// parts of e-mail are limited by the templates.
-#[must_use]
 pub(crate) fn exceeded_limit(content: &MessageContent) -> Option<String> {
     match content {
         MessageContent::Email { .. } => None,
@@ -220,7 +217,6 @@ pub(crate) enum LookupResult {
 impl ProviderRefusal {
     /// Creates the refusal of an address or message of a kind that the provider does not support.
     /// No call was made.
-    #[must_use]
     pub(crate) fn unsupported_message() -> Self {
         Self {
             class: FailureClass::Permanent,
@@ -233,7 +229,6 @@ impl ProviderRefusal {
     }
 
     /// Creates the refusal of a message that is longer than its channel allows. No call was made.
-    #[must_use]
     pub(crate) fn message_too_long() -> Self {
         Self {
             code: "message_too_long".to_owned(),

@@ -31,7 +31,6 @@ pub(crate) struct ProviderReport {
 
 impl ProviderReport {
     /// Returns the inbox row, or `None` if the report concerns no notification of this service.
-    #[must_use]
     pub(crate) fn receipt(&self, provider: &str) -> Option<Receipt> {
         let printable = |text: &String| {
             text.chars()

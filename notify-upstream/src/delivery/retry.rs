@@ -43,7 +43,6 @@ pub(crate) struct RetryPolicy {
 impl RetryPolicy {
     /// Returns the policy of a priority. Urgent notifications are retried sooner and given up
     /// sooner: a late sign-in code is useless.
-    #[must_use]
     pub(crate) fn of(priority: Priority) -> Self {
         let (base_s, cap_s, attempts, window_s) = match priority {
             Priority::Critical => (1, 60, 30, 6 * 3600),
@@ -61,7 +60,6 @@ impl RetryPolicy {
     /// Returns when attempt `attempt + 1` is due, or `None` if there is none. Exponential backoff
     /// with full jitter: `random` in 0..1 chooses a point of the whole delay, so that simultaneous
     /// failures are not repeated simultaneously. `at_least` is the provider's `Retry-After`.
-    #[must_use]
     pub(crate) fn next_attempt(
         &self,
         attempt: i32,
@@ -91,7 +89,6 @@ impl RetryPolicy {
     /// the circuit breakers are open for `left`. The delay grows with the time waited, so that long
     /// outages with many waiting notifications cost little. This is not an attempt; only the window
     /// bounds it.
-    #[must_use]
     pub(crate) fn next_check(
         &self,
         left: Duration,

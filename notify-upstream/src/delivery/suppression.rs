@@ -27,7 +27,8 @@ pub(crate) struct SuppressionCache {
     /// Whether the lists exceed the cache; then the store is asked about addresses that are not
     /// cached.
     overflows: AtomicBool,
-    read_position: Mutex<ReadPosition>,
+    /// The times, of the database, up to which additions and removals have been read from the store.
+    read_positions: Mutex<[Timestamp; 2]>,
     pending: Mutex<Vec<SuppressionRow>>,
     /// Held while pending additions are written.
     flushing: tokio::sync::Mutex<()>,
@@ -38,13 +39,6 @@ pub(crate) struct SuppressionCache {
 
 /// Kind, and the SHA-256 of the address's hash and the category.
 type Entry = (i16, [u8; 32]);
-
-/// The times, of the database, up to which changes have been read from the store.
-#[derive(Clone, Copy, Debug)]
-struct ReadPosition {
-    additions: Timestamp,
-    removals: Timestamp,
-}
 
 /// A suppression list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +68,6 @@ pub(crate) const MAX_REMOVED_ROWS: i64 = 50_000;
 
 impl SuppressionCache {
     /// Creates an empty copy. Nothing may be sent before the first [`SuppressionCache::sync`].
-    #[must_use]
     pub(crate) fn new(store: Store) -> Self {
         Self::with_max_cached(store, MAX_CACHED_ADDRESSES)
     }
@@ -85,7 +78,7 @@ impl SuppressionCache {
             overflows: AtomicBool::new(false),
             store,
             known: RwLock::default(),
-            read_position: Mutex::new(ReadPosition::START),
+            read_positions: Mutex::new([Timestamp(0); 2]),
             pending: Mutex::default(),
             flushing: tokio::sync::Mutex::default(),
             added: AtomicU64::new(0),
@@ -168,7 +161,6 @@ impl SuppressionCache {
     }
 
     /// Returns the number of known entries of both lists.
-    #[must_use]
     pub(crate) fn cached(&self) -> usize {
         self.known.read().len()
     }
@@ -225,13 +217,7 @@ impl SuppressionCache {
         category: &str,
     ) -> Result<(), StoreError> {
         let kind = SuppressionList::Unsubscribed.kind(channel);
-        let left = SuppressionQuery {
-            kinds: vec![kind],
-            address: Some(hash),
-            category: Some(category.to_owned()),
-            limit: 1,
-            ..SuppressionQuery::default()
-        };
+        let left = SuppressionQuery::of_entry(kind, hash, category.to_owned());
         self.store.remove_suppressed(&left).await?;
         self.known.write().remove(&entry(kind, &hash, category));
         Ok(())
@@ -299,7 +285,7 @@ impl SuppressionCache {
     /// Has the next [`SuppressionCache::sync`] read the lists from the beginning. That finds what was
     /// written with an earlier time than already read, because the database's clock was set back.
     pub(crate) fn rewind(&self) {
-        *self.read_position.lock() = ReadPosition::START;
+        *self.read_positions.lock() = [Timestamp(0); 2];
     }
 
     /// Writes pending additions and reads the changes of other replicas.
@@ -309,41 +295,31 @@ impl SuppressionCache {
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
         self.flush().await?;
         // Removals first: an address that is added again between the two reads stays on the list.
-        let mut page = PAGE_ROWS;
-        while self.read_removals(page).await? {
-            page = page.saturating_mul(2);
-        }
-        page = PAGE_ROWS;
-        while self.read_additions(page).await? {
-            page = page.saturating_mul(2);
+        for is_removal in [true, false] {
+            let mut page = PAGE_ROWS;
+            while self.read_changes(is_removal, page).await? {
+                page = page.saturating_mul(2);
+            }
         }
         Ok(())
     }
 
-    /// Reads removals of other replicas, and returns whether there may be more.
-    async fn read_removals(&self, page: i64) -> Result<bool, StoreError> {
-        let since = self.read_position.lock().removals;
-        let rows = self.store.removals_since(since, page).await?;
-        let next_read_position = since.max(next_read_position(&rows, page));
-        self.read_position.lock().removals = next_read_position;
-        let mut known = self.known.write();
+    /// Reads additions, or removals, of other replicas, and returns whether there may be more.
+    async fn read_changes(&self, is_removal: bool, page: i64) -> Result<bool, StoreError> {
+        let index = usize::from(is_removal);
+        let since = self.read_positions.lock()[index];
+        let changes = self.store.suppression_changes(is_removal, since, page);
+        let rows = changes.await?;
+        self.read_positions.lock()[index] = since.max(next_read_position(&rows, page));
         let is_full = is_full(&rows, page);
-        for row in rows {
-            known.remove(&entry(row.kind, &row.address, &row.category));
-        }
-        Ok(is_full)
-    }
-
-    /// Reads additions of other replicas, and returns whether there may be more.
-    async fn read_additions(&self, page: i64) -> Result<bool, StoreError> {
-        let since = self.read_position.lock().additions;
-        let rows = self.store.additions_since(since, page).await?;
-        let next_read_position = since.max(next_read_position(&rows, page));
-        self.read_position.lock().additions = next_read_position;
         let mut known = self.known.write();
-        let is_full = is_full(&rows, page);
         for row in rows {
-            self.remember(&mut known, entry(row.kind, &row.address, &row.category));
+            let entry = entry(row.kind, &row.address, &row.category);
+            if is_removal {
+                known.remove(&entry);
+            } else {
+                self.remember(&mut known, entry);
+            }
         }
         Ok(is_full)
     }
@@ -369,15 +345,6 @@ fn is_full(rows: &[SuppressionChange], page: i64) -> bool {
     i64::try_from(rows.len()).unwrap_or(page) >= page
 }
 
-// === impl ReadPosition ===
-
-impl ReadPosition {
-    const START: Self = Self {
-        additions: Timestamp(0),
-        removals: Timestamp(0),
-    };
-}
-
 // === impl SuppressionList ===
 
 impl SuppressionList {
@@ -388,7 +355,6 @@ impl SuppressionList {
     ];
 
     /// Returns the name.
-    #[must_use]
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Suppressed => "suppressed",
@@ -397,7 +363,6 @@ impl SuppressionList {
     }
 
     /// Returns the stored kind of this list for a channel.
-    #[must_use]
     pub(crate) fn kind(self, channel: Channel) -> i16 {
         match self {
             Self::Suppressed => channel.code(),
@@ -406,7 +371,6 @@ impl SuppressionList {
     }
 
     /// Returns the list and the channel of a stored kind.
-    #[must_use]
     pub(crate) fn of_kind(kind: i16) -> Option<(Self, Channel)> {
         let lists = Self::NAMES.iter().map(|(_, list)| *list);
         let mut all = lists.flat_map(|list| Channel::ALL.map(|channel| (list, channel)));

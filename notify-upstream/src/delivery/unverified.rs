@@ -31,7 +31,6 @@ const COUNTED_MARKER_TTL: Duration = Duration::from_secs(7 * 86_400);
 
 impl UnverifiedQuota {
     /// Creates a quota with counters in `cache`.
-    #[must_use]
     pub(crate) fn new(cache: Cache, clock: Clock) -> Self {
         Self { cache, clock }
     }

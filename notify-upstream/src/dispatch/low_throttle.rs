@@ -41,7 +41,6 @@ const CLAIM_TIME_LIMITS: (Duration, Duration) =
 
 impl LowPriorityThrottle {
     /// Returns the reason for the status document, if LOW is throttled.
-    #[must_use]
     pub(crate) fn wait_reason(self) -> Option<&'static str> {
         match self {
             Self::Off => None,
@@ -51,7 +50,6 @@ impl LowPriorityThrottle {
     }
 
     /// Returns the level as exported by the metric: 0 off, 1 reduced, 2 paused.
-    #[must_use]
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Off => 0,
@@ -61,7 +59,6 @@ impl LowPriorityThrottle {
     }
 
     /// Returns the throttle of a level.
-    #[must_use]
     pub(crate) const fn from_code(code: u8) -> Self {
         match code {
             0 => Self::Off,
@@ -81,7 +78,6 @@ impl LowPriorityThrottle {
 // === impl ThrottleController ===
 
 impl ThrottleController {
-    #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -91,7 +87,6 @@ impl ThrottleController {
         }
     }
 
-    #[must_use]
     pub(crate) fn state(&self) -> LowPriorityThrottle {
         self.state
     }

@@ -45,7 +45,6 @@ struct UsedPermits {
 impl PermitPool {
     /// Creates a pool of `total` permits, at least one, for providers that allow `calls` concurrent
     /// calls. A user may have a sixteenth of whichever is less.
-    #[must_use]
     pub(crate) fn new(total: usize, calls: usize) -> Self {
         Self(Arc::new(PermitCounts {
             total: total.max(1),
@@ -92,14 +91,12 @@ impl PermitPool {
     }
 
     /// Returns the number of permits in use.
-    #[must_use]
     pub(crate) fn in_use(&self) -> usize {
         self.0.used.lock().lanes.iter().sum()
     }
 
     /// Returns the users of a lane who have their share, and the number of permits that users have
     /// before services: what they lack of a quarter.
-    #[must_use]
     pub(crate) fn user_turns(&self, lane: Lane) -> (Vec<String>, usize) {
         let users = &self.0.used.lock().users[lane.priority.index()];
         let full = users.iter().filter(|(_, held)| **held >= self.0.user_share);

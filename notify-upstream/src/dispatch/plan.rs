@@ -45,7 +45,6 @@ fn max_wait(priority: Priority) -> Option<Duration> {
 
 /// Returns the lanes to claim from, in order: CRITICAL; then a share for each priority that exceeds
 /// its maximum wait; then HIGH, NORMAL and LOW. Within a priority, first attempts precede retries.
-#[must_use]
 pub(crate) fn plan_turns(
     backlogs: &[LaneBacklog; Lane::PER_CHANNEL],
     low_throttle: LowPriorityThrottle,

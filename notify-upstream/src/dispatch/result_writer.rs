@@ -70,7 +70,6 @@ const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(50), Duration::
 
 impl ResultWriter {
     /// Creates a writer of the jobs that arrive on `completed`.
-    #[must_use]
     pub(crate) fn new(
         context: &DispatchContext,
         completed: mpsc::UnboundedReceiver<CompletedJob>,

@@ -54,7 +54,6 @@ pub(crate) struct AttemptRunner {
 impl AttemptRunner {
     /// Creates a runner. Outcomes are sent to `completed`, whose length is bounded by the permits.
     /// After `stop` is cancelled no attempt is started.
-    #[must_use]
     pub(crate) fn new(
         executor: AttemptExecutor,
         clock: Clock,
@@ -126,19 +125,16 @@ impl AttemptRunner {
     }
 
     /// Returns whether the runner is stopping, so that claimed rows would only be released.
-    #[must_use]
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop.is_cancelled()
     }
 
     /// Returns the best circuit breaker state among the providers of a channel.
-    #[must_use]
     pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
         self.executor.breaker_state(channel)
     }
 
     /// Returns whether operators have paused all providers of a channel.
-    #[must_use]
     pub(crate) fn is_paused(&self, channel: Channel) -> bool {
         self.executor.is_paused(channel)
     }

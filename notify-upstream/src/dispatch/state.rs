@@ -61,7 +61,6 @@ struct LaneSignal {
 impl DispatchState {
     /// Creates the state of all channels with the given numbers of permits, and of the concurrent
     /// calls that their providers allow.
-    #[must_use]
     pub(crate) fn new(permits: &PerChannel<usize>, calls: &PerChannel<usize>) -> Self {
         Self {
             channels: PerChannel::from_fn(|channel| {
@@ -74,13 +73,11 @@ impl DispatchState {
     }
 
     /// Returns the state of a channel.
-    #[must_use]
     pub(crate) fn channel(&self, channel: Channel) -> &Arc<ChannelState> {
         self.channels.get(channel)
     }
 
     /// Returns what is known of the other replicas.
-    #[must_use]
     pub(crate) fn replica(&self) -> &ReplicaState {
         &self.replica
     }
@@ -107,7 +104,6 @@ impl ChannelState {
     }
 
     /// Returns the permits of the channel.
-    #[must_use]
     pub(crate) fn permits(&self) -> &PermitPool {
         &self.permits
     }
@@ -155,7 +151,6 @@ impl ChannelState {
     }
 
     /// Returns how often rows were put into a lane.
-    #[must_use]
     pub(crate) fn signals(&self, lane: Lane) -> u64 {
         self.waiting.lock()[lane.index()].signals
     }
@@ -169,19 +164,16 @@ impl ChannelState {
     }
 
     /// Returns the lanes in which rows may be waiting.
-    #[must_use]
     pub(crate) fn waiting(&self) -> [bool; Lane::PER_CHANNEL] {
         self.waiting.lock().map(|waiting| waiting.may_wait)
     }
 
     /// Returns the current throttling of LOW.
-    #[must_use]
     pub(crate) fn low_throttle(&self) -> LowPriorityThrottle {
         LowPriorityThrottle::from_code(self.low_throttle.load(Ordering::Relaxed))
     }
 
     /// Returns the restrictions on the queue as of the last poll.
-    #[must_use]
     pub(crate) fn flow(&self) -> ChannelFlow {
         let next_probe_ms = self.next_probe_ms.load(Ordering::Relaxed);
         ChannelFlow {

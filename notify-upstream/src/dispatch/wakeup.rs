@@ -53,7 +53,6 @@ type PendingWakeups = BTreeSet<i16>;
 
 impl WakeupPublisher {
     /// Creates a publisher and receiver, or `None` if the store belongs to a single process.
-    #[must_use]
     pub(crate) fn new(store: Store, dispatch_state: Arc<DispatchState>) -> Option<Self> {
         store.is_shared().then(|| Self {
             store,

@@ -32,7 +32,6 @@ pub(crate) struct ProviderPauses {
 
 impl ProviderPauses {
     /// Creates the pauses of these providers. Nothing is read yet.
-    #[must_use]
     pub(crate) fn new(
         store: Store,
         pool: Arc<ProviderPool>,

@@ -1,5 +1,7 @@
 //! Lists of notifications.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
@@ -80,10 +82,7 @@ pub(super) async fn read_page(
 ) -> Result<ListedPage, Problem> {
     let mut query = Query::parse(query.unwrap_or_default(), &PARAMETERS);
     let filter = filter(&mut query);
-    let limit = query.read("limit", "must be 1 to 200", |text| {
-        let limit: usize = text.parse().ok()?;
-        (1..=MAX_PAGE_SIZE).contains(&limit).then_some(limit)
-    });
+    let limit = limit(&mut query, MAX_PAGE_SIZE);
     let reader = ListReader {
         store: &service.store,
         access,
@@ -117,9 +116,7 @@ fn filter(query: &mut Query) -> ListFilter {
     let template = query.read("template", "must be the name of a template", |text| {
         TemplateName::parse(text).map(|name| name.as_str().to_owned())
     });
-    let channel = query.read("channel", "must be email, sms or push", |text| {
-        named(Channel::NAMES, text)
-    });
+    let channel = channel(query);
     let mut instant = |name| query.read(name, "must be an RFC 3339 time", Timestamp::parse);
     let (from, to) = (instant("from"), instant("to"));
     ListFilter {
@@ -130,6 +127,23 @@ fn filter(query: &mut Query) -> ListFilter {
         from,
         to,
     }
+}
+
+pub(super) fn channel(query: &mut Query) -> Option<Channel> {
+    query.read("channel", "must be email, sms or push", |text| {
+        named(Channel::NAMES, text)
+    })
+}
+
+/// Reads the number of rows that a page may have.
+pub(super) fn limit<T: FromStr + Copy + Display + From<u8> + PartialOrd>(
+    query: &mut Query,
+    max: T,
+) -> Option<T> {
+    query.read("limit", &format!("must be 1 to {max}"), |text| {
+        let limit: T = text.parse().ok()?;
+        (T::from(1_u8)..=max).contains(&limit).then_some(limit)
+    })
 }
 
 pub(super) fn named<T: Copy>(names: &[(&str, T)], text: &str) -> Option<T> {

@@ -85,7 +85,6 @@ type PlacedBatch = (Vec<NewNotification>, Vec<Requester>);
 
 impl SubmissionQueue {
     /// Creates a queue and the committer that empties it.
-    #[must_use]
     pub(crate) fn open(context: DispatchContext) -> (Self, GroupCommitter) {
         let (submitter, queue) = group_commit::queue(MAX_PENDING_SUBMISSIONS);
         (

@@ -29,7 +29,6 @@ const MAX_WAITING_MINUTES: u64 = 5;
 impl CallerQuota {
     /// Creates a quota with limits per minute for each user and each service. `None` means
     /// unlimited.
-    #[must_use]
     pub(crate) fn new(
         cache: Cache,
         clock: Clock,

@@ -59,14 +59,12 @@ pub(crate) struct IdempotencyKey(Arc<str>);
 
 impl IdempotencyKey {
     /// Parses the value of the `Idempotency-Key` header.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_valid =
             (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         is_valid.then(|| Self(text.into()))
     }
 
-    #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -180,7 +178,6 @@ impl NotificationRequest {
     }
 
     /// Returns the actor that the notification is addressed to, if it is addressed by `actorId`.
-    #[must_use]
     pub(crate) fn addressee(&self) -> Option<&ActorId> {
         match &self.recipient {
             Recipient::ActorId(actor) => Some(actor),
@@ -190,7 +187,6 @@ impl NotificationRequest {
 
     /// Returns a SHA-256 digest of the parsed request. It does not depend on the spelling of the
     /// JSON: requests with the same fingerprint are equal.
-    #[must_use]
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let Self {
             channel,

@@ -21,7 +21,6 @@ pub(crate) struct OrderSequence {
 
 impl OrderSequence {
     /// Creates a generator that starts at the current time of `clock`.
-    #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -62,7 +61,6 @@ impl OrderSequence {
     }
 
     /// Creates an identifier for `order`.
-    #[must_use]
     pub(crate) fn id(order: Order) -> NotificationId {
         Self::id_of(order, Uuid::new_v4().as_u64_pair().1)
     }

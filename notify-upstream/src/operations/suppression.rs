@@ -62,13 +62,7 @@ pub(crate) fn parse_entry_id(id: &str) -> Option<(i16, AddressHash, String)> {
 /// Returns the selection of the entry with this id.
 pub(crate) fn entry_of(id: &str) -> Option<SuppressionQuery> {
     let (kind, hash, category) = parse_entry_id(id)?;
-    Some(SuppressionQuery {
-        kinds: vec![kind],
-        address: Some(hash),
-        category: Some(category),
-        limit: 1,
-        ..SuppressionQuery::default()
-    })
+    Some(SuppressionQuery::of_entry(kind, hash, category))
 }
 
 // === impl SuppressionView ===

@@ -48,7 +48,6 @@ struct RecipientReport {
 }
 
 /// Parses a message. Returns `None` if it is no report or has no token.
-#[must_use]
 pub(crate) fn read(mail: &[u8], now: Timestamp) -> Option<DeliveryReport> {
     let mut parts = Vec::new();
     collect_parts(mail, MAX_DEPTH, &mut parts);
@@ -185,7 +184,6 @@ fn plain_bounce(mail: &[u8], text: &str) -> Vec<Fields> {
 
 impl DeliveryReport {
     /// Returns the notifications of the tokens that this service issued.
-    #[must_use]
     pub(crate) fn notification_ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
         let is_issued =
             |claim: &&TokenClaim| tokens.has_issued(TokenPurpose::DeliveryReport, **claim);

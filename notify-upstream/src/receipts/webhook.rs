@@ -140,7 +140,6 @@ impl Webhooks {
 
     /// Returns the token that binds the signature to the body, for providers whose scheme does not
     /// cover the body. Call it only after [`Webhooks::read`] has verified the signature.
-    #[must_use]
     pub(crate) fn token(
         &self,
         provider: &str,

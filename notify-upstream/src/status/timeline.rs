@@ -14,7 +14,8 @@ use uuid::Uuid;
 use crate::address::{AddressHash, Recipient, hash};
 use crate::delivery::suppression::SuppressionList;
 use crate::dispatch::ChannelFlow;
-use crate::notification::{Channel, NotificationId};
+use crate::notification::NotificationId;
+use crate::operations::suppression::kinds;
 use crate::status::list::{ListAccess, ListFilter, ListReader};
 use crate::status::view::StatusView;
 use crate::store::{
@@ -195,13 +196,9 @@ impl NotificationReader {
     }
 
     async fn add_suppressions(&self, collected: &mut Collected) -> Result<(), StoreError> {
-        let kinds: Vec<i16> = SuppressionList::NAMES
-            .iter()
-            .flat_map(|(_, list)| Channel::ALL.map(|channel| list.kind(channel)))
-            .collect();
         for address in collected.addresses.iter().take(MAX_ADDRESSES) {
             let query = SuppressionQuery {
-                kinds: kinds.clone(),
+                kinds: kinds(None, None),
                 address: Some(*address),
                 limit: 16,
                 ..SuppressionQuery::default()

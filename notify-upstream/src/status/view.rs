@@ -88,7 +88,6 @@ impl NotificationStatus {
     ];
 
     /// Returns the name in responses.
-    #[must_use]
     pub(crate) fn as_str(self) -> &'static str {
         let named = Self::NAMES.iter().find(|(_, status)| *status == self);
         named.map_or("-", |(name, _)| name)
@@ -100,7 +99,6 @@ impl NotificationStatus {
 impl StatusView {
     /// Derives the document. `flow` returns the restrictions on a channel's queue; `reports`
     /// returns whether the providers of a channel report delivery.
-    #[must_use]
     pub(crate) fn of(
         snapshot: &NotificationSnapshot,
         now: Timestamp,
@@ -154,7 +152,6 @@ impl StatusView {
     }
 
     /// Returns the events for a time line.
-    #[must_use]
     pub(crate) fn timeline_entries(&self, id: NotificationId) -> Vec<TimelineEntry> {
         let entry = |event: &StatusEvent| {
             let mut entry = TimelineEntry::new(event.at, TimelineSource::Notify, event.r#type)
@@ -169,7 +166,6 @@ impl StatusView {
     }
 
     /// Returns the document without its events, for lists.
-    #[must_use]
     pub(crate) fn without_events(self) -> Self {
         Self {
             events: Vec::new(),

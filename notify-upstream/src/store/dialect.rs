@@ -267,7 +267,6 @@ impl Store {
     }
 
     /// Returns whether several processes may share the store.
-    #[must_use]
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.syntax, Syntax::Postgres)
     }

@@ -16,7 +16,6 @@ pub(crate) enum ReplicaSignal {
 
 impl ReplicaSignal {
     /// Returns the code that takes the place of a lane code in the payload.
-    #[must_use]
     pub(crate) const fn code(self) -> i16 {
         match self {
             Self::SuppressionChanged => -1,
@@ -26,7 +25,6 @@ impl ReplicaSignal {
     }
 
     /// Returns the signal with a code, if there is one.
-    #[must_use]
     pub(crate) const fn from_code(code: i16) -> Option<Self> {
         match code {
             -1 => Some(Self::SuppressionChanged),
@@ -37,7 +35,6 @@ impl ReplicaSignal {
     }
 
     /// Returns the payload: the origin 0, which no process has, and the code.
-    #[must_use]
     pub(crate) fn payload(self) -> String {
         format!("[0,[{}]]", self.code())
     }

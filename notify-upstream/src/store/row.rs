@@ -368,6 +368,19 @@ pub(crate) struct SuppressionQuery {
     pub(crate) limit: i64,
 }
 
+impl SuppressionQuery {
+    /// Returns the query of one entry.
+    pub(crate) fn of_entry(kind: i16, address: AddressHash, category: String) -> Self {
+        Self {
+            kinds: vec![kind],
+            address: Some(address),
+            category: Some(category),
+            limit: 1,
+            ..Self::default()
+        }
+    }
+}
+
 stored_codes!(ResultKind {
     Retrying = 1,
     Sent = 2,
@@ -421,13 +434,11 @@ impl SuppressionChange {
 
 impl Next {
     /// Returns whether the result is recorded in the history.
-    #[must_use]
     pub(crate) fn is_recorded(self) -> bool {
         !matches!(self, Self::Later(_))
     }
 
     /// Returns when the next attempt is due.
-    #[must_use]
     pub(crate) fn due(self) -> Option<Timestamp> {
         match self {
             Self::Retry(at) | Self::Later(at) => Some(at),

@@ -84,7 +84,6 @@ impl NotificationSnapshot {
 
     /// Returns whether an attempt since the last replay may have reached a provider without a
     /// recorded result.
-    #[must_use]
     pub(crate) fn has_ambiguous_attempt(&self, is_ambiguous: impl Fn(&str) -> bool) -> bool {
         let results = self.history.iter().rev().filter_map(|entry| match entry {
             HistoryEntry::Result(result) => Some(result),
@@ -98,7 +97,6 @@ impl NotificationSnapshot {
     }
 
     /// Returns the time of the last replay by an operator and the number of attempts before it.
-    #[must_use]
     pub(crate) fn last_replay(&self) -> Option<Replay> {
         self.history.iter().rev().find_map(|entry| match entry {
             HistoryEntry::Result(result) if result.kind == ResultKind::Replayed => Some(Replay {
@@ -110,7 +108,6 @@ impl NotificationSnapshot {
     }
 
     /// Returns the provider of a report that proves that the provider has the message.
-    #[must_use]
     pub(crate) fn reporting_provider(&self) -> Option<&str> {
         self.history.iter().find_map(|entry| match entry {
             HistoryEntry::Receipt(receipt) => {

@@ -130,37 +130,18 @@ impl Store {
         })
     }
 
-    /// Returns additions at or after `at`, oldest first, at most `page`.
+    /// Returns additions, or removals of addresses that are not on the list again, at or after `at`,
+    /// oldest first, at most `page`.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn additions_since(
+    pub(crate) async fn suppression_changes(
         &self,
+        is_removal: bool,
         at: Timestamp,
         page: i64,
     ) -> StoreResult<Vec<SuppressionChange>> {
-        self.changes(ADDITIONS, at, page).await
-    }
-
-    /// Returns removals at or after `at` of addresses that are not on the list again, oldest first,
-    /// at most `page`.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn removals_since(
-        &self,
-        at: Timestamp,
-        page: i64,
-    ) -> StoreResult<Vec<SuppressionChange>> {
-        self.changes(REMOVALS, at, page).await
-    }
-
-    async fn changes(
-        &self,
-        sql: &'static str,
-        at: Timestamp,
-        page: i64,
-    ) -> StoreResult<Vec<SuppressionChange>> {
+        let sql = if is_removal { REMOVALS } else { ADDITIONS };
         let rows = with_dialect!(self.connections.history.readers(), pool => {
             sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(pool).await?
         });

@@ -52,7 +52,6 @@ impl Templates {
 
 /// Returns a hash of the names, sizes and modification times of the files in a folder, which
 /// changes with its contents.
-#[must_use]
 pub(crate) fn fingerprint(folder: &Path) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

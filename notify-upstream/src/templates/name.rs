@@ -14,7 +14,6 @@ pub(crate) struct Locale(String);
 
 impl TemplateName {
     /// Parses a name.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_valid = (1..=64).contains(&text.len())
             && text.bytes().all(|byte| {
@@ -23,7 +22,6 @@ impl TemplateName {
         is_valid.then(|| Self(text.to_owned()))
     }
 
-    #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -34,7 +32,6 @@ impl TemplateName {
 impl Locale {
     /// Parses a tag of 2 or 3 letters and subtags of 2 to 8 letters or digits, and normalizes its
     /// case.
-    #[must_use]
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut subtags = text.split('-');
         let language = subtags.next()?;
@@ -63,13 +60,11 @@ impl Locale {
         (canonical.len() <= 35).then_some(Self(canonical))
     }
 
-    #[must_use]
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns the language without region and script.
-    #[must_use]
     pub(crate) fn without_region(&self) -> Self {
         Self(self.0.split('-').next().unwrap_or_default().to_owned())
     }

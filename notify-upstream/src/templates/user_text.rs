@@ -33,7 +33,6 @@ pub(crate) struct UserTextMistake {
 impl FoundTemplate<'_> {
     /// Returns the violations among the variables written by users: each must be a scalar, and
     /// strings are limited in length.
-    #[must_use]
     pub(crate) fn user_text_mistakes(
         &self,
         variables: &Map<String, Value>,

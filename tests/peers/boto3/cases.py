@@ -88,17 +88,6 @@ def a_flow_that_is_not_enabled_is_refused(target):
         target.sign_in("ada@example.com", client=client)
 
 
-def five_failures_lock_and_the_right_password_does_not_help(target):
-    target.register("ada@example.com")
-    for _ in range(5):
-        with expect_refusal("NotAuthorizedException"):
-            target.sign_in("ada@example.com", "Wrong-Horse-9")
-    with expect_refusal("NotAuthorizedException", "Password attempts exceeded"):
-        target.sign_in("ada@example.com")
-    time.sleep(1.2)
-    target.sign_in("ada@example.com")
-
-
 def an_unconfirmed_user_does_not_come_in(target):
     target.sign_up("ada@example.com")
     with expect_refusal("UserNotConfirmedException"):
@@ -384,7 +373,6 @@ CASES = [
     wrong_password_and_unknown_user_are_one_answer,
     legacy_errors_tell_an_unknown_user,
     a_flow_that_is_not_enabled_is_refused,
-    five_failures_lock_and_the_right_password_does_not_help,
     an_unconfirmed_user_does_not_come_in,
     a_name_registers_once_whatever_its_case,
     a_weak_password_is_refused,

@@ -34,11 +34,12 @@ use postern_core::{Code, Problem};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::super::FlowParts;
 use super::super::account_codes::{CodePurpose, RedeemedCode};
 use super::super::attempt_guard::AttemptError;
 use super::super::challenge_session::password_reset_required;
+use super::super::security_stamps::StampSnapshot;
 use super::super::token_issuer::SignedInUser;
+use super::super::{FlowParts, cache_unavailable};
 use super::{AuthorizedUser, ProviderTokens, SocialError};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
@@ -210,7 +211,8 @@ impl AccountResolver {
         };
         let email = account_email(id, challenge);
         let link = (id.issuer.clone(), id.subject.clone());
-        let completed = self.complete_linked(step, email.as_ref(), Some(&link));
+        let stamps = StampSnapshot::default();
+        let completed = self.complete(step, email.as_ref(), Some(&link), stamps);
         let signed_in = completed.await.map_err(|error| error.problem)?;
         if let Some(email) = &email {
             let (guard, subject) = (&self.guard, &signed_in.subject);
@@ -298,8 +300,10 @@ impl AccountResolver {
         email: &EmailAddress,
     ) -> Result<ResolvedIdentity, SocialError> {
         let (codes, purpose) = (&self.codes, CodePurpose::SocialLink);
+        let mut stamps = StampSnapshot::default();
+        self.add_stamps(&mut stamps, &[email.as_str()]).await?;
         self.send_code(codes, purpose, email, client).await?;
-        let required = self.issuer.address_unproven(user, email);
+        let required = self.issuer.address_unproven(user, email, stamps);
         Ok(ResolvedIdentity::Pending(required))
     }
 
@@ -329,8 +333,9 @@ impl AccountResolver {
         found: Option<SocialChallenge>,
     ) -> Result<(), SocialError> {
         let address = claim.email.as_str();
-        // Before the deletion, which does not end if the client disconnects.
-        self.guard.limiter().forget_trusted_networks(address).await;
+        // Before the deletion.
+        let forgotten = self.guard.limiter().forget_trusted_networks(address).await;
+        forgotten.map_err(cache_unavailable)?;
         let deleted = match (&self.pool.admin, found) {
             (Some(admin), _) => match admin.find_owner(claim.email).await {
                 Ok(Some(user)) if !user.is_verified => {
@@ -380,7 +385,7 @@ impl AccountResolver {
     ) -> Result<SocialIdentity, SocialError> {
         let stored = self
             .store
-            .insert_social_identity(&id.issuer, &id.subject, identity, self.clock.now())
+            .insert_social_identity(&id.issuer, &id.subject, identity)
             .await;
         Ok(stored.map_err(Problem::from)?)
     }
@@ -435,8 +440,7 @@ impl AccountResolver {
             exists => exists.is_ok(),
         };
         if saved {
-            let now = self.clock.now();
-            let marked = self.store.mark_profile_saved(&id.issuer, &id.subject, now);
+            let marked = self.store.mark_profile_saved(&id.issuer, &id.subject);
             let _ = marked.await;
         }
     }

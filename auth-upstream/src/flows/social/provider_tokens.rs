@@ -34,7 +34,7 @@ impl ProviderTokens {
         let sealed = self.config.key_ring.seal(&context, token.as_bytes());
         let saved = self
             .store
-            .save_provider_token(&id.issuer, &id.subject, &sealed, self.clock.now())
+            .save_provider_token(&id.issuer, &id.subject, &sealed)
             .await;
         Ok(saved.map_err(Problem::from)?)
     }
@@ -99,11 +99,7 @@ impl ProviderTokens {
             return Ok(None);
         };
         let sealed = key_ring.seal(&context, &plain);
-        let now = self.clock.now();
-        let is_replaced = self
-            .store
-            .replace_provider_token(token, &sealed, now)
-            .await?;
+        let is_replaced = self.store.replace_provider_token(token, &sealed).await?;
         Ok(Some(is_replaced))
     }
 }

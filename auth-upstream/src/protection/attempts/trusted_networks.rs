@@ -4,15 +4,14 @@
 //! A completed sign-in, a password reset or a registration adds a network; a sign-in that ends at a
 //! challenge does not. The list belongs to a subject: it is void when the account is deleted or its
 //! password is reset. Such a removal has an entry of its own, which concurrent sign-ins do not
-//! change: networks of sign-ins that started before it are void, whenever they are stored. A removal
-//! that the shared cache does not confirm is retried until it does; meanwhile this process trusts no
-//! network of the account.
+//! change: networks of sign-ins that started before it are void, whenever they are stored. A reset or
+//! deletion whose removal the shared cache does not confirm fails, and can be repeated.
 
 use std::time::Duration;
 
 use futures_util::future::join;
-use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
+use postern_store::cache::CacheError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -28,8 +27,6 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);
 /// Maximum difference of the clocks of two replicas, and time after a removal in which only the
 /// network of the password reset itself is trusted.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
-/// The delays before a removal is retried.
-const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Maximum time for which a list is locked, and waited for, while a network is added.
 const LOCK_TIME: Duration = Duration::from_secs(2);
 /// The maximum number of networks of one account. The least recently renewed one is removed first.
@@ -95,9 +92,9 @@ impl AttemptLimiter {
     }
 
     /// Forgets the trusted networks of an account that is being deleted.
-    pub(crate) async fn forget_trusted_networks(&self, account: &str) {
+    pub(crate) async fn forget_trusted_networks(&self, account: &str) -> Result<(), CacheError> {
         let removal = Removal::new(self.clock.now());
-        self.remove_trusted_networks(account, removal).await;
+        self.store_removal(account, &removal).await
     }
 
     /// Trusts no other network than the client's for an account whose password was reset.
@@ -106,53 +103,20 @@ impl AttemptLimiter {
         client: &ClientContext,
         account: &str,
         subject: Option<&str>,
-    ) {
+    ) -> Result<(), CacheError> {
         let removal = Removal {
             network: canonical_address(client).map(network),
             subject: subject.map(subject_digest),
             ..Removal::new(self.clock.now())
         };
-        self.remove_trusted_networks(account, removal).await;
+        self.store_removal(account, &removal).await
     }
 
-    /// Stores a removal in a task that completes even if the client disconnects. Returns after the
-    /// first attempt.
-    async fn remove_trusted_networks(&self, account: &str, removal: Removal) {
-        let (limiter, key) = (self.clone(), trusted_key(account));
-        limiter.removals.insert(&key);
-        let removing = async move {
-            if limiter.store_removal(&key, &removal).await {
-                return;
-            }
-            tracing::warn!("trusted networks not removed, removal is retried");
-            tokio::spawn(async move { limiter.retry_removal(&key).await });
-        };
-        let _ = tokio::spawn(removing).await;
-    }
-
-    async fn retry_removal(&self, key: &str) {
-        let mut delays = RETRY_DELAYS.delays();
-        loop {
-            tokio::time::sleep(delays.next_delay()).await;
-            // Another removal may have been stored meanwhile, so that this one is of the present,
-            // and its network is not the last one's.
-            let removal = Removal::new(self.clock.now());
-            if self.store_removal(key, &removal).await {
-                return;
-            }
-        }
-    }
-
-    /// Stores a removal, which outlives the networks that it voids. Returns whether that has
-    /// succeeded.
-    async fn store_removal(&self, key: &str, removal: &Removal) -> bool {
+    /// Stores a removal, which outlives the networks that it voids.
+    async fn store_removal(&self, account: &str, removal: &Removal) -> Result<(), CacheError> {
+        let key = removal_key(&trusted_key(account));
         let shared = self.counters.shared();
-        let (entry, content) = (removal_key(key), to_bytes(removal));
-        let stored = shared.set(&entry, &content, TRUST_DURATION).await;
-        if stored.is_ok() {
-            self.removals.remove(key);
-        }
-        stored.is_ok()
+        shared.set(&key, &to_bytes(removal), TRUST_DURATION).await
     }
 
     /// Returns whether a network is trusted for an account.
@@ -162,21 +126,13 @@ impl AttemptLimiter {
             .contains(network, self.clock.now())
     }
 
-    /// Returns the valid part of the list, which is empty if the list is unknown or its removal is
-    /// not confirmed.
+    /// Returns the valid part of the list, which is empty if the list is unknown.
     async fn trusted_networks(&self, key: &str) -> TrustedNetworks {
         let shared = self.counters.shared();
         let removal_key = removal_key(key);
-        // Checked before and after the list is read: a removal may end or start meanwhile.
-        if self.removals.contains(key) {
-            return TrustedNetworks::default();
-        }
         let (Ok(list), Ok(removal)) = join(shared.get(key), shared.get(&removal_key)).await else {
             return TrustedNetworks::default();
         };
-        if self.removals.contains(key) {
-            return TrustedNetworks::default();
-        }
         let mut trusted: TrustedNetworks = from_bytes(list).unwrap_or_default();
         if let Some(removal) = from_bytes(removal) {
             trusted.apply(removal);

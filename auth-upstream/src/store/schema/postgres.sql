@@ -1,7 +1,6 @@
 CREATE TABLE auth_keys (
     name TEXT PRIMARY KEY,
-    base64 TEXT NOT NULL,
-    created_at BIGINT NOT NULL
+    base64 TEXT NOT NULL
 );
 CREATE TABLE auth_pending_registrations (
     id TEXT PRIMARY KEY,
@@ -21,8 +20,6 @@ CREATE TABLE auth_social_identities (
     username TEXT,
     profile_saved BOOLEAN NOT NULL,
     refresh_token TEXT,
-    created_at BIGINT NOT NULL,
-    updated_at BIGINT NOT NULL,
     PRIMARY KEY (issuer, subject)
 );
 CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id);

@@ -8,7 +8,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::lockout::LockoutKey;
 use super::{challenges, custom_auth, refresh};
 use crate::pool::context::PoolContext;
 use crate::pool::error::ApiError;
@@ -113,27 +112,13 @@ async fn password_auth(
     // username.
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), entered)?;
     let found = context.find_entered_user(pool, entered);
-    let key = found.as_ref().map_or_else(
-        || LockoutKey::of_unknown(pool, entered),
-        LockoutKey::of_user,
-    );
-    context.lockouts.check(&key, context.clock.now())?;
     let stored = found.as_ref().and_then(|user| user.password.as_deref());
     let is_match = context.hasher.verify(&password, stored).await?;
     match found {
-        Some(user) if is_match => {
-            context.lockouts.clear(&key);
-            complete_password_auth(context, client, &user).await
-        }
-        found => {
-            context.lockouts.record_failure(&key, context.clock.now())?;
-            // Known and unknown names take the same time.
-            if found.is_some() || client.settings.prevent_user_existence_errors {
-                Err(ApiError::wrong_password())
-            } else {
-                Err(ApiError::user_not_found())
-            }
-        }
+        Some(user) if is_match => complete_password_auth(context, client, &user).await,
+        // Known and unknown names take the same time.
+        None if !client.settings.prevent_user_existence_errors => Err(ApiError::user_not_found()),
+        Some(_) | None => Err(ApiError::wrong_password()),
     }
 }
 

@@ -79,7 +79,6 @@ const MAX_TRIED_CALLERS: usize = 64;
 impl CallOutcome {
     /// Classifies a call by its refusal. Returns `None` for a message that was refused before the
     /// call, which says nothing about the provider.
-    #[must_use]
     pub(crate) fn of(refusal: Option<&ProviderRefusal>) -> Option<Self> {
         match refusal {
             Some(ProviderRefusal {
@@ -107,7 +106,6 @@ impl CallOutcome {
 
 impl ProviderCircuitBreaker {
     /// Creates a closed circuit breaker.
-    #[must_use]
     pub(crate) fn new(clock: Clock) -> Self {
         let record = ProviderRecord {
             breaker: CircuitBreaker::new(POLICY),
@@ -148,7 +146,6 @@ impl ProviderCircuitBreaker {
     }
 
     /// Returns the state without changing it.
-    #[must_use]
     pub(crate) fn state(&self) -> BreakerState {
         self.record.lock().breaker.state(self.clock.now())
     }

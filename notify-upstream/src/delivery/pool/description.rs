@@ -57,7 +57,6 @@ pub(crate) struct RecentReply {
 
 impl ProviderDescription {
     /// Describes a configured provider.
-    #[must_use]
     pub(crate) fn of(config: &ProviderConfig) -> Self {
         Self {
             name: config.name.clone(),
@@ -90,7 +89,6 @@ fn kind(settings: &ProviderSettings) -> &'static str {
 
 impl ProviderPool {
     /// Returns the provider with this name.
-    #[must_use]
     pub(super) fn named(&self, name: &str) -> Option<&PooledProvider> {
         let mut all = Channel::ALL
             .into_iter()
@@ -130,13 +128,11 @@ impl ProviderPool {
     }
 
     /// Returns the pause of a provider.
-    #[must_use]
     pub(crate) fn pause(&self, name: &str) -> Option<ProviderPause> {
         self.named(name)?.status.pause()
     }
 
     /// Returns the state of a provider, or `None` if there is no provider of this name.
-    #[must_use]
     pub(crate) fn state(&self, name: &str) -> Option<ProviderState> {
         let pooled = self.named(name)?;
         let (breaker, next_probe_seconds) = match pooled.breaker.state() {

@@ -37,7 +37,6 @@ const USER_PART: f64 = 0.25;
 
 impl PriorityLimiter {
     /// Creates a limiter of `at_once` concurrent calls and of `rate`.
-    #[must_use]
     pub(crate) fn new(at_once: usize, rate: Option<ProviderRate>) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(at_once)),

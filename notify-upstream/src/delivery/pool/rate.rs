@@ -41,7 +41,6 @@ const BATCH: Duration = Duration::from_millis(50);
 
 impl ProviderRate {
     /// Creates a limit of `per_second` calls to the provider `name`.
-    #[must_use]
     pub(crate) fn new(cache: Cache, name: &str, per_second: u64) -> Self {
         let per_second = u32::try_from(per_second.max(1)).unwrap_or(u32::MAX);
         let interval = Duration::from_secs(1) / per_second;

@@ -33,7 +33,6 @@ type ShareKey = (String, Priority);
 
 impl ShareLimiter {
     /// Creates shares of `total` concurrent calls.
-    #[must_use]
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(Self {
             limit: (total / 4).max(1),

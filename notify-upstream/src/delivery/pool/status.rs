@@ -44,7 +44,6 @@ struct Outage {
 
 impl ProviderStatus {
     /// Creates the status of a provider that has not failed yet.
-    #[must_use]
     pub(crate) fn new(channel: Channel, name: &str, metrics: &NotifyMetrics) -> Self {
         Self {
             channel,

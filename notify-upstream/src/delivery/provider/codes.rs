@@ -41,14 +41,12 @@ const SHIPPED: &str = include_str!("codes.toml");
 
 impl ErrorCodeTable {
     /// Returns the built-in table.
-    #[must_use]
     pub(crate) fn shipped() -> Self {
         let rules: Rules = toml::from_str(SHIPPED).expect("a test reads the shipped table");
         Self(rules.rule.into())
     }
 
     /// Classifies the code of a provider, see `codes.toml`.
-    #[must_use]
     pub(crate) fn classify(&self, provider: &str, code: &str) -> ProviderRefusal {
         match provider {
             "smtp" if code.starts_with(|c: char| c.is_ascii_digit()) => {
@@ -61,7 +59,6 @@ impl ErrorCodeTable {
     /// Classifies the reply of a mail server, `550 5.1.1 …` or `550-5.1.1 …`, by reply code,
     /// enhanced status code and text together. `status` is the field of a report (RFC 3464 section
     /// 2.3.4), which counts for what the reply leaves open.
-    #[must_use]
     pub(crate) fn classify_reply(&self, reply: &str, status: &str) -> ProviderRefusal {
         let number = reply
             .get(..3)
@@ -105,7 +102,6 @@ impl ErrorCodeTable {
 
     /// Returns whether a failure with this code leaves open whether the provider accepted the
     /// message.
-    #[must_use]
     pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
         [NOT_UNDERSTOOD, INTERNAL_ERROR].contains(&code)
             || self
@@ -116,7 +112,6 @@ impl ErrorCodeTable {
 
     /// Classifies an HTTP response by the first of the provider's error codes that a rule of the
     /// provider names, otherwise by its status: an unknown code does not hide a known status.
-    #[must_use]
     pub(crate) fn classify_http(
         &self,
         provider: &str,

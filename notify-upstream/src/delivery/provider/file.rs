@@ -16,7 +16,6 @@ pub(crate) struct FileProvider {
 
 impl FileProvider {
     /// Creates a provider that writes to `folder`, which is created if necessary.
-    #[must_use]
     pub(crate) fn new(folder: PathBuf) -> Self {
         Self { folder }
     }

@@ -11,7 +11,7 @@ use postern_service::http::{Json, Query, json};
 use serde_json::{Value, json as value};
 
 use super::super::ApiState;
-use super::super::list::named;
+use super::super::list::{channel, limit};
 use super::{AdminState, Api, Change};
 use crate::notification::{Channel, NotificationId};
 use crate::operations::dead;
@@ -45,9 +45,7 @@ fn list_filter(query: &str) -> Result<DeadFilter, Problem> {
         "must be the id of a notification",
         NotificationId::parse,
     );
-    let channel = query.read("channel", "must be email, sms or push", |text| {
-        named(Channel::NAMES, text)
-    });
+    let channel = channel(&mut query);
     let template = query.read("template", "must be the name of a template", |text| {
         TemplateName::parse(text).map(|name| name.as_str().to_owned())
     });
@@ -55,10 +53,7 @@ fn list_filter(query: &str) -> Result<DeadFilter, Problem> {
     let (code, provider) = (name("code"), name("provider"));
     let mut instant = |name| query.read(name, "must be an RFC 3339 time", Timestamp::parse);
     let (since, until) = (instant("since"), instant("until"));
-    let limit = query.read("limit", "must be 1 to 1000", |text| {
-        let limit: i64 = text.parse().ok()?;
-        (1..=MAX_LETTERS).contains(&limit).then_some(limit)
-    });
+    let limit = limit(&mut query, MAX_LETTERS);
     query.finish()?;
     Ok(DeadFilter {
         id,

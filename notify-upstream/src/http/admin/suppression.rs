@@ -10,11 +10,10 @@ use postern_service::http::{Json, Query, json};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 
-use super::super::list::named;
+use super::super::list::{channel, limit, named};
 use super::{Api, Change};
 use crate::address::AddressHash;
 use crate::delivery::suppression::SuppressionList;
-use crate::notification::Channel;
 use crate::operations::suppression::{
     SuppressionView, entry_id, entry_of, kinds, parse_entry_id, parse_hash,
 };
@@ -60,14 +59,9 @@ fn read_filter(query: &str) -> Result<SuppressionQuery, Problem> {
     let list = query.read("list", "must be suppressed or unsubscribed", |text| {
         named(SuppressionList::NAMES, text)
     });
-    let channel = query.read("channel", "must be email, sms or push", |text| {
-        named(Channel::NAMES, text)
-    });
+    let channel = channel(&mut query);
     let [category, reason] = ["category", "reason"].map(|name| query.get(name).map(str::to_owned));
-    let limit = query.read("limit", "must be 1 to 1000", |text| {
-        let limit: i64 = text.parse().ok()?;
-        (1..=MAX_PAGE_SIZE).contains(&limit).then_some(limit)
-    });
+    let limit = limit(&mut query, MAX_PAGE_SIZE);
     let after = query.read("cursor", "must be a nextCursor", parse_cursor);
     query.finish()?;
     Ok(SuppressionQuery {

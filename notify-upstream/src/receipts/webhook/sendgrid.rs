@@ -29,7 +29,6 @@ const SIGNATURE_WINDOW: Duration = Duration::from_secs(600);
 impl SendGridWebhook {
     /// Creates a receiver with the public key that SendGrid displays: base64 of a
     /// `SubjectPublicKeyInfo`. Returns `None` if it is not base64.
-    #[must_use]
     pub(crate) fn new(public_key: &str) -> Option<Self> {
         let key = base64(public_key.trim()).ok();
         key.filter(|key| key.len() >= 65).map(|key| Self { key })

@@ -41,7 +41,6 @@ const SIGNATURE_WINDOW: Duration = Duration::from_secs(3700);
 
 impl SnsWebhook {
     /// Returns whether `text` is the ARN of a topic.
-    #[must_use]
     pub(crate) fn is_topic(text: &str) -> bool {
         topic_host(text).is_some()
     }

@@ -26,7 +26,6 @@ pub(crate) struct StandardWebhook {
 impl StandardWebhook {
     /// Creates a receiver with a secret in the format of the standard: base64, with or without the
     /// prefix `whsec_`. Returns `None` if it is not base64.
-    #[must_use]
     pub(crate) fn new(secret: &Secret) -> Option<Self> {
         let encoded = secret
             .expose()

@@ -63,7 +63,6 @@ pub(crate) struct ProviderPause {
 
 impl DeadFilter {
     /// Returns whether the filter selects all dead letters, up to its limit.
-    #[must_use]
     pub(crate) const fn is_unrestricted(&self) -> bool {
         let Self {
             id,

@@ -43,7 +43,11 @@ async fn maintenance_keeps_waiting_rows() {
             .await
             .expect("no error");
         assert_eq!(
-            store.additions_since(NOW, 9).await.expect("no error").len(),
+            store
+                .suppression_changes(false, NOW, 9)
+                .await
+                .expect("no error")
+                .len(),
             1
         );
         assert_eq!(

@@ -197,7 +197,10 @@ async fn entries_have_list_time_and_reason() {
         let sql = format!("UPDATE notify_suppression_lifted SET at = {}", later.0);
         execute(&test.database, &sql).await;
         assert_eq!(
-            store.removals_since(later, 9).await.expect("no error"),
+            store
+                .suppression_changes(true, later, 9)
+                .await
+                .expect("no error"),
             [SuppressionChange {
                 kind: 0,
                 address: vec![1; 32],
@@ -211,7 +214,7 @@ async fn entries_have_list_time_and_reason() {
             .expect("no error");
         assert!(
             store
-                .removals_since(Timestamp(0), 9)
+                .suppression_changes(true, Timestamp(0), 9)
                 .await
                 .expect("no error")
                 .is_empty()
@@ -234,7 +237,10 @@ async fn list_longer_than_a_page_is_read_completely() {
         }
         let (mut seen, mut since) = (std::collections::BTreeSet::new(), Timestamp(0));
         for _ in 0..9 {
-            let page = store.additions_since(since, 3).await.expect("no error");
+            let page = store
+                .suppression_changes(false, since, 3)
+                .await
+                .expect("no error");
             seen.extend(page.iter().map(|row| row.address[0]));
             since = crate::delivery::suppression::next_read_position(&page, 3).max(since);
         }
@@ -258,7 +264,7 @@ async fn addition_before_the_last_one_is_found_by_a_full_read() {
             .await
             .expect("no error");
         let written = store
-            .additions_since(Timestamp(before), 9)
+            .suppression_changes(false, Timestamp(before), 9)
             .await
             .expect("no error");
         assert!(

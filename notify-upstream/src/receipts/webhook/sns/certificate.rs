@@ -84,7 +84,6 @@ const MAX_FETCHES_PER_NETWORK: u32 = 5;
 
 impl CertificateCache {
     /// Creates an empty cache. `http` must not follow redirects.
-    #[must_use]
     pub(crate) fn new(http: reqwest::Client) -> Self {
         Self {
             client: CertificateSource::Client(http),
