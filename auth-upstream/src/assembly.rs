@@ -65,6 +65,7 @@ impl AuthService {
         let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
         let pool = Arc::new(Box::pin(user_pool(&mut config, &machine, &metrics)).await);
         let tokens = ServiceTokens::new(&config.identity, machine.clone());
+        let tokens = tokens.reported(metrics.dependencies());
         let services = ServiceClient::new(tokens, http_client());
         let actor_service = Arc::new(actor_service(&config, &services, &metrics));
         let messages = account_messages(&config, services, &actor_service, &metrics);

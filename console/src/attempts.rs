@@ -80,10 +80,7 @@ impl AttemptLimiter {
             attempts: 0,
         });
         if now.since(window.began) >= WINDOW {
-            *window = Window {
-                began: now,
-                attempts: 0,
-            };
+            (window.began, window.attempts) = (now, 0);
         }
         if window.attempts >= MAX_ATTEMPTS {
             let left = WINDOW.saturating_sub(now.since(window.began));
@@ -109,13 +106,9 @@ impl AttemptLimiter {
 impl Attempt<'_> {
     /// Refunds the attempt unless its result shows that the credentials were wrong.
     pub(crate) fn settle<T>(self, result: &Result<T, Problem>) {
-        match result {
-            Err(problem) if is_guess(problem.code()) => {}
-            Ok(_) | Err(_) => self.refund(),
+        if result.as_ref().is_err_and(|it| is_guess(it.code())) {
+            return;
         }
-    }
-
-    fn refund(self) {
         let mut networks = self.limiter.networks.lock();
         if let Some(window) = networks.get_mut(&self.network)
             && window.began == self.began

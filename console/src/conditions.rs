@@ -44,7 +44,7 @@ pub(crate) struct Condition {
     /// value after `!`.
     pub(crate) sign: Option<Series>,
     /// The page with more; `{label}` stands for its value.
-    page: &'static str,
+    pub(crate) page: &'static str,
     pub(crate) title: &'static str,
     /// What is wrong, with the templates of Prometheus. The labels that it has identify a finding.
     description: &'static str,

@@ -32,12 +32,8 @@ pub(crate) struct Faults(BTreeMap<String, Fault>);
 impl Faults {
     /// Returns whether an increase of the series can be a fault.
     pub(crate) fn are_counted_by(series: &Series) -> bool {
-        let counters = CONDITIONS
-            .iter()
-            .filter(|condition| condition.watch == Watch::Rises);
-        counters
-            .into_iter()
-            .any(|condition| condition.selects(series))
+        let counts = |it: &Condition| it.watch == Watch::Rises && it.selects(series);
+        CONDITIONS.iter().any(counts)
     }
 
     /// Adds an increase. `key` identifies process and series.
@@ -55,6 +51,10 @@ impl Faults {
                 series: series.clone(),
                 increases: VecDeque::new(),
             });
+            // A start counts from the second one on: a deployment is no fault.
+            let starts = fault.increases.len().min(1) as f64;
+            let is_start = series.name == "process_start_time_seconds";
+            let increase = if is_start { starts } else { increase };
             fault.increases.push_back((now, increase));
         }
     }
@@ -73,7 +73,8 @@ impl Faults {
             .0
             .values()
             .filter(|fault| condition.selects(&fault.series));
-        let faults: Vec<&Fault> = faults.collect();
+        let rises = |fault: &&Fault| fault.increases.iter().any(|(_, count)| *count > 0.0);
+        let faults: Vec<&Fault> = faults.filter(rises).collect();
         let increases = faults.iter().flat_map(|fault| &fault.increases);
         let total: f64 = increases.map(|(_, count)| count).sum();
         let limit = condition

@@ -2,7 +2,8 @@
 //! consequences.
 //!
 //! Input: [`ProcessStatus`]es, [`Faults`], [`RouteTraffic`] and the [`Evidence`] of requests. Output:
-//! [`Finding`]s, the worst first. Depends on `conditions`, `config`, `evidence`, `faults`, `status` and `traffic`.
+//! [`Finding`]s, the worst first. Depends on `conditions`, `config`, `evidence`, `faults`, `status`,
+//! `traffic` and `widgets`.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +15,7 @@ use crate::evidence::Evidence;
 use crate::faults::Faults;
 use crate::status::{ProcessStatus, config_hash, version};
 use crate::traffic::{RouteTraffic, Traffic};
+use crate::widgets::CHANNELS;
 
 /// Fraction of 5xx above which a route fails: that of the alert `PosternRouteErrors`.
 const MAX_ERROR_RATIO: f64 = 0.05;
@@ -28,6 +30,10 @@ const MIN_REJECTIONS: f64 = 6.0;
 const SLOW: (f64, f64, f64) = (0.9, 0.25, 4.0);
 /// Requests in the last minute, and in the hour before, below which a route is not compared.
 const MIN_COMPARED: (f64, f64) = (5.0, 20.0);
+/// Fraction of open file descriptors, and seconds between the clocks of a process and the console, from
+/// which something is wrong.
+const MAX_USED_DESCRIPTORS: f64 = 0.9;
+const MAX_SKEW_S: f64 = 60.0;
 /// The name of the route of requests that match none.
 const NO_ROUTE: &str = "none";
 /// Labels that name a part of `/readyz`.
@@ -74,7 +80,7 @@ pub(crate) fn of(
 ) -> Vec<Finding> {
     let mut found = Found::default();
     for process in processes {
-        of_process(process, &mut found);
+        of_process(process, now, &mut found);
     }
     for condition in CONDITIONS.iter() {
         let Some(sign) = &condition.sign else {
@@ -103,7 +109,9 @@ pub(crate) fn of(
                 }
             };
             if is_met && condition.selects(series) {
-                let mut partners = PARTNERS.iter().map(|name| series.label(name));
+                let partners = PARTNERS.iter().map(|name| series.label(name));
+                let part = condition.page.trim_start_matches('/');
+                let mut partners = partners.chain([part]);
                 let reason = partners.find_map(|partner| reason(process, partner));
                 found.add(condition, &process.labels(&series.labels), value, reason);
             }
@@ -151,18 +159,16 @@ impl Found {
             self.0.len() - 1
         });
         let finding = &mut self.0[index];
-        let shared = labels
-            .iter()
-            .filter(|(name, _)| SHARED.contains(&name.as_str()));
-        finding
-            .about
-            .extend(shared.map(|(name, value)| (name.clone(), value.clone())));
+        let is_shared = |(name, _): &(&String, &String)| SHARED.contains(&name.as_str());
+        let shared = labels.iter().filter(is_shared);
+        let shared = shared.map(|(name, value)| (name.clone(), value.clone()));
+        finding.about.extend(shared);
         let job = labels
             .get("job")
             .map_or("", |job| job.trim_start_matches("postern-"));
         if ["process", "dependencies"].contains(&condition.group) {
             // The routes to the process, and what else it lacks.
-            let channels = ["email", "sms", "push"].map(|name| ("channel", name));
+            let channels = CHANNELS.map(|name| ("channel", name));
             let channels = channels.into_iter().filter(|_| job == "notify");
             for (name, value) in channels.chain([("upstream", job), ("job", job)]) {
                 finding.about.insert((name.to_owned(), value.to_owned()));
@@ -208,13 +214,29 @@ impl Found {
     }
 }
 
-fn of_process(process: &ProcessStatus, found: &mut Found) {
+fn of_process(process: &ProcessStatus, now: Timestamp, found: &mut Found) {
     let Some(condition) = named("ProcessDown") else {
         return;
     };
     let labels = process.labels(&[]);
     if let Some(error) = &process.error {
         return found.add(condition, &labels, 0.0, Some(error.clone()));
+    }
+    if let Some(problem) = process.info["problem"].as_str() {
+        let reason = format!("it rejects the console's token: {problem}");
+        found.add(condition, &labels, 0.0, Some(reason));
+    }
+    let value = |name| process.scrape.value(name).unwrap_or(f64::NAN);
+    let used = value("process_open_fds") / value("process_max_fds");
+    let told = process.info["now"].as_str().and_then(Timestamp::parse);
+    let skew_s = told.map_or(0.0, |told| (told.0 - now.0).abs() as f64 / 1000.0);
+    for (name, value, limit) in [
+        ("DescriptorsLow", used, MAX_USED_DESCRIPTORS),
+        ("ClocksDiffer", skew_s, MAX_SKEW_S),
+    ] {
+        if let Some(condition) = named(name).filter(|_| value > limit) {
+            found.add(condition, &labels, value, None);
+        }
     }
     let parts = process.readiness["parts"].as_object();
     for (part, state) in parts.into_iter().flatten() {
@@ -248,14 +270,11 @@ fn of_route(route: &str, traffic: &Traffic, before: &Traffic, found: &mut Found)
     let is_compared = traffic.requests >= MIN_COMPARED.0 && before.requests >= MIN_COMPARED.1;
     let (now, before) = (traffic.quantile(quantile), before.quantile(quantile));
     let slow = now.filter(|now| *now > min_s && before.is_some_and(|it| *now > factor * it));
+    let is_slow = is_compared && slow.is_some();
     for (is_met, name, value) in [
         (is_failing, "RouteErrors", failed),
         (is_rejecting && !is_failing, "RouteRejections", rejected),
-        (
-            is_compared && slow.is_some(),
-            "RouteSlow",
-            slow.unwrap_or(0.0),
-        ),
+        (is_slow, "RouteSlow", slow.unwrap_or(0.0)),
     ] {
         if let Some(condition) = named(name).filter(|_| is_met) {
             let labels = Labels::from([("route".to_owned(), route.to_owned())]);

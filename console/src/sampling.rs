@@ -15,6 +15,7 @@ use futures_util::future::join_all;
 use parking_lot::RwLock;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -127,12 +128,16 @@ impl Sampler {
         };
         let (metrics, readiness, info) =
             tokio::join!(call("/metrics"), call("/readyz"), call("/admin/info"));
-        let info = info.ok().filter(|reply| reply.is_success());
+        let info = info.map(|reply| match reply.status {
+            200..300 => reply.json(),
+            401 => json!({ "problem": reply.problem() }),
+            _ => Value::Null,
+        });
         ProcessStatus {
             kind: process.kind,
             name: process.name.clone(),
             error: metrics.as_ref().err().map(ToString::to_string),
-            info: info.map(|reply| reply.json()).unwrap_or_default(),
+            info: info.unwrap_or_default(),
             readiness: readiness.map(|reply| reply.json()).unwrap_or_default(),
             scrape: metrics
                 .map(|reply| Scrape::parse(&reply.text))
@@ -333,11 +338,9 @@ fn point(elapsed: f64, routes: &BTreeMap<String, Traffic>, statuses: &[ProcessSt
     };
     let answers =
         |status: &ProcessStatus| status.kind == ProcessKind::Gateway && status.error.is_none();
+    let is_answered = statuses.iter().any(answers);
     Point {
-        requests_per_s: statuses
-            .iter()
-            .any(answers)
-            .then(|| total.requests / elapsed),
+        requests_per_s: is_answered.then(|| total.requests / elapsed),
         error_ratio: total.error_ratio(),
         p99_s: total.quantile(0.99),
         waiting: queue("postern_notify_queue_rows", |sum, value| sum + value),

@@ -110,9 +110,8 @@ pub(crate) async fn requests(
 
 /// Returns the problem of gateways of which none can be followed.
 fn refusal(opened: &[(Process, Result<reqwest::Response, Refusal>)]) -> Problem {
-    let refusals = opened
-        .iter()
-        .filter_map(|(gateway, result)| Some((gateway, result.as_ref().err()?)));
+    let refusals = opened.iter();
+    let refusals = refusals.filter_map(|(gateway, result)| Some((gateway, result.as_ref().err()?)));
     let worst = refusals.min_by_key(|(_, refusal)| refusal.status != Some(400));
     let (code, detail) = match worst {
         Some((_, refusal)) if refusal.status == Some(400) => {

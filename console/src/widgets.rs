@@ -7,6 +7,8 @@ use maud::{Markup, html};
 use postern_core::hidden_characters::reveal_in_html;
 use serde_json::Value;
 
+/// The channels of notifications.
+pub(crate) const CHANNELS: [&str; 3] = ["email", "sms", "push"];
 /// Samples of a chart, one every 5 s.
 const SAMPLES_PER_MINUTE: usize = 12;
 

@@ -95,7 +95,7 @@ impl App {
         let (providers, descriptions) = build_providers(&mut config, &cache, &clock, &metrics)?;
         let verifier = verifier(&config, &machine);
         let service_client = ServiceClient::new(
-            ServiceTokens::new(&config.identity, machine),
+            ServiceTokens::new(&config.identity, machine).reported(metrics.dependencies()),
             postern_service::calls::http_client(),
         );
         let suppression = Arc::new(SuppressionCache::new(store.clone()));

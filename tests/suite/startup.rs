@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postern_store::database::testing::{Relay, postgres, required};
-use postern_tests::config_file::conf;
-use postern_tests::ports;
+use postern_core::testing::required;
+use postern_store::database::{testing::Relay, testing::postgres};
+use postern_tests::config_file::{ConfigFile, conf};
 use postern_tests::program::{Ended, Program};
+use postern_tests::{Split, ports};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
@@ -325,4 +326,51 @@ async fn unknown_flag_is_exit_status_64() {
             ended.stderr
         );
     }
+}
+
+/// The shipped configuration and all dependencies: standalone, and the four programs as processes.
+#[tokio::test]
+async fn normal_start_logs_no_warning() {
+    let changes = postern_tests::console::changes();
+    let token = changes.admin_token.clone().expect("a secret");
+    let split = Split::start_with(changes).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let standalone = Program::of_workspace("postern", folder.path());
+    let standalone = standalone
+        .arg("--port")
+        .arg("0")
+        .arg("--data-dir")
+        .arg("data");
+    let mut standalone = standalone.start();
+    let _address = standalone.wait_for_line("Postern is ready").await;
+    let [(_, auth), (_, notify), (_, gateway)] = split.admin_ports();
+    let port = ports::free(1);
+    let console = ConfigFile::of_repository("console.toml")
+        .replace_port(8512, port)
+        .replace_port(8509, gateway)
+        .replace_port(8510, auth)
+        .replace_port(8511, notify);
+    std::fs::write(folder.path().join("console.toml"), console.text()).expect("written");
+    let console = Program::of_workspace("postern-console", folder.path());
+    let console = console.arg("--config").arg("console.toml");
+    let names = [
+        "GATEWAY_ADMIN_TOKEN",
+        "AUTH_ADMIN_TOKEN",
+        "NOTIFY_ADMIN_TOKEN",
+    ];
+    let console = names
+        .iter()
+        .fold(console, |console, name| console.env(*name, &token));
+    let console = console.start();
+    // Probes and the first samples, which have an interval of 2 and 5 s.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let log = [split.log(), standalone.log(), console.log()].concat();
+    assert!(log.contains("\"postern-console\""), "{log}");
+    let is_warning = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+    let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
+    assert!(warnings.is_empty(), "{warnings:#?}");
+    for process in [standalone, console] {
+        assert_eq!(process.stop("TERM").await.status, Some(0));
+    }
+    split.stop().await;
 }

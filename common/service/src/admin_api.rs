@@ -112,7 +112,10 @@ pub fn protect(token: Option<&Secret>, routes: Router) -> Router {
     let check = move |request: Request, next: Next| async move {
         match authorize(&request, &expected) {
             Ok(()) => no_store(next.run(request).await),
-            Err(problem) => no_store(problem.into_response()),
+            Err(problem) => {
+                postern_core::log_outage!("admin_token", "admin token rejected");
+                no_store(problem.into_response())
+            }
         }
     };
     routes.route_layer(from_fn(check))

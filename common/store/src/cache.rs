@@ -257,19 +257,20 @@ impl Cache {
     /// Writes a key, for readiness checks: a server that is full or read-only answers PING.
     ///
     /// # Errors
-    /// As [`Cache::set`].
-    pub async fn ping(&self) -> Result<(), CacheError> {
-        match &self.0.store {
-            CacheStore::Memory(_) => Ok(()),
-            CacheStore::Redis(_) => self.set("probe", b"", PROBE_TTL).await,
-        }
+    /// Why it cannot be written.
+    pub async fn ping(&self) -> Result<(), String> {
+        let CacheStore::Redis(redis) = &self.0.store else {
+            return Ok(());
+        };
+        let written = self.set("probe", b"", PROBE_TTL).await;
+        written.map_err(|_| redis.last_error.lock().clone())
     }
 
     /// Checks that the cache accepts writes, for the command `check`.
     pub async fn check(&self) -> CheckResult {
         let outcome = self.ping().await;
         let outcome = outcome.map(|()| "accepts writes".to_owned());
-        let reason = |_| format!("{} does not answer or accepts no writes", self.label());
+        let reason = |reason: String| format!("{} accepts no writes: {reason}", self.label());
         CheckResult::new("cache", outcome.map_err(reason))
     }
 

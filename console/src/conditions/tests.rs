@@ -93,7 +93,8 @@ fn every_condition_is_judged() {
                 // The alert reads the same metric, or a recorded ratio of it.
                 let metric = condition.sign.as_ref().map_or("", |sign| &sign.name);
                 let recorded = expression.starts_with("job:postern_auth_pool_errors:");
-                metric.starts_with("postern_") && (expression.contains(metric) || recorded)
+                let is_own = metric.starts_with("postern_") || metric.starts_with("process_");
+                is_own && (expression.contains(metric) || recorded)
             }
         };
         assert!(is_judged, "{condition:?}");

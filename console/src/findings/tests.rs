@@ -114,6 +114,38 @@ fn route_is_compared_with_the_hour_before() {
 }
 
 #[test]
+fn what_a_process_says_of_itself_is_a_finding() {
+    let names = |samples: &[Vec<ProcessStatus>]| {
+        let found = findings_of(samples).into_iter();
+        let name = |(_, it): (String, Finding)| (it.condition.name, it.detail);
+        found.map(name).collect::<Vec<_>>()
+    };
+    let mut sample = gateway("process_open_fds 950\nprocess_max_fds 1000\n");
+    sample[0].info = serde_json::json!({ "now": "1970-01-01T01:00:00Z" });
+    let found = names(&[sample]);
+    assert_eq!(found[0].0, "DescriptorsLow");
+    assert!(found[0].1.contains("95 %"), "{found:?}");
+    assert_eq!(found[1].0, "ClocksDiffer", "{found:?}");
+    let mut sample = gateway("process_open_fds 800\nprocess_max_fds 1000\n");
+    sample[0].info = serde_json::json!({ "now": "1970-01-01T00:00:59Z" });
+    assert!(names(&[sample.clone()]).is_empty());
+    sample[0].info = serde_json::json!({ "problem": "401 authentication_required" });
+    let found = names(&[sample]);
+    assert!(found[0].1.contains("token: 401"), "{found:?}");
+    let started = |at: u32| gateway(&format!("process_start_time_seconds {at}\n"));
+    assert!(names(&[started(1), started(2)]).is_empty(), "a deployment");
+    let found = names(&[1, 2, 3].map(started));
+    assert_eq!(found[0].0, "ProcessRestarts", "{found:?}");
+    let mut notify = process(
+        ProcessKind::Notify,
+        "postern_notify_template_reload_successful 0\n",
+    );
+    notify.readiness = serde_json::json!({ "parts": { "templates": "degraded: a.txt:3" } });
+    let found = names(&[vec![notify]]);
+    assert!(found[0].1.ends_with("; a.txt:3"), "{found:?}");
+}
+
+#[test]
 fn consequences_are_below_their_cause() {
     let mut notify = process(
         ProcessKind::Notify,

@@ -60,7 +60,7 @@ fn gateway(answer: &Value) -> Markup {
             ("State", if is_in_force { badge(Tone::Ok, "in force") } else { badge(Tone::Warn, "not in force") }),
             ("Version", html! { (plain(&answer["version"])) }), ("Loaded", time(&plain(&answer["loadedAt"]))),
             ("Needs a restart", html! { (plain(&answer["restartNeeded"])) }),
-            ("Includes", mono(&included.join(", "))), ("Read only", html! { (reason) }),
+            ("Includes", html! { (included.join(", ")) }), ("Read only", html! { (reason) }),
         ]))
         @if !error.is_empty() { (notice(Tone::Bad, "The last reload was rejected", &error)) }
     }

@@ -30,9 +30,8 @@ fn class_sum(row: &Value, class: &str) -> String {
     let Some(counts) = row["requests"].as_object() else {
         return "–".to_owned();
     };
-    let of_class = counts
-        .iter()
-        .filter(|(name, _)| class.is_empty() || *name == class);
+    let of_class = counts.iter();
+    let of_class = of_class.filter(|(name, _)| class.is_empty() || *name == class);
     number(of_class.filter_map(|(_, count)| count.as_f64()).sum())
 }
 
@@ -103,9 +102,8 @@ pub(super) fn explanation(answer: &Value) -> Markup {
         return tree(answer, 0);
     };
     let known = ORDER.iter().filter_map(|name| members.get_key_value(*name));
-    let others = members
-        .iter()
-        .filter(|(name, _)| !ORDER.contains(&name.as_str()));
+    let others = members.iter();
+    let others = others.filter(|(name, _)| !ORDER.contains(&name.as_str()));
     let members = known.chain(others).filter(|(_, value)| !value.is_null());
     html! { ul.tree { @for (name, value) in members { li { span.muted { (name) } " " (tree(value, 1)) } } } }
 }

@@ -8,7 +8,8 @@ use crate::actions::{path_segment, record};
 use crate::config::ProcessKind::Notify;
 use crate::processes::{Call, Reply};
 use crate::widgets::{
-    Column, Tone, action, badge, facts, first, json_block, members, mono, plain, state, table, time,
+    CHANNELS, Column, Tone, action, badge, facts, first, json_block, members, mono, plain, state,
+    table, time,
 };
 
 const STATUSES: [&str; 7] = [
@@ -20,7 +21,6 @@ const STATUSES: [&str; 7] = [
     "CANCELLED",
     "EXPIRED",
 ];
-const CHANNELS: [&str; 3] = ["email", "sms", "push"];
 const FILTERS: [&str; 8] = [
     "recipient",
     "status",

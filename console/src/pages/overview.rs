@@ -14,11 +14,10 @@ use crate::sampling::{Monitor, Point};
 use crate::status::{ProcessStatus, config_hash, version};
 use crate::traffic::Traffic;
 use crate::widgets::{
-    Tone, badge, bytes, chart_minutes, duration, mono, number, percent, sparkline, time,
+    CHANNELS, Tone, badge, bytes, chart_minutes, duration, mono, number, percent, sparkline, time,
 };
 
 const PRIORITIES: [&str; 4] = ["CRITICAL", "HIGH", "NORMAL", "LOW"];
-const CHANNELS: [&str; 3] = ["email", "sms", "push"];
 /// Routes in the table.
 const MAX_ROUTES: usize = 8;
 /// Error ratio that the chart marks.
@@ -208,10 +207,9 @@ fn share(route: &str, class: &str, ratio: f64, is_bad: bool) -> Markup {
 }
 
 fn lanes(monitor: &Monitor) -> Markup {
-    let notify = monitor
-        .processes
-        .iter()
-        .find(|process| process.kind == ProcessKind::Notify && process.answered_at.is_some());
+    let mut all = monitor.processes.iter();
+    let notify =
+        all.find(|process| process.kind == ProcessKind::Notify && process.answered_at.is_some());
     html! {
         section.panel.wide.old[monitor.silence(ProcessKind::Notify).is_some()] {
             h2 { "Waiting by channel and priority" }
@@ -236,9 +234,8 @@ fn lane(process: &ProcessStatus, channel: &str, priority: &str) -> Markup {
         of_lane.map(|series| series.value).collect::<Vec<f64>>()
     };
     let rows: f64 = values("postern_notify_queue_rows").iter().sum();
-    let oldest = values("postern_notify_oldest_waiting_seconds")
-        .into_iter()
-        .fold(0.0, f64::max);
+    let oldest = values("postern_notify_oldest_waiting_seconds").into_iter();
+    let oldest = oldest.fold(0.0, f64::max);
     let mut throttles = process.scrape.of("postern_notify_low_throttle");
     let is_paused = priority == "LOW"
         && throttles.any(|series| series.label("channel") == channel && series.value == 2.0);

@@ -294,9 +294,8 @@ fn sentence(entry: &Value) -> String {
             words.push(format!("{before} {value}").trim().to_owned());
         }
     }
-    let code = Code::ALL
-        .iter()
-        .find(|code| entry["outcome"] == code.as_str());
+    let mut codes = Code::ALL.iter();
+    let code = codes.find(|code| entry["outcome"] == code.as_str());
     let meaning = code.map(|code| format!(": {}", code.title()));
     words.join(" ") + &meaning.unwrap_or_default()
 }

@@ -10,9 +10,7 @@ use super::{Context, heading, items, next_page, options};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Notify;
 use crate::processes::Call;
-use crate::widgets::{Column, Tone, action, first, members, mono, plain, table, time};
-
-const CHANNELS: [&str; 3] = ["email", "sms", "push"];
+use crate::widgets::{CHANNELS, Column, Tone, action, first, members, mono, plain, table, time};
 
 const COLUMNS: &[Column] = &[
     Column::new("Template", |row| {

@@ -104,6 +104,7 @@ pub(super) fn load_templates(
         templates: Arc::clone(&templates),
         seen,
         is_successful: metrics.template_reload_successful.clone(),
+        rejection: metrics.health().degradation("templates"),
     };
     Ok((templates, reloader))
 }

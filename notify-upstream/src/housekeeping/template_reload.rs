@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use postern_core::health::Degradation;
 use prometheus::IntGauge;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,8 @@ pub(crate) struct TemplateReloader {
     pub(crate) seen: Option<u64>,
     /// 1, or 0 if the last change was rejected.
     pub(crate) is_successful: IntGauge,
+    /// What was rejected, for readiness.
+    pub(crate) rejection: Degradation,
 }
 
 // === impl TemplateReloader ===
@@ -42,10 +45,12 @@ impl TemplateReloader {
             Ok(templates) => {
                 tracing::info!(templates = templates.len(), "templates reloaded");
                 self.templates.store(Arc::new(templates));
+                self.rejection.clear();
                 true
             }
             Err(mistakes) => {
                 tracing::error!(errors = %mistakes, "template reload rejected");
+                self.rejection.set(mistakes.to_string());
                 false
             }
         }
@@ -99,12 +104,14 @@ mod tests {
         let templates = Arc::new(ArcSwap::from_pointee(templates));
         let seen = Some(fingerprint(folder.path()));
         let is_successful = IntGauge::new("successful", "For a test").expect("a name");
+        let health = postern_core::health::Health::new();
         let mut reloader = TemplateReloader {
             folder: folder.path().to_owned(),
             default_locale,
             templates: Arc::clone(&templates),
             seen,
             is_successful: is_successful.clone(),
+            rejection: health.degradation("templates"),
         };
         let version = || {
             let name = TemplateName::parse("a").expect("name");
@@ -121,11 +128,13 @@ mod tests {
         write("b", 1, "{{ broken");
         assert!(!reloader.step());
         assert_eq!((version(), is_successful.get()), (Ok(2), 0));
+        assert!(health.degraded()["templates"].contains("sms.en.txt"));
         write("b", 1, " ");
         assert!(!reloader.step(), "an empty part is an unfinished upload");
         write("b", 1, "four");
         assert!(reloader.step());
         assert_eq!((version(), is_successful.get()), (Ok(3), 1));
+        assert!(health.degraded().is_empty());
         reloader.seen = None;
         assert!(reloader.step(), "as at SIGHUP");
     }

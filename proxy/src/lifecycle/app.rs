@@ -242,7 +242,9 @@ impl App {
             let (editor, edited) = editor.unzip();
             self.editor = editor.map(Arc::new);
             let edited = edited.unwrap_or_else(|| mpsc::channel(1).1);
-            let reloader = ConfigReloader::new(source, state, pools, tls, settings.clone());
+            let (settings, rejection) =
+                (settings.clone(), self.health.degradation("configuration"));
+            let reloader = ConfigReloader::new(source, state, pools, tls, settings, rejection);
             let reloader = reloader.recorded_by(self.editor.clone());
             tasks.spawn(reloader.run(background.clone(), edited));
         }

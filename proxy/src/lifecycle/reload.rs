@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use parking_lot::Mutex;
 use postern_core::config::{ConfigFiles, Env};
 use postern_core::exit::Exit;
+use postern_core::health::Degradation;
 use postern_core::token::Issuer;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -59,6 +60,8 @@ pub(crate) struct ConfigReloader {
     retired: Mutex<Vec<Arc<RuntimeConfig>>>,
     /// The editor of the admin listener, which records what becomes active.
     editor: Option<Arc<ConfigEditor>>,
+    /// Why the last file was rejected, for readiness.
+    rejection: Degradation,
 }
 
 /// The result of checking the file.
@@ -175,6 +178,7 @@ impl ConfigReloader {
         pools: Arc<PoolTasks>,
         tls: Vec<Arc<ServerTls>>,
         startup_settings: StartupOnlySettings,
+        rejection: Degradation,
     ) -> Self {
         let initial = source.initial.as_ref();
         let last_tried = initial.map(ConfigFiles::hash);
@@ -198,6 +202,7 @@ impl ConfigReloader {
             last_tried: Mutex::new(last_tried),
             retired: Mutex::default(),
             editor: None,
+            rejection,
         }
     }
 
@@ -322,6 +327,7 @@ impl ConfigReloader {
 
     fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {
         self.state.metrics.config.last_reload_successful.set(1);
+        self.rejection.clear();
         self.state.metrics.config.version.inc();
         let version = self.update_status(|status| {
             status.version += 1;
@@ -356,6 +362,7 @@ impl ConfigReloader {
         self.state.metrics.config.last_reload_successful.set(0);
         self.state.metrics.config.rejected_reloads.inc();
         let (file, errors) = (self.source.path.display(), one_line(why));
+        self.rejection.set(errors.as_str());
         tracing::error!(%file, errors, "configuration reload rejected");
     }
 

@@ -14,6 +14,7 @@ use postern_core::Secret;
 use postern_core::backoff::Backoff;
 use postern_core::check::CheckResult;
 use postern_core::clock::{Clock, Timestamp};
+use postern_core::dependency::{Dependencies, Dependency};
 use postern_core::identity::IdentityConfig;
 
 /// Maximum time for which a caller waits for a new token. The sign-in continues after it.
@@ -39,6 +40,7 @@ struct TokenProvider {
     state: Mutex<TokenState>,
     /// Held during a renewal.
     renewal: Arc<tokio::sync::Mutex<()>>,
+    availability: Option<Dependency>,
 }
 
 #[derive(Default)]
@@ -67,6 +69,7 @@ impl ServiceTokens {
                 clock,
                 state: Mutex::default(),
                 renewal: Arc::default(),
+                availability: None,
             })
         };
         Self(SignInClient::new(identity).map(provider))
@@ -87,6 +90,19 @@ impl ServiceTokens {
             "service account",
             outcome.map_err(|error| error.to_string()),
         )
+    }
+
+    /// Shows in readiness and metrics whether the service pool accepts the account. Call it before
+    /// the provider is shared.
+    #[must_use]
+    pub fn reported(mut self, dependencies: &Dependencies) -> Self {
+        if let Some(provider) = self.0.as_mut().and_then(Arc::get_mut) {
+            let account = provider.client.username().to_owned();
+            let availability = dependencies.optional("service_account", account);
+            // Failures have an event of their own.
+            provider.availability = Some(availability.without_events());
+        }
+        self
     }
 
     /// Refreshes the token ahead of its expiry until shutdown, so that no call waits for a sign-in.
@@ -212,6 +228,9 @@ impl TokenProvider {
 
     fn store(&self, token: ServiceToken) -> Arc<ServiceToken> {
         let token = Arc::new(token);
+        if let Some(availability) = &self.availability {
+            availability.record_success();
+        }
         *self.state.lock() = TokenState {
             current: Some(token.clone()),
             failure: None,
@@ -221,6 +240,9 @@ impl TokenProvider {
 
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
         postern_core::log_outage!("service_token", %error, account = self.client.username(), "service token renewal failed");
+        if let Some(availability) = &self.availability {
+            availability.record_failure(&error);
+        }
         let mut state = self.state.lock();
         let count = state.failure.as_ref().map_or(0, |before| before.count);
         let count = count.saturating_add(1);

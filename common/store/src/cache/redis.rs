@@ -30,6 +30,8 @@ pub(super) struct RedisCache {
     breaker: ServerCircuitBreaker,
     connection: Mutex<Option<SharedConnection>>,
     scripts: ScriptSet,
+    /// Why the last call that failed did.
+    pub(super) last_error: Mutex<String>,
 }
 
 // === impl RedisCache ===
@@ -45,6 +47,7 @@ impl RedisCache {
             breaker: ServerCircuitBreaker::default(),
             connection: Mutex::default(),
             scripts: ScriptSet::new(),
+            last_error: Mutex::default(),
         }
     }
 
@@ -224,6 +227,7 @@ impl RedisCache {
                 return Ok(value);
             }
             Ok(Err(error)) if is_command_error(&error) => {
+                *self.last_error.lock() = error.to_string();
                 if self.breaker.record_rejection(Instant::now()) {
                     tracing::warn!(address = self.label, %error, "cache command rejected");
                 }
@@ -237,6 +241,7 @@ impl RedisCache {
                 connection.peek().is_some(),
             ),
         };
+        self.last_error.lock().clone_from(&error);
         let effect = self.breaker.record_failure(Instant::now());
         if matches!(effect, FailureEffect::Opened(_)) {
             tracing::warn!(address = self.label, error, "cache unavailable");

@@ -8,8 +8,8 @@ pub use self::server::RedisServer;
 #[cfg(test)]
 pub(super) use self::server::free_port;
 use super::Cache;
-use crate::database::testing::required;
 use postern_core::clock::Clock;
+use postern_core::testing::required;
 
 /// A cache with a namespace of its own.
 #[derive(Clone, Debug)]

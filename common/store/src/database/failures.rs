@@ -16,6 +16,8 @@ use postern_core::dependency::{Dependencies, Dependency};
 /// Time after the last failure of a statement that is not executed any more, in which it counts as
 /// failing.
 const FAILING_TIME: Duration = Duration::from_secs(15);
+/// Time from which a statement is slow, which counts as failing: callers give up soon after it.
+const SLOW_TIME: Duration = Duration::from_secs(2);
 /// Maximum time of the query for blocking sessions.
 const BLOCKERS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Sessions for which others wait, and which do not wait for a lock themselves. Names are those of
@@ -41,6 +43,14 @@ struct Failing {
     cause: String,
 }
 
+/// A statement in progress. One that its caller gives up counts as well if it was slow.
+struct InProgress<'a> {
+    failures: &'a StatementFailures,
+    sql: &'a str,
+    since: Instant,
+    is_recorded: bool,
+}
+
 /// Whether the statements of a database succeed. A probe of the database does not show it: a lock
 /// concerns one table.
 #[derive(Debug)]
@@ -64,21 +74,32 @@ impl StatementFailures {
         }
     }
 
-    /// Records the result of a statement. One that violates a constraint or has no row did its work.
-    pub(super) fn record<T>(&self, sql: &str, result: &Result<T, Error>) {
+    /// Executes a statement and records its result. One that violates a constraint or has no row did
+    /// its work.
+    pub(super) async fn observe<T>(
+        &self,
+        sql: &str,
+        statement: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut progress = InProgress {
+            failures: self,
+            sql,
+            since: Instant::now(),
+            is_recorded: false,
+        };
+        let result = statement.await;
+        if result.is_err() || progress.since.elapsed() < SLOW_TIME {
+            progress.is_recorded = true;
+            self.record(sql, &result);
+        }
+        result
+    }
+
+    fn record<T>(&self, sql: &str, result: &Result<T, Error>) {
         match result {
             Err(error) if !matches!(error, Error::RowNotFound) && !is_unique_violation(error) => {
-                let (statement, now) = (summary(sql), Instant::now());
-                self.counter.with_label_values(&[&*statement]).inc();
-                let mut failing = self.failing.lock();
-                let since = failing.get(&statement).map_or(now, |it| it.since);
-                let cause = one_line(error);
-                let entry = Failing {
-                    since,
-                    last: now,
-                    cause,
-                };
-                failing.insert(statement, entry);
+                self.counter.with_label_values(&[&*summary(sql)]).inc();
+                self.fail(sql, one_line(error));
             }
             Ok(_) | Err(_) => {
                 let mut failing = self.failing.lock();
@@ -88,6 +109,18 @@ impl StatementFailures {
                 }
             }
         }
+    }
+
+    fn fail(&self, sql: &str, cause: String) {
+        let (statement, now) = (summary(sql), Instant::now());
+        let mut failing = self.failing.lock();
+        let since = failing.get(&statement).map_or(now, |it| it.since);
+        let entry = Failing {
+            since,
+            last: now,
+            cause,
+        };
+        failing.insert(statement, entry);
     }
 
     /// Forgets what failed, for example because the whole database is unavailable.
@@ -103,6 +136,16 @@ impl StatementFailures {
         let (statement, it) = repeated.min_by_key(|(_, it)| it.since)?;
         let (since_s, cause) = (it.since.elapsed().as_secs(), &it.cause);
         Some(format!("{statement} fails for {since_s} s: {cause}"))
+    }
+}
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        let elapsed = self.since.elapsed();
+        if elapsed >= SLOW_TIME && !self.is_recorded {
+            let cause = format!("it took {:.1} s or longer", elapsed.as_secs_f64());
+            self.failures.fail(self.sql, cause);
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct ProviderStatus {
     outage: Mutex<Option<Outage>>,
     failures: LogLimit,
     refusals: LogLimit,
+    openings: LogLimit,
     replies: Mutex<VecDeque<RecentReply>>,
     pause: Mutex<Option<ProviderPause>>,
 }
@@ -54,6 +55,7 @@ impl ProviderStatus {
             outage: Mutex::new(None),
             failures: LogLimit::new(),
             refusals: LogLimit::new(),
+            openings: LogLimit::new(),
             replies: Mutex::default(),
             pause: Mutex::default(),
         }
@@ -223,14 +225,18 @@ impl ProviderStatus {
             BreakerTransition::Opened(wait) => {
                 self.metrics.breaker.set(2);
                 let code = refusal.map_or("", |refusal| refusal.code.as_str());
-                tracing::warn!(
-                    provider,
-                    channel,
-                    code,
-                    error = cause(refusal),
-                    next_probe_s = wait.as_secs(),
-                    "circuit breaker opened"
-                );
+                let (error, next_probe_s) = (cause(refusal), wait.as_secs());
+                if let Some(suppressed) = self.openings.admit() {
+                    tracing::warn!(
+                        provider,
+                        channel,
+                        code,
+                        error,
+                        next_probe_s,
+                        suppressed,
+                        "circuit breaker opened"
+                    );
+                }
             }
             BreakerTransition::Closed => {
                 self.metrics.breaker.set(0);

