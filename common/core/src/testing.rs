@@ -31,6 +31,21 @@ pub fn note(text: &str) {
     report("POSTERN_TEST_NOTES", text);
 }
 
+/// Returns an environment variable that the test runner sets.
+///
+/// # Panics
+/// If it is not set; the message says how to run the tests.
+#[must_use]
+#[track_caller]
+pub fn required(variable: &str) -> String {
+    Env::of_process()
+        .get(variable)
+        .unwrap_or_else(|| {
+            panic!("{variable} is not set: run ./tests/run, which starts what the tests need")
+        })
+        .to_owned()
+}
+
 /// Returns the path of a published test vector file in `tests/vectors`.
 ///
 /// # Panics

@@ -20,6 +20,6 @@ pub use opentelemetry::{KeyValue, Value};
 pub use opentelemetry_sdk::trace::SpanData;
 
 pub use client::{client_span, send, set_server};
-pub use context::{TRACEPARENT, TRACESTATE};
+pub use context::{TRACEPARENT, TRACESTATE, parse_traceparent};
 pub use scope::{DeliveryOrigin, Scope, run_within, spawn};
 pub use span::{ActiveSpan, Tracer, known_method};

@@ -77,10 +77,6 @@ pub struct RequestId(pub Arc<str>);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peer(pub Option<SocketAddr>);
 
-/// The W3C trace context of the request, to be forwarded.
-#[derive(Clone, Debug)]
-pub struct Traceparent(pub Option<String>);
-
 // === impl Limits ===
 
 impl Default for Limits {
@@ -147,18 +143,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Traceparent {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        let value = parts
-            .headers
-            .get("traceparent")
-            .and_then(|value| value.to_str().ok());
-        Ok(Self(value.map(str::to_owned)))
-    }
-}
-
 /// Returns the token of `Authorization: Bearer …` (RFC 6750 section 2.1).
 ///
 /// # Errors
@@ -184,15 +168,7 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
 
 /// Creates a response with a JSON body.
 pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(bytes) => (
-            status,
-            [(http::header::CONTENT_TYPE, "application/json")],
-            bytes,
-        )
-            .into_response(),
-        Err(_) => Problem::new(Code::Internal).into_response(),
-    }
+    (status, axum::Json(body)).into_response()
 }
 
 /// Adds `Cache-Control: no-store`, for responses that contain a token.

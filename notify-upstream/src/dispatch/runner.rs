@@ -320,7 +320,7 @@ fn delivery_scope(tracer: Option<&Tracer>, claimed: &Claimed) -> (Scope, Option<
 fn finish_span(mut span: ActiveSpan, claimed: &Claimed, outcome: &JobOutcome) {
     let (channel, priority) = (claimed.record.lane.channel, claimed.record.lane.priority);
     span.rename(format!("process {}", channel.as_str()));
-    span.extend([
+    let attributes = [
         KeyValue::new("messaging.system", "postern"),
         KeyValue::new("messaging.operation.type", "process"),
         KeyValue::new("messaging.operation.name", "process"),
@@ -328,7 +328,8 @@ fn finish_span(mut span: ActiveSpan, claimed: &Claimed, outcome: &JobOutcome) {
         KeyValue::new("messaging.message.id", claimed.id.to_string()),
         KeyValue::new("postern.priority", priority.as_str()),
         KeyValue::new("postern.attempt", i64::from(claimed.attempt)),
-    ]);
+    ];
+    attributes.into_iter().for_each(|it| span.set(it));
     if let Some(id) = &claimed.record.request_id {
         span.set(KeyValue::new("postern.request_id", id.clone()));
     }

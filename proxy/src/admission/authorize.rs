@@ -8,6 +8,7 @@ use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 use postern_core::clock::Timestamp;
 use postern_core::token::Caller;
+use postern_core::trace::{TRACEPARENT, parse_traceparent};
 use postern_core::{Code, Problem};
 use postern_service::http::bearer;
 
@@ -236,18 +237,14 @@ pub(crate) fn start_trace_span(
     ctx: &mut RequestContext,
 ) {
     let given = headers
-        .get("traceparent")
-        .filter(|value| headers::is_traceparent(value.as_bytes()));
+        .get(TRACEPARENT)
+        .and_then(|value| parse_traceparent(value.to_str().ok()?));
     let span = state.ids.random_u64();
-    ctx.trace = match given.and_then(|value| value.to_str().ok()) {
-        Some(text) => {
-            let trace = TraceContext::follow(text, span);
-            let is_recorded = state.tracer.is_some() && trace.is_sampled();
-            TraceContext {
-                is_recorded,
-                ..trace
-            }
-        }
+    ctx.trace = match given {
+        Some(caller) => TraceContext {
+            is_recorded: state.tracer.is_some() && caller.is_sampled(),
+            ..TraceContext::follow(&caller, span)
+        },
         None => {
             let id = u128::from(state.ids.random_u64()) << 64 | u128::from(state.ids.random_u64());
             let sampled = state

@@ -314,27 +314,6 @@ pub(crate) fn may_be_named(option: &[u8]) -> bool {
     is_token(option) && !is_reserved(name) && !NEEDED.iter().any(is_needed)
 }
 
-/// Returns whether the value is a `traceparent` of version 00 with non-zero trace and parent IDs
-/// (W3C Trace Context section 3.2).
-#[must_use]
-pub fn is_traceparent(value: &[u8]) -> bool {
-    let hex = |range: std::ops::Range<usize>| {
-        value[range]
-            .iter()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let zero = |range: std::ops::Range<usize>| value[range].iter().all(|byte| *byte == b'0');
-    value.len() == 55
-        && value.starts_with(b"00-")
-        && value[35] == b'-'
-        && value[52] == b'-'
-        && hex(3..35)
-        && hex(36..52)
-        && hex(53..55)
-        && !zero(3..35)
-        && !zero(36..52)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,23 +372,6 @@ mod tests {
         ] {
             assert!(!is_reserved(name), "{name}");
         }
-    }
-
-    #[test]
-    fn malformed_traceparent_is_rejected() {
-        assert!(is_traceparent(
-            b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        ));
-        assert!(!is_traceparent(
-            b"00-00000000000000000000000000000000-b7ad6b7169203331-01"
-        ));
-        assert!(!is_traceparent(
-            b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        ));
-        assert!(!is_traceparent(
-            b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        ));
-        assert!(!is_traceparent(b""));
     }
 
     fn spelling(name: &'static str) -> impl Strategy<Value = String> {

@@ -164,6 +164,15 @@ async fn http2_requests_follow_the_same_rules() {
 }
 
 #[tokio::test]
+async fn key_exchange_is_post_quantum_with_a_client_that_has_it() {
+    let gateway = TlsGateway::listening(OriginBehavior::Answer, "").await;
+    let stream = gateway.connect().await;
+    let group = stream.get_ref().1.negotiated_key_exchange_group();
+    let group = group.map(|group| group.name());
+    assert_eq!(group, Some(rustls::NamedGroup::X25519MLKEM768));
+}
+
+#[tokio::test]
 async fn client_certificate_is_required_if_configured() {
     let (folder, authority) = (
         tempfile::tempdir().expect("a folder"),

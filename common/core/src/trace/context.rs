@@ -17,7 +17,7 @@ pub(super) fn extract(headers: &HeaderMap) -> SpanContext {
     let (Some(parent), None) = (values.next(), values.next()) else {
         return SpanContext::NONE;
     };
-    let Some(context) = parent.to_str().ok().and_then(parse) else {
+    let Some(context) = parent.to_str().ok().and_then(parse_traceparent) else {
         return SpanContext::NONE;
     };
     if !headers.contains_key(TRACESTATE) {
@@ -37,30 +37,20 @@ pub(super) fn extract(headers: &HeaderMap) -> SpanContext {
 }
 
 /// Parses a `traceparent` of version 00 with non-zero ids.
-pub(super) fn parse(text: &str) -> Option<SpanContext> {
-    let is_lower_hex = |part: &str| {
-        part.bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+#[must_use]
+pub fn parse_traceparent(text: &str) -> Option<SpanContext> {
+    let is_expected = |(at, byte): (usize, u8)| match at {
+        2 | 35 | 52 => byte == b'-',
+        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
     };
-    let mut parts = text.split('-');
-    let (Some("00"), Some(trace), Some(span), Some(flags), None) = (
-        parts.next(),
-        parts.next(),
-        parts.next(),
-        parts.next(),
-        parts.next(),
-    ) else {
-        return None;
-    };
-    let has_form = (trace.len(), span.len(), flags.len()) == (32, 16, 2)
-        && [trace, span, flags].into_iter().all(is_lower_hex);
-    if !has_form {
+    let has_form = text.len() == 55 && text.bytes().enumerate().all(is_expected);
+    if !has_form || !text.starts_with("00") {
         return None;
     }
     let context = SpanContext::new(
-        TraceId::from_hex(trace).ok()?,
-        SpanId::from_hex(span).ok()?,
-        TraceFlags::new(u8::from_str_radix(flags, 16).ok()?),
+        TraceId::from_hex(&text[3..35]).ok()?,
+        SpanId::from_hex(&text[36..52]).ok()?,
+        TraceFlags::new(u8::from_str_radix(&text[53..], 16).ok()?),
         true,
         TraceState::NONE,
     );
@@ -79,16 +69,13 @@ pub(super) fn format(context: &SpanContext) -> String {
 
 /// Sets the fields of a valid context, and removes those of an invalid one.
 pub(super) fn inject(context: &SpanContext, headers: &mut HeaderMap) {
-    let mut set = |name: HeaderName, value: Option<String>| match value
-        .and_then(|value| HeaderValue::try_from(value).ok())
-    {
-        Some(value) => drop(headers.insert(name, value)),
-        None => drop(headers.remove(name)),
-    };
     let state = context.trace_state().header();
-    set(TRACEPARENT, context.is_valid().then(|| format(context)));
-    set(
-        TRACESTATE,
-        Some(state).filter(|state| context.is_valid() && !state.is_empty()),
-    );
+    let fields = [(TRACEPARENT, format(context)), (TRACESTATE, state)];
+    for (name, text) in fields {
+        let value = HeaderValue::try_from(text).ok();
+        match value.filter(|value| context.is_valid() && !value.is_empty()) {
+            Some(value) => drop(headers.insert(name, value)),
+            None => drop(headers.remove(name)),
+        }
+    }
 }

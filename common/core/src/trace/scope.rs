@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
-use opentelemetry::KeyValue;
-use opentelemetry::trace::{Link, SpanContext, SpanKind, TraceFlags};
+use opentelemetry::trace::{Link, Span as _, SpanContext, SpanKind};
 use tokio::task::JoinHandle;
 
 use super::context;
@@ -73,10 +72,9 @@ impl Scope {
     ) -> (Self, Option<ActiveSpan>) {
         let parent = context::extract(headers);
         let (context, span) = begin(tracer, &parent, SpanKind::Server, Vec::new());
-        let tracer = span.is_some().then(|| tracer.cloned()).flatten();
         let ids = Ids {
             request_id: Some(Arc::clone(request_id)),
-            ..Ids::new(context, tracer)
+            ..Ids::new(context, tracer.filter(|_| span.is_some()).cloned())
         };
         (Self(Arc::new(ids)), span)
     }
@@ -89,18 +87,14 @@ impl Scope {
         tracer: Option<&Tracer>,
         origin: &DeliveryOrigin<'_>,
     ) -> (Self, Option<ActiveSpan>) {
-        let accepted = origin.traceparent.and_then(context::parse);
+        let accepted = origin.traceparent.and_then(context::parse_traceparent);
         let parent = accepted.unwrap_or(SpanContext::NONE);
-        let links = match parent.is_valid() {
-            true => vec![Link::with_context(parent.clone())],
-            false => Vec::new(),
-        };
+        let links = vec![Link::with_context(parent.clone())];
         let (context, span) = begin(tracer, &parent, SpanKind::Consumer, links);
-        let tracer = span.is_some().then(|| tracer.cloned()).flatten();
         let ids = Ids {
             request_id: origin.request_id.map(Arc::from),
             notification_id: Some(origin.notification_id.into()),
-            ..Ids::new(context, tracer)
+            ..Ids::new(context, tracer.filter(|_| span.is_some()).cloned())
         };
         (Self(Arc::new(ids)), span)
     }
@@ -118,7 +112,7 @@ impl Scope {
         };
         let all = [first, second].into_iter().chain(recorded);
         let ids = Ids {
-            links: links(all.map(|scope| &scope.0.context)),
+            links: all.take(MAX_LINKS).map(Self::link).collect(),
             ..Ids::new(first.0.context.clone(), first.0.tracer.clone())
         };
         Some(Self(Arc::new(ids)))
@@ -141,6 +135,10 @@ impl Scope {
     #[must_use]
     pub fn is_current_recorded() -> bool {
         CURRENT.try_with(Self::is_recorded).unwrap_or(false)
+    }
+
+    fn link(&self) -> Link {
+        Link::with_context(self.0.context.clone())
     }
 
     /// Returns whether spans within this scope are recorded.
@@ -218,12 +216,6 @@ impl Scope {
     }
 }
 
-/// Returns links to contexts, at most [`MAX_LINKS`].
-fn links<'a>(contexts: impl Iterator<Item = &'a SpanContext>) -> Vec<Link> {
-    let links = contexts.map(|context| Link::with_context(context.clone()));
-    links.take(MAX_LINKS).collect()
-}
-
 /// Runs a future within a scope, if there is one.
 pub async fn run_within<F: Future>(scope: Option<Scope>, future: F) -> F::Output {
     match scope {
@@ -240,24 +232,10 @@ fn begin(
     kind: SpanKind,
     links: Vec<Link>,
 ) -> (SpanContext, Option<ActiveSpan>) {
-    let Some(tracer) = tracer else {
-        return (parent.clone(), None);
-    };
-    let (trace_id, is_sampled) = if parent.is_valid() {
-        (parent.trace_id(), parent.is_sampled())
-    } else {
-        let trace_id = tracer.new_trace_id();
-        (trace_id, tracer.samples(trace_id))
-    };
-    let context = SpanContext::new(
-        trace_id,
-        tracer.new_span_id(),
-        TraceFlags::default().with_sampled(is_sampled),
-        false,
-        parent.trace_state().clone(),
-    );
-    let span = is_sampled.then(|| tracer.start(&context, parent, kind, links));
-    (context, span)
+    match tracer.map(|tracer| tracer.start(parent, kind, links)) {
+        Some(span) => (span.span_context().clone(), ActiveSpan::recording(span)),
+        None => (parent.clone(), None),
+    }
 }
 
 /// Spawns a task within the scope of the current one.
@@ -269,14 +247,5 @@ where
     match Scope::current() {
         Some(scope) => tokio::spawn(CURRENT.scope(scope, future)),
         None => tokio::spawn(future),
-    }
-}
-
-/// Adds attributes.
-impl Extend<KeyValue> for ActiveSpan {
-    fn extend<T: IntoIterator<Item = KeyValue>>(&mut self, attributes: T) {
-        for attribute in attributes {
-            self.set(attribute);
-        }
     }
 }

@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
-use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceId};
-use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry::trace::{
+    Link, Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, TraceId,
+    Tracer as _, TracerProvider,
+};
+use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
-    IdGenerator, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample, SpanData, SpanEvents,
-    SpanLinks,
+    ParentBasedSampler, Sampler, SamplingDecision, SdkTracer, SdkTracerProvider, ShouldSample,
+    Span, SpanData, SpanEvents, SpanLinks, SpanProcessor,
 };
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
@@ -24,22 +28,25 @@ pub struct Tracer(Arc<TracerInner>);
 
 #[derive(Debug)]
 struct TracerInner {
+    sdk: SdkTracer,
     sampler: Sampler,
-    ids: RandomIdGenerator,
     scope: InstrumentationScope,
-    queue: mpsc::Sender<SpanData>,
-    dropped: IntCounter,
+    queue: SpanQueue,
     clock: Clock,
 }
 
-/// A span that is recorded when it is dropped.
-#[derive(Debug)]
-pub struct ActiveSpan {
-    tracer: Tracer,
-    started: Instant,
-    /// In a box, because each call that may have a span holds one.
-    data: Option<Box<SpanData>>,
+/// The queue of completed spans. A span that does not fit is dropped and counted: nothing waits for
+/// the collector.
+#[derive(Clone, Debug)]
+struct SpanQueue {
+    spans: mpsc::Sender<SpanData>,
+    dropped: IntCounter,
 }
+
+/// A span that is recorded when it is dropped. In a box, because each call that may have a span
+/// holds one.
+#[derive(Debug)]
+pub struct ActiveSpan(Box<Span>);
 
 // === impl Tracer ===
 
@@ -52,18 +59,24 @@ impl Tracer {
         clock: &Clock,
         dropped: IntCounter,
     ) -> (Self, mpsc::Receiver<SpanData>) {
-        let (queue, spans) = mpsc::channel(QUEUE_CAPACITY);
+        let (spans, received) = mpsc::channel(QUEUE_CAPACITY);
+        let queue = SpanQueue { spans, dropped };
+        let sampler = Sampler::TraceIdRatioBased(sample_ratio);
+        let scope = InstrumentationScope::builder("postern")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build();
+        let provider = SdkTracerProvider::builder()
+            .with_sampler(ParentBasedSampler::new(sampler.clone()))
+            .with_span_processor(queue.clone())
+            .build();
         let inner = TracerInner {
-            sampler: Sampler::TraceIdRatioBased(sample_ratio),
-            ids: RandomIdGenerator::default(),
-            scope: InstrumentationScope::builder("postern")
-                .with_version(env!("CARGO_PKG_VERSION"))
-                .build(),
+            sdk: provider.tracer_with_scope(scope.clone()),
+            sampler,
+            scope,
             queue,
-            dropped,
             clock: clock.clone(),
         };
-        (Self(Arc::new(inner)), spans)
+        (Self(Arc::new(inner)), received)
     }
 
     /// Returns whether a new trace is sampled.
@@ -78,9 +91,7 @@ impl Tracer {
 
     /// Queues a completed span. It is dropped and counted if the queue is full.
     pub fn record(&self, span: SpanData) {
-        if self.0.queue.try_send(span).is_err() {
-            self.0.dropped.inc();
-        }
+        self.0.queue.on_end(span);
     }
 
     /// Creates a span that starts and ends now. `parent` is invalid for the first span of a trace.
@@ -109,90 +120,77 @@ impl Tracer {
         }
     }
 
-    pub(super) fn start(
-        &self,
-        context: &SpanContext,
-        parent: &SpanContext,
-        kind: SpanKind,
-        links: Vec<Link>,
-    ) -> ActiveSpan {
-        let mut data = self.span_now(context, parent, kind);
-        data.links.links = links;
-        ActiveSpan {
-            tracer: self.clone(),
-            started: Instant::now(),
-            data: Some(Box::new(data)),
+    /// Starts a span. It continues the trace of a valid parent, whose sampling decision is kept;
+    /// otherwise it is the first one of a trace.
+    pub(super) fn start(&self, parent: &SpanContext, kind: SpanKind, links: Vec<Link>) -> Span {
+        let builder = SpanBuilder::from_name("span")
+            .with_kind(kind)
+            .with_links(links);
+        let parent = Context::new().with_remote_span_context(parent.clone());
+        self.0.sdk.build_with_context(builder, &parent)
+    }
+}
+
+// === impl SpanQueue ===
+
+impl SpanProcessor for SpanQueue {
+    fn on_start(&self, _span: &mut Span, _context: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        if self.spans.try_send(span).is_err() {
+            self.dropped.inc();
         }
     }
 
-    pub(super) fn new_trace_id(&self) -> TraceId {
-        self.0.ids.new_trace_id()
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
     }
 
-    pub(super) fn new_span_id(&self) -> SpanId {
-        self.0.ids.new_span_id()
+    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+        Ok(())
     }
 }
 
 // === impl ActiveSpan ===
 
 impl ActiveSpan {
-    /// Sets the name, which must have few different values.
+    /// Returns the span if it is recorded.
+    pub(super) fn recording(span: Span) -> Option<Self> {
+        span.is_recording().then(|| Self(Box::new(span)))
+    }
+
+    /// Returns the context of the span.
+    #[must_use]
+    pub fn context(&self) -> &SpanContext {
+        self.0.span_context()
+    }
+
+    /// Renames the span; few different names.
     pub fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
-        if let Some(data) = &mut self.data {
-            data.name = name.into();
-        }
+        self.0.update_name(name);
     }
 
     /// Adds an attribute.
     pub fn set(&mut self, attribute: KeyValue) {
-        if let Some(data) = &mut self.data {
-            data.attributes.push(attribute);
-        }
+        self.0.set_attribute(attribute);
     }
 
     /// Marks the span as failed. `kind` has few different values: a status or a class of errors.
     pub fn fail(&mut self, kind: impl Into<Cow<'static, str>>) {
-        let kind = kind.into();
-        if let Some(data) = &mut self.data {
-            data.status = Status::error("");
-            data.attributes
-                .push(KeyValue::new("error.type", kind.into_owned()));
-        }
+        self.0.set_status(Status::error(""));
+        self.set(KeyValue::new("error.type", kind.into().into_owned()));
     }
 }
 
-impl Drop for ActiveSpan {
-    fn drop(&mut self) {
-        if let Some(mut data) = self.data.take() {
-            data.end_time = data.start_time + self.started.elapsed();
-            self.tracer.record(*data);
-        }
-    }
-}
+/// The methods of RFC 9110 and RFC 5789, the most frequent first.
+const METHODS: [&str; 9] = [
+    "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE",
+];
 
-/// Returns the value of `http.request.method`: a method of RFC 9110 or RFC 5789, or `_OTHER`.
+/// Returns the value of `http.request.method`: a known method, or `_OTHER`, because clients choose
+/// methods freely.
 #[must_use]
 pub fn known_method(method: &http::Method) -> &'static str {
-    match method.as_str() {
-        "GET" => "GET",
-        "HEAD" => "HEAD",
-        "POST" => "POST",
-        "PUT" => "PUT",
-        "DELETE" => "DELETE",
-        "CONNECT" => "CONNECT",
-        "OPTIONS" => "OPTIONS",
-        "TRACE" => "TRACE",
-        "PATCH" => "PATCH",
-        _ => "_OTHER",
-    }
-}
-
-#[cfg(test)]
-impl ActiveSpan {
-    /// Returns the context of the span.
-    pub(crate) fn context(&self) -> &SpanContext {
-        let data = self.data.as_ref();
-        &data.expect("taken only when dropped").span_context
-    }
+    let known = METHODS.into_iter().find(|known| method == known);
+    known.unwrap_or("_OTHER")
 }

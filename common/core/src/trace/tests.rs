@@ -58,7 +58,8 @@ async fn malformed_traceparent_is_replaced() {
         "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
         "00-00000000000000000000000000000000-b7ad6b7169203331-01",
         "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0g",
         long,
     ] {
         let given = headers(&[("traceparent", bad), ("tracestate", "a=1")]);

@@ -5,6 +5,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
+use postern_core::trace::known_method;
+
 /// Upper bounds of the buckets of all latencies, in seconds. Above one second they are close enough
 /// that a quantile tells a slow dependency from a deadline.
 pub const LATENCY_BUCKETS_S: [f64; 19] = [
@@ -75,7 +77,10 @@ impl HttpMetrics {
         status: StatusCode,
         elapsed: Duration,
     ) {
-        let method = method_label(method);
+        let method = match known_method(method) {
+            "_OTHER" => "other",
+            known => known,
+        };
         self.requests
             .with_label_values(&[method, route, status.as_str()])
             .inc();
@@ -88,20 +93,6 @@ impl HttpMetrics {
 impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
         self.0.in_flight.dec();
-    }
-}
-
-/// Returns the method, or `other` for one that no route has: clients choose methods freely.
-fn method_label(method: &Method) -> &'static str {
-    match method.as_str() {
-        "GET" => "GET",
-        "HEAD" => "HEAD",
-        "POST" => "POST",
-        "PUT" => "PUT",
-        "PATCH" => "PATCH",
-        "DELETE" => "DELETE",
-        "OPTIONS" => "OPTIONS",
-        _ => "other",
     }
 }
 

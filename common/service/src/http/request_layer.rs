@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -15,6 +14,7 @@ use http::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
 use http::{Extensions, Method, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
+use tower::util::MapRequestLayer;
 
 use super::budget::{BodyMemoryBudget, BodyOwner};
 use super::metrics::HttpMetrics;
@@ -47,11 +47,6 @@ pub(super) struct RequestInfo {
     /// Path template of the matched route, for the log event. The actual path is never logged.
     route: OnceLock<MatchedPath>,
 }
-
-/// Middleware that records the matched route. A named service type, because a middleware function
-/// allocates boxed futures.
-#[derive(Clone)]
-struct RecordRoute<S>(S);
 
 // === impl RequestInfo ===
 
@@ -99,7 +94,8 @@ impl RequestInfo {
 
 impl RequestLayer {
     pub(super) fn new(router: Router, limits: Limits, telemetry: RequestTelemetry) -> Self {
-        let routed = router.layer(tower::layer::layer_fn(RecordRoute));
+        // Not a middleware function of axum, which allocates boxed futures.
+        let routed = router.layer(MapRequestLayer::new(record_route));
         let router = routed.fallback(|| async { Code::NotFound.into_response() });
         Self {
             router,
@@ -155,26 +151,15 @@ impl RequestLayer {
     }
 }
 
-// === impl RecordRoute ===
-
-impl<S: Service<Request>> Service<Request> for RecordRoute<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(context)
+/// Records the matched route, which only layers within the router know.
+fn record_route(request: Request) -> Request {
+    let extensions = request.extensions();
+    if let (Some(info), Some(route)) =
+        (RequestInfo::of(extensions), extensions.get::<MatchedPath>())
+    {
+        let _only_once = info.route.set(route.clone());
     }
-
-    fn call(&mut self, request: Request) -> S::Future {
-        let extensions = request.extensions();
-        if let (Some(info), Some(route)) =
-            (RequestInfo::of(extensions), extensions.get::<MatchedPath>())
-        {
-            let _only_once = info.route.set(route.clone());
-        }
-        self.0.call(request)
-    }
+    request
 }
 
 fn panic_response(id: &RequestId, panic: &(dyn Any + Send)) -> Response {

@@ -32,6 +32,8 @@ pub struct SpanExportTask {
     queue: mpsc::Receiver<SpanData>,
     dropped: IntCounter,
     is_failing: bool,
+    /// Spans in the current export request.
+    in_flight: usize,
 }
 
 /// A running export, or none.
@@ -89,68 +91,59 @@ impl SpanExportTask {
             queue,
             dropped,
             is_failing: false,
+            in_flight: 0,
         })
     }
 
     /// Exports spans until `stop` is cancelled, then those that are queued, for at most 5 s.
     pub async fn run(mut self, stop: CancellationToken) {
-        loop {
-            let mut batch = Vec::new();
-            let queue = &mut self.queue;
-            let is_full = async {
-                while batch.len() < BATCH_SIZE {
-                    let room = BATCH_SIZE - batch.len();
-                    if queue.recv_many(&mut batch, room).await == 0 {
-                        return std::future::pending().await;
-                    }
-                }
-            };
-            let is_stopping = tokio::select! {
-                () = stop.cancelled() => true,
-                () = tokio::time::sleep(EXPORT_INTERVAL) => false,
-                () = is_full => false,
-            };
-            if is_stopping {
-                return self.flush(batch).await;
-            }
-            if !batch.is_empty() {
-                self.export(batch).await;
+        let late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(FLUSH_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = self.export_all(&stop) => {}
+            () = late => {
+                let dropped = self.in_flight + self.queue.len();
+                self.dropped.inc_by(dropped as u64);
+                tracing::warn!(dropped, "span export incomplete at shutdown");
             }
         }
     }
 
-    /// Exports the remaining spans. Those that are left after the timeout are dropped.
-    async fn flush(mut self, mut batch: Vec<SpanData>) {
-        let unsent = batch.len() + self.queue.len();
-        let before = self.dropped.get();
-        let mut sent = 0;
-        let exports = async {
-            loop {
-                while batch.len() < BATCH_SIZE
-                    && let Ok(span) = self.queue.try_recv()
-                {
-                    batch.push(span);
+    /// Exports batches until the queue is closed, which `stop` does, and empty.
+    async fn export_all(&mut self, stop: &CancellationToken) {
+        loop {
+            let mut batch = Vec::new();
+            let queue = &mut self.queue;
+            let was_closed = queue.is_closed();
+            let filled = async {
+                while batch.len() < BATCH_SIZE {
+                    let room = BATCH_SIZE - batch.len();
+                    if queue.recv_many(&mut batch, room).await == 0 {
+                        return;
+                    }
                 }
-                if batch.is_empty() {
-                    return;
-                }
-                let count = batch.len();
-                self.export(std::mem::take(&mut batch)).await;
-                sent += count;
+            };
+            tokio::select! {
+                () = stop.cancelled(), if !was_closed => self.queue.close(),
+                () = tokio::time::sleep(EXPORT_INTERVAL) => {}
+                () = filled => {}
             }
-        };
-        if tokio::time::timeout(FLUSH_TIMEOUT, exports).await.is_err() {
-            let left = unsent.saturating_sub(sent);
-            self.dropped.inc_by(left as u64);
-            let dropped = self.dropped.get() - before;
-            tracing::warn!(dropped, "span export incomplete at shutdown");
+            if !batch.is_empty() {
+                self.export(batch).await;
+            } else if was_closed {
+                return;
+            }
         }
     }
 
     /// Exports a batch. A failure is logged once, and so is the recovery.
     async fn export(&mut self, batch: Vec<SpanData>) {
-        let count = batch.len();
-        match self.exporter.export(batch).await {
+        self.in_flight = batch.len();
+        let result = self.exporter.export(batch).await;
+        let count = std::mem::take(&mut self.in_flight);
+        match result {
             Ok(()) if self.is_failing => {
                 self.is_failing = false;
                 tracing::info!("span export available again");

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 pub use self::relay::Relay;
 use super::{Database, DatabaseOptions};
-use postern_core::config::Env;
+use postern_core::testing::required;
 
 /// An empty store. It must be kept until the test ends.
 #[derive(Debug)]
@@ -96,21 +96,6 @@ async fn open(url: &str) -> Database {
     Database::open(url, DatabaseOptions::new("postern-test"))
         .await
         .expect("a fresh store opens")
-}
-
-/// Returns an environment variable that the test runner sets.
-///
-/// # Panics
-/// If it is not set; the message says how to run the tests.
-#[must_use]
-#[track_caller]
-pub fn required(variable: &str) -> String {
-    Env::of_process()
-        .get(variable)
-        .unwrap_or_else(|| {
-            panic!("{variable} is not set: run ./tests/run, which starts what the tests need")
-        })
-        .to_owned()
 }
 
 impl TestDatabase {

@@ -15,7 +15,7 @@ use lettre::transport::smtp::commands::{Mail, Rcpt};
 use lettre::transport::smtp::extension::{MailParameter, RcptParameter};
 use parking_lot::Mutex;
 use postern_core::email::EmailAddress;
-use postern_core::trace;
+use postern_core::trace::{ActiveSpan, KeyValue, client_span, set_server};
 use tokio_rustls::TlsConnector;
 
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
@@ -109,21 +109,16 @@ impl SmtpProvider {
             }
             .with_detail(error)
         })?;
-        let call = trace::Scope::current()
-            .and_then(|scope| scope.child("SMTP send", trace::SpanKind::Client));
-        let mut span = call.map(|(_, span)| span);
-        if let Some(span) = &mut span {
-            span.extend([
-                trace::KeyValue::new("network.protocol.name", "smtp"),
-                trace::KeyValue::new("server.address", self.config.host.clone()),
-                trace::KeyValue::new("server.port", i64::from(self.config.port)),
-            ]);
-        }
-        let result = self.send_mail(message, to, &mail).await;
-        if let (Err(refusal), Some(span)) = (&result, &mut span) {
-            span.fail(refusal.code.clone());
-        }
-        result
+        let describe = |span: &mut ActiveSpan| {
+            span.set(KeyValue::new("network.protocol.name", "smtp"));
+            set_server(span, &self.config.host, Some(self.config.port));
+        };
+        let sending = self.send_mail(message, to, &mail);
+        client_span("SMTP send", describe, sending, |result| {
+            let refusal = result.as_ref().err()?;
+            Some(refusal.code.clone().into())
+        })
+        .await
     }
 
     async fn send_mail(
