@@ -1,8 +1,8 @@
 //! Admission: everything that decides whether a request is forwarded.
 //!
-//! - **Enters:** a checked head and a [`RequestContext`].
-//! - **Leaves:** the context with route, caller and rate limit status; or a response that has been
-//!   written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`,
+//! - **Enters:** a checked head and a [`ReceivedRequest`].
+//! - **Leaves:** an [`Admission`], and the request with route, caller and rate limit status; or a
+//!   response that has been written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`,
 //!   ACME challenge).
 //! - **May depend on:** [`crate::routing`], [`crate::api_keys`], [`crate::certificates`],
 //!   [`crate::external_authorization`], [`crate::rate_limiter`], [`crate::downstream`],
@@ -21,70 +21,113 @@ pub(crate) mod rate_limits;
 pub(crate) mod rejection;
 pub(crate) mod report_only;
 pub(crate) mod response_headers;
-mod server_options;
 
 use std::sync::Arc;
 
+use http::StatusCode;
 use pingora_core::Result;
 use pingora_proxy::Session;
+use postern_core::Problem;
 
+use crate::admission::answer::Answer;
+use crate::downstream::session_ext::SessionExt;
+use crate::message::head;
 use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{Admission, ReceivedRequest, RequestContext};
 
-/// Admits the request, or answers it. Returns whether it was answered.
+/// A response of the gateway itself, to a request that is not forwarded.
+enum OwnResponse {
+    Answer(Box<Answer>),
+    Rejection(Problem),
+}
+
+impl From<Answer> for OwnResponse {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(Box::new(answer))
+    }
+}
+
+impl From<Problem> for OwnResponse {
+    fn from(problem: Problem) -> Self {
+        Self::Rejection(problem)
+    }
+}
+
+/// Admits the request to an upstream. Returns `None` if it was answered instead.
 pub(crate) async fn admit_or_answer(
     state: &GatewayState,
     client: &mut Session,
     ctx: &mut RequestContext,
-) -> Result<bool> {
-    rate_limits::identify_client(client, ctx);
-    if let Some(challenges) = &state.acme_challenges
-        && acme_challenge::answer(state, challenges, client, ctx).await?
-    {
-        return Ok(true);
-    }
-    if server_options::answer(state, client, ctx).await? {
-        return Ok(true);
-    }
-    authorize::start_trace_span(state, &client.req_header().headers, ctx);
-    if answer::redirect_to_https(state, client, ctx).await? {
-        return Ok(true);
-    }
-    let config = Arc::clone(&ctx.config);
-    let taken = match &config.api_key_config {
-        Some(places) => credentials::take_api_key(client.req_header_mut(), places, ctx),
-        None => Ok(()),
-    };
-    let routed = taken.and_then(|()| authorize::route(client.req_header(), &config.route_table));
-    let route = routed.as_ref().ok().and_then(|routed| routed.found.route());
-    let route = route.map(|index| &config.route_table.routes[index]);
-    let routed = match route.filter(|route| route.settings.websocket_token) {
-        Some(route) => {
-            credentials::take_subprotocol_token(client.req_header_mut(), route, ctx);
-            authorize::route(client.req_header(), &config.route_table)
-        }
-        None => routed,
-    };
-    let problem = match routed {
-        Ok(routed) => {
-            if let Some(response) = cors::preflight_response(&routed, ctx)? {
-                cors::answer_preflight(state, client, response, ctx).await?;
-                return Ok(true);
-            }
-            authorize::authorize(state, client, &routed, ctx)
-                .await
-                .err()
-        }
-        // Rejected paths count as rejected heads do.
-        Err(problem) => rate_limits::check_address(state, ctx)
-            .err()
-            .or(Some(problem)),
-    };
-    match problem {
-        None => answer::answer_route(client, ctx).await,
-        Some(problem) => {
+) -> Result<Option<Admission>> {
+    match admit(state, client, &mut ctx.request).await {
+        Ok(admission) => return Ok(Some(admission)),
+        Err(OwnResponse::Answer(answer)) => answer.write(client, &ctx.request).await?,
+        Err(OwnResponse::Rejection(problem)) => {
             rejection::write_rejection(client, ctx, &problem).await?;
-            Ok(true)
         }
+    }
+    Ok(None)
+}
+
+async fn admit(
+    state: &GatewayState,
+    client: &mut Session,
+    request: &mut ReceivedRequest,
+) -> Result<Admission, OwnResponse> {
+    rate_limits::identify_client(state, client, request);
+    authorize::start_trace_span(state, &client.req_header().headers, request);
+    let head = client.req_header();
+    if let Some(challenges) = &state.acme_challenges
+        && let Some(token) = acme_challenge::token(challenges, head)
+    {
+        rate_limits::check_address(state, request)?;
+        let answer = acme_challenge::answer(challenges, token, &head.method).await?;
+        return Err(answer.into());
+    }
+    // `OPTIONS *` concerns the server and no route (RFC 9110 section 9.3.7).
+    if head::is_server_options(head.method.as_str().as_bytes(), head.raw_path()) {
+        rate_limits::check_address(state, request)?;
+        return Err(Answer::new(StatusCode::NO_CONTENT).into());
+    }
+    if let Some(redirect) = client.https_redirect().filter(|_| !request.is_tls) {
+        return Err(answer::to_https(state, head, redirect, request)?.into());
+    }
+    let config = Arc::clone(&request.config);
+    let routes = &config.route_table;
+    let mut credential = match &config.api_key_config {
+        Some(places) => credentials::take_api_key(client.req_header_mut(), places)?,
+        None => None,
+    };
+    let mut offers_token = false;
+    let mut routed = authorize::route(client.req_header(), routes);
+    let route = routed.as_ref().ok().and_then(|routed| routed.found.route());
+    let route = route.map(|index| &routes.routes[index]);
+    if let Some(route) = route.filter(|route| route.settings.websocket_token) {
+        let token = credentials::take_subprotocol_token(client.req_header_mut(), route);
+        offers_token = token.is_some();
+        credential = credential.or(token);
+        routed = authorize::route(client.req_header(), routes);
+    }
+    let routed = match routed {
+        Ok(routed) => routed,
+        // Rejected paths count as rejected heads do.
+        Err(problem) => {
+            rate_limits::check_address(state, request)?;
+            return Err(problem.into());
+        }
+    };
+    if let Some(answer) = cors::preflight(&routed, request) {
+        rate_limits::check_address(state, request)?;
+        return Err(answer.into());
+    }
+    let (index, added_headers) =
+        authorize::authorize(state, client, &config, &routed, credential, request).await?;
+    match &routes.routes[index].answer {
+        Some(answer) => Err(Answer::of_route(answer, client.req_header(), request)?.into()),
+        None => Ok(Admission {
+            route: index,
+            added_headers,
+            offers_token,
+        }),
     }
 }

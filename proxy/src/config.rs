@@ -235,15 +235,6 @@ impl Config {
         };
         self.identity.issuers().into_iter().map(asked).collect()
     }
-
-    /// Returns whether an upstream certificate is verified against the system's certificate
-    /// authorities.
-    pub(crate) fn needs_system_roots(&self) -> bool {
-        self.upstreams
-            .iter()
-            .filter_map(|upstream| upstream.tls.as_ref())
-            .any(UpstreamTlsConfig::uses_system_roots)
-    }
 }
 
 /// Reads `[admin]` with the folder of the history.

@@ -32,7 +32,7 @@ pub(crate) use check::{CheckReport, CheckRules};
 pub(crate) use file::MAX_TEXT_BYTES;
 use file::{ReplaceError, read_only_reason, replace};
 pub(crate) use history::StoredEntry;
-use history::{History, HistoryEntry, default_folder, write_entry};
+use history::{ConfigHistory, HistoryEntry, default_folder, write_entry};
 pub use warnings::{ConfigWarning, FoundWarnings};
 
 /// Maximum time for a check, with the wait for the one before.
@@ -53,7 +53,7 @@ pub(crate) struct ConfigEditor {
     path: PathBuf,
     rules: CheckRules,
     state: Arc<GatewayState>,
-    history: Mutex<History>,
+    history: Mutex<ConfigHistory>,
     /// The texts in force.
     in_force: Mutex<Arc<ConfigFiles>>,
     reloads: mpsc::Sender<oneshot::Sender<()>>,
@@ -66,7 +66,7 @@ pub(crate) struct ConfigEditor {
 
 /// A change of the file.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct ConfigChange {
     pub(crate) text: String,
     /// The hash of the file that the operator has read.
     pub(crate) base_hash: String,
@@ -149,7 +149,7 @@ impl ConfigEditor {
             path,
             rules,
             state,
-            history: Mutex::new(History::open(folder)),
+            history: Mutex::new(ConfigHistory::open(folder)),
             in_force: Mutex::new(Arc::new(in_force)),
             reloads,
             changing: tokio::sync::Mutex::default(),
@@ -168,7 +168,7 @@ impl ConfigEditor {
     }
 
     /// Returns the earlier configurations.
-    pub(crate) fn history(&self) -> &Mutex<History> {
+    pub(crate) fn history(&self) -> &Mutex<ConfigHistory> {
         &self.history
     }
 
@@ -250,7 +250,10 @@ impl ConfigEditor {
     ///
     /// # Errors
     /// The file has its previous text, except with [`ChangeError::Unknown`].
-    pub(crate) async fn change(self: &Arc<Self>, change: Change) -> Result<Changed, ChangeError> {
+    pub(crate) async fn change(
+        self: &Arc<Self>,
+        change: ConfigChange,
+    ) -> Result<Changed, ChangeError> {
         let _one = self.changing.lock().await;
         if self.reloads.is_closed() {
             return Err(ChangeError::Stopping);
@@ -294,7 +297,11 @@ impl ConfigEditor {
         }
     }
 
-    async fn write(self: &Arc<Self>, before: &str, change: &Change) -> Result<(), ChangeError> {
+    async fn write(
+        self: &Arc<Self>,
+        before: &str,
+        change: &ConfigChange,
+    ) -> Result<(), ChangeError> {
         let (path, text) = (self.path.clone(), change.text.clone());
         let (before, operator) = (before.to_owned(), change.operator.clone());
         let this = Arc::clone(self);

@@ -55,7 +55,7 @@ pub(crate) struct ExternalAuthorizer {
     pub(crate) config: ExternalAuthorization,
     client: reqwest::Client,
     /// Results of checks, also while they are awaited: equal checks make one call.
-    results: Cache<CheckKey, Arc<OnceCell<CheckResult>>>,
+    results: Cache<CheckKey, Arc<OnceCell<AuthorizationResult>>>,
     calls: Arc<SharedBudget>,
     circuit: Mutex<Circuit>,
     warnings: LogLimit,
@@ -80,7 +80,7 @@ struct AuthorizerMetrics {
 }
 
 /// The decision on a check, or the reason for which there is none.
-type CheckResult = Result<Decision, Failure>;
+type AuthorizationResult = Result<Decision, Failure>;
 
 /// The decision of the service.
 #[derive(Clone, Debug)]
@@ -222,7 +222,11 @@ impl ExternalAuthorizer {
     }
 
     /// Makes a call, and keeps its result if it is a decision and decisions are cached.
-    async fn call_and_cache(&self, check: &CheckRequest<'_>, key: &CheckKey) -> CheckResult {
+    async fn call_and_cache(
+        &self,
+        check: &CheckRequest<'_>,
+        key: &CheckKey,
+    ) -> AuthorizationResult {
         let result = self.call(check).await;
         if result.is_err() || self.config.cache.is_zero() {
             self.results.invalidate(key);
@@ -230,7 +234,7 @@ impl ExternalAuthorizer {
         result
     }
 
-    async fn call(&self, check: &CheckRequest<'_>) -> CheckResult {
+    async fn call(&self, check: &CheckRequest<'_>) -> AuthorizationResult {
         let permit = self.calls.reserve(check.client_share, 1);
         let _permit = permit.ok_or(Failure::AtCapacity)?;
         let began = Instant::now();
@@ -265,7 +269,7 @@ impl ExternalAuthorizer {
     }
 
     /// Sends the check and reads the response within the timeout.
-    async fn send(&self, check: &CheckRequest<'_>) -> CheckResult {
+    async fn send(&self, check: &CheckRequest<'_>) -> AuthorizationResult {
         let request = self.client.get(self.config.url.clone());
         let sent = request.headers(check.headers()).send().await;
         let mut response = sent.map_err(|error| match error.is_timeout() {

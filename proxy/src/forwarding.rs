@@ -1,6 +1,6 @@
 //! Forwarding: sends admitted requests to upstreams and their responses to clients.
 //!
-//! - **Enters:** an admitted request with its `RequestContext`.
+//! - **Enters:** an `AdmittedRequest`.
 //! - **Leaves:** a response, or an error response; the request record (metrics, span, access
 //!   event).
 //! - **One engine:** `pipeline` implements Pingora's hooks. After admission, `exchange` forwards the
@@ -25,8 +25,3 @@ mod response;
 mod spans;
 mod tunnel;
 mod upstream_request;
-
-use pingora_core::ErrorType;
-
-/// The type of errors that the gateway raises itself. The problem code is in the request context.
-const REFUSED: ErrorType = ErrorType::new("Refused");

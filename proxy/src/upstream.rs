@@ -43,7 +43,7 @@ use crate::config::UpstreamConfig;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::GatewayMetrics;
 use discovery::{Discovery, SharedDiscovery};
-pub(crate) use discovery::{NameStatus, Resolution};
+pub(crate) use discovery::{NameResolution, NameStatus};
 pub(crate) use drain::Abortable;
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};

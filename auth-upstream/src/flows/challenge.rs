@@ -163,7 +163,7 @@ impl ChallengeFlow {
             self.verify_stamps(stamps).await?;
             accounts.sign_in_with_code(client, user, &code).await
         };
-        self.guard.evaluate(attempt, evaluation).await
+        Box::pin(self.guard.evaluate(attempt, evaluation)).await
     }
 }
 

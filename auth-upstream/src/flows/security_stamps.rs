@@ -5,6 +5,7 @@
 //! fail-over may lose a stamp: like codes, stamps are bound to the epoch of the cache.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use postern_core::{Code, Problem};
@@ -32,9 +33,9 @@ impl FlowParts {
         names: &[&str],
     ) -> Result<(), Problem> {
         for key in names.iter().map(|name| stamp_key(name)) {
-            if !snapshot.0.contains_key(&key) {
-                let stamp = self.stamp(&key).await?;
-                snapshot.0.insert(key, stamp);
+            if let Entry::Vacant(entry) = snapshot.0.entry(key) {
+                let stamp = self.stamp(entry.key()).await?;
+                entry.insert(stamp);
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 use crate::config_editor::{
-    Change, ChangeError, Changed, CheckError, CheckReport, ConfigEditor, MAX_TEXT_BYTES,
+    ChangeError, Changed, CheckError, CheckReport, ConfigChange, ConfigEditor, MAX_TEXT_BYTES,
     StoredEntry, hash_text,
 };
 
@@ -183,7 +183,7 @@ async fn change(
     id: RequestId,
     (action, target): (&'static str, String),
 ) -> Result<Response, Problem> {
-    let change = Change {
+    let change = ConfigChange {
         text: replacement.text.unwrap_or_default(),
         base_hash: replacement.base_hash,
         operator: operator.name().to_owned(),

@@ -23,7 +23,7 @@ const MAX_EJECTION_S: u64 = 86_400;
 
 /// A change of the use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum EndpointChange {
     Eject,
     Restore,
     Drain,
@@ -84,9 +84,9 @@ pub(super) async fn change(
     body: Json,
 ) -> Result<Response, Problem> {
     let change = match action.as_str() {
-        "eject" => Change::Eject,
-        "restore" => Change::Restore,
-        "drain" => Change::Drain,
+        "eject" => EndpointChange::Eject,
+        "restore" => EndpointChange::Restore,
+        "drain" => EndpointChange::Drain,
         _ => return Err(Code::NotFound.into()),
     };
     let config = state.runtime_config.load_full();
@@ -98,9 +98,9 @@ pub(super) async fn change(
     let (endpoint, seconds) = body.read(|body| read_change(body, change, &endpoints))?;
     let before = describe_endpoint(&state, &endpoint, pool.now_ms());
     match change {
-        Change::Eject => endpoint.eject(pool.now_ms(), Duration::from_secs(seconds)),
-        Change::Restore => endpoint.restore(pool.now_ms()),
-        Change::Drain => endpoint.set_draining(true),
+        EndpointChange::Eject => endpoint.eject(pool.now_ms(), Duration::from_secs(seconds)),
+        EndpointChange::Restore => endpoint.restore(pool.now_ms()),
+        EndpointChange::Drain => endpoint.set_draining(true),
     }
     let after = describe_endpoint(&state, &endpoint, pool.now_ms());
     let target = format!("{name}/{}", endpoint.address);
@@ -122,7 +122,7 @@ pub(super) async fn change(
 /// Reads the body: the address and, of an ejection, its duration in seconds.
 fn read_change(
     body: &Object<'_>,
-    change: Change,
+    change: EndpointChange,
     endpoints: &[Arc<Endpoint>],
 ) -> Option<(Arc<Endpoint>, u64)> {
     let endpoint = body.required("address", |field| {
@@ -134,32 +134,32 @@ fn read_change(
             .or_else(|| field.reject("unknown_address", detail))
     });
     let seconds = match change {
-        Change::Eject => body.or("seconds", DEFAULT_EJECTION_S, |field| {
+        EndpointChange::Eject => body.or("seconds", DEFAULT_EJECTION_S, |field| {
             field.integer(1..=MAX_EJECTION_S)
         }),
-        Change::Restore | Change::Drain => 0,
+        EndpointChange::Restore | EndpointChange::Drain => 0,
     };
     Some((endpoint?, seconds))
 }
 
 /// Returns a warning if the change has another effect than its name says.
-fn notice(pool: &UpstreamPool, change: Change) -> Option<String> {
+fn notice(pool: &UpstreamPool, change: EndpointChange) -> Option<String> {
     let (is_panic, percent) = (pool.is_in_panic_now(), pool.config.outlier.panic_percent);
     match change {
-        Change::Eject if is_panic => Some(format!(
+        EndpointChange::Eject if is_panic => Some(format!(
             "more than {percent} % of the addresses are excluded: the upstream is in panic mode and uses all of them, also this one"
         )),
-        Change::Drain if pool.is_drained() => Some(
+        EndpointChange::Drain if pool.is_drained() => Some(
             "every address is draining: requests are answered with 503 until one is restored"
                 .to_owned(),
         ),
-        Change::Eject | Change::Drain | Change::Restore => None,
+        EndpointChange::Eject | EndpointChange::Drain | EndpointChange::Restore => None,
     }
 }
 
-// === impl Change ===
+// === impl EndpointChange ===
 
-impl Change {
+impl EndpointChange {
     fn name(self) -> &'static str {
         match self {
             Self::Eject => "upstream.eject",

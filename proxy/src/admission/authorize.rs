@@ -1,7 +1,5 @@
 //! Routing, authentication and authorization of a request.
 
-use std::sync::Arc;
-
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use pingora::http::RequestHeader;
@@ -12,20 +10,21 @@ use postern_core::trace::{TRACEPARENT, parse_traceparent};
 use postern_core::{Code, Problem};
 use postern_service::http::bearer;
 
-use crate::admission::report_only::{self, DryRun};
-use crate::admission::{external, rate_limits};
+use crate::admission::credentials::Credential;
+use crate::admission::{external, rate_limits, report_only};
 use crate::api_keys::is_api_key;
 use crate::certificates::HostGuard;
 use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
+use crate::external_authorization::AddedHeaders;
 use crate::message::grpc;
 use crate::message::headers;
 use crate::message::target::{RequestTarget, TargetFault};
 use crate::routing::decision;
-use crate::routing::router::RouteRequest;
+use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::state::GatewayState;
-use crate::state::request_context::{Credential, RequestContext};
+use crate::state::request_context::ReceivedRequest;
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::trace_context::TraceContext;
 
@@ -57,71 +56,71 @@ pub(crate) fn route<'r>(
 }
 
 /// Checks, in this order: address limit, response buffers, connection, token, route, access list and
-/// policy, principal limit, route limits, body size, external authorization.
-pub(crate) async fn authorize(
+/// policy, principal limit, route limits, body size, external authorization. Returns the route, and the
+/// header fields that the external authorization service adds.
+pub(super) async fn authorize(
     state: &GatewayState,
     client: &Session,
+    config: &RuntimeConfig,
     routed: &RoutedRequest<'_>,
-    ctx: &mut RequestContext,
-) -> Result<(), Problem> {
+    credential: Option<Credential>,
+    request: &mut ReceivedRequest,
+) -> Result<(RouteIndex, Option<AddedHeaders>), Problem> {
     let (found, path) = (routed.found, routed.request.path);
-    let config = Arc::clone(&ctx.config);
     let table = &config.route_table;
     let head = client.req_header();
-    ctx.has_canonical_target = true;
-    ctx.route = found.route();
-    rate_limits::check_address(state, ctx)?;
+    request.has_canonical_target = true;
+    request.route = found.route();
+    rate_limits::check_address(state, request)?;
     if !state
         .response_buffers
-        .has_room(&config.limits, ctx.client_address)
+        .has_room(&config.limits, request.client_address)
     {
         return Err(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
         );
     }
-    check_connection(state, client, table, found, ctx.start_time)?;
-    if !decision::is_public(table, found) {
-        ctx.caller = Some(identify(state, &config, client, ctx).await?);
-    }
-    let known_address = ctx.client_address.filter(|_| ctx.is_client_known);
-    let decision = decision::decide(table, (found, path), ctx.caller.as_ref(), known_address);
-    if decision.is_address_reported {
-        report_only::record(state, ctx, DryRun::AccessList);
-    }
-    decision.result?;
-    let Some(route) = ctx.route.map(|index| &table.routes[index]) else {
-        return Err(Code::Internal.into());
+    check_connection(state, client, table, found, request.start_time)?;
+    let caller = match decision::is_public(table, found) {
+        true => None,
+        false => Some(identify(state, config, client, credential, request.start_time).await?),
     };
-    if let Some(code) = decision.reported_policy {
-        report_only::record(state, ctx, DryRun::Policy(code));
+    let address = request.known_address();
+    let record = |refused| report_only::record(state, request, refused);
+    let decision = decision::decide(table, (found, path), caller.as_ref(), address, record);
+    request.caller = caller;
+    let index = decision?;
+    let route = &table.routes[index];
+    rate_limits::check_principal(state, request)?;
+    rate_limits::check_route(state, route, request).await?;
+    // Before any byte of the body is read.
+    if content_length(&head.headers) > Some(route.settings.body_bytes) {
+        return Err(Code::BodyTooLarge.into());
     }
-    rate_limits::check_principal(state, ctx)?;
-    rate_limits::check_route(state, route, ctx).await?;
-    check_content_length(&head.headers, route.settings.body_bytes)?;
     if route.answer.is_none() && headers::is_looping(&head.headers) {
         let detail = "The request has passed the gateway ten times: an upstream leads back to it.";
         return Err(Problem::new(Code::UpstreamFailed).detail(detail));
     }
-    if route.settings.authorize.is_some() {
+    let added_headers = match &config.route_states[index].authorizer {
         // Boxed, because few routes have it and the state of every request would be larger.
-        Box::pin(external::check(state, client, ctx)).await?;
-    }
-    set_deadline(client, route, ctx)
+        Some(service) => Box::pin(external::check(state, service, head, request)).await?,
+        None => None,
+    };
+    set_deadline(client, route, request)?;
+    Ok((index, added_headers))
 }
 
 /// Sets the deadline of the request: that of the route, or a shorter one of a gRPC call.
-fn set_deadline(client: &Session, route: &Route, ctx: &RequestContext) -> Result<(), Problem> {
+fn set_deadline(client: &Session, route: &Route, request: &ReceivedRequest) -> Result<(), Problem> {
     let head = client.req_header();
     if let Some(deadline) = client.deadline() {
         // The client's timeout applies only to calls that are forwarded as gRPC.
-        if grpc::is_call(head) && route.answer.is_none() && ctx.config.is_http2(route) {
-            deadline.set_timeout(
-                grpc::effective_timeout(head, route.settings.deadline)?,
-                ctx.started,
-            );
+        if grpc::is_call(head) && route.answer.is_none() && request.config.is_http2(route) {
+            let timeout = grpc::effective_timeout(head, route.settings.deadline)?;
+            deadline.set_timeout(timeout, request.started);
             deadline.mark_grpc();
         } else {
-            deadline.set_timeout(route.settings.deadline, ctx.started);
+            deadline.set_timeout(route.settings.deadline, request.started);
         }
     }
     Ok(())
@@ -171,10 +170,10 @@ async fn identify(
     state: &GatewayState,
     config: &RuntimeConfig,
     client: &Session,
-    ctx: &mut RequestContext,
+    credential: Option<Credential>,
+    now: Timestamp,
 ) -> Result<Caller, Problem> {
-    let (headers, now) = (&client.req_header().headers, ctx.start_time);
-    let credential = ctx.credential.take();
+    let headers = &client.req_header().headers;
     if headers.contains_key(AUTHORIZATION) {
         return authenticate(state, config, headers, now).await;
     }
@@ -219,28 +218,22 @@ async fn verify(
     verdict.map_err(Problem::from)
 }
 
-/// Rejects a body by its `Content-Length`, before any byte is read.
-fn check_content_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
-    let content_length = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    match content_length {
-        Some(length) if length > limit => Err(Code::BodyTooLarge.into()),
-        Some(_) | None => Ok(()),
-    }
+/// Returns the value of `Content-Length`.
+pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Continues the client's trace, or starts a new one.
 pub(crate) fn start_trace_span(
     state: &GatewayState,
     headers: &HeaderMap,
-    ctx: &mut RequestContext,
+    request: &mut ReceivedRequest,
 ) {
     let given = headers
         .get(TRACEPARENT)
         .and_then(|value| parse_traceparent(value.to_str().ok()?));
     let span = state.ids.random_u64();
-    ctx.trace = match given {
+    request.trace = match given {
         Some(caller) => TraceContext {
             is_recorded: state.tracer.is_some() && caller.is_sampled(),
             ..TraceContext::follow(&caller, span)

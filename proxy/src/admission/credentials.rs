@@ -12,7 +12,15 @@ use url::form_urlencoded;
 
 use crate::config::{ApiKeyConfig, Route};
 use crate::message::headers;
-use crate::state::request_context::{Credential, RequestContext};
+
+/// A credential that was not in `Authorization`, and was taken out of the request.
+#[derive(Debug)]
+pub(super) enum Credential {
+    /// An API key.
+    ApiKey(Secret),
+    /// What else would be a Bearer token.
+    Token(Secret),
+}
 
 /// The subprotocol that precedes a token, both of which a browser offers as in `new WebSocket(url,
 /// ["bearer", token])`. The response names it if the upstream selects no subprotocol, because
@@ -27,16 +35,14 @@ pub(crate) const TOKEN_SUBPROTOCOL: &str = "bearer";
 pub(super) fn take_api_key(
     head: &mut RequestHeader,
     places: &ApiKeyConfig,
-    ctx: &mut RequestContext,
-) -> Result<(), Problem> {
+) -> Result<Option<Credential>, Problem> {
     let header = places.header.as_ref();
     let in_header = header.and_then(|name| take_field(head, name));
     let in_query = match &places.query {
         Some(name) => take_parameter(head, name).map_err(|_| Code::Internal)?,
         None => None,
     };
-    ctx.credential = in_header.or(in_query).map(Credential::ApiKey);
-    Ok(())
+    Ok(in_header.or(in_query).map(Credential::ApiKey))
 }
 
 /// Removes a field in each spelling that upstreams read as this name.
@@ -86,12 +92,11 @@ fn take_parameter(head: &mut RequestHeader, name: &str) -> Result<Option<Secret>
 pub(super) fn take_subprotocol_token(
     head: &mut RequestHeader,
     route: &Route,
-    ctx: &mut RequestContext,
-) {
+) -> Option<Credential> {
     let settings = &route.settings;
     let is_accepted = settings.websocket && settings.websocket_token;
     if !is_accepted || !headers::is_websocket_upgrade(head) {
-        return;
+        return None;
     }
     let fields = head.headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
     let fields = fields.filter_map(|field| field.to_str().ok());
@@ -100,20 +105,19 @@ pub(super) fn take_subprotocol_token(
         .filter(|item| !item.is_empty())
         .map(str::to_owned)
         .collect();
+    let mut first = None;
     while let Some(at) = offered.iter().position(|item| item == TOKEN_SUBPROTOCOL) {
         let end = offered.len().min(at + 2);
         let token = offered.drain(at..end).nth(1);
-        let token = Secret::from(token.unwrap_or_default());
-        ctx.credential.get_or_insert(Credential::Token(token));
-        ctx.offers_token = true;
+        first.get_or_insert_with(|| Secret::from(token.unwrap_or_default()));
     }
-    if ctx.offers_token {
-        head.remove_header(&SEC_WEBSOCKET_PROTOCOL);
-        if let (false, Ok(rest)) = (
-            offered.is_empty(),
-            HeaderValue::try_from(offered.join(", ")),
-        ) {
-            let _always_added = head.insert_header(SEC_WEBSOCKET_PROTOCOL, rest);
-        }
+    let token = first?;
+    head.remove_header(&SEC_WEBSOCKET_PROTOCOL);
+    if let (false, Ok(rest)) = (
+        offered.is_empty(),
+        HeaderValue::try_from(offered.join(", ")),
+    ) {
+        let _always_added = head.insert_header(SEC_WEBSOCKET_PROTOCOL, rest);
     }
+    Some(Credential::Token(token))
 }

@@ -2,18 +2,19 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora_proxy::Session;
 
 use crate::admission::authorize::request_authority;
 use crate::config::{HeaderChanges, Template};
 use crate::message::headers::{is_same_folded, strip};
 use crate::routing::variables::RequestVariables;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::ReceivedRequest;
+use crate::upstream::UpstreamPool;
 
-/// Returns the values of the variables of a request.
+/// Returns the values of the variables of a request, for which an upstream may have been chosen.
 pub(crate) fn variables<'a>(
     head: &'a RequestHeader,
-    ctx: &'a RequestContext,
+    request: &'a ReceivedRequest,
+    upstream: Option<&'a UpstreamPool>,
 ) -> RequestVariables<'a> {
     let target = std::str::from_utf8(head.raw_path()).unwrap_or_default();
     let (path, query) = match target.split_once('?') {
@@ -21,19 +22,16 @@ pub(crate) fn variables<'a>(
         None => (target, None),
     };
     RequestVariables {
-        request_id: ctx.id,
-        client_address: ctx.client_address,
+        request_id: request.id,
+        client_address: request.client_address,
         authority: request_authority(head),
         path,
         query,
         method: head.method.as_str(),
-        is_tls: ctx.is_tls,
-        route: ctx.route().map_or("", |route| route.name.as_str()),
-        upstream: ctx
-            .attempt
-            .as_ref()
-            .map_or("", |attempt| attempt.pool.config.name.as_str()),
-        caller: ctx.caller.as_ref(),
+        is_tls: request.is_tls,
+        route: request.matched_route().map_or("", |route| &route.name),
+        upstream: upstream.map_or("", |pool| &pool.config.name),
+        caller: request.caller.as_ref(),
     }
 }
 
@@ -63,15 +61,13 @@ pub(crate) fn apply(
 /// Applies the changes to a response.
 pub(crate) fn apply_to_response(
     changes: &HeaderChanges,
-    client: &Session,
     response: &mut ResponseHeader,
-    ctx: &RequestContext,
+    variables: &RequestVariables<'_>,
 ) {
     let empty = http::Response::new(()).into_parts().0;
     let mut parts =
         http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
-    let variables = variables(client.req_header(), ctx);
-    apply(changes, &mut parts.headers, &variables);
+    apply(changes, &mut parts.headers, variables);
     *response = ResponseHeader::from(parts);
 }
 

@@ -12,13 +12,16 @@ use postern_store::cache::Cache;
 use sha2::{Digest, Sha256};
 
 use crate::admission::early_ends;
-use crate::admission::report_only::{self, DryRun};
-use crate::config::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimitKey, Route};
+use crate::admission::report_only;
+use crate::config::{
+    ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey, Route,
+};
 use crate::downstream::session_ext::SessionExt;
 use crate::message::host::{host_name, is_host_name};
 use crate::rate_limiter::{Rate, RateDecision};
+use crate::routing::decision::{Check, DryRun};
 use crate::state::GatewayState;
-use crate::state::request_context::{RateLimitStatus, RequestContext};
+use crate::state::request_context::{RateLimitStatus, ReceivedRequest};
 use crate::telemetry::metrics::NO_ROUTE;
 
 /// Salts that keep the keys of different limits apart.
@@ -45,11 +48,11 @@ impl LimitScope {
         }
     }
 
-    fn route(name: &'static str, report_only: bool) -> Self {
+    fn route(limit: &RateLimit) -> Self {
         Self {
-            name,
+            name: limit.by.as_str(),
             is_route_limit: true,
-            report_only,
+            report_only: limit.report_only,
         }
     }
 }
@@ -78,57 +81,64 @@ fn forwarded_client(limits: &ClientLimits, peer: IpAddr, headers: &HeaderMap) ->
 }
 
 /// Determines the client address and whether the client uses TLS, also behind trusted proxies.
-pub(crate) fn identify_client(client: &Session, ctx: &mut RequestContext) {
-    ctx.is_tls = client.is_tls();
-    let peer = client.peer_address();
-    ctx.client_address = peer;
-    let limits = &ctx.config.limits;
-    let Some(peer) = peer.filter(|peer| limits.is_trusted_proxy(*peer)) else {
-        return;
-    };
-    let headers = &client.req_header().headers;
-    if limits.forwarded_header == ForwardedHeader::XForwardedFor {
-        // Of several, the first is that of the client.
-        let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
-        let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
-        ctx.is_tls |= first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
+pub(crate) fn identify_client(
+    state: &GatewayState,
+    client: &Session,
+    request: &mut ReceivedRequest,
+) {
+    request.is_tls = client.is_tls();
+    request.client_address = client.peer_address();
+    let limits = &request.config.limits;
+    let peer = request.client_address;
+    if let Some(peer) = peer.filter(|peer| limits.is_trusted_proxy(*peer)) {
+        let headers = &client.req_header().headers;
+        if limits.forwarded_header == ForwardedHeader::XForwardedFor {
+            // Of several, the first is that of the client.
+            let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+            let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
+            request.is_tls |=
+                first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
+        }
+        let mut hosts = headers.get_all("x-forwarded-host").iter();
+        let host = hosts.next().filter(|_| hosts.next().is_none());
+        let host = host.filter(|host| {
+            let host = host.to_str().map(host_name).unwrap_or_default();
+            is_host_name(host.as_bytes()) && request.config.route_table.accepts_host(&host)
+        });
+        let forwarded = forwarded_client(limits, peer, headers);
+        request.forwarded_host = host.cloned();
+        request.is_tls |= forwarded.is_https;
+        request.client_address = Some(forwarded.address);
+        request.is_client_known = forwarded.is_known;
+        if let Some(deadline) = client.deadline() {
+            deadline.set_forwarded_client(request.known_address());
+        }
     }
-    let mut hosts = headers.get_all("x-forwarded-host").iter();
-    let host = hosts.next().filter(|_| hosts.next().is_none());
-    let host = host.filter(|host| {
-        let host = host.to_str().map(host_name).unwrap_or_default();
-        is_host_name(host.as_bytes()) && ctx.config.route_table.accepts_host(&host)
-    });
-    let forwarded = forwarded_client(limits, peer, headers);
-    ctx.forwarded_host = host.cloned();
-    ctx.is_tls |= forwarded.is_https;
-    ctx.client_address = Some(forwarded.address);
-    ctx.is_client_known = forwarded.is_known;
-    if let Some(deadline) = client.deadline() {
-        deadline.set_forwarded_client(ctx.client_address.filter(|_| ctx.is_client_known));
+    if let Some(address) = request.client_address {
+        request.client_key = state.address_key(address, ADDRESS_SALT);
     }
 }
 
 /// Applies the limit of requests that end early and would end streams of a shared HTTP/2 connection
 /// to an upstream, and `limits.address`.
-pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> Result<(), Problem> {
-    let Some(address) = ctx.client_address else {
+pub(crate) fn check_address(
+    state: &GatewayState,
+    request: &mut ReceivedRequest,
+) -> Result<(), Problem> {
+    let Some(address) = request.client_address else {
         return Ok(());
     };
-    ctx.client_key = state.address_key(address, ADDRESS_SALT);
-    let is_http2 = ctx.route().is_some_and(|route| ctx.config.is_http2(route));
+    let route = request.matched_route();
+    let is_http2 = route.is_some_and(|route| request.config.is_http2(route));
     if is_http2 && early_ends::is_exceeded(state, address) {
         return Err(Problem::new(Code::RateLimited).retry_after(1));
     }
-    match ctx.config.limits.address {
-        Some(limit) => take_token(
-            state,
-            ctx,
-            LimitScope::gateway("address", limit.report_only),
-            limit.rate,
-            ctx.client_key,
-            ctx.started,
-        ),
+    match request.config.limits.address {
+        Some(GatewayRateLimit { rate, report_only }) => {
+            let scope = LimitScope::gateway("address", report_only);
+            let (key, now) = (request.client_key, request.started);
+            take_token(state, request, scope, rate, key, now)
+        }
         None => Ok(()),
     }
 }
@@ -148,7 +158,8 @@ pub(crate) fn reject_head(
             .limiter
             .take(rate, key, state.monotonic_ns(Instant::now()));
         if report_only && matches!(verdict, RateDecision::Refused { .. }) {
-            report_only::count_rate_limit(state, NO_ROUTE, "address");
+            let (check, code) = (Check::RateLimit("address"), Code::RateLimited);
+            report_only::count(state, NO_ROUTE, DryRun { check, code });
         } else if let RateDecision::Refused { retry_after } = verdict {
             let metrics = &state.metrics.rate_limits;
             metrics.count_rejected(NO_ROUTE, "address");
@@ -171,21 +182,15 @@ pub(crate) fn reject_head(
 /// Applies `limits.principal`.
 pub(crate) fn check_principal(
     state: &GatewayState,
-    ctx: &mut RequestContext,
+    request: &mut ReceivedRequest,
 ) -> Result<(), Problem> {
-    match (
-        ctx.config.limits.principal,
-        principal_key(state, ctx, PRINCIPAL_SALT),
-    ) {
-        // The clock is read again, because token verification may have waited for keys.
-        (Some(limit), Some(key)) => take_token(
-            state,
-            ctx,
-            LimitScope::gateway("principal", limit.report_only),
-            limit.rate,
-            key,
-            Instant::now(),
-        ),
+    let key = principal_key(state, request, PRINCIPAL_SALT);
+    match (request.config.limits.principal, key) {
+        (Some(GatewayRateLimit { rate, report_only }), Some(key)) => {
+            let scope = LimitScope::gateway("principal", report_only);
+            // The clock is read again, because token verification may have waited for keys.
+            take_token(state, request, scope, rate, key, Instant::now())
+        }
         _ => Ok(()),
     }
 }
@@ -194,33 +199,27 @@ pub(crate) fn check_principal(
 pub(crate) async fn check_route(
     state: &GatewayState,
     route: &Route,
-    ctx: &mut RequestContext,
+    request: &mut ReceivedRequest,
 ) -> Result<(), Problem> {
     for (index, limit) in route.settings.limits.iter().enumerate() {
-        let store = ctx.config.rate_limit_store.clone().filter(|_| limit.global);
-        if let Some(store) = store
-            && let Some(counted) = count_in_store(state, ctx, &store, route, index).await
+        let store = request.config.rate_limit_store.clone();
+        if let Some(store) = store.filter(|_| limit.global)
+            && let Some(counted) = count_in_store(state, request, &store, route, index).await
         {
             counted?;
             continue;
         }
         let salt = state.key_seed.hash_one((ROUTE_SALT, &route.name, index));
         let key = match limit.by {
-            RateLimitKey::Address => ctx
+            RateLimitKey::Address => request
                 .client_address
                 .map(|address| state.address_key(address, salt)),
-            RateLimitKey::Principal => principal_key(state, ctx, salt),
+            RateLimitKey::Principal => principal_key(state, request, salt),
             RateLimitKey::Route => Some(salt),
         };
         if let Some(key) = key {
-            take_token(
-                state,
-                ctx,
-                LimitScope::route(limit.by.as_str(), limit.report_only),
-                limit.rate,
-                key,
-                Instant::now(),
-            )?;
+            let scope = LimitScope::route(limit);
+            take_token(state, request, scope, limit.rate, key, Instant::now())?;
         }
     }
     Ok(())
@@ -231,7 +230,7 @@ pub(crate) async fn check_route(
 /// queried again until it ends.
 async fn count_in_store(
     state: &GatewayState,
-    ctx: &mut RequestContext,
+    request: &mut ReceivedRequest,
     store: &Cache,
     route: &Route,
     index: usize,
@@ -239,8 +238,8 @@ async fn count_in_store(
     let limit = &route.settings.limits[index];
     // All gateways, whatever their release, must compute the same key.
     let counted_for = match limit.by {
-        RateLimitKey::Address => client_limit_key(ctx.client_address?).to_string(),
-        RateLimitKey::Principal => ctx
+        RateLimitKey::Address => client_limit_key(request.client_address?).to_string(),
+        RateLimitKey::Principal => request
             .caller
             .as_ref()
             .map(|caller| format!("{}|{}", caller.issuer(), caller.subject()))
@@ -276,75 +275,72 @@ async fn count_in_store(
         }
         counted
     };
-    if limit.report_only {
-        if counted > max_requests {
-            report_only::record(state, ctx, DryRun::RateLimit(limit.by.as_str()));
-        }
-        return Some(Ok(()));
-    }
+    let is_exceeded = counted > max_requests;
     let status = RateLimitStatus {
         name: limit.by.as_str(),
         limit: limit.requests,
         window_s: round_up_seconds(limit.per).max(1),
         remaining: u32::try_from(max_requests.saturating_sub(counted)).unwrap_or(0),
         reset_s: left_ms.div_ceil(1000),
-        is_route_limit: true,
+        is_reported: true,
     };
-    announce(ctx, status);
-    Some(if counted > max_requests {
-        count_rejected(state, ctx, limit.by.as_str());
-        Err(rate_limited(Duration::from_millis(left_ms)))
-    } else {
-        Ok(())
-    })
+    let retry_after = is_exceeded.then(|| Duration::from_millis(left_ms));
+    Some(conclude(
+        state,
+        request,
+        status,
+        limit.report_only,
+        retry_after,
+    ))
 }
 
-fn principal_key(state: &GatewayState, ctx: &RequestContext, salt: u64) -> Option<u64> {
-    ctx.caller.as_ref().map(|caller| {
-        state
-            .key_seed
-            .hash_one((caller.issuer(), caller.subject(), salt))
-    })
+fn principal_key(state: &GatewayState, request: &ReceivedRequest, salt: u64) -> Option<u64> {
+    let caller = request.caller.as_ref()?;
+    let key = (caller.issuer(), caller.subject(), salt);
+    Some(state.key_seed.hash_one(key))
 }
 
 fn take_token(
     state: &GatewayState,
-    ctx: &mut RequestContext,
+    request: &mut ReceivedRequest,
     scope: LimitScope,
     rate: Rate,
     key: u64,
     now: Instant,
 ) -> Result<(), Problem> {
     let verdict = state.limiter.take(rate, key, state.monotonic_ns(now));
-    if scope.report_only {
-        if matches!(verdict, RateDecision::Refused { .. }) {
-            report_only::record(state, ctx, DryRun::RateLimit(scope.name));
-        }
+    let retry_after = match verdict {
+        RateDecision::Allowed { .. } => None,
+        RateDecision::Refused { retry_after } => Some(retry_after),
+    };
+    let status = limit_status(rate, verdict, scope);
+    conclude(state, request, status, scope.report_only, retry_after)
+}
+
+/// Rejects the request if it must be sent again after some time. The status of the limit with the
+/// fewest remaining requests is kept for the response.
+fn conclude(
+    state: &GatewayState,
+    request: &mut ReceivedRequest,
+    status: RateLimitStatus,
+    is_report_only: bool,
+    retry_after: Option<Duration>,
+) -> Result<(), Problem> {
+    let least = request.rate_limit.map(|known| known.remaining);
+    if !is_report_only && least.is_none_or(|least| status.remaining <= least) {
+        request.rate_limit = Some(status);
+    }
+    let Some(retry_after) = retry_after else {
         return Ok(());
+    };
+    if !is_report_only {
+        let metrics = &state.metrics.rate_limits;
+        metrics.count_rejected(request.route_name(), status.name);
     }
-    announce(ctx, limit_status(rate, verdict, scope));
-    match verdict {
-        RateDecision::Allowed { .. } => Ok(()),
-        RateDecision::Refused { retry_after } => {
-            count_rejected(state, ctx, scope.name);
-            Err(rate_limited(retry_after))
-        }
-    }
-}
-
-/// Keeps the status of the limit with the fewest remaining requests, for the response.
-fn announce(ctx: &mut RequestContext, status: RateLimitStatus) {
-    if ctx
-        .rate_limit
-        .is_none_or(|known| status.remaining <= known.remaining)
-    {
-        ctx.rate_limit = Some(status);
-    }
-}
-
-fn count_rejected(state: &GatewayState, ctx: &RequestContext, limit: &str) {
-    let route = ctx.route().map_or(NO_ROUTE, |route| route.name.as_str());
-    state.metrics.rate_limits.count_rejected(route, limit);
+    let record = |refused| report_only::record(state, request, refused);
+    let refused = Err::<(), _>(rate_limited(retry_after));
+    let verdict = Check::RateLimit(status.name).enforce(refused, is_report_only, record);
+    verdict.map(|_| ())
 }
 
 fn limit_status(rate: Rate, verdict: RateDecision, scope: LimitScope) -> RateLimitStatus {
@@ -359,7 +355,7 @@ fn limit_status(rate: Rate, verdict: RateDecision, scope: LimitScope) -> RateLim
         window_s,
         remaining,
         reset_s: round_up_seconds(reset),
-        is_route_limit: scope.is_route_limit,
+        is_reported: scope.is_route_limit || matches!(verdict, RateDecision::Refused { .. }),
     }
 }
 

@@ -25,14 +25,15 @@ pub(crate) async fn write_rejection(
     problem: &Problem,
 ) -> Result<()> {
     ctx.error_code = Some(problem.code());
+    let (request, upstream) = (&ctx.request, ctx.last_attempt().map(|(pool, ..)| pool));
     let mut text = Uuid::encode_buffer();
-    let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
+    let id: &str = request.id.hyphenated().encode_lower(&mut text);
     let rendered = problem.render(id);
     if grpc::is_call(client.req_header()) {
         let status = grpc_status(client, problem.code());
         let mut response = status.trailers_only_response(problem.message(), &rendered.headers)?;
         response.insert_header("X-Request-Id", id)?;
-        apply_common_headers(client, &mut response, ctx)?;
+        apply_common_headers(client, &mut response, request, upstream)?;
         return client.write_head(Box::new(response), true).await;
     }
     let mut response = ResponseHeader::build(rendered.status, Some(8))?;
@@ -47,7 +48,7 @@ pub(crate) async fn write_rejection(
     };
     response.insert_header("Content-Length", body.len())?;
     response.insert_header("X-Request-Id", id)?;
-    apply_common_headers(client, &mut response, ctx)?;
+    apply_common_headers(client, &mut response, request, upstream)?;
     add_vary(&mut response, "Accept")?;
     client.write_head(Box::new(response), false).await?;
     client

@@ -3,28 +3,29 @@
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
-use postern_core::Code;
 
 use crate::admission::{cors, header_changes};
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::ReceivedRequest;
+use crate::upstream::UpstreamPool;
 
 /// Sets the CORS fields, the route's response headers and the rate limit status.
 pub(crate) fn apply_common_headers(
     client: &Session,
     response: &mut ResponseHeader,
-    ctx: &RequestContext,
+    request: &ReceivedRequest,
+    upstream: Option<&UpstreamPool>,
 ) -> Result<()> {
-    cors::apply_headers(ctx, &client.req_header().headers, response)?;
-    let changes = match ctx.route() {
+    let head = client.req_header();
+    cors::apply_headers(request, &head.headers, response)?;
+    let changes = match request.matched_route() {
         Some(route) => &route.settings.response_headers,
-        None => &ctx.config.response_headers,
+        None => &request.config.response_headers,
     };
     if let Some(changes) = changes {
-        header_changes::apply_to_response(changes, client, response, ctx);
+        let variables = header_changes::variables(head, request, upstream);
+        header_changes::apply_to_response(changes, response, &variables);
     }
-    if let Some(rate_limit) = ctx.rate_limit
-        && (rate_limit.is_route_limit || ctx.error_code == Some(Code::RateLimited))
-    {
+    if let Some(rate_limit) = request.rate_limit.filter(|it| it.is_reported) {
         for (name, value) in rate_limit.header_fields() {
             response.insert_header(name, value)?;
         }

@@ -15,7 +15,7 @@ use x509_parser::extensions::GeneralName;
 
 use crate::certificates::files::{authorities, revocation_lists, unreadable};
 use crate::certificates::leaf;
-use crate::certificates::server_tls::ClientAuthentication;
+use crate::certificates::server_tls::TlsClientAuthentication;
 use crate::config::{CertificateName, CertificatePrincipal, ClientAuthConfig};
 
 /// The issuer of services that a client certificate identifies.
@@ -26,7 +26,7 @@ const CLIENT_CERTIFICATE_ISSUER: &str = "urn:postern:client-certificate";
 pub(crate) struct TlsClient {
     /// The client authentication that the connection has passed.
     pub(super) policy: Arc<ClientAuthConfig>,
-    authentication: Mutex<ClientAuthentication>,
+    authentication: Mutex<TlsClientAuthentication>,
     /// The certificates that the client has sent.
     chain: Vec<CertificateDer<'static>>,
     /// The service that the certificate identifies.
@@ -38,7 +38,7 @@ pub(crate) struct TlsClient {
 impl TlsClient {
     /// Identifies the client by its verified certificate chain; `None` if it sent none.
     pub(super) fn identify(
-        authentication: ClientAuthentication,
+        authentication: TlsClientAuthentication,
         chain: Option<&[CertificateDer<'static>]>,
     ) -> Self {
         let policy = Arc::clone(&authentication.policy);

@@ -39,7 +39,7 @@ pub(crate) struct ServerTls {
 
 /// The client authentication of a connection.
 #[derive(Debug)]
-pub(crate) struct ClientAuthentication {
+pub(crate) struct TlsClientAuthentication {
     pub(super) policy: Arc<ClientAuthConfig>,
     listener: Arc<ServerTls>,
     /// The position of the certificate in the configuration.
@@ -156,7 +156,7 @@ impl ServerTls {
     pub(crate) fn select(
         self: &Arc<Self>,
         hello: &ClientHello<'_>,
-    ) -> (Arc<ServerConfig>, Option<ClientAuthentication>) {
+    ) -> (Arc<ServerConfig>, Option<TlsClientAuthentication>) {
         let current = self.current.load();
         let selected = current
             .selector
@@ -171,9 +171,9 @@ impl ServerTls {
         self: &Arc<Self>,
         current: &ListenerState,
         certificate: usize,
-    ) -> Option<ClientAuthentication> {
+    ) -> Option<TlsClientAuthentication> {
         let policy = self.source.certificates[certificate].client_auth.as_ref()?;
-        Some(ClientAuthentication {
+        Some(TlsClientAuthentication {
             policy: Arc::clone(policy),
             listener: Arc::clone(self),
             certificate,
@@ -223,9 +223,9 @@ impl ServerTls {
     }
 }
 
-// === impl ClientAuthentication ===
+// === impl TlsClientAuthentication ===
 
-impl ClientAuthentication {
+impl TlsClientAuthentication {
     /// Identifies the client of a completed handshake.
     pub(crate) fn identify_client(self, connection: &ServerConnection) -> TlsClient {
         TlsClient::identify(self, connection.peer_certificates())

@@ -56,7 +56,7 @@ pub(crate) struct StoredText {
 
 /// The entries, oldest first.
 #[derive(Debug)]
-pub(crate) struct History {
+pub(crate) struct ConfigHistory {
     folder: PathBuf,
     /// Why entries are kept in memory.
     pub(crate) fault: Option<String>,
@@ -87,9 +87,9 @@ impl StoredEntry {
     }
 }
 
-// === impl History ===
+// === impl ConfigHistory ===
 
-impl History {
+impl ConfigHistory {
     /// Reads the entries of a folder. Files that are not entries are left alone.
     pub(super) fn open(folder: PathBuf) -> Self {
         let mut history = Self {

@@ -1,7 +1,5 @@
 //! Compression of responses: the conditions, the head and the body.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{
     ACCEPT_RANGES, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
@@ -11,11 +9,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::{Error, ErrorType, OrErr, Result};
 
+use crate::admission::authorize::content_length;
 use crate::compression::{BodyEncoder, negotiate};
 use crate::config::CompressionConfig;
 use crate::message::headers::add_vary;
-use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{AdmittedRequest, ForwardingRecord};
 
 /// Fields with a digest of the content, which compression would invalidate (RFC 9530; RFC 1864).
 const DIGEST_FIELDS: [HeaderName; 4] = [
@@ -31,24 +29,20 @@ const DIGEST_FIELDS: [HeaderName; 4] = [
 /// Responses to HEAD and responses with 304 get the same validators and `Vary` as the response to
 /// GET (RFC 9110 sections 9.3.2 and 15.4.5), and no `Content-Encoding`.
 pub(super) fn prepare(
-    state: &GatewayState,
+    compression: &CompressionConfig,
     request: &RequestHeader,
     response: &mut ResponseHeader,
     sets_cookie: bool,
-    ctx: &mut RequestContext,
+    admitted: &AdmittedRequest<'_>,
+    record: &mut ForwardingRecord,
 ) -> Result<()> {
-    let config = Arc::clone(&ctx.config);
-    let route = ctx.route.map(|index| &config.route_table.routes[index]);
-    let Some(compression) = route.and_then(|route| route.settings.compression.as_deref()) else {
-        return Ok(());
-    };
     if !is_compressible(response, compression) {
         return Ok(());
     }
     // Also if this response is not compressed, so that caches do not use it for other requests.
     add_vary(response, "Accept-Encoding")?;
     let has_credentials = sets_cookie
-        || ctx.caller.is_some()
+        || admitted.caller.is_some()
         || [AUTHORIZATION, COOKIE]
             .iter()
             .any(|name| request.headers.contains_key(name));
@@ -64,13 +58,18 @@ pub(super) fn prepare(
             coding,
             compression,
             response.headers.contains_key(CONTENT_LENGTH),
-            |bytes| state.encoders.reserve(ctx.client_share(), bytes),
-            &state.metrics.compression,
+            |bytes| {
+                admitted
+                    .state
+                    .encoders
+                    .reserve(admitted.client_share(), bytes)
+            },
+            &admitted.state.metrics.compression,
         );
         if encoder.is_none() {
             return Ok(());
         }
-        ctx.encoder = encoder;
+        record.encoder = encoder;
         response.insert_header(CONTENT_ENCODING, coding.as_str())?;
         response.insert_header(TRANSFER_ENCODING, "chunked")?;
     }
@@ -83,9 +82,9 @@ pub(super) fn prepare(
 pub(super) fn encode(
     part: Option<Bytes>,
     end: bool,
-    ctx: &mut RequestContext,
+    record: &mut ForwardingRecord,
 ) -> Result<Option<Bytes>> {
-    match &mut ctx.encoder {
+    match &mut record.encoder {
         None => Ok(part),
         Some(encoder) => encoder
             .encode(part.as_deref(), end)
@@ -97,9 +96,7 @@ pub(super) fn encode(
 /// Returns whether a request that accepts a coding gets this response compressed.
 fn is_compressible(response: &ResponseHeader, compression: &CompressionConfig) -> bool {
     let headers = &response.headers;
-    let length = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let length = content_length(headers);
     let is_not_modified = response.status == StatusCode::NOT_MODIFIED;
     let may_have_body = !matches!(
         response.status,

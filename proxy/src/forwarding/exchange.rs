@@ -1,5 +1,5 @@
-//! The exchange of a request and its response with an upstream, within Pingora's
-//! `proxy_upstream_filter`, by a single task.
+//! The exchange of a request and its response with an upstream, within Pingora's `request_filter`, by a
+//! single task.
 //!
 //! Pingora forwards both directions of an exchange concurrently, over two channels. That costs
 //! more than the rest of a request, and an exchange rarely needs it. Here, a single task takes one
@@ -9,25 +9,25 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::header::{CONTENT_LENGTH, EXPECT};
+use http::header::EXPECT;
 use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 
+use crate::admission::authorize::content_length;
 use crate::downstream::session_ext::SessionExt;
+use crate::forwarding::mirror::MirrorCapture;
 use crate::forwarding::open_exchange::{OpenExchange, UpstreamTransport, is_upgrade};
 use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{compressed_response, failure, mirror, response, tunnel, upstream_request};
 use crate::message::headers;
-use crate::state::GatewayState;
-use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::state::request_context::{AdmittedRequest, ForwardingRecord, UpstreamAttempt};
 use crate::upstream::{ResponseBody, UpstreamResponse};
 
 /// Maximum bytes of a request body that is read completely before the request is sent.
@@ -36,28 +36,27 @@ const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
 /// Parts of a request body are sent together up to this size.
 const MAX_GATHERED_BYTES: usize = 32 << 10;
 
-/// Returns the length of the request body, if it is known.
-fn body_length(session: &mut Session) -> Option<u64> {
-    if session.is_body_empty() {
-        return Some(0);
-    }
-    let length = session.req_header().headers.get(CONTENT_LENGTH)?;
-    length.to_str().ok()?.parse().ok()
-}
-
 /// Forwards an admitted request, with retries.
 pub(super) async fn forward(
-    state: &GatewayState,
     session: &mut Session,
-    ctx: &mut RequestContext,
+    admitted: &AdmittedRequest<'_>,
+    record: &mut ForwardingRecord,
 ) -> Result<()> {
-    let length = body_length(session);
+    let mut mirror = mirror::begin(session, admitted)?;
+    let length = match session.is_body_empty() {
+        true => Some(0),
+        false => content_length(&session.req_header().headers),
+    };
     // An HTTP/2 upstream may answer before the end of the body without harm to its connection.
-    let is_http2 = ctx.route().is_some_and(|route| ctx.config.is_http2(route));
+    let is_http2 = admitted.config.is_http2(admitted.route);
     let awaits_interim = length != Some(0) && session.req_header().headers.contains_key(EXPECT);
+    let mut body_read_time = Duration::ZERO;
     let body = match length {
         Some(length) if length <= MAX_BUFFERED_BODY_BYTES && !is_http2 && !awaits_interim => {
-            Some(read_body(session, length, ctx).await?)
+            let began = Instant::now();
+            let body = read_body(session, length).await?;
+            body_read_time = began.elapsed();
+            Some(body)
         }
         Some(_) | None => None,
     };
@@ -66,67 +65,75 @@ pub(super) async fn forward(
         let proceed = Box::new(ResponseHeader::build(StatusCode::CONTINUE, None)?);
         session.write_head(proceed, false).await?;
     }
-    if let (Some(body), true) = (&body, ctx.mirror.is_some()) {
-        mirror::note_body(state, session.req_header(), body, true, ctx)?;
+    if let Some(body) = &body {
+        mirror::note_body(&mut mirror, session.req_header(), body, true, admitted)?;
     }
     loop {
-        upstream_request::choose_endpoint(state, session, ctx)?;
-        let is_http2 = |attempt: &UpstreamAttempt| attempt.pool.config.http2;
+        let attempt = upstream_request::choose_endpoint(session, admitted, record)?;
+        if attempt.number == 1 {
+            let overhead = (attempt.started - admitted.started).saturating_sub(body_read_time);
+            let metrics = &admitted.state.metrics;
+            metrics.overhead.observe(overhead.as_secs_f64());
+        }
         let is_repeatable = session.req_header().method.is_idempotent();
-        if body.is_none() && (is_repeatable || ctx.attempt.as_ref().is_some_and(is_http2)) {
+        if body.is_none() && (is_repeatable || admitted.pool.config.http2) {
             session.as_mut().enable_retry_buffering();
         }
-        upstream_request::abort_when_drained(session, ctx).await;
-        match attempt_once(state, session, (body.as_ref(), length), ctx).await {
-            Err(error) if error.retry() => failure::back_off(ctx.attempts).await,
+        upstream_request::abort_when_drained(session, &attempt).await;
+        match attempt_once(
+            session,
+            (body.as_ref(), length),
+            &attempt,
+            &mut mirror,
+            record,
+        )
+        .await
+        {
+            Err(error) if error.retry() => failure::back_off(attempt.number).await,
             done => return done,
         }
     }
 }
 
 /// Reads a whole body.
-async fn read_body(session: &mut Session, length: u64, ctx: &mut RequestContext) -> Result<Bytes> {
+async fn read_body(session: &mut Session, length: u64) -> Result<Bytes> {
     if session.as_mut().is_body_done() {
         return Ok(Bytes::new());
     }
-    let began = Instant::now();
     let read_part = |part: Result<_>| part.map_err(Error::into_down);
     let first = read_part(session.as_mut().read_request_body().await)?.unwrap_or_default();
-    let body = if first.len() as u64 == length {
-        first
-    } else {
-        // Copied, because many small parts would occupy a buffer each.
-        let mut body = BytesMut::from(first);
-        while let Some(part) = read_part(session.as_mut().read_request_body().await)? {
-            body.extend_from_slice(&part);
-        }
-        body.freeze()
-    };
-    ctx.body_read_time = began.elapsed();
-    Ok(body)
+    if first.len() as u64 == length {
+        return Ok(first);
+    }
+    // Copied, because many small parts would occupy a buffer each.
+    let mut body = BytesMut::from(first);
+    while let Some(part) = read_part(session.as_mut().read_request_body().await)? {
+        body.extend_from_slice(&part);
+    }
+    Ok(body.freeze())
 }
 
-async fn attempt_once(
-    state: &GatewayState,
+async fn attempt_once<'r>(
     session: &mut Session,
     (body, length): (Option<&Bytes>, Option<u64>),
-    ctx: &mut RequestContext,
+    attempt: &UpstreamAttempt<'r>,
+    mirror: &mut Option<MirrorCapture<'r>>,
+    record: &mut ForwardingRecord,
 ) -> Result<()> {
-    let Some(chosen) = &ctx.attempt else {
-        return Err(Error::new_in(ErrorType::InternalError));
-    };
-    let endpoint = Arc::clone(&chosen.permit.endpoint);
     let OpenExchange {
         mut upstream,
         was_idle,
         mut outbound,
-    } = OpenExchange::open(session, body, length, chosen, ctx).await?;
+    } = OpenExchange::open(session, body, length, attempt).await?;
     // Also before a further attempt with a body of which everything is buffered.
     let is_request_read = body.is_some() || session.as_mut().is_body_done();
     if is_request_read {
         outbound.finish();
     }
     let exchange = Exchange {
+        attempt,
+        mirror,
+        record,
         upstream: &mut upstream,
         is_head_request: session.req_header().method == Method::HEAD,
         outbound,
@@ -137,18 +144,24 @@ async fn attempt_once(
         response_body: None,
         has_forwarded: false,
     };
-    let done = exchange.run(state, session, ctx).await;
+    let done = exchange.run(session).await;
     let idle_since = *done.as_ref().unwrap_or(&None);
-    upstream.release(session, &endpoint, idle_since, ctx);
-    done.map_err(|error| failure::on_exchange_error(session, error, ctx, was_idle))?;
+    upstream.release(session, idle_since, attempt);
+    let has_response = record.latency_us.is_some();
+    done.map_err(|error| {
+        failure::on_exchange_error(session, error, attempt, was_idle, has_response)
+    })?;
     // Also if the request was not read to its end: the upstream is no longer concerned.
-    ctx.note_response_complete();
+    attempt.permit.release();
     Ok(())
 }
 
 /// An exchange with an upstream.
-struct Exchange<'u> {
-    upstream: &'u mut UpstreamTransport,
+struct Exchange<'e, 'r> {
+    attempt: &'e UpstreamAttempt<'r>,
+    mirror: &'e mut Option<MirrorCapture<'r>>,
+    record: &'e mut ForwardingRecord,
+    upstream: &'e mut UpstreamTransport,
     is_head_request: bool,
     /// The unsent request head, and the unsent part of the body.
     outbound: OutboundData,
@@ -179,58 +192,40 @@ enum Step {
     ResponseBody(Option<Bytes>),
 }
 
-impl Exchange<'_> {
+impl Exchange<'_, '_> {
     /// Adds a part of the body that was read now to the outbound data, and to a mirrored request.
-    fn append(
-        &mut self,
-        state: &GatewayState,
-        session: &mut Session,
-        part: Bytes,
-        ctx: &mut RequestContext,
-    ) -> Result<()> {
-        upstream_request::check_body_bytes(session, ctx)?;
-        if ctx.mirror.is_some() {
-            let end = session.as_mut().is_body_done();
-            mirror::note_body(state, session.req_header(), &part, end, ctx)?;
-        }
+    fn append(&mut self, session: &mut Session, part: Bytes) -> Result<()> {
+        upstream_request::check_body_bytes(session, self.attempt.route)?;
+        let end = session.as_mut().is_body_done();
+        mirror::note_body(self.mirror, session.req_header(), &part, end, self.attempt)?;
         self.is_sending |= !part.is_empty();
         self.outbound.append(part);
         Ok(())
     }
 
     /// Adds parts of the body that have arrived already, so that they are sent together.
-    fn append_received(
-        &mut self,
-        state: &GatewayState,
-        session: &mut Session,
-        ctx: &mut RequestContext,
-    ) -> Result<()> {
+    fn append_received(&mut self, session: &mut Session) -> Result<()> {
         while self.outbound.remaining() < MAX_GATHERED_BYTES
             && !session.as_mut().is_body_done()
             && let Some(part) = session.as_mut().read_request_body().now_or_never()
         {
             let part = part.map_err(Error::into_down)?.unwrap_or_default();
-            self.append(state, session, part, ctx)?;
+            self.append(session, part)?;
         }
         Ok(())
     }
 
     /// Carries out the exchange. Returns the time since which the connection is idle, if it can be
     /// reused.
-    async fn run(
-        mut self,
-        state: &GatewayState,
-        session: &mut Session,
-        ctx: &mut RequestContext,
-    ) -> Result<Option<Instant>> {
+    async fn run(mut self, session: &mut Session) -> Result<Option<Instant>> {
         let mut keep_alive = false;
-        self.expect_write(session, ctx);
+        self.expect_upstream(session, self.attempt.pool.config.write_timeout);
         loop {
             match self.step(session).await.map_err(|error| self.sent(error))? {
                 Step::RequestBody(part) => {
                     self.has_begun_to_send = true;
-                    self.append(state, session, part.unwrap_or_default(), ctx)?;
-                    self.append_received(state, session, ctx)?;
+                    self.append(session, part.unwrap_or_default())?;
+                    self.append_received(session)?;
                     self.is_request_read = session.as_mut().is_body_done();
                     if self.is_request_read {
                         self.outbound.finish();
@@ -238,15 +233,15 @@ impl Exchange<'_> {
                             self.outbound.has_remaining() || self.upstream.needs_end();
                     }
                     if self.is_sending {
-                        self.expect_write(session, ctx);
+                        self.expect_upstream(session, self.attempt.pool.config.write_timeout);
                     } else {
-                        self.expect_response(session, ctx);
+                        self.expect_upstream(session, self.attempt.read_timeout());
                     }
                 }
                 Step::Sent => {
                     self.is_sending = false;
                     if self.is_request_read {
-                        self.expect_response(session, ctx);
+                        self.expect_upstream(session, self.attempt.read_timeout());
                     }
                 }
                 Step::SendFailed(error) => {
@@ -257,7 +252,7 @@ impl Exchange<'_> {
                     let status = reply.head.status;
                     if status == StatusCode::SWITCHING_PROTOCOLS {
                         self.has_forwarded = true;
-                        return self.upgrade(state, session, reply.head, ctx).await;
+                        return self.upgrade(session, reply.head).await;
                     }
                     let is_final = !status.is_informational();
                     let is_over = is_final && reply.body == ResponseBody::Done;
@@ -265,18 +260,18 @@ impl Exchange<'_> {
                         keep_alive = reply.keep_alive;
                         self.response_body = Some(reply.body);
                     }
-                    let idle_since = is_over.then(|| self.note_end(ctx));
+                    let idle_since = is_over.then(|| self.note_end());
                     self.has_forwarded = true;
-                    forward_head(state, session, reply.head, is_over, ctx).await?;
+                    forward_head(session, reply.head, is_over, self.attempt, self.record).await?;
                     if let Some(since) = idle_since {
                         return Ok(self.is_reusable(keep_alive).then_some(since));
                     }
                 }
                 Step::ResponseBody(data) => {
                     let is_over = self.response_body == Some(ResponseBody::Done);
-                    let idle_since = is_over.then(|| self.note_end(ctx));
+                    let idle_since = is_over.then(|| self.note_end());
                     let trailers = self.upstream.take_trailers();
-                    let data = compressed_response::encode(data, is_over, ctx)?;
+                    let data = compressed_response::encode(data, is_over, self.record)?;
                     match trailers.filter(|_| data.is_none()) {
                         Some(mut trailers) => {
                             response::strip_trailers(&mut trailers);
@@ -295,19 +290,18 @@ impl Exchange<'_> {
     /// Forwards 101, and then the bytes of both sides until the upstream closes the connection.
     async fn upgrade(
         self,
-        state: &GatewayState,
         session: &mut Session,
         head: Box<ResponseHeader>,
-        ctx: &mut RequestContext,
     ) -> Result<Option<Instant>> {
+        let (attempt, record) = (self.attempt, self.record);
         let (true, UpstreamTransport::Http1(upstream)) = (
-            is_upgrade(session, ctx) && headers::names_websocket(&head.headers),
+            is_upgrade(session, attempt.route) && headers::names_websocket(&head.headers),
             self.upstream,
         ) else {
             return Err(response::invalid_response("unrequested protocol upgrade"));
         };
-        forward_head(state, session, head, false, ctx).await?;
-        tunnel::run(upstream, session, ctx).await?;
+        forward_head(session, head, false, attempt, record).await?;
+        tunnel::run(upstream, session, attempt).await?;
         Ok(None)
     }
 
@@ -376,28 +370,18 @@ impl Exchange<'_> {
         error
     }
 
-    /// Starts the write timeout of the upstream.
-    fn expect_write(&self, session: &Session, ctx: &RequestContext) {
-        if let (Some(deadline), Some(UpstreamAttempt { pool, .. })) =
-            (session.deadline(), &ctx.attempt)
-        {
-            deadline.expect_upstream(pool.config.write_timeout, Instant::now());
-        }
-    }
-
-    /// Starts the read timeout of the upstream: the whole request has been sent.
-    fn expect_response(&self, session: &Session, ctx: &RequestContext) {
-        if let (Some(deadline), Some(UpstreamAttempt { pool, .. })) =
-            (session.deadline(), &ctx.attempt)
-        {
-            deadline.expect_upstream(ctx.read_timeout(pool), Instant::now());
+    /// Starts a timeout of the upstream: that of writing, or of reading once the whole request has been
+    /// sent.
+    fn expect_upstream(&self, session: &Session, timeout: Duration) {
+        if let Some(deadline) = session.deadline() {
+            deadline.expect_upstream(timeout, Instant::now());
         }
     }
 
     /// Records the end of the response, and returns its time.
-    fn note_end(&self, ctx: &RequestContext) -> Instant {
+    fn note_end(&self) -> Instant {
         if self.is_request_read && !self.is_sending {
-            ctx.note_response_complete();
+            self.attempt.permit.release();
         }
         Instant::now()
     }
@@ -409,13 +393,13 @@ impl Exchange<'_> {
 }
 
 async fn forward_head(
-    state: &GatewayState,
     session: &mut Session,
     mut head: Box<ResponseHeader>,
     end_of_stream: bool,
-    ctx: &mut RequestContext,
+    attempt: &UpstreamAttempt<'_>,
+    record: &mut ForwardingRecord,
 ) -> Result<()> {
-    response::note_response_head(session, &head, ctx);
-    response::apply_response_headers(state, session, &mut head, ctx)?;
+    response::note_response_head(session, &head, attempt, record);
+    response::apply_response_headers(session, &mut head, attempt, record)?;
     session.write_head(head, end_of_stream).await
 }

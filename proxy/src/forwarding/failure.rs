@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 use postern_core::{Code, Problem};
+use uuid::Uuid;
 
 use crate::admission::rejection;
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
@@ -15,6 +16,7 @@ use crate::forwarding::failure_cause;
 use crate::message::grpc;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
+use crate::upstream::{Endpoint, UpstreamPool};
 
 /// Maximum attempts of a request that its upstream keeps refusing to process.
 const MAX_UNPROCESSED_ATTEMPTS: u32 = 8;
@@ -28,17 +30,15 @@ pub(super) async fn back_off(attempts: u32) {
 
 /// Handles a failed connection attempt. Nothing was sent, so that a request of any method may be
 /// retried at another address. An HTTP/2 connection that is ending may be the reason.
-pub(super) fn on_connect_error(ctx: &RequestContext, mut error: Box<Error>) -> Box<Error> {
-    let Some(attempt) = &ctx.attempt else {
-        return error;
-    };
-    if is_unprocessed(&error) && ctx.attempts < MAX_UNPROCESSED_ATTEMPTS {
+pub(super) fn on_connect_error(attempt: &UpstreamAttempt<'_>, mut error: Box<Error>) -> Box<Error> {
+    if is_unprocessed(&error) && attempt.number < MAX_UNPROCESSED_ATTEMPTS {
         error.set_retry(true);
         return error;
     }
+    let (pool, endpoint) = (attempt.pool, &attempt.permit.endpoint);
     let cause = failure_cause::of_attempt(&error);
-    record_attempt_failure(attempt, ctx, &error, cause, true);
-    error.set_retry(ctx.may_retry(&attempt.pool, false));
+    record_attempt_failure(attempt.id, (pool, endpoint), &error, cause, true);
+    error.set_retry(attempt.may_retry(false));
     error
 }
 
@@ -59,12 +59,13 @@ fn is_unprocessed(error: &Error) -> bool {
 pub(super) fn on_exchange_error(
     client: &Session,
     mut error: Box<Error>,
-    ctx: &RequestContext,
+    attempt: &UpstreamAttempt<'_>,
     was_idle: bool,
+    has_response: bool,
 ) -> Box<Error> {
     let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
     let has_body = !client.as_ref().retry_buffer_truncated();
-    let may_repeat = ctx.upstream_latency_us.is_none() && ctx.attempts < MAX_UNPROCESSED_ATTEMPTS;
+    let may_repeat = !has_response && attempt.number < MAX_UNPROCESSED_ATTEMPTS;
     if at_upstream && may_repeat && is_unprocessed(&error) {
         error.set_retry(has_body);
         return error;
@@ -76,28 +77,28 @@ pub(super) fn on_exchange_error(
     } else {
         error.set_retry(false);
     }
-    if let Some(attempt) = &ctx.attempt
-        && at_upstream
-    {
-        if error.retry() && was_idle {
-            tracing::debug!(
-                request_id = %ctx.id,
-                upstream = %attempt.pool.config.name,
-                address = %attempt.permit.endpoint.address,
-                error = %ErrorSummary(&error),
-                "idle upstream connection closed"
-            );
-        } else {
-            let cause = failure_cause::of_attempt(&error);
-            let is_counted = !client
-                .deadline()
-                .is_some_and(RequestDeadline::awaits_client);
-            record_attempt_failure(attempt, ctx, &error, cause, is_counted);
-        }
-        if error.retry() {
-            // An idle connection that the upstream has closed says nothing of its load.
-            error.set_retry(ctx.may_retry(&attempt.pool, !was_idle));
-        }
+    if !at_upstream {
+        return error;
+    }
+    let (pool, endpoint) = (attempt.pool, &attempt.permit.endpoint);
+    if error.retry() && was_idle {
+        tracing::debug!(
+            request_id = %attempt.id,
+            upstream = %pool.config.name,
+            address = %endpoint.address,
+            error = %ErrorSummary(&error),
+            "idle upstream connection closed"
+        );
+    } else {
+        let cause = failure_cause::of_attempt(&error);
+        let is_counted = !client
+            .deadline()
+            .is_some_and(RequestDeadline::awaits_client);
+        record_attempt_failure(attempt.id, (pool, endpoint), &error, cause, is_counted);
+    }
+    if error.retry() {
+        // An idle connection that the upstream has closed says nothing of its load.
+        error.set_retry(attempt.may_retry(!was_idle));
     }
     error
 }
@@ -105,25 +106,20 @@ pub(super) fn on_exchange_error(
 /// Logs the failure of an attempt, and counts it for its address unless a slow client has caused it.
 /// Warnings are rate-limited, so that an outage does not flood the log; further failures are logged
 /// at debug level.
-pub(super) fn record_attempt_failure(
-    attempt: &UpstreamAttempt,
-    ctx: &RequestContext,
+fn record_attempt_failure(
+    request_id: Uuid,
+    (pool, endpoint): (&UpstreamPool, &Endpoint),
     error: &Error,
     cause: FailureCause,
     is_counted: bool,
 ) {
-    let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
     match is_counted {
         true => pool.note_failure(endpoint, cause, Instant::now()),
         false => pool.count_failure(cause),
     }
     let cause = cause.as_str();
-    let (upstream, address, request_id, reason) = (
-        &pool.config.name,
-        &endpoint.address,
-        ctx.id,
-        ErrorSummary(error),
-    );
+    let (upstream, address) = (&pool.config.name, &endpoint.address);
+    let reason = ErrorSummary(error);
     match endpoint.warnings.admit() {
         Some(suppressed) => {
             tracing::warn!(%request_id, %upstream, %address, cause, error = %reason, suppressed, "upstream attempt failed");
@@ -181,30 +177,32 @@ pub(super) async fn write_error_response(
             can_reuse_downstream: false,
         };
     }
-    if let Some(attempt) = &ctx.attempt {
-        attempt.permit.endpoint.note_abandoned();
+    if let Some((_, endpoint, _)) = ctx.last_attempt() {
+        endpoint.note_abandoned();
     }
     // In a tunnel, an error response would be taken for data of the peer.
     let response_started = client.was_upgraded()
         || client
             .response_status()
             .is_some_and(|status| !status.is_informational());
-    let code = ctx.error_code.or_else(|| problem_code(client, error));
+    let own_code = ctx.error_code.or_else(|| own_code(error));
+    let code = own_code.or_else(|| problem_code(client, error));
     // A response that is still streaming at the deadline of its route is not a failure of the
     // origin: an event stream may be endless.
     let is_overdue = client.deadline().and_then(RequestDeadline::abort_reason)
         == Some(AbortReason::UpstreamDeadline);
     // The same applies to a deadline that the client of a gRPC call has set.
     let is_cut = is_overdue && (response_started || grpc::has_client_timeout(client.req_header()));
-    if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.error_code, &ctx.attempt)
+    if let (Some(Code::UpstreamTimeout), None, Some((pool, endpoint, _))) =
+        (code, own_code, ctx.last_attempt())
         && !matches!(error.esource(), ErrorSource::Upstream)
         && !is_cut
     {
         let reason = client.deadline().and_then(RequestDeadline::abort_reason);
         let cause = reason.map_or(FailureCause::ResponseTimeout, failure_cause::of_abort);
-        record_attempt_failure(attempt, ctx, error, cause, true);
+        record_attempt_failure(ctx.request.id, (pool, endpoint), error, cause, true);
     }
-    ctx.failure = Some(failure_cause::of_request(client, error, ctx, code));
+    ctx.failure = Some(failure_cause::of_request(client, error, own_code, code));
     ctx.error_code = code;
     ctx.client_aborted = code.is_none();
     let status = code.map_or(0, |code| code.status().as_u16());
@@ -226,6 +224,20 @@ pub(super) async fn write_error_response(
     FailToProxy {
         error_code: status,
         can_reuse_downstream: false,
+    }
+}
+
+/// Returns an error that ends the request with this code.
+pub(super) fn fail_with(code: Code) -> Box<Error> {
+    Error::new(ErrorType::new(code.as_str()))
+}
+
+/// Returns the code of an error of [`fail_with`].
+fn own_code(error: &Error) -> Option<Code> {
+    if let ErrorType::Custom(name) = error.etype() {
+        Code::named(name)
+    } else {
+        None
     }
 }
 

@@ -9,7 +9,6 @@ use postern_core::Code;
 
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
-use crate::state::request_context::RequestContext;
 use crate::telemetry::failure_cause::FailureCause;
 
 /// Returns the cause of a failed attempt at an upstream.
@@ -80,15 +79,15 @@ pub(super) fn of_abort(reason: AbortReason) -> FailureCause {
     }
 }
 
-/// Returns the cause of a request that ends with an error and this code; without a code the client
-/// has disconnected.
+/// Returns the cause of a request that ends with an error. `own_code` is the code with which the gateway
+/// itself ends it, `code` that of the response; without one the client has disconnected.
 pub(super) fn of_request(
     client: &Session,
     error: &Error,
-    ctx: &RequestContext,
+    own_code: Option<Code>,
     code: Option<Code>,
 ) -> FailureCause {
-    if let Some(cause) = ctx.error_code.and_then(of_code) {
+    if let Some(cause) = own_code.and_then(of_code) {
         return cause;
     }
     if let Some(reason) = client.deadline().and_then(RequestDeadline::abort_reason) {

@@ -17,12 +17,12 @@ use pingora_core::Result;
 use pingora_proxy::Session;
 use prometheus::IntCounterVec;
 
+use crate::admission::authorize::content_length;
 use crate::client_shares::BudgetPermit;
 use crate::config::MirrorConfig;
 use crate::forwarding::upstream_request;
 use crate::message::{grpc, headers};
-use crate::state::GatewayState;
-use crate::state::request_context::{MirrorCapture, RequestContext};
+use crate::state::request_context::AdmittedRequest;
 use crate::upstream::{IdleCheck, ResponseBody, UpstreamConnection, UpstreamPool};
 
 /// The field that distinguishes a mirrored request. Clients cannot send it.
@@ -58,92 +58,85 @@ struct MirroredRequest {
     _slot: BudgetPermit,
 }
 
+/// The copy of a request whose body is being received.
+#[derive(Debug)]
+pub(super) struct MirrorCapture<'r> {
+    mirror: &'r MirrorConfig,
+    /// The slot among the mirrored requests of the route.
+    slot: BudgetPermit,
+    body: BytesMut,
+}
+
 /// Decides whether an admitted request is mirrored, and sends the copy if it has no body. WebSocket
 /// upgrades, gRPC calls and the authentication of connections are not mirrored, because their
 /// messages depend on the answers.
-pub(super) fn begin(
-    state: &GatewayState,
+pub(super) fn begin<'r>(
     session: &mut Session,
-    ctx: &mut RequestContext,
-) -> Result<()> {
-    let config = Arc::clone(&ctx.config);
-    let Some(index) = ctx.route else {
-        return Ok(());
-    };
-    let route = &config.route_table.routes[index];
-    let Some(mirror) = &route.mirror else {
-        return Ok(());
+    admitted: &AdmittedRequest<'r>,
+) -> Result<Option<MirrorCapture<'r>>> {
+    let runtime = &admitted.request.config.route_states[admitted.admission.route];
+    let (Some(mirror), Some(slots)) = (&admitted.route.mirror, &runtime.mirror_slots) else {
+        return Ok(None);
     };
     let head = session.req_header();
     let is_dialogue = grpc::is_call(head)
-        || (route.settings.websocket && headers::is_websocket_upgrade(head))
+        || (admitted.route.settings.websocket && headers::is_websocket_upgrade(head))
         || headers::authenticates_connection(&head.headers, AUTHORIZATION);
-    if is_dialogue || !is_sampled(mirror.share, state.ids.random_u64()) {
-        return Ok(());
+    if is_dialogue || !is_sampled(mirror.share, admitted.state.ids.random_u64()) {
+        return Ok(None);
     }
-    if content_length(head) > mirror.body_bytes as u64 {
-        count(state, &route.name, MirrorResult::DroppedBodyBytes);
-        return Ok(());
+    if content_length(&head.headers) > Some(mirror.body_bytes as u64) {
+        count(admitted, MirrorResult::DroppedBodyBytes);
+        return Ok(None);
     }
-    let slots = config.mirror_slots.get(&index);
-    let Some(slot) = slots.and_then(|slots| slots.reserve(ctx.client_share(), 1)) else {
-        count(state, &route.name, MirrorResult::DroppedInFlight);
-        return Ok(());
+    let Some(slot) = slots.reserve(admitted.client_share(), 1) else {
+        count(admitted, MirrorResult::DroppedInFlight);
+        return Ok(None);
     };
-    ctx.mirror = Some(Box::new(MirrorCapture {
-        slot,
-        body: BytesMut::new(),
-    }));
+    let body = BytesMut::new();
+    let mut capture = Some(MirrorCapture { mirror, slot, body });
     if session.is_body_empty() {
-        note_body(state, session.req_header(), &[], true, ctx)?;
+        note_body(&mut capture, session.req_header(), &[], true, admitted)?;
     }
-    Ok(())
+    Ok(capture)
 }
 
 /// Copies a part of the request body, and sends the copy at its end.
 pub(super) fn note_body(
-    state: &GatewayState,
+    capture: &mut Option<MirrorCapture<'_>>,
     head: &RequestHeader,
     part: &[u8],
     end: bool,
-    ctx: &mut RequestContext,
+    admitted: &AdmittedRequest<'_>,
 ) -> Result<()> {
-    let config = Arc::clone(&ctx.config);
-    let (Some(capture), Some(index)) = (&mut ctx.mirror, ctx.route) else {
+    let Some(MirrorCapture { mirror, body, .. }) = capture else {
         return Ok(());
     };
-    let route = &config.route_table.routes[index];
-    let Some(mirror) = &route.mirror else {
-        return Ok(());
-    };
-    if capture.body.len() + part.len() > mirror.body_bytes {
-        ctx.mirror = None;
-        count(state, &route.name, MirrorResult::DroppedBodyBytes);
+    if body.len() + part.len() > mirror.body_bytes {
+        *capture = None;
+        count(admitted, MirrorResult::DroppedBodyBytes);
         return Ok(());
     }
-    capture.body.extend_from_slice(part);
-    if end && let Some(capture) = ctx.mirror.take() {
-        let request = build_request(state, head, mirror, *capture, ctx)?;
-        tokio::spawn(request.send());
+    body.extend_from_slice(part);
+    if end && let Some(capture) = capture.take() {
+        tokio::spawn(build_request(head, capture, admitted)?.send());
     }
     Ok(())
 }
 
 fn build_request(
-    state: &GatewayState,
     head: &RequestHeader,
-    mirror: &MirrorConfig,
-    capture: MirrorCapture,
-    ctx: &RequestContext,
+    MirrorCapture { mirror, slot, body }: MirrorCapture<'_>,
+    admitted: &AdmittedRequest<'_>,
 ) -> Result<MirroredRequest> {
-    let body = capture.body.freeze();
-    let pool = Arc::clone(&ctx.config.pools[mirror.upstream]);
-    let key = pool.hash_key(head, ctx.caller.as_ref(), ctx.client_address);
+    let body = body.freeze();
+    let pool = Arc::clone(&admitted.config.pools[mirror.upstream]);
+    let key = pool.hash_key(head, admitted.caller.as_ref(), admitted.client_address);
     let hash_key = key.into_owned();
     let mut copy = head.clone();
     let had_length = copy.remove_header(&CONTENT_LENGTH).is_some();
     copy.remove_header(&EXPECT);
-    let mut message = upstream_request::serialize_request(&copy, &pool.config, b"", ctx)?;
+    let mut message = upstream_request::serialize_request(&copy, &pool.config, b"", admitted)?;
     // Before the empty line at the end of the head.
     message.truncate(message.len() - 2);
     headers::append_field(&mut message, MIRROR_FIELD, b"1");
@@ -153,18 +146,15 @@ fn build_request(
     }
     message.extend_from_slice(b"\r\n");
     Ok(MirroredRequest {
-        route: ctx
-            .route()
-            .map(|route| route.name.clone())
-            .unwrap_or_default(),
+        route: admitted.route.name.clone(),
         pool,
         hash_key,
         head: message,
         body,
         is_head_request: head.method == Method::HEAD,
         timeout: mirror.timeout,
-        results: state.metrics.mirrored.clone(),
-        _slot: capture.slot,
+        results: admitted.state.metrics.mirrored.clone(),
+        _slot: slot,
     })
 }
 
@@ -173,16 +163,14 @@ fn is_sampled(share: f64, random: u64) -> bool {
     share >= 1.0 || (random as f64) < share * (u64::MAX as f64)
 }
 
-fn content_length(head: &RequestHeader) -> u64 {
-    let length = head.headers.get(CONTENT_LENGTH);
-    length
-        .and_then(|length| length.to_str().ok()?.parse().ok())
-        .unwrap_or(0)
-}
-
-fn count(state: &GatewayState, route: &str, result: MirrorResult) {
-    let labels = [route, result.as_str()];
-    state.metrics.mirrored.with_label_values(&labels).inc();
+fn count(admitted: &AdmittedRequest<'_>, result: MirrorResult) {
+    let labels = [admitted.route.name.as_str(), result.as_str()];
+    admitted
+        .state
+        .metrics
+        .mirrored
+        .with_label_values(&labels)
+        .inc();
 }
 
 // === impl MirrorResult ===

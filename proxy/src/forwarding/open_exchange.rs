@@ -11,13 +11,14 @@ use pingora_core::Result;
 use pingora_core::protocols::ALPN;
 use pingora_proxy::Session;
 
+use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{failure, upstream_request};
 use crate::message::headers;
-use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::state::request_context::UpstreamAttempt;
 use crate::upstream::{
-    Endpoint, IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse, UpstreamStream,
+    IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse, UpstreamStream,
 };
 
 /// What carries an exchange.
@@ -35,9 +36,8 @@ pub(super) struct OpenExchange {
 }
 
 /// Returns whether a request asks for a WebSocket, and its route has some.
-pub(super) fn is_upgrade(session: &Session, ctx: &RequestContext) -> bool {
-    ctx.route().is_some_and(|route| route.settings.websocket)
-        && headers::is_websocket_upgrade(session.req_header())
+pub(super) fn is_upgrade(session: &Session, route: &Route) -> bool {
+    route.settings.websocket && headers::is_websocket_upgrade(session.req_header())
 }
 
 // === impl OpenExchange ===
@@ -48,34 +48,35 @@ impl OpenExchange {
         session: &mut Session,
         body: Option<&Bytes>,
         length: Option<u64>,
-        attempt: &UpstreamAttempt,
-        ctx: &RequestContext,
+        attempt: &UpstreamAttempt<'_>,
     ) -> Result<Self> {
         let buffered = match body {
             Some(body) => body.clone(),
             None => session.as_ref().get_retry_buffer().unwrap_or_default(),
         };
-        let hop_by_hop = match (length, is_upgrade(session, ctx)) {
+        let is_upgrade = is_upgrade(session, attempt.route);
+        let hop_by_hop = match (length, is_upgrade) {
             (_, true) => &b"connection: upgrade\r\nupgrade: websocket\r\n"[..],
             (None, false) => b"transfer-encoding: chunked\r\n",
             (Some(_), false) => b"",
         };
         let (upstream, was_idle, mut outbound) = match &attempt.pool.http2 {
-            Some(connector) if !is_upgrade(session, ctx) => {
-                let peer = upstream_request::http2_peer(session, attempt, ctx);
-                let request = upstream_request::http2_request(session.req_header(), &peer, ctx)?;
+            Some(connector) if !is_upgrade => {
+                let peer = upstream_request::http2_peer(session, attempt);
+                let request =
+                    upstream_request::http2_request(session.req_header(), &peer, attempt)?;
                 let pins = &attempt.permit.endpoint.pins;
                 let connector = Arc::clone(connector);
                 let is_end = session.as_mut().is_body_empty();
                 let opened = UpstreamStream::open(connector, peer, pins, request, is_end).await;
                 let (stream, was_idle) =
-                    opened.map_err(|error| failure::on_connect_error(ctx, error))?;
+                    opened.map_err(|error| failure::on_connect_error(attempt, error))?;
                 let upstream = UpstreamTransport::Http2(Box::new(stream));
                 (upstream, was_idle, OutboundData::default())
             }
             Some(_) | None => {
                 let (upstream, was_idle, head) =
-                    Self::open_http1(session, attempt, hop_by_hop, ctx).await?;
+                    Self::open_http1(session, attempt, hop_by_hop).await?;
                 let is_chunked = length.is_none();
                 (upstream, was_idle, OutboundData::new(head, is_chunked))
             }
@@ -90,23 +91,22 @@ impl OpenExchange {
 
     async fn open_http1(
         session: &Session,
-        attempt: &UpstreamAttempt,
+        attempt: &UpstreamAttempt<'_>,
         hop_by_hop: &[u8],
-        ctx: &RequestContext,
     ) -> Result<(UpstreamTransport, bool, BytesMut)> {
-        let (pool, endpoint) = (&attempt.pool, &attempt.permit.endpoint);
+        let (pool, endpoint) = (attempt.pool, &attempt.permit.endpoint);
         let request = session.req_header();
         let check = match request.method.is_idempotent() {
             true => IdleCheck::LastPoll,
             false => IdleCheck::Now,
         };
-        let header = upstream_request::connection_header(session, pool, ctx);
+        let header = upstream_request::connection_header(session, attempt);
         let idle_timeout = pool.config.idle_timeout;
         let bound = session.bound_upstream();
         let idle = bound.and_then(|bound| bound.take(endpoint, idle_timeout));
         // A retry uses a new connection: idle ones may be closed as the first one was.
         let idle = idle.or_else(|| {
-            let is_first = ctx.attempts <= 1;
+            let is_first = attempt.number <= 1;
             is_first.then(|| endpoint.idle.take(idle_timeout, check, header.as_ref()))?
         });
         let was_idle = idle.is_some();
@@ -121,11 +121,11 @@ impl OpenExchange {
                 }
                 UpstreamConnection::connect(&peer, pins, timeout, header)
                     .await
-                    .map_err(|error| failure::on_connect_error(ctx, error))?
+                    .map_err(|error| failure::on_connect_error(attempt, error))?
             }
         };
         upstream.note_request(&request.headers);
-        let head = upstream_request::serialize_request(request, &pool.config, hop_by_hop, ctx)?;
+        let head = upstream_request::serialize_request(request, &pool.config, hop_by_hop, attempt)?;
         Ok((UpstreamTransport::Http1(upstream), was_idle, head))
     }
 }
@@ -191,15 +191,15 @@ impl UpstreamTransport {
     pub(super) fn release(
         self,
         session: &Session,
-        endpoint: &Arc<Endpoint>,
         idle_since: Option<Instant>,
-        ctx: &RequestContext,
+        attempt: &UpstreamAttempt<'_>,
     ) {
+        let endpoint = &attempt.permit.endpoint;
         match (self, idle_since) {
             (Self::Http2(stream), _) => stream.release(),
             (Self::Http1(connection), Some(since)) if connection.is_authenticated() => {
                 // The connection of a trusted proxy is that of many clients.
-                let is_trusted = |peer| ctx.config.limits.is_trusted_proxy(peer);
+                let is_trusted = |peer| attempt.config.limits.is_trusted_proxy(peer);
                 if let Some(bound) = session.bound_upstream()
                     && !session.peer_address().is_none_or(is_trusted)
                 {

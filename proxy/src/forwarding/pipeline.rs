@@ -1,8 +1,7 @@
 //! The pipeline: Pingora's hooks, each of which delegates to another module.
 //!
-//! Every request enters through [`ProxyHttp::request_filter`], which admits or answers it.
-//! [`ProxyHttp::proxy_upstream_filter`] [forwards](super::exchange) it. Pingora's own forwarding is
-//! not used.
+//! Every request enters through [`ProxyHttp::request_filter`], which admits and [forwards](super::exchange)
+//! it, or answers. Pingora's own forwarding is not used.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,9 +14,9 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
 use crate::admission::admit_or_answer;
 use crate::downstream::session_ext::SessionExt;
-use crate::forwarding::{exchange, failure, mirror, request_record};
+use crate::forwarding::{exchange, failure, request_record};
 use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{AdmittedRequest, ForwardingRecord, RequestContext};
 
 /// The implementation of Pingora's proxy hooks.
 pub(crate) struct GatewayProxy {
@@ -49,21 +48,12 @@ impl ProxyHttp for GatewayProxy {
         if self.state.is_draining.load(Ordering::Relaxed) {
             session.close_after_response();
         }
-        admit_or_answer(&self.state, session, ctx).await
-    }
-
-    /// Forwards the request.
-    async fn proxy_upstream_filter(
-        &self,
-        session: &mut Session,
-        ctx: &mut RequestContext,
-    ) -> Result<bool> {
-        if ctx.route().is_some_and(|route| route.mirror.is_some()) {
-            mirror::begin(&self.state, session, ctx)?;
+        if let Some(admission) = admit_or_answer(&self.state, session, ctx).await? {
+            let admitted = AdmittedRequest::new(&self.state, &ctx.request, admission);
+            let record = ForwardingRecord::new(admitted.pool);
+            exchange::forward(session, &admitted, ctx.forwarding.insert(record)).await?;
         }
-        ctx.is_forwarded = true;
-        exchange::forward(&self.state, session, ctx).await?;
-        Ok(false)
+        Ok(true)
     }
 
     /// Is not called: every request was forwarded before.

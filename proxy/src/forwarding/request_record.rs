@@ -1,6 +1,6 @@
 //! The record of a completed request: metrics, span and access event.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::Version;
 use pingora_core::Error;
@@ -16,11 +16,11 @@ use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure_cause;
 use crate::state::GatewayState;
-use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::state::request_context::RequestContext;
 use crate::telemetry::access_log::AccessEvent;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::live_tail::TailDetails;
-use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
+use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, OK_CODE};
 
 /// The final status, code and duration of a request.
 struct RequestOutcome {
@@ -37,6 +37,7 @@ pub(super) fn record_request(
     error: Option<&Error>,
     ctx: &RequestContext,
 ) {
+    let request = &ctx.request;
     let written = client.response_status().map(|status| status.as_u16());
     let abandoned = ctx.client_aborted
         || (error.is_some()
@@ -45,11 +46,12 @@ pub(super) fn record_request(
                 .deadline()
                 .is_some_and(RequestDeadline::is_response_complete));
     // The stream to an HTTP/2 upstream was reset. Over HTTP/2, the stream of the client counts.
-    let is_reset = |attempt: &UpstreamAttempt| attempt.pool.config.http2;
     if abandoned
         && client.req_header().version != Version::HTTP_2
-        && ctx.attempt.as_ref().is_some_and(is_reset)
-        && let (Some(_share), Some(address)) = (ctx.client_share(), ctx.client_address)
+        && ctx
+            .last_attempt()
+            .is_some_and(|(pool, ..)| pool.config.http2)
+        && let (Some(_share), Some(address)) = (request.client_share(), request.client_address)
     {
         early_ends::note(state, address);
     }
@@ -59,7 +61,10 @@ pub(super) fn record_request(
         (Some(code), written) => (written.unwrap_or(0), code.as_str()),
         (None, written) if abandoned => (written.unwrap_or(499), CLIENT_CLOSED_CODE),
         (None, Some(status)) if is_expired => (status, Code::TokenExpired.as_str()),
-        (None, Some(status)) => (status, ctx.upstream_code.map_or(OK_CODE, Code::as_str)),
+        (None, Some(status)) => {
+            let of_upstream = ctx.forwarding.as_ref().and_then(|it| it.upstream_code);
+            (status, of_upstream.map_or(OK_CODE, Code::as_str))
+        }
         (None, None) => (499, CLIENT_CLOSED_CODE),
     };
     let cause = ctx.failure.or_else(|| match code {
@@ -70,15 +75,13 @@ pub(super) fn record_request(
     let outcome = RequestOutcome {
         status,
         code,
-        elapsed: ctx.started.elapsed(),
+        elapsed: request.started.elapsed(),
         cause,
     };
-    match ctx.route {
+    let name = request.route_name();
+    match request.route {
         Some(route) => {
-            let (metrics, name) = (
-                &ctx.config.route_metrics[route],
-                ctx.config.route_table.routes[route].name.as_str(),
-            );
+            let metrics = &request.config.route_states[route].metrics;
             metrics.observe(&state.metrics, name, outcome.elapsed.as_secs_f64());
             if code == OK_CODE {
                 metrics.count_ok(&state.metrics, name, status);
@@ -86,24 +89,22 @@ pub(super) fn record_request(
                 state.metrics.count(name, status, code);
             }
         }
-        None => state.metrics.count(NO_ROUTE, status, code),
+        None => state.metrics.count(name, status, code),
     }
-    if let Some(attempt) = &ctx.attempt {
-        let upstream_s = ctx.upstream_latency_us.map_or_else(
-            || seconds_since(attempt.started),
+    if let Some((pool, _, started)) = ctx.last_attempt() {
+        let latency_us = ctx.forwarding.as_ref().and_then(|it| it.latency_us);
+        let upstream_s = latency_us.map_or_else(
+            || started.elapsed().as_secs_f64(),
             |micros| micros as f64 / 1e6,
         );
-        attempt.pool.latency.observe(upstream_s);
+        pool.latency.observe(upstream_s);
     }
-    if let Some(tracer) = state.tracer.as_ref().filter(|_| ctx.trace.is_recorded) {
+    let is_recorded = request.trace.is_recorded;
+    if let Some(tracer) = state.tracer.as_ref().filter(|_| is_recorded) {
         let (status, code, elapsed) = (outcome.status, outcome.code, outcome.elapsed);
         spans::record(tracer, client.req_header(), ctx, (status, code, elapsed));
     }
     write_access_event(state, client, ctx, &outcome);
-}
-
-fn seconds_since(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64()
 }
 
 fn write_access_event(
@@ -112,61 +113,61 @@ fn write_access_event(
     ctx: &RequestContext,
     outcome: &RequestOutcome,
 ) {
+    let (request, forwarding) = (&ctx.request, ctx.forwarding.as_ref());
+    let caller = request.caller.as_ref();
     let (mut id, mut trace) = (Uuid::encode_buffer(), Uuid::encode_buffer());
     let head = client.req_header();
     let path = head.raw_path();
     let path = path
         .split(|byte| *byte == b'?')
         .next()
-        .filter(|_| ctx.has_canonical_target);
-    let service = ctx
-        .caller
-        .as_ref()
-        .and_then(Caller::service)
-        .map(|service| &*service.service_id);
-    let attempt = ctx.attempt.as_ref();
+        .filter(|_| request.has_canonical_target);
+    let service = caller.and_then(Caller::service);
     let request_bytes = client.body_bytes_read() as u64;
     let response_bytes = client.body_bytes_sent() as u64;
     let event = AccessEvent {
-        request_id: ctx.id.hyphenated().encode_lower(&mut id),
+        request_id: request.id.hyphenated().encode_lower(&mut id),
         method: Some(head.method.as_str()).filter(|method| method.len() <= 16),
         path: path.and_then(|path| std::str::from_utf8(path).ok()),
-        route: Some(ctx.route().map_or(NO_ROUTE, |route| route.name.as_str())),
+        route: Some(request.route_name()),
         status: outcome.status,
         code: outcome.code,
         cause: outcome.cause.map(FailureCause::as_str),
-        report_only: ctx.report_only_code.map(Code::as_str),
-        kind: ctx.caller.as_ref().map(|caller| match caller {
+        report_only: request.report_only_code.map(Code::as_str),
+        kind: caller.map(|caller| match caller {
             Caller::User(_) => "user",
             Caller::Service(_) => "service",
         }),
-        issuer: ctx.caller.as_ref().map(Caller::issuer),
-        subject: ctx.caller.as_ref().map(Caller::subject),
-        caller_service: service,
-        upstream: attempt
-            .map(|attempt| &attempt.pool)
-            .or(ctx.unavailable.as_ref())
-            .map(|pool| pool.config.name.as_str()),
-        upstream_address: attempt.map(|attempt| &*attempt.permit.endpoint.address_text),
-        encoding: ctx.encoder.as_ref().map(|encoder| encoder.coding.as_str()),
-        attempts: ctx.attempts,
+        issuer: caller.map(Caller::issuer),
+        subject: caller.map(Caller::subject),
+        caller_service: service.map(|service| &*service.service_id),
+        upstream: forwarding
+            .filter(|forwarding| forwarding.attempts > 0)
+            .map(|forwarding| forwarding.pool.config.name.as_str()),
+        upstream_address: ctx
+            .last_attempt()
+            .map(|(_, endpoint, _)| &*endpoint.address_text),
+        encoding: forwarding
+            .and_then(|forwarding| forwarding.encoder.as_ref())
+            .map(|encoder| encoder.coding.as_str()),
+        attempts: forwarding.map_or(0, |forwarding| forwarding.attempts),
         duration_us: u64::try_from(outcome.elapsed.as_micros()).unwrap_or(u64::MAX),
-        upstream_us: ctx.upstream_latency_us,
+        upstream_us: forwarding.and_then(|forwarding| forwarding.latency_us),
         request_bytes,
         response_bytes,
         protocol: protocol_name(head.version),
         trace_id: Some(
-            Uuid::from_u128(ctx.trace.id)
+            Uuid::from_u128(request.trace.id)
                 .simple()
                 .encode_lower(&mut trace),
         ),
-        client: ctx.client_address,
+        client: request.client_address,
     };
     event.write(
         &state.access_log,
         &state.live_tail,
         &tail_details(client, ctx, outcome),
-        ctx.start_time.plus(outcome.elapsed),
+        request.start_time.plus(outcome.elapsed),
     );
 }
 
@@ -176,11 +177,11 @@ fn tail_details<'a>(
     ctx: &'a RequestContext,
     outcome: &RequestOutcome,
 ) -> TailDetails<'a> {
-    let caller = ctx.caller.as_ref();
+    let caller = ctx.request.caller.as_ref();
     TailDetails {
         host: request_authority(client.req_header()),
         decision: match outcome.code {
-            _ if ctx.is_forwarded => "forwarded",
+            _ if ctx.forwarding.is_some() => "forwarded",
             OK_CODE => "answered",
             CLIENT_CLOSED_CODE => "aborted",
             _ => "rejected",

@@ -25,8 +25,7 @@ use crate::forwarding::identity_headers::REQUEST_ID;
 use crate::forwarding::references;
 use crate::forwarding::references::UpstreamAuthorities;
 use crate::message::headers;
-use crate::state::GatewayState;
-use crate::state::request_context::RequestContext;
+use crate::state::request_context::{AdmittedRequest, ForwardingRecord, UpstreamAttempt};
 
 /// Returns the error for a response that is not forwarded.
 pub(super) fn invalid_response(reason: &'static str) -> Box<Error> {
@@ -37,7 +36,8 @@ pub(super) fn invalid_response(reason: &'static str) -> Box<Error> {
 pub(super) fn note_response_head(
     client: &Session,
     response: &ResponseHeader,
-    ctx: &mut RequestContext,
+    attempt: &UpstreamAttempt<'_>,
+    record: &mut ForwardingRecord,
 ) {
     let status = response.status;
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
@@ -48,23 +48,21 @@ pub(super) fn note_response_head(
             .headers
             .get(&PROBLEM_CODE)
             .and_then(|code| code.to_str().ok());
-        ctx.upstream_code = code.and_then(Code::named);
+        record.upstream_code = code.and_then(Code::named);
     }
-    if let Some(attempt) = &ctx.attempt {
-        let now = Instant::now();
-        let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
-        let is_failure = is_failure_of_address(status);
-        attempt
-            .pool
-            .note_response(&attempt.permit.endpoint, is_failure, micros, now);
-        if let Some(deadline) = client.deadline() {
-            deadline.note_response_head(ctx.read_timeout(&attempt.pool), now);
-        }
-        ctx.upstream_latency_us = Some(micros);
-    }
-    if ctx.caller.is_some()
-        && is_event_stream(response)
-        && let (Some(deadline), Some(at)) = (client.deadline(), token_expiry(ctx))
+    let now = Instant::now();
+    let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
+    let is_failure = is_failure_of_address(status);
+    attempt
+        .pool
+        .note_response(&attempt.permit.endpoint, is_failure, micros, now);
+    record.latency_us = Some(micros);
+    let Some(deadline) = client.deadline() else {
+        return;
+    };
+    deadline.note_response_head(attempt.read_timeout(), now);
+    if is_event_stream(response)
+        && let Some(at) = token_expiry(attempt)
     {
         deadline.end_at_expiry(at);
     }
@@ -86,12 +84,10 @@ fn is_failure_of_address(status: StatusCode) -> bool {
 
 /// Returns the time at which a WebSocket or an event stream ends because its token expires, unless the
 /// route lets it outlive the token.
-pub(super) fn token_expiry(ctx: &RequestContext) -> Option<Instant> {
-    let caller = ctx.caller.as_ref().filter(|_| {
-        !ctx.route()
-            .is_some_and(|route| route.settings.outlives_token)
-    })?;
-    let now = ctx.start_time.plus(ctx.started.elapsed());
+pub(super) fn token_expiry(admitted: &AdmittedRequest<'_>) -> Option<Instant> {
+    let outlives_token = admitted.route.settings.outlives_token;
+    let caller = admitted.caller.as_ref().filter(|_| !outlives_token)?;
+    let now = admitted.start_time.plus(admitted.started.elapsed());
     let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
     Instant::now().checked_add(left)
 }
@@ -102,36 +98,48 @@ fn is_error_status(status: StatusCode) -> bool {
 
 /// Sets the header fields of a forwarded response.
 pub(super) fn apply_response_headers(
-    state: &GatewayState,
     client: &mut Session,
     response: &mut ResponseHeader,
-    ctx: &mut RequestContext,
+    attempt: &UpstreamAttempt<'_>,
+    record: &mut ForwardingRecord,
 ) -> Result<()> {
+    let settings = &attempt.route.settings;
     let sets_cookie = response.headers.contains_key(SET_COOKIE);
-    if sets_cookie && !ctx.route().is_some_and(|route| route.settings.cookies) {
+    if sets_cookie && !settings.cookies {
         response.remove_header(&SET_COOKIE);
     }
-    let keeps_server_headers = ctx
-        .route()
-        .is_some_and(|route| route.settings.server_headers);
-    strip_headers(response, keeps_server_headers)?;
+    strip_headers(response, settings.server_headers)?;
     if response.status.is_informational() {
         let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
-        if is_upgrade && ctx.offers_token && !response.headers.contains_key(SEC_WEBSOCKET_PROTOCOL)
+        if is_upgrade
+            && attempt.admission.offers_token
+            && !response.headers.contains_key(SEC_WEBSOCKET_PROTOCOL)
         {
             response.insert_header(SEC_WEBSOCKET_PROTOCOL, TOKEN_SUBPROTOCOL)?;
         }
         return Ok(());
     }
-    rewrite_references(client, response, ctx)?;
-    apply_common_headers(client, response, ctx)?;
-    if ctx
-        .route()
-        .is_some_and(|route| route.settings.compression.is_some())
-    {
-        compressed_response::prepare(state, client.req_header(), response, sets_cookie, ctx)?;
+    if let Some(rewrite) = attempt.route.rewrite.as_ref().filter(|it| it.location) {
+        let endpoint = &attempt.permit.endpoint;
+        let authorities = UpstreamAuthorities {
+            public: request_authority(client.req_header()),
+            host: attempt
+                .pool
+                .config
+                .host
+                .as_ref()
+                .and_then(|host| host.to_str().ok()),
+            configured: &attempt.pool.config.addresses,
+            connected: endpoint.address.as_inet().copied(),
+        };
+        references::rewrite_references(response, rewrite, &authorities)?;
     }
-    if state.is_draining.load(Ordering::Relaxed) {
+    apply_common_headers(client, response, attempt, Some(attempt.pool))?;
+    if let Some(compression) = &settings.compression {
+        let head = client.req_header();
+        compressed_response::prepare(compression, head, response, sets_cookie, attempt, record)?;
+    }
+    if attempt.state.is_draining.load(Ordering::Relaxed) {
         client.close_after_response();
     }
     // Inserted into the `http` header map, which is cheaper than through Pingora.
@@ -139,33 +147,13 @@ pub(super) fn apply_response_headers(
     let mut parts =
         http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
     let mut text = Uuid::encode_buffer();
-    let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
+    let id: &str = attempt.id.hyphenated().encode_lower(&mut text);
     if let Ok(id) = HeaderValue::from_str(id) {
         parts.headers.reserve(3);
         parts.headers.insert(&REQUEST_ID, id);
     }
     *response = ResponseHeader::from(parts);
     Ok(())
-}
-
-/// Rewrites references to paths of the upstream, if the route rewrites paths.
-fn rewrite_references(
-    client: &Session,
-    response: &mut ResponseHeader,
-    ctx: &RequestContext,
-) -> Result<()> {
-    let rewrite = ctx.route().and_then(|route| route.rewrite.as_ref());
-    let Some(rewrite) = rewrite.filter(|rewrite| rewrite.location) else {
-        return Ok(());
-    };
-    let attempt = ctx.attempt.as_ref();
-    let authorities = UpstreamAuthorities {
-        public: request_authority(client.req_header()),
-        host: attempt.and_then(|attempt| attempt.pool.config.host.as_ref()?.to_str().ok()),
-        configured: attempt.map_or(&[], |attempt| attempt.pool.config.addresses.as_slice()),
-        connected: attempt.and_then(|attempt| attempt.permit.endpoint.address.as_inet().copied()),
-    };
-    references::rewrite_references(response, rewrite, &authorities)
 }
 
 /// Removes hop-by-hop fields, including those that `Connection` lists (RFC 9110 section 7.6.1),

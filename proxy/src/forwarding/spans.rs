@@ -7,9 +7,10 @@ use postern_core::trace::{
     KeyValue, SpanContext, SpanData, SpanKind, Status, TraceFlags, Tracer, known_method,
 };
 
-use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::state::request_context::{ForwardingRecord, RequestContext};
 use crate::telemetry::TraceContext;
 use crate::telemetry::metrics::OK_CODE;
+use crate::upstream::Endpoint;
 
 /// Records the spans. `result` is the status, the problem code and the duration of the request.
 pub(super) fn record(
@@ -19,28 +20,31 @@ pub(super) fn record(
     result: (u16, &'static str, Duration),
 ) {
     let (status, code, elapsed) = result;
-    let trace = ctx.trace;
+    let request = &ctx.request;
+    let trace = request.trace;
     let method = known_method(&head.method);
     let parent = span_context(trace, trace.parent.unwrap_or(0), true);
     let own = span_context(trace, trace.span, false);
     let mut span = tracer.span_now(&own, &parent, SpanKind::Server);
     span.start_time = span.end_time.checked_sub(elapsed).unwrap_or(span.end_time);
-    let route = ctx.route().map(|route| &route.pattern.path.template);
+    let route = request
+        .matched_route()
+        .map(|route| &route.pattern.path.template);
     span.name = match route {
         Some(route) => format!("{method} {route}").into(),
         None => method.into(),
     };
-    let scheme = if ctx.is_tls { "https" } else { "http" };
+    let scheme = if request.is_tls { "https" } else { "http" };
     span.attributes = vec![
         KeyValue::new("http.request.method", method),
         KeyValue::new("http.response.status_code", i64::from(status)),
         KeyValue::new("url.scheme", scheme),
         KeyValue::new("postern.code", code),
-        KeyValue::new("postern.request_id", ctx.id.to_string()),
+        KeyValue::new("postern.request_id", request.id.to_string()),
     ];
     let path = head.raw_path().split(|byte| *byte == b'?').next();
     let path = path.and_then(|path| std::str::from_utf8(path).ok());
-    if let Some(path) = path.filter(|_| ctx.has_canonical_target) {
+    if let Some(path) = path.filter(|_| request.has_canonical_target) {
         let path = KeyValue::new("url.path", path.to_owned());
         span.attributes.push(path);
     }
@@ -51,8 +55,10 @@ pub(super) fn record(
     if status >= 500 {
         fail(&mut span, code);
     }
-    if let Some(attempt) = &ctx.attempt {
-        let client = client_span(tracer, ctx, attempt, method);
+    if let (Some(forwarding), Some((_, endpoint, started))) = (&ctx.forwarding, ctx.last_attempt())
+    {
+        let attempt = (endpoint, started.elapsed());
+        let client = client_span(tracer, trace, forwarding, attempt, method);
         tracer.record(with_result(client, status, code));
     }
     tracer.record(span);
@@ -61,20 +67,20 @@ pub(super) fn record(
 /// Returns the client span, which ends with the response.
 fn client_span(
     tracer: &Tracer,
-    ctx: &RequestContext,
-    attempt: &UpstreamAttempt,
+    trace: TraceContext,
+    forwarding: &ForwardingRecord,
+    (endpoint, elapsed): (&Endpoint, Duration),
     method: &'static str,
 ) -> SpanData {
-    let own = span_context(ctx.trace, ctx.trace.client_span(), false);
-    let parent = span_context(ctx.trace, ctx.trace.span, false);
+    let own = span_context(trace, trace.client_span(), false);
+    let parent = span_context(trace, trace.span, false);
     let mut span = tracer.span_now(&own, &parent, SpanKind::Client);
-    let elapsed = attempt.started.elapsed();
     span.start_time = span.end_time.checked_sub(elapsed).unwrap_or(span.end_time);
-    let address = &attempt.permit.endpoint.address;
+    let address = &endpoint.address;
     span.name = if method == "_OTHER" { "HTTP" } else { method }.into();
     span.attributes = vec![
         KeyValue::new("http.request.method", method),
-        KeyValue::new("postern.upstream", attempt.pool.config.name.clone()),
+        KeyValue::new("postern.upstream", forwarding.pool.config.name.clone()),
     ];
     span.attributes.extend(match address.as_inet() {
         Some(address) => vec![
@@ -83,8 +89,8 @@ fn client_span(
         ],
         None => vec![KeyValue::new("server.address", address.to_string())],
     });
-    if ctx.attempts > 1 {
-        let resends = i64::from(ctx.attempts - 1);
+    if forwarding.attempts > 1 {
+        let resends = i64::from(forwarding.attempts - 1);
         span.attributes
             .push(KeyValue::new("http.request.resend_count", resends));
     }

@@ -11,7 +11,7 @@ use tokio::time::{sleep, sleep_until};
 use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::response::token_expiry;
-use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::state::request_context::AdmittedRequest;
 use crate::upstream::UpstreamConnection;
 
 /// Copies bytes in both directions until the upstream closes the connection, a side fails, or the
@@ -23,15 +23,13 @@ use crate::upstream::UpstreamConnection;
 pub(super) async fn run(
     upstream: &mut UpstreamConnection,
     session: &Session,
-    ctx: &RequestContext,
+    admitted: &AdmittedRequest<'_>,
 ) -> Result<()> {
-    let (Some(mut client), Some(UpstreamAttempt { pool, .. })) =
-        (session.take_upgraded(), &ctx.attempt)
-    else {
+    let Some(mut client) = session.take_upgraded() else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
     client.open_tunnel();
-    upstream.set_write_stall_timeout(pool.config.write_timeout);
+    upstream.set_write_stall_timeout(admitted.pool.config.write_timeout);
     let received = upstream.take_received();
     let (mut from_client, mut to_client) = split(&mut *client);
     let (mut from_upstream, mut to_upstream) = split(upstream.stream());
@@ -45,11 +43,11 @@ pub(super) async fn run(
         copy(&mut from_client, &mut to_upstream).await?;
         to_upstream.shutdown().await?;
         // The upstream learns of the end, and need not answer it.
-        sleep(ctx.config.limits.tunnel_timeout).await;
+        sleep(admitted.config.limits.tunnel_timeout).await;
         io::Result::Ok(())
     };
     let expiry = async {
-        match token_expiry(ctx) {
+        match token_expiry(admitted) {
             Some(at) => sleep_until(at.into()).await,
             None => pending().await,
         }

@@ -71,12 +71,6 @@ pub struct App {
     renewal: Option<AcmeRenewal>,
 }
 
-/// Pingora's own limit on attempts. The effective limit is `retries` of the upstream.
-const MAX_PINGORA_RETRIES: usize = 8;
-
-/// Maximum idle connections of Pingora to all upstreams, per worker.
-const PINGORA_IDLE_CONNECTIONS: usize = 512;
-
 impl App {
     /// Builds the gateway. Sockets, DNS and key requests are not used before [`App::run`].
     ///
@@ -416,10 +410,8 @@ fn build_tracer(
 fn pingora_settings(config: &Config) -> ServerConf {
     ServerConf {
         threads: config.workers.unwrap_or(1),
-        max_retries: MAX_PINGORA_RETRIES,
-        upstream_keepalive_pool_size: PINGORA_IDLE_CONNECTIONS,
-        // An empty file, so that the system's certificate authorities are read only if required.
-        ca_file: (!config.needs_system_roots()).then(|| NO_ROOTS.to_owned()),
+        // Pingora's own connector is not used, so that it need not read the system's.
+        ca_file: Some(NO_ROOTS.to_owned()),
         ..ServerConf::default()
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::lifecycle::gauges::GaugeUpdater;
 use crate::state::GatewayState;
-use crate::upstream::{Resolution, UpstreamPool};
+use crate::upstream::{NameResolution, UpstreamPool};
 
 /// Interval at which gauges are updated.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
@@ -152,5 +152,5 @@ async fn run_observer(
 fn has_pending_names(state: &GatewayState) -> bool {
     let config = state.runtime_config.load();
     let mut names = config.pools.iter().flat_map(|pool| pool.names());
-    names.any(|name| name.state == Resolution::Pending)
+    names.any(|name| name.state == NameResolution::Pending)
 }

@@ -1,8 +1,10 @@
 //! Gauges that are read from the state of the gateway once per second.
 
+use prometheus::IntGaugeVec;
+
 use crate::state::GatewayState;
 use crate::telemetry::metrics::UpstreamMetrics;
-use crate::upstream::{Resolution, UpstreamPool};
+use crate::upstream::{NameResolution, UpstreamPool};
 
 /// Updates the gauges, and removes those of upstreams that are no longer configured.
 #[derive(Debug, Default)]
@@ -75,31 +77,49 @@ fn update_upstream(metrics: &UpstreamMetrics, pool: &UpstreamPool) {
         let gauge = metrics.endpoints.with_label_values(&[name, state]);
         gauge.set(number(count));
     }
-    let gauges = &metrics.gauges;
-    for (gauge, value) in [
-        (&gauges.in_flight, number(observed.in_flight)),
-        (&gauges.idle_connections, number(observed.idle_connections)),
-        (&gauges.retry_budget, observed.retry_budget),
-        (&gauges.panic_mode, i64::from(observed.is_in_panic)),
-    ] {
+    let values = [
+        number(observed.in_flight),
+        number(observed.idle_connections),
+        observed.retry_budget,
+        i64::from(observed.is_in_panic),
+    ];
+    for (gauge, value) in gauges_by_name(metrics).into_iter().zip(values) {
         gauge.with_label_values(&[name]).set(value);
     }
     let names = pool.names();
-    for state in Resolution::ALL.into_iter().filter(|_| !names.is_empty()) {
+    for state in NameResolution::ALL
+        .into_iter()
+        .filter(|_| !names.is_empty())
+    {
         let count = names.iter().filter(|name| name.state == state).count();
         let gauge = metrics.names.with_label_values(&[name, state.as_str()]);
         gauge.set(number(count));
     }
 }
 
+/// Returns the gauges whose only label is the upstream.
+fn gauges_by_name(metrics: &UpstreamMetrics) -> [&IntGaugeVec; 4] {
+    let UpstreamMetrics {
+        in_flight,
+        idle_connections,
+        retry_budget,
+        panic_mode,
+        ..
+    } = metrics;
+    [in_flight, idle_connections, retry_budget, panic_mode]
+}
+
 /// Removes the gauges of an upstream that is no longer configured, so that nobody is alerted by their
 /// last values.
 fn forget_upstream(metrics: &UpstreamMetrics, upstream: &str) {
-    metrics.gauges.forget(upstream);
+    for gauge in gauges_by_name(metrics) {
+        // It may never have been set.
+        let _absent = gauge.remove_label_values(&[upstream]);
+    }
     for state in ENDPOINT_STATES {
         let _absent = metrics.endpoints.remove_label_values(&[upstream, state]);
     }
-    for state in Resolution::ALL {
+    for state in NameResolution::ALL {
         let labels = [upstream, state.as_str()];
         // There is none without names.
         let _absent = metrics.names.remove_label_values(&labels);

@@ -23,8 +23,6 @@ pub(crate) struct StartupOnlySettings {
     tokens: TokenConfig,
     token_limits: TokenLimits,
     handover: Option<PathBuf>,
-    /// Whether an upstream certificate is verified against the system's certificate authorities.
-    roots: bool,
 }
 
 impl StartupOnlySettings {
@@ -66,7 +64,6 @@ impl StartupOnlySettings {
             tokens: tokens.clone(),
             token_limits: identity.token_limits,
             handover: handover.clone(),
-            roots: config.needs_system_roots(),
         }
     }
 
@@ -88,7 +85,6 @@ impl StartupOnlySettings {
             tokens,
             token_limits,
             handover,
-            roots,
         } = self;
         let all = [
             ("listen", *listen != other.listen),
@@ -104,8 +100,6 @@ impl StartupOnlySettings {
             ("tokens", *tokens != other.tokens),
             ("identity", *token_limits != other.token_limits),
             ("handover", *handover != other.handover),
-            // Authorities that are no longer required need no restart.
-            ("upstream.tls.ca", !*roots && other.roots),
         ];
         all.into_iter()
             .filter_map(|(name, differs)| differs.then_some(name))

@@ -8,27 +8,47 @@ use postern_core::token::Caller;
 use postern_core::{Code, Problem};
 
 use crate::config::AccessList;
-use crate::routing::router::RouteRequest;
+use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
 
-/// The decision on a request.
-#[derive(Clone, Debug)]
-pub(crate) struct Decision {
-    /// `Err` is the rejection.
-    pub(crate) result: Result<(), Problem>,
-    /// Whether an access list in report-only mode would have rejected the request.
-    pub(crate) is_address_reported: bool,
-    /// The problem code with which a policy in report-only mode would have rejected it.
-    pub(crate) reported_policy: Option<Code>,
+/// A check that may be in report-only mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The access list of the route.
+    AccessList,
+    /// The external authorization of the route.
+    ExternalAuthorization,
+    /// The policy of the route.
+    Policy,
+    /// The rate limit of this name: `address`, `principal` or `route`.
+    RateLimit(&'static str),
 }
 
-impl Decision {
-    /// Returns the code with which the first check in report-only mode would have rejected the
-    /// request.
-    pub(crate) fn report_only_code(&self) -> Option<Code> {
-        match self.is_address_reported {
-            true => Some(Code::AddressNotAllowed),
-            false => self.reported_policy,
+/// A refusal of a check in report-only mode, which rejects nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DryRun {
+    pub(crate) check: Check,
+    pub(crate) code: Code,
+}
+
+// === impl Check ===
+
+impl Check {
+    /// Returns the verdict of the check. In report-only mode, a refusal is reported, and `None` is
+    /// returned.
+    pub(crate) fn enforce<T>(
+        self,
+        verdict: Result<T, Problem>,
+        is_report_only: bool,
+        report: impl FnOnce(DryRun),
+    ) -> Result<Option<T>, Problem> {
+        match verdict {
+            Err(problem) if is_report_only => {
+                let (check, code) = (self, problem.code());
+                report(DryRun { check, code });
+                Ok(None)
+            }
+            verdict => verdict.map(Some),
         }
     }
 }
@@ -65,32 +85,17 @@ pub(crate) fn preflighted<'r>(
     (route.is_some() || found.route().is_none()).then_some((method, route))
 }
 
-/// Decides on the request of a route lookup with its path. `caller` is the caller of a verified token,
-/// `address` that of the client. The access list is evaluated after authentication, so that an address that
-/// it refuses does not learn which paths exist.
+/// Decides on the request of a route lookup with its path, and returns the route that it may use.
+/// `caller` is the caller of a verified token, `address` that of the client. The access list is
+/// evaluated after authentication, so that an address that it refuses does not learn which paths exist.
+/// What a check in report-only mode refuses is given to `report`.
 pub(crate) fn decide(
     table: &RouteTable,
     (found, path): (RouteMatch, &str),
     caller: Option<&Caller>,
     address: Option<IpAddr>,
-) -> Decision {
-    let mut decision = Decision {
-        result: Ok(()),
-        is_address_reported: false,
-        reported_policy: None,
-    };
-    decision.result = check(table, (found, path), caller, address, &mut decision);
-    decision
-}
-
-/// Applies the checks in their order, and records what those in report-only mode refuse.
-fn check(
-    table: &RouteTable,
-    (found, path): (RouteMatch, &str),
-    caller: Option<&Caller>,
-    address: Option<IpAddr>,
-    decision: &mut Decision,
-) -> Result<(), Problem> {
+    mut report: impl FnMut(DryRun),
+) -> Result<RouteIndex, Problem> {
     let is_public = is_public(table, found);
     if caller.is_none() && !is_public {
         return Err(Code::AuthenticationRequired.into());
@@ -98,27 +103,20 @@ fn check(
     if let Some(list) = access_list(table, found)
         && !list.accepts(address)
     {
-        if !list.is_report_only() {
-            return Err(Code::AddressNotAllowed.into());
-        }
-        decision.is_address_reported = true;
+        let refused = Err::<(), _>(Code::AddressNotAllowed.into());
+        Check::AccessList.enforce(refused, list.is_report_only(), &mut report)?;
     }
-    let policy = match found {
-        RouteMatch::Route(route) => &table.routes[route].policy,
+    let route = match found {
+        RouteMatch::Route(route) => route,
         RouteMatch::MethodNotAllowed { allow, .. } => {
             return Err(Problem::method_not_allowed(allow.allow()));
         }
         RouteMatch::NotFound => return Err(Code::NotFound.into()),
     };
-    match caller
-        .filter(|_| !is_public)
-        .map(|caller| policy.decide(caller, path))
-    {
-        None | Some(Ok(())) => Ok(()),
-        Some(Err(code)) if policy.is_report_only() => {
-            decision.reported_policy = Some(code);
-            Ok(())
-        }
-        Some(Err(code)) => Err(code.into()),
+    let policy = &table.routes[route].policy;
+    if let Some(caller) = caller.filter(|_| !is_public) {
+        let verdict = policy.decide(caller, path).map_err(Problem::from);
+        Check::Policy.enforce(verdict, policy.is_report_only(), report)?;
     }
+    Ok(route)
 }

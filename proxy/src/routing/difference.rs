@@ -318,8 +318,9 @@ impl<'c> Side<'c> {
     ) -> DecisionSummary {
         let caller = kind.caller();
         let variables = request.explained(true, address);
-        let decided = decide(&self.table, (found, request.path), caller.as_ref(), address);
-        let outcome = Outcome::of(&self.table, found, &variables, &decided);
+        let at = (found, request.path);
+        let decided = decide(&self.table, at, caller.as_ref(), address, |_report_only| ());
+        let outcome = Outcome::of(&self.table, &variables, &decided);
         let route = found.route().map(|index| &self.table.routes[index]);
         let mut decision = DecisionSummary {
             route: route.map(|route| route.name.clone()),
@@ -348,7 +349,7 @@ impl<'c> Side<'c> {
                             ..*request
                         };
                         let variables = request.explained(false, address);
-                        let other = Outcome::of(&self.table, found, &variables, &decided);
+                        let other = Outcome::of(&self.table, &variables, &decided);
                         other.location().unwrap_or_default().to_owned()
                     }
                 };

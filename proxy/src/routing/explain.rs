@@ -301,8 +301,11 @@ fn write_decision(
         }
     };
     let address = variables.client_address;
-    let decision = decide(table, (found, variables.path), caller.as_ref(), address);
-    if let Some(code) = decision.report_only_code() {
+    let (at, mut reported) = ((found, variables.path), None);
+    let decision = decide(table, at, caller.as_ref(), address, |refused| {
+        reported.get_or_insert(refused.code);
+    });
+    if let Some(code) = reported {
         let _memory_only = writeln!(
             out,
             "reported   {} {}: counted and logged, not rejected",
@@ -310,7 +313,7 @@ fn write_decision(
             code.as_str()
         );
     }
-    let _memory_only = match Outcome::of(table, found, variables, &decision) {
+    let _memory_only = match Outcome::of(table, variables, &decision) {
         Outcome::Forwarded => writeln!(
             out,
             "decision   allow\nadds       {}",

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use postern_core::Code;
+use postern_core::{Code, Problem};
 
 use crate::config::{RedirectTarget, Route, RouteAnswer};
-use crate::routing::decision::{Decision, preflighted};
-use crate::routing::router::RouteRequest;
+use crate::routing::decision::preflighted;
+use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::routing::variables::RequestVariables;
 
@@ -46,15 +46,14 @@ impl<'t> Outcome<'t> {
     /// Returns the outcome of a request with this decision.
     pub(crate) fn of(
         table: &'t RouteTable,
-        found: RouteMatch,
         variables: &RequestVariables<'_>,
-        decision: &Decision,
+        decision: &Result<RouteIndex, Problem>,
     ) -> Self {
-        if let Err(problem) = &decision.result {
-            return Self::Rejected(problem.code());
-        }
-        let route = found.route().map(|index| &table.routes[index]);
-        let Some(answer) = route.and_then(|route| route.answer.as_deref()) else {
+        let route = match decision {
+            Ok(route) => &table.routes[*route],
+            Err(problem) => return Self::Rejected(problem.code()),
+        };
+        let Some(answer) = route.answer.as_deref() else {
             return Self::Forwarded;
         };
         let RouteAnswer::Redirect(redirect) = answer else {

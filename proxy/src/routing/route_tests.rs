@@ -119,14 +119,12 @@ fn decided<'t>(
     let caller = caller_for(&test.token)
         .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
     let variables = request.explained(true, test.client_address);
-    let decision = decide(
-        table,
-        (found, request.path),
-        caller.as_ref(),
-        test.client_address,
-    );
-    let outcome = Outcome::of(table, found, &variables, &decision);
-    (found.route(), outcome, decision.report_only_code())
+    let (at, mut reported) = ((found, request.path), None);
+    let decision = decide(table, at, caller.as_ref(), test.client_address, |refused| {
+        reported.get_or_insert(refused.code);
+    });
+    let outcome = Outcome::of(table, &variables, &decision);
+    (found.route(), outcome, reported)
 }
 
 /// Looks up the route of a test.

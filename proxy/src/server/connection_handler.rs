@@ -75,7 +75,7 @@ impl ConnectionHandler {
     /// Counts a connection that is closed before its first request.
     pub(super) fn close_reason(&self, reason: CloseReason) {
         tracing::debug!(reason = reason.as_str(), "client connection refused");
-        self.state.metrics.connections_closed.count(reason);
+        self.state.metrics.count_closed(reason);
     }
 
     /// Makes every response close its connection.

@@ -1,31 +1,47 @@
-//! The state of one request on its way through admission and forwarding.
+//! The stages of one request on its way through admission and forwarding.
 //!
-//! Each stage records its results here; later stages and the request record read them.
+//! Every request is a [`ReceivedRequest`], which admission completes and which does not change afterwards.
+//! Forwarding takes an [`AdmittedRequest`], which has a route and an upstream, and makes
+//! [`UpstreamAttempt`]s. The [`RequestContext`] owns what the request record reads at the end.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use http::HeaderValue;
+use postern_core::Code;
 use postern_core::clock::Timestamp;
 use postern_core::token::Caller;
-use postern_core::{Code, Secret};
 use prometheus::IntGauge;
 use uuid::Uuid;
 
-use crate::client_shares::BudgetPermit;
 use crate::compression::BodyEncoder;
 use crate::config::Route;
 use crate::external_authorization::AddedHeaders;
 use crate::routing::router::RouteIndex;
+use crate::state::GatewayState;
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::failure_cause::FailureCause;
+use crate::telemetry::metrics::NO_ROUTE;
 use crate::telemetry::trace_context::TraceContext;
-use crate::upstream::{InFlightPermit, UpstreamPool};
+use crate::upstream::{Endpoint, InFlightPermit, UpstreamPool};
 
-/// The state of a request.
+/// The context of a request in Pingora's hooks.
 pub(crate) struct RequestContext {
+    pub(crate) request: ReceivedRequest,
+    /// What forwarding has done; `None` unless the request was admitted to an upstream.
+    pub(crate) forwarding: Option<ForwardingRecord>,
+    /// The problem code of a rejection or failure.
+    pub(crate) error_code: Option<Code>,
+    /// The cause of a failure of the request.
+    pub(crate) failure: Option<FailureCause>,
+    /// Whether the client disconnected before the response was complete.
+    pub(crate) client_aborted: bool,
+}
+
+/// A request, and what admission has found out about it.
+pub(crate) struct ReceivedRequest {
     /// The configuration in force when the request started, used until it ends.
     pub(crate) config: Arc<RuntimeConfig>,
     pub(crate) started: Instant,
@@ -33,74 +49,74 @@ pub(crate) struct RequestContext {
     pub(crate) start_time: Timestamp,
     pub(crate) id: Uuid,
     pub(crate) trace: TraceContext,
-    /// Whether the target is canonical, so that its path may be logged.
-    pub(crate) has_canonical_target: bool,
-    pub(crate) route: Option<RouteIndex>,
-    pub(crate) caller: Option<Caller>,
-    /// The credential that was taken out of the request, until it is verified.
-    pub(crate) credential: Option<Credential>,
-    /// Whether the subprotocols that the client offers contained a token.
-    pub(crate) offers_token: bool,
-    /// The problem code of a rejection or failure.
-    pub(crate) error_code: Option<Code>,
-    /// The problem code of an upstream's error response, if it is known.
-    pub(crate) upstream_code: Option<Code>,
-    /// The problem code that a report-only policy would have rejected with.
-    pub(crate) report_only_code: Option<Code>,
-    /// The cause of a failure of the request.
-    pub(crate) failure: Option<FailureCause>,
-    /// Whether the client disconnected before the response was complete.
-    pub(crate) client_aborted: bool,
     /// The client address, as reported by trusted proxies.
     pub(crate) client_address: Option<IpAddr>,
     /// Whether `client_address` is that of the client. If a trusted proxy does not know it, it is
     /// that of the proxy, for limits; access lists refuse it.
     pub(crate) is_client_known: bool,
+    /// A hash of the client address, for limits, consistent hashing and shares of upstreams.
+    pub(crate) client_key: u64,
     /// The host that a trusted proxy reports as the requested one, if a route accepts it.
     pub(crate) forwarded_host: Option<HeaderValue>,
     /// Whether the client uses TLS, to the gateway or to a trusted proxy.
     pub(crate) is_tls: bool,
-    /// A hash of the client address, for consistent hashing and shares of upstreams.
-    pub(crate) client_key: u64,
-    /// Header fields that an external authorization service adds to the request.
-    pub(crate) added_headers: Option<AddedHeaders>,
+    /// Whether the target is canonical, so that its path may be logged.
+    pub(crate) has_canonical_target: bool,
+    /// The matching route, also of a request that is rejected.
+    pub(crate) route: Option<RouteIndex>,
+    /// The caller; `None` on public routes and without a valid credential.
+    pub(crate) caller: Option<Caller>,
     /// The status of the tightest rate limit.
     pub(crate) rate_limit: Option<RateLimitStatus>,
-    /// Whether the request was admitted to an upstream.
-    pub(crate) is_forwarded: bool,
-    pub(crate) attempt: Option<UpstreamAttempt>,
-    /// The upstream that had no address for the request.
-    pub(crate) unavailable: Option<Arc<UpstreamPool>>,
-    pub(crate) attempts: u32,
-    /// Time spent reading the request body before an address was chosen.
-    pub(crate) body_read_time: Duration,
-    pub(crate) upstream_latency_us: Option<u64>,
-    /// The encoder of a compressed response.
-    pub(crate) encoder: Option<Box<BodyEncoder>>,
-    /// The copy of a request that is mirrored, until its body is complete.
-    pub(crate) mirror: Option<Box<MirrorCapture>>,
+    /// The problem code that a report-only policy would have rejected with.
+    pub(crate) report_only_code: Option<Code>,
     _in_flight: InFlightRequest,
 }
 
-/// A credential that was not in `Authorization`.
-#[derive(Debug)]
-pub(crate) enum Credential {
-    /// An API key.
-    ApiKey(Secret),
-    /// What else would be a Bearer token.
-    Token(Secret),
+/// What admission grants to a request that is to be forwarded.
+pub(crate) struct Admission {
+    pub(crate) route: RouteIndex,
+    /// Header fields that an external authorization service adds to the request.
+    pub(crate) added_headers: Option<AddedHeaders>,
+    /// Whether the subprotocols that the client offers contained a token.
+    pub(crate) offers_token: bool,
+}
+
+/// A request that was admitted to an upstream.
+pub(crate) struct AdmittedRequest<'r> {
+    pub(crate) state: &'r GatewayState,
+    pub(crate) request: &'r ReceivedRequest,
+    pub(crate) route: &'r Route,
+    /// The upstream that the weights of the route have chosen.
+    pub(crate) pool: &'r Arc<UpstreamPool>,
+    pub(crate) admission: Admission,
+}
+
+/// An attempt to forward an admitted request to an address of its upstream.
+pub(crate) struct UpstreamAttempt<'r> {
+    pub(crate) admitted: &'r AdmittedRequest<'r>,
+    /// 1 for the first one.
+    pub(crate) number: u32,
+    pub(crate) permit: InFlightPermit,
+    pub(crate) started: Instant,
+}
+
+/// What forwarding has done, for the request record.
+pub(crate) struct ForwardingRecord {
+    pub(crate) pool: Arc<UpstreamPool>,
+    pub(crate) attempts: u32,
+    /// The address and the beginning of the last attempt; `None` if there was no address for it.
+    pub(crate) last: Option<(Arc<Endpoint>, Instant)>,
+    /// Microseconds from the beginning of the attempt to the response head.
+    pub(crate) latency_us: Option<u64>,
+    /// The problem code of an upstream's error response, if it is known.
+    pub(crate) upstream_code: Option<Code>,
+    /// The encoder of a compressed response.
+    pub(crate) encoder: Option<Box<BodyEncoder>>,
 }
 
 /// A request in the gauge of requests in flight, until it is dropped.
 pub(crate) struct InFlightRequest(IntGauge);
-
-/// The copy of a request whose body is being received.
-#[derive(Debug)]
-pub(crate) struct MirrorCapture {
-    /// The slot among the mirrored requests of the route.
-    pub(crate) slot: BudgetPermit,
-    pub(crate) body: BytesMut,
-}
 
 /// The status of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug)]
@@ -110,16 +126,9 @@ pub(crate) struct RateLimitStatus {
     pub(crate) window_s: u64,
     pub(crate) remaining: u32,
     pub(crate) reset_s: u64,
-    /// Whether the route defines the limit; every response then reports it. Limits of the gateway
-    /// are reported only when they are exceeded.
-    pub(crate) is_route_limit: bool,
-}
-
-/// An attempt to forward a request to an upstream.
-pub(crate) struct UpstreamAttempt {
-    pub(crate) pool: Arc<UpstreamPool>,
-    pub(crate) permit: Arc<InFlightPermit>,
-    pub(crate) started: Instant,
+    /// Whether the response reports it: every one for a limit of the route, otherwise only that of a
+    /// request which exceeds the limit.
+    pub(crate) is_reported: bool,
 }
 
 impl InFlightRequest {
@@ -143,40 +152,40 @@ impl RequestContext {
         in_flight: InFlightRequest,
     ) -> Self {
         Self {
-            config,
-            started: Instant::now(),
-            start_time: now,
-            id,
-            trace: TraceContext::default(),
-            has_canonical_target: false,
-            route: None,
-            caller: None,
-            credential: None,
-            offers_token: false,
+            request: ReceivedRequest {
+                config,
+                started: Instant::now(),
+                start_time: now,
+                id,
+                trace: TraceContext::default(),
+                client_address: None,
+                is_client_known: true,
+                client_key: 0,
+                forwarded_host: None,
+                is_tls: false,
+                has_canonical_target: false,
+                route: None,
+                caller: None,
+                rate_limit: None,
+                report_only_code: None,
+                _in_flight: in_flight,
+            },
+            forwarding: None,
             error_code: None,
-            upstream_code: None,
-            report_only_code: None,
             failure: None,
             client_aborted: false,
-            client_address: None,
-            is_client_known: true,
-            forwarded_host: None,
-            is_tls: false,
-            client_key: 0,
-            added_headers: None,
-            rate_limit: None,
-            is_forwarded: false,
-            attempt: None,
-            unavailable: None,
-            attempts: 0,
-            body_read_time: Duration::ZERO,
-            upstream_latency_us: None,
-            encoder: None,
-            mirror: None,
-            _in_flight: in_flight,
         }
     }
 
+    /// Returns the upstream, and the address and the beginning of the last attempt, if there was one.
+    pub(crate) fn last_attempt(&self) -> Option<(&UpstreamPool, &Endpoint, Instant)> {
+        let forwarding = self.forwarding.as_ref()?;
+        let (endpoint, started) = forwarding.last.as_ref()?;
+        Some((&forwarding.pool, endpoint, *started))
+    }
+}
+
+impl ReceivedRequest {
     /// Returns the key of the client in shares of common resources; `None` if the address is that
     /// of a trusted proxy, which stands for many clients.
     pub(crate) fn client_share(&self) -> Option<u64> {
@@ -185,33 +194,83 @@ impl RequestContext {
         (!limits.is_trusted_proxy(address)).then_some(self.client_key)
     }
 
-    /// Returns the read timeout of this upstream.
-    pub(crate) fn read_timeout(&self, pool: &UpstreamPool) -> Duration {
-        self.route()
-            .and_then(|route| route.settings.read_timeout)
-            .unwrap_or(pool.config.read_timeout)
+    /// Returns the client address for decisions; `None` if it is not known.
+    pub(crate) fn known_address(&self) -> Option<IpAddr> {
+        self.client_address.filter(|_| self.is_client_known)
     }
 
-    /// Returns whether another attempt may be made, after one that was sent or not.
-    pub(crate) fn may_retry(&self, pool: &UpstreamPool, was_sent: bool) -> bool {
-        let limit = self
-            .route()
-            .and_then(|route| route.settings.retries)
-            .unwrap_or(pool.config.retries);
-        pool.may_retry(self.client_share(), self.attempts, limit, was_sent)
+    /// Returns the matching route.
+    pub(crate) fn matched_route(&self) -> Option<&Route> {
+        self.route
+            .map(|index| &self.config.route_table.routes[index])
     }
 
-    /// Records that the upstream has completed its response, which frees its slot in flight.
-    pub(crate) fn note_response_complete(&self) {
-        if let Some(attempt) = &self.attempt {
-            attempt.permit.release();
+    /// Returns the name of the matching route, or that of none in metrics and events.
+    pub(crate) fn route_name(&self) -> &str {
+        self.matched_route()
+            .map_or(NO_ROUTE, |route| route.name.as_str())
+    }
+}
+
+impl<'r> AdmittedRequest<'r> {
+    pub(crate) fn new(
+        state: &'r GatewayState,
+        request: &'r ReceivedRequest,
+        admission: Admission,
+    ) -> Self {
+        let route = &request.config.route_table.routes[admission.route];
+        Self {
+            state,
+            request,
+            route,
+            pool: request.config.pool(route, state.ids.random_u64()),
+            admission,
         }
     }
 
-    /// Returns the matched route.
-    pub(crate) fn route(&self) -> Option<&Route> {
-        self.route
-            .map(|index| &self.config.route_table.routes[index])
+    /// Returns the read timeout of the upstream.
+    pub(crate) fn read_timeout(&self) -> Duration {
+        let own = self.route.settings.read_timeout;
+        own.unwrap_or(self.pool.config.read_timeout)
+    }
+}
+
+impl UpstreamAttempt<'_> {
+    /// Returns whether another attempt may be made, after this one was sent or not.
+    pub(crate) fn may_retry(&self, was_sent: bool) -> bool {
+        let own = self.route.settings.retries;
+        let limit = own.unwrap_or(self.pool.config.retries);
+        let share = self.client_share();
+        self.pool.may_retry(share, self.number, limit, was_sent)
+    }
+}
+
+impl Deref for AdmittedRequest<'_> {
+    type Target = ReceivedRequest;
+
+    fn deref(&self) -> &ReceivedRequest {
+        self.request
+    }
+}
+
+impl<'r> Deref for UpstreamAttempt<'r> {
+    type Target = AdmittedRequest<'r>;
+
+    fn deref(&self) -> &AdmittedRequest<'r> {
+        self.admitted
+    }
+}
+
+impl ForwardingRecord {
+    pub(crate) fn new(pool: &Arc<UpstreamPool>) -> Self {
+        Self {
+            pool: Arc::clone(pool),
+            attempts: 0,
+            last: None,
+            latency_us: None,
+            upstream_code: None,
+            encoder: None,
+        }
     }
 }
 

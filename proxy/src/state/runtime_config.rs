@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahash::AHashMap;
 use postern_core::Clock;
 use postern_core::exit::Exit;
 use postern_core::identity::TrustConfig;
@@ -18,7 +17,6 @@ use crate::config::{
     Route, ShutdownConfig,
 };
 use crate::external_authorization::ExternalAuthorizer;
-use crate::routing::router::RouteIndex;
 use crate::routing::table::RouteTable;
 use crate::state::listener_access::ListenerAccess;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
@@ -31,19 +29,16 @@ const STORE_TIMEOUT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct RuntimeConfig {
     pub(crate) route_table: RouteTable,
-    pub(crate) route_metrics: Vec<RouteMetrics>,
+    /// The state of each route.
+    pub(crate) route_states: Vec<RouteState>,
     /// The CORS policy for requests that match no route.
     pub(crate) cors: Option<Arc<CorsPolicy>>,
     /// The changes of responses to requests that match no route.
     pub(crate) response_headers: Option<Arc<HeaderChanges>>,
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
-    /// The slots of mirrored requests, for each route that mirrors.
-    pub(crate) mirror_slots: AHashMap<RouteIndex, Arc<SharedBudget>>,
     /// The resolver of the names of upstreams.
     resolver: Arc<NameResolver>,
     pub(crate) limits: Arc<ClientLimits>,
-    /// The external authorization of the routes that have one.
-    pub(crate) authorizers: AHashMap<RouteIndex, Arc<ExternalAuthorizer>>,
     /// The API keys, if any are accepted.
     pub(crate) api_keys: Option<Arc<ApiKeyFile>>,
     /// The places in which requests may have a key.
@@ -55,6 +50,16 @@ pub(crate) struct RuntimeConfig {
     pub(crate) shutdown: ShutdownConfig,
     /// The store of rate limits across gateways.
     pub(crate) rate_limit_store: Option<Cache>,
+}
+
+/// The state of a route.
+#[derive(Debug)]
+pub(crate) struct RouteState {
+    pub(crate) metrics: RouteMetrics,
+    /// The slots of mirrored requests, if the route mirrors.
+    pub(crate) mirror_slots: Option<Arc<SharedBudget>>,
+    /// The external authorization, if the route has one.
+    pub(crate) authorizer: Option<Arc<ExternalAuthorizer>>,
 }
 
 // === impl RuntimeConfig ===
@@ -103,31 +108,26 @@ impl RuntimeConfig {
             .into_iter()
             .map(pool)
             .collect::<Result<Vec<_>, _>>()?;
-        let route_metrics = table
-            .routes
-            .iter()
-            .map(|_| RouteMetrics::default())
-            .collect();
-        let mirror_slots = mirror_slots(&table.routes);
+        let states = table.routes.iter();
+        let route_states = states
+            .map(|route| RouteState::new(route, previous, metrics))
+            .collect::<Result<_, _>>()?;
         let same = previous.filter(|previous| previous.limits.store == config.limits.store);
         let store = match (same, &config.limits.store) {
             (Some(same), _) => same.rate_limit_store.clone(),
             (None, None) => None,
             (None, Some(url)) => Some(Cache::open_with(url, &rate_limit_store_options(clock))?),
         };
-        let authorizers = authorizers(&table.routes, previous, metrics)?;
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let (cors, response_headers) = (config.cors, config.response_headers);
         Ok(Self {
             route_table: table,
-            route_metrics,
+            route_states,
             cors,
             response_headers,
             pools,
-            mirror_slots,
             resolver,
             limits,
-            authorizers,
             api_keys: api_keys.transpose()?,
             api_key_config,
             listener_access,
@@ -170,46 +170,45 @@ impl RuntimeConfig {
     }
 }
 
-/// Prepares the external authorization of routes. Those of `previous` are kept with their cached
-/// decisions if they have not changed.
-fn authorizers(
-    routes: &[Route],
-    previous: Option<&RuntimeConfig>,
-    metrics: &GatewayMetrics,
-) -> Result<AHashMap<RouteIndex, Arc<ExternalAuthorizer>>, Exit> {
-    let same = |route: &Route, config: &ExternalAuthorization| {
-        let previous = previous?;
-        let mut known = previous.authorizers.iter();
-        let is_same = |(index, known): &(&RouteIndex, &Arc<ExternalAuthorizer>)| {
-            previous.route_table.routes[**index].name == route.name && known.config == *config
-        };
-        known.find(is_same).map(|(_, known)| Arc::clone(known))
-    };
-    let mut all = AHashMap::new();
-    for (index, route) in routes.iter().enumerate() {
-        let Some(config) = route.settings.authorize.as_deref() else {
-            continue;
-        };
-        let authorizer = match same(route, config) {
-            Some(same) => same,
-            None => Arc::new(ExternalAuthorizer::new(
-                config.clone(),
-                &route.name,
-                metrics,
-            )?),
-        };
-        all.insert(index, authorizer);
-    }
-    Ok(all)
-}
+// === impl RouteState ===
 
-/// Returns the slots of mirrored requests of each route that mirrors.
-fn mirror_slots(routes: &[Route]) -> AHashMap<RouteIndex, Arc<SharedBudget>> {
-    let slots = routes.iter().enumerate().filter_map(|(index, route)| {
-        let mirror = route.mirror.as_ref()?;
-        Some((index, SharedBudget::new(mirror.in_flight)))
-    });
-    slots.collect()
+impl RouteState {
+    /// Prepares the state of a route. An external authorization of `previous` that has not changed is
+    /// kept with its cached decisions.
+    fn new(
+        route: &Route,
+        previous: Option<&RuntimeConfig>,
+        metrics: &GatewayMetrics,
+    ) -> Result<Self, Exit> {
+        let same = |config: &ExternalAuthorization| {
+            let previous = previous?;
+            let mut known = previous
+                .route_table
+                .routes
+                .iter()
+                .zip(&previous.route_states);
+            known.find_map(|(known, state)| {
+                let authorizer = state.authorizer.as_ref()?;
+                let is_same = known.name == route.name && authorizer.config == *config;
+                is_same.then(|| Arc::clone(authorizer))
+            })
+        };
+        let prepare = |config: &ExternalAuthorization| match same(config) {
+            Some(same) => Ok(same),
+            None => ExternalAuthorizer::new(config.clone(), &route.name, metrics).map(Arc::new),
+        };
+        let mirror = route.mirror.as_ref();
+        Ok(Self {
+            metrics: RouteMetrics::default(),
+            mirror_slots: mirror.map(|mirror| SharedBudget::new(mirror.in_flight)),
+            authorizer: route
+                .settings
+                .authorize
+                .as_deref()
+                .map(prepare)
+                .transpose()?,
+        })
+    }
 }
 
 /// Returns the file of the previous configuration if it has this path, with its keys.

@@ -1,39 +1,20 @@
 //! Metrics of certificates, by their first name.
 
-use prometheus::{IntCounterVec, IntGaugeVec};
+use crate::telemetry::metrics::metrics;
 
-use crate::telemetry::metrics::MetricFactory;
-
-/// The metrics of the certificates of listeners.
-#[derive(Debug)]
-pub(crate) struct CertificateMetrics {
-    expiry: IntGaugeVec,
-    reload_successful: IntGaugeVec,
-    renewal_failures: IntCounterVec,
+metrics! {
+    /// The metrics of the certificates of listeners.
+    pub(crate) struct CertificateMetrics {
+        expiry: gauges("postern_tls_certificate_expiry_timestamp_seconds",
+            "End of the validity of a certificate, in Unix time", &["certificate"]),
+        reload_successful: gauges("postern_tls_certificate_reload_successful",
+            "1, or 0 if the files of the listener were rejected when they changed", &["certificate"]),
+        renewal_failures: counters("postern_tls_certificate_renewal_failures_total",
+            "Failed orders for a certificate at the ACME server", &["certificate"]),
+    }
 }
 
 impl CertificateMetrics {
-    pub(super) fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        let labels = &["certificate"];
-        Ok(Self {
-            expiry: make.gauges(
-                "postern_tls_certificate_expiry_timestamp_seconds",
-                "End of the validity of a certificate, in Unix time",
-                labels,
-            )?,
-            reload_successful: make.gauges(
-                "postern_tls_certificate_reload_successful",
-                "1, or 0 if the files of the listener were rejected when they changed",
-                labels,
-            )?,
-            renewal_failures: make.counters(
-                "postern_tls_certificate_renewal_failures_total",
-                "Failed orders for a certificate at the ACME server",
-                labels,
-            )?,
-        })
-    }
-
     /// Records the end of the validity of a certificate, in Unix seconds.
     pub(crate) fn note_expiry(&self, certificate: &str, at: i64) {
         self.expiry.with_label_values(&[certificate]).set(at);

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::access_log::{AccessEvent, append_text};
 use super::metrics::LiveTailMetrics;
 pub(crate) use filter::TailFilter;
-use history::History;
+use history::EventHistory;
 pub(crate) use queue::TailReader;
 use queue::{Pace, TailQueue};
 
@@ -35,7 +35,7 @@ const MAX_RATE: NonZeroU32 = NonZeroU32::new(500).expect("is not zero");
 #[derive(Debug)]
 pub(crate) struct LiveTail {
     tails: RwLock<Vec<Arc<TailQueue>>>,
-    history: Mutex<History>,
+    history: Mutex<EventHistory>,
     pace: Mutex<Pace>,
     metrics: LiveTailMetrics,
 }
@@ -57,7 +57,7 @@ pub(crate) struct TailDetails<'a> {
 #[derive(Debug)]
 pub(crate) struct SelectedTails<'a> {
     tails: Vec<Arc<TailQueue>>,
-    history: Option<&'a Mutex<History>>,
+    history: Option<&'a Mutex<EventHistory>>,
 }
 
 // === impl LiveTail ===

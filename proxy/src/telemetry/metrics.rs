@@ -1,12 +1,42 @@
 //! Prometheus metrics. Label values come from the configuration or from closed sets, never from
 //! clients.
 
+/// Defines metrics, and `new`, which registers them. Each has a kind (a method of [`MetricFactory`]), a
+/// name, a help text and, depending on its kind, labels.
+macro_rules! metrics {
+    (
+        $(#[$meta:meta])*
+        pub(crate) struct $group:ident {
+            $($(#[$doc:meta])* $vis:vis $field:ident: $kind:ident($($argument:expr),+),)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub(crate) struct $group { $($(#[$doc])* $vis $field: metrics!(@$kind),)+ }
+
+        impl $group {
+            pub(super) fn new(make: &$crate::telemetry::metrics::MetricFactory) -> prometheus::Result<Self> {
+                Ok(Self { $($field: make.$kind($($argument),+)?,)+ })
+            }
+        }
+    };
+    (@counter) => { prometheus::IntCounter };
+    (@counters) => { prometheus::IntCounterVec };
+    (@gauge) => { prometheus::IntGauge };
+    (@flag) => { prometheus::IntGauge };
+    (@gauges) => { prometheus::IntGaugeVec };
+    (@seconds) => { prometheus::HistogramVec };
+    (@fine_seconds) => { prometheus::Histogram };
+}
+pub(super) use metrics;
+
 mod compression;
 mod live_tail;
 mod rate_limits;
 mod report_only;
 mod upstream;
 
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use postern_core::Code;
@@ -31,36 +61,52 @@ pub(crate) struct GatewayMetrics {
     /// Names and labels of all metrics.
     #[cfg(test)]
     families: Vec<(String, Vec<String>)>,
-    pub(crate) requests: IntCounterVec,
-    pub(crate) duration: HistogramVec,
-    pub(crate) overhead: Histogram,
+    general: GeneralMetrics,
     pub(crate) compression: Arc<CompressionMetrics>,
-    /// Mirrored requests.
-    pub(crate) mirrored: IntCounterVec,
     pub(crate) upstream: UpstreamMetrics,
-    pub(crate) rejected_before_routing: IntCounterVec,
-    pub(crate) requests_in_flight: IntGauge,
-    pub(crate) connections: IntGauge,
-    pub(crate) connections_refused: IntCounter,
-    pub(crate) connections_closed: ClosedConnections,
-    pub(crate) response_buffers: IntGauge,
-    pub(crate) tls_failed: IntCounter,
     pub(crate) certificates: Arc<CertificateMetrics>,
-    pub(crate) rapid_resets: IntCounter,
     pub(crate) external_authorization: ExternalAuthorizationMetrics,
     pub(crate) report_only: ReportOnlyMetrics,
-    pub(crate) events_dropped: IntCounter,
     pub(crate) live_tail: LiveTailMetrics,
-    pub(crate) spans_dropped: IntCounter,
     pub(crate) config: ConfigMetrics,
     pub(crate) credentials: CredentialMetrics,
-    pub(crate) jwks_age: IntGaugeVec,
     pub(crate) rate_limits: RateLimitMetrics,
 }
 
-/// Connections that were closed before their first request.
-#[derive(Debug)]
-pub(crate) struct ClosedConnections(IntCounterVec);
+metrics! {
+    /// Metrics of requests and connections, and of what is dropped.
+    pub(crate) struct GeneralMetrics {
+        pub(crate) requests: counters("postern_requests_total",
+            "Requests by route, status class and code", &["route", "class", "code"]),
+        pub(crate) duration: seconds("postern_request_seconds",
+            "Time from the request head to the end of the response", "route"),
+        pub(crate) overhead: fine_seconds("postern_overhead_seconds",
+            "Time from the request head to the choice of an upstream address"),
+        pub(crate) mirrored: counters("postern_proxy_mirrored_requests_total",
+            "Requests chosen to be mirrored by result (answered, failed, timed_out, dropped_…)",
+            &["route", "result"]),
+        pub(crate) rejected_before_routing: counters("postern_proxy_rejected_before_routing_total",
+            "Request heads rejected before routing", &["code"]),
+        pub(crate) requests_in_flight: gauge("postern_proxy_requests_in_flight",
+            "Requests whose head was received and whose response has not ended"),
+        pub(crate) connections: gauge("postern_connections", "Open client connections"),
+        pub(crate) connections_refused: counter("postern_connections_refused_total",
+            "Connections closed because of the limit per client address"),
+        connections_closed: counters("postern_proxy_connections_closed_total",
+            "Connections closed before their first request, by reason", &["reason"]),
+        pub(crate) response_buffers: gauge("postern_response_buffer_bytes",
+            "Bytes reserved for responses to slow readers"),
+        pub(crate) tls_failed: counter("postern_tls_handshakes_failed_total",
+            "Failed TLS handshakes"),
+        pub(crate) rapid_resets: counter("postern_http2_rapid_resets_total",
+            "HTTP/2 connections closed because of too many reset streams"),
+        pub(crate) events_dropped: counter("postern_access_events_dropped_total",
+            "Dropped access events"),
+        pub(crate) spans_dropped: counter("postern_spans_dropped_total", "Dropped spans"),
+        pub(crate) jwks_age: gauges("postern_jwks_age_seconds",
+            "Time since the keys of an issuer were fetched", &["issuer"]),
+    }
+}
 
 /// The reason for which a connection is closed before its first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,29 +121,41 @@ pub(crate) enum CloseReason {
     ProxyHeaderTimeout,
 }
 
-/// Metrics of the configuration.
-#[derive(Debug)]
-pub(crate) struct ConfigMetrics {
-    info: IntGaugeVec,
-    pub(crate) version: IntGauge,
-    pub(crate) rejected_reloads: IntCounter,
-    pub(crate) last_reload_successful: IntGauge,
+metrics! {
+    /// Metrics of the configuration.
+    pub(crate) struct ConfigMetrics {
+        info: gauges("postern_proxy_config_info",
+            "1 for the hash of the active configuration: equal files have equal hashes", &["hash"]),
+        pub(crate) version: gauge("postern_config_version", "Number of the active configuration, from 1"),
+        pub(crate) rejected_reloads: counter("postern_config_refused_total",
+            "Rejected configuration reloads"),
+        pub(crate) last_reload_successful: gauge("postern_proxy_config_last_reload_successful",
+            "1 if the configuration file is active, 0 if its last reload was rejected"),
+    }
 }
 
-/// Metrics of external authorization, by route.
-#[derive(Debug)]
-pub(crate) struct ExternalAuthorizationMetrics {
-    pub(crate) results: IntCounterVec,
-    pub(crate) call_seconds: HistogramVec,
+metrics! {
+    /// Metrics of external authorization, by route.
+    pub(crate) struct ExternalAuthorizationMetrics {
+        pub(crate) results: counters("postern_proxy_external_authorizations_total",
+            "Requests by the result of external authorization (allowed, denied, failed)", &["route", "result"]),
+        pub(crate) call_seconds: seconds("postern_proxy_external_authorization_call_seconds",
+            "Time of calls of external authorization services", "route"),
+    }
 }
 
-/// Metrics of tokens and API keys.
-#[derive(Debug)]
-pub(crate) struct CredentialMetrics {
-    pub(crate) token_cache_entries: IntGauge,
-    pub(crate) token_cache_bytes: IntGauge,
-    pub(crate) api_key_last_used: IntGaugeVec,
-    pub(crate) api_key_reload_successful: IntGauge,
+metrics! {
+    /// Metrics of tokens and API keys.
+    pub(crate) struct CredentialMetrics {
+        pub(crate) token_cache_entries: gauge("postern_proxy_token_cache_entries",
+            "Cached token verifications"),
+        pub(crate) token_cache_bytes: gauge("postern_proxy_token_cache_bytes",
+            "Memory of the cached token verifications"),
+        pub(crate) api_key_last_used: gauges("postern_proxy_api_key_last_used_timestamp_seconds",
+            "Time of the last use of an API key since the start; 0 if it was not used", &["name", "id"]),
+        pub(crate) api_key_reload_successful: flag("postern_proxy_api_keys_last_reload_successful",
+            "1 if the API keys of the file are in use, 0 if its last reload was rejected"),
+    }
 }
 
 /// The metrics of one route, created when first used: a configuration may have ten thousand routes,
@@ -141,30 +199,6 @@ impl MetricFactory {
         }
     }
 
-    fn requests(&self) -> prometheus::Result<IntCounterVec> {
-        self.counters(
-            "postern_requests_total",
-            "Requests by route, status class and code",
-            &["route", "class", "code"],
-        )
-    }
-
-    fn duration(&self) -> prometheus::Result<HistogramVec> {
-        self.seconds(
-            "postern_request_seconds",
-            "Time from the request head to the end of the response",
-            "route",
-        )
-    }
-
-    fn mirrored(&self) -> prometheus::Result<IntCounterVec> {
-        self.counters(
-            "postern_proxy_mirrored_requests_total",
-            "Requests chosen to be mirrored by result (answered, failed, timed_out, dropped_…)",
-            &["route", "result"],
-        )
-    }
-
     pub(super) fn counters(
         &self,
         name: &str,
@@ -189,6 +223,13 @@ impl MetricFactory {
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
         self.add(IntGauge::new(name, help)?)
+    }
+
+    /// Creates a gauge that is 1 at first.
+    pub(super) fn flag(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        let gauge = self.gauge(name, help)?;
+        gauge.set(1);
+        Ok(gauge)
     }
 
     pub(super) fn seconds(
@@ -224,58 +265,15 @@ impl GatewayMetrics {
     pub(crate) fn new() -> prometheus::Result<Self> {
         let make = MetricFactory::new();
         Ok(Self {
-            requests: make.requests()?,
-            duration: make.duration()?,
-            overhead: make.fine_seconds(
-                "postern_overhead_seconds",
-                "Time from the request head to the choice of an upstream address",
-            )?,
+            general: GeneralMetrics::new(&make)?,
             compression: Arc::new(CompressionMetrics::new(&make)?),
-            mirrored: make.mirrored()?,
             upstream: UpstreamMetrics::new(&make)?,
-            rejected_before_routing: make.counters(
-                "postern_proxy_rejected_before_routing_total",
-                "Request heads rejected before routing",
-                &["code"],
-            )?,
-            requests_in_flight: make.gauge(
-                "postern_proxy_requests_in_flight",
-                "Requests whose head was received and whose response has not ended",
-            )?,
-            connections: make.gauge("postern_connections", "Open client connections")?,
-            response_buffers: make.gauge(
-                "postern_response_buffer_bytes",
-                "Bytes reserved for responses to slow readers",
-            )?,
-            connections_refused: make.counter(
-                "postern_connections_refused_total",
-                "Connections closed because of the limit per client address",
-            )?,
-            connections_closed: ClosedConnections::new(&make)?,
-            tls_failed: make.counter(
-                "postern_tls_handshakes_failed_total",
-                "Failed TLS handshakes",
-            )?,
             certificates: Arc::new(CertificateMetrics::new(&make)?),
-            rapid_resets: make.counter(
-                "postern_http2_rapid_resets_total",
-                "HTTP/2 connections closed because of too many reset streams",
-            )?,
             external_authorization: ExternalAuthorizationMetrics::new(&make)?,
             report_only: ReportOnlyMetrics::new(&make)?,
-            events_dropped: make.counter(
-                "postern_access_events_dropped_total",
-                "Dropped access events",
-            )?,
             live_tail: LiveTailMetrics::new(&make)?,
-            spans_dropped: make.counter("postern_spans_dropped_total", "Dropped spans")?,
             config: ConfigMetrics::new(&make)?,
             credentials: CredentialMetrics::new(&make)?,
-            jwks_age: make.gauges(
-                "postern_jwks_age_seconds",
-                "Time since the keys of an issuer were fetched",
-                &["issuer"],
-            )?,
             rate_limits: RateLimitMetrics::new(&make)?,
             registry: make.registry,
             #[cfg(test)]
@@ -290,6 +288,13 @@ impl GatewayMetrics {
             .inc();
     }
 
+    /// Counts a connection that is closed before its first request.
+    pub(crate) fn count_closed(&self, reason: CloseReason) {
+        self.connections_closed
+            .with_label_values(&[reason.as_str()])
+            .inc();
+    }
+
     /// Counts a rejected head.
     pub(crate) fn count_rejected_head(&self, code: Code) {
         self.rejected_before_routing
@@ -298,18 +303,11 @@ impl GatewayMetrics {
     }
 }
 
-impl ClosedConnections {
-    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        let by_reason = make.counters(
-            "postern_proxy_connections_closed_total",
-            "Connections closed before their first request, by reason",
-            &["reason"],
-        )?;
-        Ok(Self(by_reason))
-    }
+impl Deref for GatewayMetrics {
+    type Target = GeneralMetrics;
 
-    pub(crate) fn count(&self, reason: CloseReason) {
-        self.0.with_label_values(&[reason.as_str()]).inc();
+    fn deref(&self) -> &GeneralMetrics {
+        &self.general
     }
 }
 
@@ -326,77 +324,10 @@ impl CloseReason {
 }
 
 impl ConfigMetrics {
-    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        Ok(Self {
-            info: make.gauges(
-                "postern_proxy_config_info",
-                "1 for the hash of the active configuration: equal files have equal hashes",
-                &["hash"],
-            )?,
-            version: make.gauge(
-                "postern_config_version",
-                "Number of the active configuration, from 1",
-            )?,
-            rejected_reloads: make.counter(
-                "postern_config_refused_total",
-                "Rejected configuration reloads",
-            )?,
-            last_reload_successful: make.gauge(
-                "postern_proxy_config_last_reload_successful",
-                "1 if the configuration file is active, 0 if its last reload was rejected",
-            )?,
-        })
-    }
-}
-
-impl ConfigMetrics {
     /// Records the hash of the active configuration.
     pub(crate) fn set_hash(&self, hash: &str) {
         self.info.reset();
         self.info.with_label_values(&[hash]).set(1);
-    }
-}
-
-impl ExternalAuthorizationMetrics {
-    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        Ok(Self {
-            results: make.counters(
-                "postern_proxy_external_authorizations_total",
-                "Requests by the result of external authorization (allowed, denied, failed)",
-                &["route", "result"],
-            )?,
-            call_seconds: make.seconds(
-                "postern_proxy_external_authorization_call_seconds",
-                "Time of calls of external authorization services",
-                "route",
-            )?,
-        })
-    }
-}
-
-impl CredentialMetrics {
-    fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        let metrics = Self {
-            token_cache_entries: make.gauge(
-                "postern_proxy_token_cache_entries",
-                "Cached token verifications",
-            )?,
-            token_cache_bytes: make.gauge(
-                "postern_proxy_token_cache_bytes",
-                "Memory of the cached token verifications",
-            )?,
-            api_key_last_used: make.gauges(
-                "postern_proxy_api_key_last_used_timestamp_seconds",
-                "Time of the last use of an API key since the start; 0 if it was not used",
-                &["name", "id"],
-            )?,
-            api_key_reload_successful: make.gauge(
-                "postern_proxy_api_keys_last_reload_successful",
-                "1 if the API keys of the file are in use, 0 if its last reload was rejected",
-            )?,
-        };
-        metrics.api_key_reload_successful.set(1);
-        Ok(metrics)
     }
 }
 

@@ -142,7 +142,7 @@ async fn startup_only_changes_are_reported() {
     let status = gateway
         .wait_for_config_status(|status| status["version"] == 3)
         .await;
-    let needed = serde_json::json!(["tokens", "handover", "upstream.tls.ca"]);
+    let needed = serde_json::json!(["tokens", "handover"]);
     assert_eq!(
         status["restartNeeded"], needed,
         "reloadable settings are not reported"

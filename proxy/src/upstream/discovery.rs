@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::config::{AddressKind, UpstreamAddress};
 use crate::upstream::endpoint::Endpoint;
-use crate::upstream::name_resolver::{Answer, LookupError, NameResolver};
+use crate::upstream::name_resolver::{DnsAnswer, LookupError, NameResolver};
 use crate::upstream::peer::PeerBuilder;
 
 /// Time after which a failed look-up is repeated.
@@ -91,7 +91,7 @@ struct NameState {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NameStatus {
     pub(crate) name: String,
-    pub(crate) state: Resolution,
+    pub(crate) state: NameResolution,
     /// The addresses of the last good answer.
     pub(crate) addresses: Vec<String>,
     /// Seconds since the last good answer.
@@ -105,7 +105,7 @@ pub(crate) struct NameStatus {
 /// The result of the look-ups of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Resolution {
+pub(crate) enum NameResolution {
     /// The first look-up has not ended.
     Pending,
     /// The answer is valid.
@@ -202,7 +202,7 @@ impl Discovery {
     }
 
     /// Records the result of a look-up.
-    pub(super) fn record(&self, at: usize, answer: Result<Answer, LookupError>, now: Instant) {
+    pub(super) fn record(&self, at: usize, answer: Result<DnsAnswer, LookupError>, now: Instant) {
         let mut state = self.state();
         let Some(source) = state.sources.get_mut(at) else {
             return;
@@ -302,9 +302,9 @@ impl ServiceDiscovery for SharedDiscovery {
     }
 }
 
-// === impl Resolution ===
+// === impl NameResolution ===
 
-impl Resolution {
+impl NameResolution {
     pub(crate) const ALL: [Self; 4] = [Self::Pending, Self::Current, Self::Stale, Self::Unresolved];
 
     /// Returns the label of metrics.
@@ -349,10 +349,10 @@ impl Source {
     fn status(&self, now: Instant) -> Option<NameStatus> {
         let name = self.name.as_ref()?;
         let state = match (&name.failure, name.answered_at) {
-            (None, None) => Resolution::Pending,
-            (None, Some(_)) => Resolution::Current,
-            (Some(_), Some(_)) => Resolution::Stale,
-            (Some(_), None) => Resolution::Unresolved,
+            (None, None) => NameResolution::Pending,
+            (None, Some(_)) => NameResolution::Current,
+            (Some(_), Some(_)) => NameResolution::Stale,
+            (Some(_), None) => NameResolution::Unresolved,
         };
         let age = name
             .answered_at

@@ -60,7 +60,7 @@ struct SystemResolver {
 
 /// The addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct DnsAnswer {
     pub(super) targets: Vec<Target>,
     /// Time until the next look-up.
     pub(super) valid_for: Duration,
@@ -94,7 +94,10 @@ impl NameResolver {
     }
 
     /// Looks an address of the configuration up, which is a name.
-    pub(super) async fn look_up(&self, address: &UpstreamAddress) -> Result<Answer, LookupError> {
+    pub(super) async fn look_up(
+        &self,
+        address: &UpstreamAddress,
+    ) -> Result<DnsAnswer, LookupError> {
         let (resolver, hosts) = self.current();
         let (mut answer, ttl) = if address.is_srv() {
             look_up_service(&resolver, &hosts, &address.host).await?
@@ -105,7 +108,7 @@ impl NameResolver {
                 priority: 0,
                 weight: address.weight,
             };
-            (Answer::of(ips.into_iter().map(target).collect()), ttl)
+            (DnsAnswer::of(ips.into_iter().map(target).collect()), ttl)
         };
         answer.valid_for = ttl.clamp(self.config.min_ttl, self.config.max_ttl);
         if answer.incomplete.is_none() {
@@ -168,9 +171,9 @@ impl fmt::Debug for NameResolver {
     }
 }
 
-// === impl Answer ===
+// === impl DnsAnswer ===
 
-impl Answer {
+impl DnsAnswer {
     fn of(targets: Vec<Target>) -> Self {
         Self {
             targets,
@@ -296,7 +299,7 @@ async fn look_up_service(
     resolver: &TokioResolver,
     hosts: &Hosts,
     service: &str,
-) -> Result<(Answer, Duration), LookupError> {
+) -> Result<(DnsAnswer, Duration), LookupError> {
     let lookup = resolver.srv_lookup(service).await?;
     let mut ttl = time_to_live(&lookup);
     let records: Vec<_> = lookup
@@ -310,7 +313,7 @@ async fn look_up_service(
         })
         .collect();
     if !records.is_empty() && records.iter().all(|srv| srv.target.is_root()) {
-        return Ok((Answer::of(Vec::new()), ttl));
+        return Ok((DnsAnswer::of(Vec::new()), ttl));
     }
     let found = records.into_iter().map(async |srv| {
         let found = look_up_host(resolver, hosts, &srv.target.to_utf8()).await;
@@ -338,9 +341,9 @@ async fn look_up_service(
     if known.is_empty() {
         return Err(failure.unwrap_or(LookupError::NoRecords(ResponseCode::NoError)));
     }
-    let answer = Answer {
+    let answer = DnsAnswer {
         incomplete: failure,
-        ..Answer::of(srv::targets(&known))
+        ..DnsAnswer::of(srv::targets(&known))
     };
     Ok((answer, ttl))
 }

@@ -58,11 +58,6 @@ impl ServiceToken {
     pub(super) fn is_usable(&self, now: Timestamp) -> bool {
         now < self.usable_until
     }
-
-    /// Returns the time for which the token may still be used.
-    pub(super) fn remaining(&self, now: Timestamp) -> Duration {
-        self.usable_until.since(now)
-    }
 }
 
 /// Returns whether the token has `custom:service_id`; the pool decides whether its ID or its access

@@ -44,7 +44,7 @@ struct Failing {
 }
 
 /// A statement in progress. One that its caller gives up counts as well if it was slow.
-struct InProgress<'a> {
+pub(super) struct InProgress<'a> {
     failures: &'a StatementFailures,
     sql: &'a str,
     since: Instant,
@@ -74,25 +74,14 @@ impl StatementFailures {
         }
     }
 
-    /// Executes a statement and records its result. One that violates a constraint or has no row did
-    /// its work.
-    pub(super) async fn observe<T>(
-        &self,
-        sql: &str,
-        statement: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let mut progress = InProgress {
+    /// Observes a statement from now on.
+    pub(super) fn begin<'a>(&'a self, sql: &'a str) -> InProgress<'a> {
+        InProgress {
             failures: self,
             sql,
             since: Instant::now(),
             is_recorded: false,
-        };
-        let result = statement.await;
-        if result.is_err() || progress.since.elapsed() < SLOW_TIME {
-            progress.is_recorded = true;
-            self.record(sql, &result);
         }
-        result
     }
 
     fn record<T>(&self, sql: &str, result: &Result<T, Error>) {
@@ -136,6 +125,16 @@ impl StatementFailures {
         let (statement, it) = repeated.min_by_key(|(_, it)| it.since)?;
         let (since_s, cause) = (it.since.elapsed().as_secs(), &it.cause);
         Some(format!("{statement} fails for {since_s} s: {cause}"))
+    }
+}
+
+impl InProgress<'_> {
+    /// Records the result. A statement that violates a constraint or has no row did its work.
+    pub(super) fn end<T>(mut self, result: &Result<T, Error>) {
+        if result.is_err() || self.since.elapsed() < SLOW_TIME {
+            self.is_recorded = true;
+            self.failures.record(self.sql, result);
+        }
     }
 }
 

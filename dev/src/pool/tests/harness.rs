@@ -119,7 +119,7 @@ async fn run(
 /// Returns a client that signs its calls.
 fn administrator(anonymous: &Client, provisioned: &ProvisionedPools) -> Client {
     let secret = provisioned.secret_access_key.expose();
-    let keys = Credentials::from_keys(&provisioned.access_key_id, secret, None);
+    let keys = Credentials::new(&provisioned.access_key_id, secret, None, None, "tests");
     let config = anonymous.config().to_builder();
     Client::from_conf(config.credentials_provider(keys).build())
 }

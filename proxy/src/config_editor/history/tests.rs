@@ -19,7 +19,7 @@ fn stored(number: u64, text: &str) -> StoredEntry {
     }
 }
 
-fn numbers_in(history: &History) -> Vec<u64> {
+fn numbers_in(history: &ConfigHistory) -> Vec<u64> {
     history.entries().map(|entry| entry.number).collect()
 }
 
@@ -27,7 +27,7 @@ fn numbers_in(history: &History) -> Vec<u64> {
 fn newest_fifty_entries_are_kept_and_read_again() {
     let parent = tempfile::tempdir().expect("a folder");
     let folder = parent.path().join("proxy.toml.history");
-    let mut history = History::open(folder.clone());
+    let mut history = ConfigHistory::open(folder.clone());
     for number in 1..=53 {
         let entry = stored(number, &format!("workers = {number}\n"));
         write_entry(&folder, &entry).expect("written");
@@ -39,7 +39,7 @@ fn newest_fifty_entries_are_kept_and_read_again() {
     let mode = |path: &Path| fs::metadata(path).expect("metadata").permissions().mode() & 0o777;
     assert_eq!(mode(&folder), 0o700);
     assert_eq!(mode(&folder.join("00000053.json")), 0o600);
-    let again = History::open(folder);
+    let again = ConfigHistory::open(folder);
     assert_eq!(numbers_in(&again), expected);
     let found = again.find(10).expect("known").read().expect("readable");
     assert_eq!(found.text, "workers = 10\n");
@@ -57,7 +57,7 @@ fn foreign_and_damaged_files_are_left_alone() {
     for name in ["README", "5.json", "0000000x.json", "00000009.new"] {
         fs::write(folder.join(name), "x").expect("writes");
     }
-    let history = History::open(folder.to_owned());
+    let history = ConfigHistory::open(folder.to_owned());
     assert_eq!(numbers_in(&history), [1]);
     assert_eq!(fs::read_dir(folder).expect("a folder").count(), 7);
 }
@@ -68,7 +68,7 @@ fn folder_that_cannot_be_written_keeps_entries_in_memory() {
     let file = parent.path().join("file");
     fs::write(&file, "").expect("writes");
     let folder = file.join("history");
-    let mut history = History::open(folder.clone());
+    let mut history = ConfigHistory::open(folder.clone());
     for number in 1..=60 {
         let entry = stored(number, &"x".repeat(1 << 20));
         let error = write_entry(&folder, &entry).expect_err("no folder");

@@ -14,14 +14,14 @@ const MAX_BYTES: usize = 1 << 20;
 
 /// The newest events, as server-sent events.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct EventHistory {
     events: VecDeque<Bytes>,
     bytes: usize,
 }
 
-// === impl History ===
+// === impl EventHistory ===
 
-impl History {
+impl EventHistory {
     /// Adds an event, for which the oldest are forgotten.
     pub(super) fn push(&mut self, event: Bytes) {
         self.bytes += event.len();

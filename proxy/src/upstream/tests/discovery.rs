@@ -6,16 +6,16 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::config::{HealthCheckConfig, HealthProbe};
 use crate::upstream::discovery::Target;
-use crate::upstream::name_resolver::{Answer, LookupError};
+use crate::upstream::name_resolver::{DnsAnswer, LookupError};
 
 /// An answer of the resolver with these ports of 127.0.0.9.
-pub(super) fn answer(ports: &[u16]) -> Result<Answer, LookupError> {
+pub(super) fn answer(ports: &[u16]) -> Result<DnsAnswer, LookupError> {
     let target = |port: &u16| Target {
         address: SocketAddr::from(([127, 0, 0, 9], *port)).into(),
         priority: 0,
         weight: 1,
     };
-    Ok(Answer {
+    Ok(DnsAnswer {
         targets: ports.iter().map(target).collect(),
         valid_for: Duration::from_secs(60),
         incomplete: None,
@@ -38,7 +38,7 @@ fn resolved(names: &[&str], answers: &[&[u16]]) -> UpstreamPool {
 }
 
 /// Applies the result of a look-up.
-pub(super) fn apply(pool: &UpstreamPool, at: usize, result: Result<Answer, LookupError>) {
+pub(super) fn apply(pool: &UpstreamPool, at: usize, result: Result<DnsAnswer, LookupError>) {
     pool.discovery.record(at, result, Instant::now());
     update(pool);
 }
@@ -160,7 +160,7 @@ async fn unresolved_name_keeps_its_addresses() {
     };
     let failed = || Err(LookupError::Failed("timeout".to_owned()));
     assert_eq!(current_ports(&pool), [11, 12, 21]);
-    assert_eq!(states(), [(Resolution::Current, false); 2]);
+    assert_eq!(states(), [(NameResolution::Current, false); 2]);
     pool.endpoints()[0].note_success(777, &OutlierDetection::default(), 0);
     apply(&pool, 0, failed());
     apply(&pool, 1, answer(&[22]));
@@ -171,7 +171,10 @@ async fn unresolved_name_keeps_its_addresses() {
     );
     assert_eq!(
         states(),
-        [(Resolution::Stale, true), (Resolution::Current, false)]
+        [
+            (NameResolution::Stale, true),
+            (NameResolution::Current, false)
+        ]
     );
     apply(
         &pool,
@@ -195,7 +198,7 @@ async fn unresolved_name_keeps_its_addresses() {
     );
     apply(&pool, 0, answer(&[13]));
     assert_eq!(current_ports(&pool), [13, 22]);
-    assert_eq!(states(), [(Resolution::Current, false); 2]);
+    assert_eq!(states(), [(NameResolution::Current, false); 2]);
 
     let pool = resolved(&["a.internal:1"], &[]);
     apply(&pool, 0, Ok(partial));

@@ -46,8 +46,9 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         let query = ReadableQuery::new(query);
         let answer = async move {
             let (text, sql) = (query.text(), query.recorded_text());
-            let rows = in_span(pool.span_target(), sql, pool.fetch_rows(query));
-            let rows = pool.failures().observe(text.as_str(), rows).await;
+            let progress = pool.failures().begin(text.as_str());
+            let rows = in_span(pool.span_target(), sql, pool.fetch_rows(query)).await;
+            progress.end(&rows);
             Ok(stream::iter(rows?.into_iter().map(Ok)))
         };
         answer.try_flatten_stream().boxed()
@@ -62,8 +63,10 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         let query = ReadableQuery::new(query);
         let answer = async move {
             let (text, sql) = (query.text(), query.recorded_text());
-            let row = in_span(pool.span_target(), sql, pool.fetch_row(query));
-            pool.failures().observe(text.as_str(), row).await
+            let progress = pool.failures().begin(text.as_str());
+            let row = in_span(pool.span_target(), sql, pool.fetch_row(query)).await;
+            progress.end(&row);
+            row
         };
         answer.boxed()
     }

@@ -282,7 +282,10 @@ impl PostgresPool {
     ) -> Result<T, sqlx::Error> {
         let text = Some(SqlStr::from_static(sql));
         let work = in_span(self.span_target(), text, self.within_deadline(work));
-        self.failures().observe(sql, work).await
+        let progress = self.failures().begin(sql);
+        let result = work.await;
+        progress.end(&result);
+        result
     }
 
     /// Opens a listener on a dedicated connection to the first server that accepts writes.

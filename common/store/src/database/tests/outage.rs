@@ -400,7 +400,7 @@ async fn slow_statement_is_named_also_if_its_caller_gives_up() {
     statements.check().await;
     assert!(health.degraded().is_empty(), "once may be an accident");
     let limit = Duration::from_millis(2100);
-    let given_up = tokio::time::timeout(limit, slow()).await;
+    let given_up = timeout(limit, slow()).await;
     given_up.expect_err("no answer in time");
     statements.check().await;
     let reason = health.degraded()["statements"].clone();
