@@ -13,16 +13,16 @@ use futures_util::FutureExt as _;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use postern_core::Clock;
 use postern_core::token::{Caller, Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
+use postern_http::message::framing::BodyFraming as Framing;
+use postern_http::message::head::{
+    HeadLimits, HeadScanner as Progress, RequestHead as Head, to_request,
+};
+use postern_http::message::target::RequestTarget as Target;
 use postern_proxy::TraceContext as Trace;
 use postern_proxy::config::ClientAddressDetail as ClientAddress;
 use postern_proxy::config::{CallerRules as Protected, RoutePolicy as Policy, UserRule};
 use postern_proxy::config::{MethodSet as Methods, PathPattern, RoutePattern as Pattern};
 use postern_proxy::forwarding::identity_headers::IdentityHeaders as Injection;
-use postern_proxy::message::framing::BodyFraming as Framing;
-use postern_proxy::message::head::{
-    HeadLimits, HeadScanner as Progress, RequestHead as Head, to_request,
-};
-use postern_proxy::message::target::RequestTarget as Target;
 use postern_proxy::rate_limiter::{Rate, RateDecision as Verdict, RateLimiter as Limiter};
 use postern_proxy::routing::{RouteIndex, RouteMatcher as Router, RouteRequest as Request};
 use postern_proxy::telemetry::AccessEvent as Event;
@@ -324,7 +324,7 @@ impl RequestPath {
             forwarded_host: None,
             forwarded: false,
             host: None,
-            is_removed: postern_proxy::message::headers::is_reserved,
+            is_removed: postern_http::message::headers::is_reserved,
             caller: Some(caller),
         };
         said.append(&self.headers, &mut head)

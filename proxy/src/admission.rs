@@ -5,8 +5,8 @@
 //!   response that has been written (rejection, redirect, fixed response, CORS preflight, `OPTIONS *`,
 //!   ACME challenge).
 //! - **May depend on:** [`crate::routing`], [`crate::api_keys`], [`crate::certificates`],
-//!   [`crate::external_authorization`], [`crate::rate_limiter`], [`crate::downstream`],
-//!   [`crate::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
+//!   [`crate::external_authorization`], [`crate::rate_limiter`], [`crate::upstream`], [`crate::downstream`],
+//!   [`postern_http::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
 
 mod acme_challenge;
 mod answer;
@@ -28,10 +28,10 @@ use http::StatusCode;
 use pingora_core::Result;
 use pingora_proxy::Session;
 use postern_core::Problem;
+use postern_http::message::head;
 
 use crate::admission::answer::Answer;
 use crate::downstream::session_ext::SessionExt;
-use crate::message::head;
 use crate::state::GatewayState;
 use crate::state::request_context::{Admission, ReceivedRequest, RequestContext};
 

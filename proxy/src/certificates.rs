@@ -4,7 +4,7 @@
 //! - **Enters:** the `[listen.tls]` tables of the configuration.
 //! - **Leaves:** a TLS configuration for the server name of a handshake, the service that a client
 //!   certificate identifies, and whether a host may be requested on a connection.
-//! - **May depend on:** [`crate::config`], [`crate::message`] and [`crate::telemetry`] for metrics.
+//! - **May depend on:** [`crate::config`], [`postern_http::message`] and [`crate::telemetry`] for metrics.
 
 mod acme;
 mod client_auth;

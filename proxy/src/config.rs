@@ -3,7 +3,7 @@
 //! - **Enters:** a parsed TOML document and the environment.
 //! - **Leaves:** [`Config`], plain data without behaviour; or all mistakes at once, each with file,
 //!   line and key. Unknown keys are rejected, and a route without a policy does not load.
-//! - **May depend on:** [`crate::message`] for syntax checks and [`crate::rate_limiter`] for rates.
+//! - **May depend on:** [`postern_http::message`] for syntax checks and [`crate::rate_limiter`] for rates.
 
 mod access;
 mod acme;
@@ -46,7 +46,7 @@ pub use access::AccessList;
 pub use acme::{AcmeChallenge, AcmeConfig};
 pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
 pub use api_keys::ApiKeyConfig;
-pub use compression::{CompressionConfig, ContentCoding, MediaPattern};
+pub use compression::{CompressionConfig, MediaPattern};
 pub use cors::{CorsPolicy, OriginPattern};
 pub use dns::DnsConfig;
 pub use external_authorization::ExternalAuthorization;
@@ -172,7 +172,7 @@ impl Config {
             Some(RouteSettings::read(section, &built_in, None, has_store))
         });
         let defaults = defaults.unwrap_or_default();
-        limits.deadline = defaults.deadline;
+        Arc::make_mut(&mut limits.http).deadline = defaults.deadline;
         let stop = section_or_default(root, "stop", ShutdownConfig::read);
         let handover = root.section("handover", |section| {
             section.required("socket", |f| f.text(1..=100))
@@ -191,7 +191,8 @@ impl Config {
         let mut routes = route::read_all(root, &upstreams, &defaults, has_store);
         let issuers = identity.as_ref().map(|identity| identity.issuers());
         policy::restrict_owners(&mut routes, issuers.unwrap_or_default());
-        limits.head.ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
+        let ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
+        Arc::make_mut(&mut limits.http).head.ambiguous_paths = ambiguous_paths;
         let tests = root.list("test", |field| {
             route_test::read(field, &listen, &routes, &upstreams)
         });

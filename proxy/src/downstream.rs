@@ -1,17 +1,11 @@
-//! The client side of the gateway: connections, streams and their limits.
+//! What the gateway adds to the client connections of [`postern_http::downstream`]: limits on their
+//! number, TLS, and the operations of its hooks on a session.
 //!
-//! - **Enters:** accepted sockets, after a connection permit has been acquired.
-//! - **Leaves:** one checked request at a time, with a [`deadline::RequestDeadline`]; responses,
-//!   under the memory budget for slow readers.
-//! - **May depend on:** [`crate::config`], [`crate::certificates`] and [`crate::message`].
+//! - **Enters:** accepted sockets.
+//! - **Leaves:** a connection with its permit and the client of its certificate.
+//! - **May depend on:** [`crate::config`] and [`crate::certificates`].
 
-pub(crate) mod client_connection;
 pub(crate) mod connection_limit;
 pub(crate) mod connection_permit;
-pub(crate) mod deadline;
-pub(crate) mod http1_session;
-pub(crate) mod http2_stream;
-pub(crate) mod read_ahead;
-pub(crate) mod response_buffers;
 pub(crate) mod session_ext;
 pub(crate) mod tls;

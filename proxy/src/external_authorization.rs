@@ -4,7 +4,7 @@
 //! - **Enters:** method, target, host, scheme, client address and caller of a request.
 //! - **Leaves:** header fields to add to it, or a rejection. Everything but a response with
 //!   2xx, 401 or 403 in time rejects the request with 503.
-//! - **May depend on:** [`crate::config`], [`crate::client_shares`], and [`crate::telemetry`] for
+//! - **May depend on:** [`crate::config`], [`postern_http::client_shares`], and [`crate::telemetry`] for
 //!   metrics.
 
 mod check_request;
@@ -21,12 +21,12 @@ use postern_core::circuit_breaker::{BreakerPolicy, CircuitBreaker, FailureEffect
 use postern_core::exit::Exit;
 use postern_core::log_limit::LogLimit;
 use postern_core::{Code, Problem};
+use postern_http::client_shares::SharedBudget;
 use prometheus::{Histogram, IntCounter};
 use reqwest::redirect::Policy;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::client_shares::SharedBudget;
 use crate::config::ExternalAuthorization;
 use crate::telemetry::metrics::GatewayMetrics;
 use check_request::CheckKey;

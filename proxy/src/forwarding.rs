@@ -7,7 +7,7 @@
 //!   request in the task of its hook, over connections of its own.
 //! - **May depend on:** `admission` for rejections and header changes, [`config`](crate::config),
 //!   [`api_keys`](crate::api_keys), `upstream`, `downstream`, `compression`,
-//!   [`routing`](crate::routing), [`message`](crate::message), `state` and
+//!   [`routing`](crate::routing), [`message`](postern_http::message), `state` and
 //!   [`telemetry`](crate::telemetry).
 
 mod compressed_response;
@@ -17,7 +17,6 @@ mod failure_cause;
 pub mod identity_headers;
 mod mirror;
 mod open_exchange;
-mod outbound_data;
 pub(crate) mod pipeline;
 mod references;
 mod request_record;

@@ -4,17 +4,17 @@
 //!
 //! 1. `lifecycle` builds the gateway from a [`config::Config`] and runs it ([`App`]);
 //! 2. `server` accepts the connection and reads the head through `downstream`;
-//! 3. [`message`] rejects what is malformed or ambiguous;
+//! 3. [`postern_http::message`] rejects what is malformed or ambiguous;
 //! 4. `admission` finds the route ([`routing`]), applies rate limits ([`rate_limiter`]), verifies
 //!    the token and evaluates the policy;
 //! 5. [`forwarding`] adds the identity headers, sends the request to an `upstream` address, and
-//!    returns the response, compressed by `compression` if the route asks for it;
+//!    returns the response, compressed if the route asks for it;
 //! 6. [`telemetry`] records the result.
 //!
 //! `state` is shared by all requests, and `admin` shows it to operators, who change the
 //! configuration file by `config_editor`. The documentation of each
 //! module lists the modules that it may depend on; there are no dependency cycles. [`config`],
-//! [`api_keys`], [`rate_limiter`], [`routing`], [`message::framing`] and [`message::target`] do not use Pingora.
+//! [`api_keys`], [`rate_limiter`] and [`routing`] do not use Pingora.
 
 pub mod config;
 
@@ -25,8 +25,6 @@ mod server;
 mod certificates;
 
 mod downstream;
-
-pub mod message;
 
 mod admission;
 
@@ -41,10 +39,6 @@ pub mod routing;
 pub mod forwarding;
 
 mod upstream;
-
-mod client_shares;
-
-mod compression;
 
 pub mod telemetry;
 

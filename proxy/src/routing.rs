@@ -4,7 +4,7 @@
 //! - **Leaves:** a route, or 404 or 405; a decision to forward or a problem code. Also the route
 //!   tests of the configuration and the `explain` command, which use the same code.
 //! - **May depend on:** [`crate::config`], `certificates` for the services of client
-//!   certificates, and [`crate::message`].
+//!   certificates, and [`postern_http::message`].
 
 pub(crate) mod decision;
 pub(crate) mod difference;

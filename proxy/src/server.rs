@@ -4,7 +4,7 @@
 //! - **Leaves:** each request goes to one of the two paths of [`crate::forwarding`]; a rejected
 //!   head is answered here.
 //! - **May depend on:** [`crate::forwarding`], [`crate::admission`] for rejections,
-//!   [`crate::certificates`], [`crate::downstream`], [`crate::message`], [`crate::state`],
+//!   [`crate::certificates`], [`crate::downstream`], [`postern_http::message`], [`crate::state`],
 //!   [`crate::telemetry`] and [`crate::config`].
 
 mod abuse_tracker;

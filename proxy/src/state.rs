@@ -5,7 +5,7 @@
 //!   and forwarding.
 //! - **May depend on:** [`crate::config`], [`crate::api_keys`], [`crate::certificates`],
 //!   [`crate::external_authorization`], [`crate::routing`], [`crate::rate_limiter`],
-//!   [`crate::upstream`], [`crate::downstream`], [`crate::compression`], [`crate::client_shares`] and
+//!   [`crate::upstream`], [`crate::downstream`], [`postern_http::compression`], [`postern_http::client_shares`] and
 //!   [`crate::telemetry`].
 
 pub(crate) mod config_status;
@@ -25,12 +25,12 @@ use postern_core::network::client_limit_bits;
 use postern_core::token::Verifier;
 use postern_core::trace::Tracer;
 use postern_core::{Clock, Code};
+use postern_http::client_shares::SharedBudget;
+use postern_http::downstream::ResponseBufferBudget;
 use uuid::Uuid;
 
 use crate::certificates::{HostGuard, PendingChallenges};
-use crate::client_shares::SharedBudget;
 use crate::downstream::connection_limit::ConnectionLimit;
-use crate::downstream::response_buffers::ResponseBufferBudget;
 use crate::rate_limiter::RateLimiter;
 use crate::state::config_status::ConfigStatus;
 use crate::state::request_context::{InFlightRequest, RequestContext};

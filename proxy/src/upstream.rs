@@ -1,24 +1,21 @@
-//! Upstreams: pools of addresses, load balancing, health and connections.
+//! Upstreams: pools of addresses, load balancing and health. Connections are
+//! [`postern_http::upstream`]'s.
 //!
 //! - **Enters:** an upstream of the configuration; a hash of the client, and the key of consistent
 //!   hashing, per request.
-//! - **Leaves:** an [`InFlightPermit`] for an address, and connections to it; parsed responses.
-//! - **May depend on:** [`crate::config`], [`crate::certificates`] for PEM files, [`crate::message`]
-//!   for framing, [`crate::client_shares`], and [`crate::telemetry`] for metrics.
+//! - **Leaves:** an [`InFlightPermit`] for an address, with the peer and the idle connections of it.
+//! - **May depend on:** [`crate::config`], [`crate::certificates`] for PEM files, and
+//!   [`crate::telemetry`] for metrics.
 
 mod discovery;
 mod drain;
 mod endpoint;
 mod hash_key;
 mod health;
-mod http1_connection;
-mod http2_stream;
 mod name_resolver;
 mod observation;
 mod operator_control;
 mod peer;
-mod proxied;
-mod response;
 mod retry_budget;
 mod selection;
 mod srv;
@@ -35,10 +32,11 @@ use pingora_core::connectors::http::v2::Connector;
 use pingora_load_balancing::{Backends, HealthRegistry};
 use postern_core::exit::Exit;
 use postern_core::log_limit::LogLimit;
+use postern_http::client_shares::{ClientShares, client_limit};
+use postern_http::upstream::{IdlePool, http2_connector};
 use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio_util::sync::CancellationToken;
 
-use crate::client_shares::{ClientShares, client_limit};
 use crate::config::UpstreamConfig;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::GatewayMetrics;
@@ -47,15 +45,10 @@ pub(crate) use discovery::{NameResolution, NameStatus};
 pub(crate) use drain::Abortable;
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
-pub(crate) use http1_connection::{BoundConnection, IdleCheck, UpstreamConnection};
-pub(crate) use http2_stream::UpstreamStream;
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
-pub(crate) use proxied::ConnectionHeader;
-pub(crate) use response::{ResponseBody, UpstreamResponse};
 use retry_budget::RetryBudget;
 use selection::{Candidates, EndpointSet};
-pub(crate) use tls_material::NO_ROOTS;
 
 /// An upstream with its addresses. Kept across reloads that do not change it.
 ///
@@ -150,7 +143,9 @@ impl UpstreamPool {
             created_at: Instant::now(),
             ramp_sequence: AtomicU64::new(0),
             peers,
-            http2: http2_stream::connector(&config),
+            http2: config
+                .http2
+                .then(|| http2_connector(config.uses_system_roots())),
             latency: metrics.upstream.latency.with_label_values(&label),
             attempts: metrics.upstream.attempts.with_label_values(&label),
             failures: metrics.upstream.failures.clone(),
@@ -307,15 +302,11 @@ impl UpstreamPool {
         Ok(permit)
     }
 
-    /// Moves a request to the address to which its client has a connection of its own, if it can take
-    /// another.
-    pub(crate) fn move_to(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        permit: InFlightPermit,
-    ) -> InFlightPermit {
+    /// Moves a request to the address of `idle`, to which its client has a connection of its own, if
+    /// it can take another.
+    pub(crate) fn move_to(&self, idle: &Arc<IdlePool>, permit: InFlightPermit) -> InFlightPermit {
         let endpoints = self.endpoints();
-        let mut same = endpoints.iter().filter(|one| Arc::ptr_eq(one, endpoint));
+        let mut same = endpoints.iter().filter(|one| Arc::ptr_eq(&one.idle, idle));
         match same.find_map(|one| InFlightPermit::try_acquire(one, self.config.in_flight)) {
             Some(moved) => moved.with_share_of(&permit),
             None => permit,

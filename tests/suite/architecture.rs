@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Crates of the workspace whose modules may not form cycles.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "common/core",
     "common/service",
     "common/store",
+    "proxy/http",
     "proxy",
     "auth-upstream",
     "notify-upstream",
@@ -103,16 +104,21 @@ fn root_names(code: &str, module: &[String], mut visit: impl FnMut(&str)) {
         .into_iter()
         .filter(|prefix| !prefix.is_empty())
     {
-        for (at, _) in code.match_indices(prefix) {
-            let before = code[..at].chars().next_back();
-            if before.is_some_and(|before| before.is_alphanumeric() || "_:$".contains(before)) {
-                continue;
-            }
-            let rest = &code[at + prefix.len()..];
-            match rest.strip_prefix('{') {
-                Some(group) => group_heads(group).iter().for_each(|name| visit(name)),
-                None => visit(identifier(rest)),
-            }
+        names_after(code, prefix, &mut visit);
+    }
+}
+
+/// Calls `visit` with the first name after each occurrence of a prefix of paths.
+fn names_after(code: &str, prefix: &str, mut visit: impl FnMut(&str)) {
+    for (at, _) in code.match_indices(prefix) {
+        let before = code[..at].chars().next_back();
+        if before.is_some_and(|before| before.is_alphanumeric() || "_:$".contains(before)) {
+            continue;
+        }
+        let rest = &code[at + prefix.len()..];
+        match rest.strip_prefix('{') {
+            Some(group) => group_heads(group).iter().for_each(|name| visit(name)),
+            None => visit(identifier(rest)),
         }
     }
 }
@@ -240,6 +246,25 @@ fn top_level_modules_form_no_cycle() {
         cycles.is_empty(),
         "modules that depend on each other:\n{}",
         cycles.into_iter().collect::<Vec<_>>().join("\n")
+    );
+}
+
+/// Routes and configuration are modules of `proxy`, on which `proxy/http` cannot depend; tokens and
+/// the decoder of configurations are modules of `common`.
+#[test]
+fn http_engine_knows_problem_codes_and_addresses_alone() {
+    let mut files = Vec::new();
+    source_files(&source_folder("proxy/http"), &mut files);
+    let mut used = BTreeSet::new();
+    for file in &files {
+        let code = product_code(&std::fs::read_to_string(file).expect("sources are UTF-8"));
+        names_after(&code, "postern_core::", |name| {
+            used.insert(name.to_owned());
+        });
+    }
+    assert!(
+        used.iter().eq(["Code", "Problem", "network"]),
+        "proxy/http uses {used:?} of postern_core"
     );
 }
 

@@ -161,7 +161,7 @@ impl ChallengeFlow {
         };
         let evaluation = async {
             self.verify_stamps(stamps).await?;
-            accounts.sign_in_with_code(client, user, &code).await
+            Box::pin(accounts.sign_in_with_code(client, user, &code)).await
         };
         Box::pin(self.guard.evaluate(attempt, evaluation)).await
     }

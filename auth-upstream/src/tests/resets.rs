@@ -309,21 +309,30 @@ async fn sign_out_ends_a_challenge_that_is_being_answered() {
 async fn reset_waits_for_a_new_password_that_is_being_set() {
     let fixture = Fixture::new().await;
     fixture.add_ada().await;
+    fixture.request_code(ADA).await;
+    let code = fixture.code(ADA, RESET);
     let session = begin_invited(&fixture).await;
-    let paused = fixture.proxy().pause(ANSWER, PausePoint::Before);
+    let answer = fixture.proxy().pause(ANSWER, PausePoint::Before);
+    let set = fixture
+        .proxy()
+        .pause("AdminSetUserPassword", PausePoint::Before);
     let client = client();
-    let answering = new_password(&fixture, &client, &session, "Password-2");
+    let answering = new_password(&fixture, &client, &session, "Password-3");
     let resetting = async {
-        paused.reached().await;
+        answer.reached().await;
         let released = async {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            assert_eq!(fixture.proxy().count("AdminSetUserPassword"), 0);
-            paused.release();
+            let wait = std::time::Duration::from_millis(500);
+            let early = tokio::time::timeout(wait, set.reached()).await;
+            assert!(early.is_err(), "set meanwhile");
+            answer.release();
+            set.reached().await;
+            set.release();
         };
-        join(fixture.reset("192.0.2.1", "Password-3"), released).await;
+        let (done, ()) = join(try_reset(&fixture, &client, &code), released).await;
+        done.expect("reset");
     };
     join(answering, resetting).await.0.expect("answered");
-    fixture.sign_in("Password-3").await.expect("reset last");
+    fixture.sign_in("Password-2").await.expect("reset last");
 }
 
 /// Another cache has lost a stamp, as a fail-over may; none answers.

@@ -8,6 +8,8 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::Result;
 use pingora_proxy::Session;
 use postern_core::{Code, Problem};
+use postern_http::message::host::host_name;
+use postern_http::message::target::RequestTarget;
 
 use crate::admission::authorize::request_authority;
 use crate::admission::header_changes::{field_value, variables};
@@ -15,8 +17,6 @@ use crate::admission::response_headers::apply_common_headers;
 use crate::admission::{cors, rate_limits};
 use crate::config::{FixedResponse, HttpsRedirect, RedirectTarget, RouteAnswer};
 use crate::downstream::session_ext::SessionExt;
-use crate::message::host::host_name;
-use crate::message::target::RequestTarget;
 use crate::state::GatewayState;
 use crate::state::request_context::ReceivedRequest;
 

@@ -8,6 +8,8 @@ use postern_core::clock::Timestamp;
 use postern_core::token::Caller;
 use postern_core::trace::{TRACEPARENT, parse_traceparent};
 use postern_core::{Code, Problem};
+use postern_http::message::target::{RequestTarget, TargetFault};
+use postern_http::message::{grpc, headers};
 use postern_service::http::bearer;
 
 use crate::admission::credentials::Credential;
@@ -17,9 +19,6 @@ use crate::certificates::HostGuard;
 use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
 use crate::external_authorization::AddedHeaders;
-use crate::message::grpc;
-use crate::message::headers;
-use crate::message::target::{RequestTarget, TargetFault};
 use crate::routing::decision;
 use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
@@ -74,7 +73,7 @@ pub(super) async fn authorize(
     rate_limits::check_address(state, request)?;
     if !state
         .response_buffers
-        .has_room(&config.limits, request.client_address)
+        .has_room(&config.limits.http, request.client_address)
     {
         return Err(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")

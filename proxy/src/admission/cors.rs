@@ -7,11 +7,11 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
+use postern_http::message::headers::{add_vary, is_token};
 
 use crate::admission::answer::Answer;
 use crate::admission::authorize::RoutedRequest;
 use crate::config::CorsPolicy;
-use crate::message::headers::{add_vary, is_token};
 use crate::routing::decision::preflighted;
 use crate::routing::router::RouteIndex;
 use crate::state::request_context::ReceivedRequest;

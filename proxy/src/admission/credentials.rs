@@ -8,10 +8,10 @@ use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Uri};
 use pingora::http::RequestHeader;
 use postern_core::{Code, Problem, Secret};
+use postern_http::message::headers;
 use url::form_urlencoded;
 
 use crate::config::{ApiKeyConfig, Route};
-use crate::message::headers;
 
 /// A credential that was not in `Authorization`, and was taken out of the request.
 #[derive(Debug)]

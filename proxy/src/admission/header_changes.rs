@@ -2,10 +2,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora::http::{RequestHeader, ResponseHeader};
+use postern_http::message::headers::{is_same_folded, strip};
 
 use crate::admission::authorize::request_authority;
 use crate::config::{HeaderChanges, Template};
-use crate::message::headers::{is_same_folded, strip};
 use crate::routing::variables::RequestVariables;
 use crate::state::request_context::ReceivedRequest;
 use crate::upstream::UpstreamPool;

@@ -8,6 +8,7 @@ use pingora_proxy::Session;
 use postern_core::network::{ForwardedClient, client_limit_key};
 use postern_core::problem::Rendered;
 use postern_core::{Code, Problem};
+use postern_http::message::host::{host_name, is_host_name};
 use postern_store::cache::Cache;
 use sha2::{Digest, Sha256};
 
@@ -17,7 +18,6 @@ use crate::config::{
     ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey, Route,
 };
 use crate::downstream::session_ext::SessionExt;
-use crate::message::host::{host_name, is_host_name};
 use crate::rate_limiter::{Rate, RateDecision};
 use crate::routing::decision::{Check, DryRun};
 use crate::state::GatewayState;
@@ -72,11 +72,10 @@ pub(crate) fn client_address(
 }
 
 fn forwarded_client(limits: &ClientLimits, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
+    let trusted = &limits.http.trusted_proxies;
     match limits.forwarded_header {
-        ForwardedHeader::XForwardedFor => limits
-            .trusted_proxies
-            .client_of_x_forwarded_for(peer, headers),
-        ForwardedHeader::Forwarded => limits.trusted_proxies.client_of_forwarded(peer, headers),
+        ForwardedHeader::XForwardedFor => trusted.client_of_x_forwarded_for(peer, headers),
+        ForwardedHeader::Forwarded => trusted.client_of_forwarded(peer, headers),
     }
 }
 

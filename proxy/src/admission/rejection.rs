@@ -5,16 +5,15 @@ use pingora::http::ResponseHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
 use postern_core::{Code, Problem};
+use postern_http::downstream::{AbortReason, RequestDeadline};
+use postern_http::message::grpc::GrpcStatus;
+use postern_http::message::headers::add_vary;
+use postern_http::message::{accept, grpc};
 use uuid::Uuid;
 
 use crate::admission::problem_page;
 use crate::admission::response_headers::apply_common_headers;
-use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
-use crate::message::accept;
-use crate::message::grpc;
-use crate::message::grpc::GrpcStatus;
-use crate::message::headers::add_vary;
 use crate::state::request_context::RequestContext;
 
 /// Writes the problem as the response: `application/problem+json`, or a page for a browser, which

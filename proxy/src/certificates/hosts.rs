@@ -9,13 +9,13 @@
 //! The same holds for each host that a route accepts by such a name: `*.example.com` of a route
 //! matches more hosts than that of a certificate.
 
+use postern_http::message::host::host_name;
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::certificates::client_auth::TlsClient;
 use crate::certificates::server_tls::ServerTls;
 use crate::config::HostPattern;
-use crate::message::host::host_name;
 
 /// The TLS listeners of a gateway in which a name has client authentication.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! Lookup by host name, with wildcards.
 
 use ahash::AHashMap;
-
-use crate::message::host::domains;
+use postern_http::message::host::domains;
 
 /// Values by host name. An exact name has precedence over a wildcard.
 #[derive(Debug)]

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use postern_http::message::host::host_name;
 use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::certificates::names::NameIndex;
 use crate::certificates::slot::CertificateSlot;
-use crate::message::host::host_name;
 
 /// The certificates of a listener by name.
 #[derive(Debug)]

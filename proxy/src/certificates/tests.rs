@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use http::HeaderMap;
 use postern_core::Clock;
+use postern_http::message::head::is_authority;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -14,7 +15,6 @@ use super::names::NameIndex;
 use super::server_tls::ServerTls;
 use crate::config::{CertificateConfig, CertificateSource, ClientAuthConfig, ListenerTlsConfig};
 use crate::config::{HostPattern, MethodSet, PathPattern, RoutePattern, TlsVersion};
-use crate::message::head::is_authority;
 use crate::routing::{RouteMatcher, RouteRequest};
 use crate::telemetry::metrics::GatewayMetrics;
 

@@ -1,17 +1,7 @@
 //! `[route.compression]`: content coding of responses.
 
 use postern_core::decode::{Field, Object, Value};
-
-/// A content coding that the gateway applies (RFC 9110 section 8.4.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentCoding {
-    /// RFC 1952.
-    Gzip,
-    /// RFC 7932.
-    Brotli,
-    /// RFC 8878.
-    Zstd,
-}
+use postern_http::compression::ContentCoding;
 
 /// The responses of a route that are compressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +30,13 @@ pub enum MediaPattern {
     AnySubtype(String),
 }
 
+/// The codings by name; the default of [`CompressionConfig::algorithms`].
+const CODINGS: [(&str, ContentCoding); 3] = [
+    ("zstd", ContentCoding::Zstd),
+    ("br", ContentCoding::Brotli),
+    ("gzip", ContentCoding::Gzip),
+];
+
 /// Default of [`CompressionConfig::types`].
 const DEFAULT_TYPES: [&str; 14] = [
     "application/atom+xml",
@@ -60,26 +57,6 @@ const DEFAULT_TYPES: [&str; 14] = [
 
 /// Default of [`CompressionConfig::min_bytes`].
 const DEFAULT_MIN_BYTES: u64 = 1 << 10;
-
-// === impl ContentCoding ===
-
-impl ContentCoding {
-    const CHOICES: [(&str, Self); 3] = [
-        ("zstd", Self::Zstd),
-        ("br", Self::Brotli),
-        ("gzip", Self::Gzip),
-    ];
-
-    /// Returns the name in `Accept-Encoding` and `Content-Encoding`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Brotli => "br",
-            Self::Zstd => "zstd",
-        }
-    }
-}
 
 // === impl CompressionConfig ===
 
@@ -125,7 +102,7 @@ impl Default for CompressionConfig {
             .iter()
             .filter_map(|text| MediaPattern::parse(text));
         Self {
-            algorithms: ContentCoding::CHOICES.map(|(_, coding)| coding).to_vec(),
+            algorithms: CODINGS.map(|(_, coding)| coding).to_vec(),
             types: types.collect(),
             min_bytes: DEFAULT_MIN_BYTES,
             level: None,
@@ -137,7 +114,7 @@ impl Default for CompressionConfig {
 fn read_algorithms(field: Field<'_>) -> Option<Vec<ContentCoding>> {
     let mut algorithms = Vec::new();
     field.non_empty_array(|item| {
-        let coding = item.one_of(&ContentCoding::CHOICES)?;
+        let coding = item.one_of(&CODINGS)?;
         if algorithms.contains(&coding) {
             return item.fail("duplicate_value", "is listed twice");
         }

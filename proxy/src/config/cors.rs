@@ -176,7 +176,7 @@ fn is_origin(text: &str) -> bool {
         && scheme.bytes().all(known)
         && !authority.starts_with(':')
         && !authority.contains(|c: char| c.is_ascii_uppercase() || "/?#@*".contains(c))
-        && crate::message::head::is_authority(authority.as_bytes())
+        && postern_http::message::head::is_authority(authority.as_bytes())
         && (default.is_none() || port(text) != default)
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use http::HeaderName;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST};
 use postern_core::decode::{Field, Object};
+use postern_http::message::headers;
 use url::Url;
 
 use crate::config::nonzero_duration;
-use crate::message::headers;
 
 /// Maximum time for which a decision may be used again.
 const MAX_CACHE_TIME: Duration = Duration::from_secs(3600);

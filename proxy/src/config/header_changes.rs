@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use postern_core::decode::{Field, Object};
+use postern_http::message::headers;
 
 use crate::config::{PathPattern, Template};
-use crate::message::headers;
 
 /// Changes of the header fields of a message, in this order: fields are removed, set, and added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

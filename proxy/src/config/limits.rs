@@ -1,14 +1,16 @@
 //! `[limits]`: limits on clients.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::config::Env;
 use postern_core::decode::{Field, Object};
-use postern_core::network::{IpNetwork, IpNetworks};
+use postern_core::network::IpNetwork;
+use postern_http::downstream::HttpLimits;
+use postern_http::message::head::HeadLimits;
 
 use crate::config::{memory_size, nonzero_duration};
-use crate::message::head::HeadLimits;
 use crate::rate_limiter::Rate;
 
 /// `[limits]`: limits on clients. Every limit has a default and none can be disabled, except the
@@ -23,41 +25,21 @@ pub struct ClientLimits {
     pub connections_per_address: usize,
     /// Maximum concurrent streams of one HTTP/2 connection; default 100.
     pub streams: u32,
-    /// Limits of a request head: default 32 KiB, 100 fields, 8 KiB of target.
-    pub head: HeadLimits,
-    /// Time from the first byte of a head (for the first request: from the connection) to its last
-    /// byte; default 10 s.
-    pub head_timeout: Duration,
-    /// Time for which a connection may be idle between requests; default 60 s.
-    pub idle_timeout: Duration,
-    /// Time for which a tunnel (WebSocket) may transfer nothing in either direction; default 10
-    /// min.
-    pub tunnel_timeout: Duration,
-    /// Minimum transfer rate of a body in bytes per second, for sending and for reading; default
-    /// 512.
-    pub min_rate: u32,
-    /// Time for which a body may stay below `min_rate`; default 20 s.
-    pub stall_timeout: Duration,
-    /// Maximum bytes of responses that are buffered for slow readers; default 256 MiB. The readers
-    /// of one address may use an eighth of it. A response reserves 64 KiB. Above the
-    /// limit, new requests get 503, and a response whose reader is slow is aborted.
-    pub response_buffer_bytes: usize,
-    /// The deadline of a request until its route is known: that of `[defaults]`.
-    pub deadline: Duration,
     /// Rate limit of one client address; default none. Requests with a rejected head are counted as
     /// well.
     pub address: Option<GatewayRateLimit>,
     /// Rate limit of one user or service; default none.
     pub principal: Option<GatewayRateLimit>,
-    /// Reverse proxies in front of the gateway whose forwarding fields are trusted; default none.
-    pub trusted_proxies: IpNetworks,
-    /// The fields in which they report the client; default `X-Forwarded-For`.
+    /// The fields in which trusted proxies report the client; default `X-Forwarded-For`.
     pub forwarded_header: ForwardedHeader,
     /// Maximum keys that the rate limiter tracks; default 200,000.
     pub keys: usize,
     /// `redis://…` URL of the store for rate limits marked `global`; default none. The environment
     /// variable POSTERN_LIMITS_STORE takes precedence and may contain a password.
     pub store: Option<String>,
+    /// The limits of each connection and its requests. The deadline is that of `[defaults]`, until
+    /// the route of a request is known.
+    pub http: Arc<HttpLimits>,
 }
 
 /// The fields in which trusted proxies report the client. Only these are evaluated, because a
@@ -148,35 +130,14 @@ impl ClientLimits {
         }
     }
 
-    /// Returns the bytes of a body that must be transferred per `stall_timeout` at the minimum
-    /// rate; at least 1.
-    pub(crate) fn min_bytes_per_window(&self) -> u64 {
-        let window_ms = u64::try_from(self.stall_timeout.as_millis()).unwrap_or(u64::MAX);
-        (u64::from(self.min_rate).saturating_mul(window_ms) / 1000).max(1)
-    }
-
-    /// Returns the bytes that a client at the minimum rate accepts in a window, or in one second if
-    /// that is longer, to avoid a flood of small frames.
-    pub(crate) fn bytes_at_min_rate(&self) -> u64 {
-        self.min_bytes_per_window().max(self.min_rate.into())
-    }
-
     /// Returns whether the address is a trusted proxy, whose connections carry requests of many
     /// clients.
     pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {
-        self.trusted_proxies.contains(address)
+        self.http.is_trusted_proxy(address)
     }
 
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
         let default = Self::from_env(env);
-        let head = HeadLimits {
-            bytes: section.or("head_bytes", default.head.bytes, memory_size),
-            fields: section.or("head_fields", default.head.fields, |field| {
-                field.integer(8..=240)
-            }),
-            target: section.or("target_bytes", default.head.target, memory_size),
-            ambiguous_paths: false,
-        };
         Some(Self {
             connections: section.or("connections", default.connections, |f| {
                 f.integer(1..=1_000_000)
@@ -189,26 +150,8 @@ impl ClientLimits {
             streams: section.or("streams", default.streams, |field| {
                 field.integer(1..=10_000)
             }),
-            head,
-            head_timeout: section.or("head_timeout", default.head_timeout, nonzero_duration),
-            idle_timeout: section.or("idle_timeout", default.idle_timeout, nonzero_duration),
-            tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, nonzero_duration),
-            min_rate: section.or("min_rate", default.min_rate, |field| {
-                field.integer(1..=1_000_000)
-            }),
-            stall_timeout: section.or("stall_timeout", default.stall_timeout, nonzero_duration),
-            response_buffer_bytes: section.or(
-                "response_buffer_bytes",
-                default.response_buffer_bytes,
-                memory_size,
-            ),
-            deadline: default.deadline,
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
-            trusted_proxies: section
-                .list("trusted_proxies", IpNetwork::read)
-                .into_iter()
-                .collect(),
             forwarded_header: section.or("forwarded_header", default.forwarded_header, |field| {
                 field.one_of(&[
                     ("x-forwarded-for", ForwardedHeader::XForwardedFor),
@@ -219,6 +162,7 @@ impl ClientLimits {
                 field.integer(1_000..=100_000_000)
             }),
             store: default.store.or(section.optional("store", read_store)),
+            http: Arc::new(read_http(section)),
         })
     }
 }
@@ -229,26 +173,44 @@ impl Default for ClientLimits {
             connections: 20_000,
             connections_per_address: 1_000,
             streams: 100,
-            head: HeadLimits {
-                bytes: 32 << 10,
-                fields: 100,
-                target: 8 << 10,
-                ambiguous_paths: false,
-            },
-            head_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
-            tunnel_timeout: Duration::from_secs(600),
-            min_rate: 512,
-            stall_timeout: Duration::from_secs(20),
-            response_buffer_bytes: 256 << 20,
-            deadline: Duration::from_secs(60),
             address: None,
             principal: None,
-            trusted_proxies: IpNetworks::default(),
             forwarded_header: ForwardedHeader::default(),
             keys: 200_000,
             store: None,
+            http: Arc::default(),
         }
+    }
+}
+
+fn read_http(section: &Object<'_>) -> HttpLimits {
+    let default = HttpLimits::default();
+    HttpLimits {
+        head: HeadLimits {
+            bytes: section.or("head_bytes", default.head.bytes, memory_size),
+            fields: section.or("head_fields", default.head.fields, |field| {
+                field.integer(8..=240)
+            }),
+            target: section.or("target_bytes", default.head.target, memory_size),
+            ambiguous_paths: false,
+        },
+        head_timeout: section.or("head_timeout", default.head_timeout, nonzero_duration),
+        idle_timeout: section.or("idle_timeout", default.idle_timeout, nonzero_duration),
+        tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, nonzero_duration),
+        min_rate: section.or("min_rate", default.min_rate, |field| {
+            field.integer(1..=1_000_000)
+        }),
+        stall_timeout: section.or("stall_timeout", default.stall_timeout, nonzero_duration),
+        response_buffer_bytes: section.or(
+            "response_buffer_bytes",
+            default.response_buffer_bytes,
+            memory_size,
+        ),
+        deadline: default.deadline,
+        trusted_proxies: section
+            .list("trusted_proxies", IpNetwork::read)
+            .into_iter()
+            .collect(),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Match conditions of a route.
 
+use postern_http::message::host::{domains, host_name, is_host_name};
 use std::fmt;
-
-use crate::message::host::{domains, host_name, is_host_name};
 
 /// The conditions under which a request matches a route.
 #[derive(Clone, Debug)]
@@ -13,7 +12,7 @@ pub struct RoutePattern {
     pub path: PathPattern,
     /// The methods.
     pub methods: MethodSet,
-    /// Required header fields; names folded as [`crate::message::headers`] describes.
+    /// Required header fields; names folded as [`postern_http::message::headers`] describes.
     pub headers: Vec<MatchCondition>,
     /// Required query parameters, decoded.
     pub queries: Vec<MatchCondition>,
@@ -169,7 +168,7 @@ impl HostPattern {
         })
     }
 
-    /// Returns whether the pattern matches a host, as [`crate::message::host::host_name`] returns it.
+    /// Returns whether the pattern matches a host, as [`postern_http::message::host::host_name`] returns it.
     pub(crate) fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(name) => name == host,

@@ -2,9 +2,9 @@
 
 use http::HeaderValue;
 use postern_core::decode::Field;
+use postern_http::message::head::is_authority;
 
 use crate::config::{RoutePattern, Template, TemplatePart, Variable};
-use crate::message::head::is_authority;
 
 /// A template of `Location`: an absolute URL whose host is fixed or one of the route's `hosts`, or a
 /// path on the requested host.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use http::HeaderName;
 use postern_core::decode::{Field, Object, Value};
+use postern_http::message::headers;
 use serde_json::json;
 
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
 use crate::config::{
     MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, Variable, policy,
 };
-use crate::message::headers;
 
 /// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]

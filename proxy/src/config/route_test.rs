@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_core::decode::{Field, Object, Value};
+use postern_http::message::head::is_authority;
 use serde_json::json;
 
 use crate::config::{
     CertificatePrincipal, ListenerConfig, Route, UpstreamConfig, policy, short_texts,
 };
-use crate::message::head::is_authority;
 
 /// `[[test]]`: a request and its expected decision.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use postern_core::decode::{Field, Object};
+use postern_http::message::head::is_authority;
+use postern_http::message::proxy_protocol::ProxyProtocolVersion;
 
 use crate::config::upstream_address::read_addresses;
 use crate::config::{LoadBalancing, UpstreamAddress, nonzero_duration};
-use crate::message::head::is_authority;
-use crate::message::proxy_protocol::ProxyProtocolVersion;
 
 /// `[upstream.NAME]`: a backend service.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +118,12 @@ pub struct UpstreamTlsConfig {
 // === impl UpstreamConfig ===
 
 impl UpstreamConfig {
+    /// Returns whether certificates are verified with the system's certificate authorities.
+    pub(crate) fn uses_system_roots(&self) -> bool {
+        let tls = self.tls.as_ref();
+        tls.is_some_and(UpstreamTlsConfig::uses_system_roots)
+    }
+
     pub(super) fn read(name: &str, field: Field<'_>) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(known) {

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use postern_core::decode::{Field, Value};
+use postern_http::message::head::is_authority;
 use serde_json::json;
-
-use crate::message::head::is_authority;
 
 /// A host and port, the name of SRV records, or a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,15 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use postern_http::downstream::{
+    BufferReservation, ConnectionPermit, HttpLimits, RequestDeadline, ResponseBufferBudget,
+};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::config::ClientLimits;
-use crate::downstream::deadline::RequestDeadline;
-use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
-
-/// The permit of an open connection, returned when it is dropped.
+/// An open connection within the limits, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct ConnectionPermit {
+pub(crate) struct CountedConnection {
     pub(crate) _total: OwnedSemaphorePermit,
     pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
     pub(crate) address: IpAddr,
@@ -50,12 +49,10 @@ impl ConnectionsByAddress {
     }
 }
 
-impl ConnectionPermit {
-    /// Reserves buffer space for a response whose reader is slow. Returns `None` if the budget is
-    /// exhausted.
-    pub(crate) fn reserve_buffer(
+impl ConnectionPermit for CountedConnection {
+    fn reserve_buffer(
         &self,
-        limits: &ClientLimits,
+        limits: &HttpLimits,
         request: &RequestDeadline,
     ) -> Option<BufferReservation> {
         let client = request.forwarded_client().unwrap_or(self.address);
@@ -63,7 +60,7 @@ impl ConnectionPermit {
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.connections_by_address.remove_one(self.address);
         self.gauge.dec();

@@ -4,89 +4,51 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, Result};
 use pingora_proxy::Session;
+use postern_http::downstream::{Attributes, ClientConnection, ClientHandle, RequestDeadline};
+use postern_http::upstream::BoundConnection;
 
 use crate::certificates::TlsClient;
 use crate::config::HttpsRedirect;
-use crate::downstream::client_connection::ClientConnection;
-use crate::downstream::deadline::RequestDeadline;
-use crate::downstream::http1_session::{ConnectionSlot, take_connection};
-use crate::upstream::BoundConnection;
 
-/// A request extension of the gateway's own sessions, whose connection hooks cannot reach.
-#[derive(Clone, Debug)]
-pub(crate) struct ClientHandle {
-    pub(crate) deadline: Arc<RequestDeadline>,
-    /// Whether the connection uses TLS.
-    pub(crate) is_tls: bool,
+/// What the listener of a connection and its TLS handshake have determined.
+#[derive(Debug)]
+pub(crate) struct ConnectionAttributes {
     /// The redirect to HTTPS of the listener, if it has one.
-    pub(crate) https_redirect: Option<Arc<HttpsRedirect>>,
+    https_redirect: Option<Arc<HttpsRedirect>>,
     /// The client of a server name with client authentication.
-    pub(crate) tls_client: Option<Arc<TlsClient>>,
-    /// HTTP/1 only: the upstream connection that belongs to the client connection.
-    pub(crate) bound_upstream: Option<Arc<BoundConnection>>,
-    /// HTTP/1 only: where the session leaves its connection after an upgrade.
-    pub(crate) connection: Option<ConnectionSlot>,
+    tls_client: Option<Arc<TlsClient>>,
 }
 
-/// A reader of custom messages, which HTTP does not have.
-pub(crate) type CustomMessages =
-    Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+// === impl ConnectionAttributes ===
 
-/// Implements the methods of Pingora's session trait that have no meaning for the gateway: its own
-/// [deadlines](crate::downstream::deadline) replace the timeouts, and HTTP has no custom messages.
-macro_rules! no_session_timeouts_or_messages {
-    () => {
-        fn set_read_timeout(&mut self, _timeout: Option<std::time::Duration>) {}
+impl ConnectionAttributes {
+    /// Creates the attributes of a connection; `None` if there are none.
+    pub(crate) fn new(
+        https_redirect: Option<Arc<HttpsRedirect>>,
+        tls_client: Option<Arc<TlsClient>>,
+    ) -> Option<Attributes> {
+        (https_redirect.is_some() || tls_client.is_some()).then(|| {
+            Arc::new(Self {
+                https_redirect,
+                tls_client,
+            }) as _
+        })
+    }
 
-        fn get_read_timeout(&self) -> Option<std::time::Duration> {
-            None
-        }
-
-        fn set_write_timeout(&mut self, _timeout: Option<std::time::Duration>) {}
-
-        fn get_write_timeout(&self) -> Option<std::time::Duration> {
-            None
-        }
-
-        fn set_total_drain_timeout(&mut self, _timeout: Option<std::time::Duration>) {}
-
-        fn get_total_drain_timeout(&self) -> Option<std::time::Duration> {
-            None
-        }
-
-        fn take_custom_message_reader(
-            &mut self,
-        ) -> Option<$crate::downstream::session_ext::CustomMessages> {
-            None
-        }
-
-        fn restore_custom_message_reader(
-            &mut self,
-            _reader: $crate::downstream::session_ext::CustomMessages,
-        ) -> pingora_core::Result<()> {
-            Ok(())
-        }
-
-        fn take_custom_message_writer(
-            &mut self,
-        ) -> Option<Box<dyn pingora_core::protocols::http::custom::CustomMessageWrite>> {
-            None
-        }
-
-        fn restore_custom_message_writer(
-            &mut self,
-            _writer: Box<dyn pingora_core::protocols::http::custom::CustomMessageWrite>,
-        ) -> pingora_core::Result<()> {
-            Ok(())
-        }
-    };
+    fn of(session: &Session) -> Option<&Self> {
+        handle(session)?.attributes.as_ref()?.downcast_ref()
+    }
 }
-pub(crate) use no_session_timeouts_or_messages;
+
+/// Returns the client of a connection whose server name has client authentication.
+pub(crate) fn tls_client(connection: &ClientConnection) -> Option<Arc<TlsClient>> {
+    let attributes = connection.attributes()?.downcast_ref();
+    attributes.and_then(|it: &ConnectionAttributes| it.tls_client.clone())
+}
 
 /// The gateway's operations on a session.
 pub(crate) trait SessionExt {
@@ -129,7 +91,7 @@ impl SessionExt for Session {
     }
 
     fn take_upgraded(&self) -> Option<Box<ClientConnection>> {
-        take_connection(handle(self)?.connection.as_ref()?)
+        handle(self)?.connection.as_ref()?.lock().take()
     }
 
     fn is_tls(&self) -> bool {
@@ -137,11 +99,11 @@ impl SessionExt for Session {
     }
 
     fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>> {
-        handle(self)?.https_redirect.as_ref()
+        ConnectionAttributes::of(self)?.https_redirect.as_ref()
     }
 
     fn tls_client(&self) -> Option<&TlsClient> {
-        handle(self)?.tls_client.as_deref()
+        ConnectionAttributes::of(self)?.tls_client.as_deref()
     }
 
     fn bound_upstream(&self) -> Option<&BoundConnection> {

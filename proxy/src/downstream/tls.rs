@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use postern_http::downstream::ReadAhead;
 use rustls::server::Acceptor;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -10,7 +11,6 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::certificates::{ServerTls, TlsClient};
-use crate::downstream::read_ahead::ReadAhead;
 
 /// A connection after its TLS handshake.
 pub(crate) struct AcceptedTls {

@@ -1,5 +1,7 @@
 //! Compression of responses: the conditions, the head and the body.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{
     ACCEPT_RANGES, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
@@ -8,11 +10,11 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::{Error, ErrorType, OrErr, Result};
+use postern_http::compression::{BodyEncoder, negotiate};
+use postern_http::message::headers::{add_vary, has_member};
 
 use crate::admission::authorize::content_length;
-use crate::compression::{BodyEncoder, negotiate};
 use crate::config::CompressionConfig;
-use crate::message::headers::add_vary;
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord};
 
 /// Fields with a digest of the content, which compression would invalidate (RFC 9530; RFC 1864).
@@ -56,7 +58,7 @@ pub(super) fn prepare(
     if request.method != Method::HEAD && !is_not_modified {
         let encoder = BodyEncoder::new(
             coding,
-            compression,
+            compression.level,
             response.headers.contains_key(CONTENT_LENGTH),
             |bytes| {
                 admitted
@@ -64,7 +66,7 @@ pub(super) fn prepare(
                     .encoders
                     .reserve(admitted.client_share(), bytes)
             },
-            &admitted.state.metrics.compression,
+            Arc::clone(&admitted.state.metrics.compression) as _,
         );
         if encoder.is_none() {
             return Ok(());
@@ -121,12 +123,7 @@ fn is_compressible(response: &ResponseHeader, compression: &CompressionConfig) -
 
 /// Returns whether `Cache-Control` forbids transformations (RFC 9111 sections 5.2.1.6 and 5.2.2.6).
 fn is_no_transform(headers: &HeaderMap) -> bool {
-    headers.get_all(CACHE_CONTROL).iter().any(|value| {
-        value
-            .as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|directive| directive.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
-    })
+    has_member(headers, CACHE_CONTROL, "no-transform")
 }
 
 /// Makes a strong validator weak: the bytes of the representation differ from those that it

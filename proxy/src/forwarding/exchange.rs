@@ -19,16 +19,15 @@ use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
+use postern_http::message::headers;
+use postern_http::upstream::{OutboundData, ResponseBody, UpstreamResponse, UpstreamTransport};
 
 use crate::admission::authorize::content_length;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::mirror::MirrorCapture;
-use crate::forwarding::open_exchange::{OpenExchange, UpstreamTransport, is_upgrade};
-use crate::forwarding::outbound_data::OutboundData;
+use crate::forwarding::open_exchange::{self, OpenExchange, is_upgrade};
 use crate::forwarding::{compressed_response, failure, mirror, response, tunnel, upstream_request};
-use crate::message::headers;
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord, UpstreamAttempt};
-use crate::upstream::{ResponseBody, UpstreamResponse};
 
 /// Maximum bytes of a request body that is read completely before the request is sent.
 const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
@@ -146,7 +145,7 @@ async fn attempt_once<'r>(
     };
     let done = exchange.run(session).await;
     let idle_since = *done.as_ref().unwrap_or(&None);
-    upstream.release(session, idle_since, attempt);
+    open_exchange::release(upstream, session, idle_since, attempt);
     let has_response = record.latency_us.is_some();
     done.map_err(|error| {
         failure::on_exchange_error(session, error, attempt, was_idle, has_response)

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 use postern_core::{Code, Problem};
+use postern_http::downstream::{AbortReason, RequestDeadline};
+use postern_http::message::grpc;
 use uuid::Uuid;
 
 use crate::admission::rejection;
-use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure_cause;
-use crate::message::grpc;
 use crate::state::request_context::{RequestContext, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
 use crate::upstream::{Endpoint, UpstreamPool};

@@ -6,8 +6,8 @@ use std::io;
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 use postern_core::Code;
+use postern_http::downstream::{AbortReason, RequestDeadline};
 
-use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::telemetry::failure_cause::FailureCause;
 

@@ -1,7 +1,8 @@
 //! The header fields in which the gateway tells an upstream who is calling.
 //!
-//! Reserved fields of the client are removed in every spelling. Fields are inserted into the `http`
-//! header map, because Pingora's insertion costs two allocations per field.
+//! Reserved fields of the client are removed in every spelling before these are set. Fields are
+//! inserted into the `http` header map, because Pingora's insertion costs two allocations per
+//! field.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,10 +14,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_core::network::write_element;
 use postern_core::token::Caller;
 use postern_core::trace::TRACESTATE;
+use postern_http::message::headers;
 use uuid::Uuid;
 
 use crate::api_keys::has_api_key;
-use crate::message::headers;
 use crate::telemetry::trace_context::TraceContext;
 
 /// The identity and origin of one request.
@@ -58,9 +59,7 @@ struct HeaderValues {
 
 /// The source of a field value.
 #[derive(Clone, Copy)]
-enum HeaderSource<'a> {
-    /// A value of the client, the configuration or another service.
-    Header(&'a HeaderValue),
+enum HeaderSource {
     /// An index into [`HeaderValues`].
     Value(usize),
     /// A constant.
@@ -82,27 +81,54 @@ static SCOPES: HeaderName = HeaderName::from_static("x-postern-scopes");
 // === impl IdentityHeaders ===
 
 impl IdentityHeaders<'_> {
-    /// Replaces a header map by the fields of the forwarded request.
+    /// Removes the reserved fields from a header map and sets those of the gateway.
     ///
     /// # Errors
     /// An identity that cannot be represented in a header field.
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
-        let mut forwarded = HeaderMap::with_capacity(headers.len() + 12);
-        self.for_each(headers, |name, source| {
-            let value = match source {
-                HeaderSource::Header(value) => value.clone(),
+        headers::strip(headers, self.is_removed);
+        if self.trace.parent.is_none() {
+            headers.remove(TRACESTATE);
+        }
+        if !self.replaced.is_empty() {
+            headers::strip(headers, |name| self.replaces(name));
+        }
+        if self.hides_authorization(headers) {
+            headers.remove(AUTHORIZATION);
+        }
+        headers.reserve(12);
+        headers.append(
+            &headers::CDN_LOOP,
+            HeaderValue::from_static(headers::CDN_ID),
+        );
+        let requested_host = match self.host {
+            Some(host) => headers.insert(HOST, host.clone()),
+            None => headers.get(HOST).cloned(),
+        };
+        let requested_host = self.forwarded_host.cloned().or(requested_host);
+        if let Some(host) = requested_host.clone() {
+            headers.insert(&FORWARDED_HOST, host);
+        }
+        for (name, at) in self.fields() {
+            let value = match at {
                 HeaderSource::Value(at) => values.get(at)?,
                 HeaderSource::Constant(text) => HeaderValue::from_static(text),
             };
-            forwarded.append(name, value);
-            Ok(())
-        })?;
-        *headers = forwarded;
+            headers.insert(name, value);
+        }
+        for (name, value) in self.added {
+            headers.append(name, value.clone());
+        }
+        if self.forwarded {
+            let value = self.forwarded_element(requested_host.as_ref());
+            headers.insert(&FORWARDED, HeaderValue::try_from(value)?);
+        }
         Ok(())
     }
 
-    /// Appends the fields of the forwarded request to a message head.
+    /// Appends to a message head: `headers` without removed and hop-by-hop fields, then the fields of
+    /// the gateway.
     ///
     /// # Errors
     /// An identity that cannot be represented in a header field.
@@ -114,29 +140,11 @@ impl IdentityHeaders<'_> {
         let values = HeaderValues::build(self);
         // All values are validated at once.
         HeaderValue::from_maybe_shared(values.bytes.clone())?;
-        self.for_each(headers, |name, source| {
-            let value = match source {
-                HeaderSource::Header(value) => value.as_bytes(),
-                HeaderSource::Value(at) => &values.bytes[values.range(at)],
-                HeaderSource::Constant(text) => text.as_bytes(),
-            };
-            headers::append_field(head, name.as_str(), value);
-            Ok(())
-        })
-    }
-
-    /// Calls `add` for each field of the forwarded request: `headers` without removed and hop-by-hop
-    /// fields, then the fields of the gateway.
-    fn for_each(
-        &self,
-        headers: &HeaderMap,
-        mut add: impl FnMut(&HeaderName, HeaderSource<'_>) -> Result<(), InvalidHeaderValue>,
-    ) -> Result<(), InvalidHeaderValue> {
         let hides_authorization = self.hides_authorization(headers);
         // The state belongs to the trace of a valid `traceparent` (W3C Trace Context section 4.3).
         let drops_tracestate = self.trace.parent.is_none();
         if let Some(host) = self.host {
-            add(&HOST, HeaderSource::Header(host))?;
+            headers::append_field(head, HOST.as_str(), host.as_bytes());
         }
         for (name, value) in headers {
             if hides_authorization && name == AUTHORIZATION
@@ -145,25 +153,32 @@ impl IdentityHeaders<'_> {
             {
                 continue;
             }
-            let text = name.as_str();
-            if !headers::is_hop_by_hop(text) && !(self.is_removed)(text) && !self.replaces(text) {
-                add(name, HeaderSource::Header(value))?;
+            let name = name.as_str();
+            if !headers::is_hop_by_hop(name) && !(self.is_removed)(name) && !self.replaces(name) {
+                headers::append_field(head, name, value.as_bytes());
             }
         }
         let requested_host = self.forwarded_host.or(headers.get(HOST));
         if let Some(host) = requested_host {
-            add(&FORWARDED_HOST, HeaderSource::Header(host))?;
+            headers::append_field(head, FORWARDED_HOST.as_str(), host.as_bytes());
         }
-        add(&headers::CDN_LOOP, HeaderSource::Constant(headers::CDN_ID))?;
-        for (name, source) in self.fields() {
-            add(name, source)?;
+        headers::append_field(head, headers::CDN_LOOP.as_str(), headers::CDN_ID.as_bytes());
+        for (name, at) in self.fields() {
+            match at {
+                HeaderSource::Value(at) => {
+                    headers::append_field(head, name.as_str(), &values.bytes[values.range(at)]);
+                }
+                HeaderSource::Constant(text) => {
+                    headers::append_field(head, name.as_str(), text.as_bytes());
+                }
+            }
         }
         for (name, value) in self.added {
-            add(name, HeaderSource::Header(value))?;
+            headers::append_field(head, name.as_str(), value.as_bytes());
         }
         if self.forwarded {
             let value = HeaderValue::try_from(self.forwarded_element(requested_host))?;
-            add(&FORWARDED, HeaderSource::Header(&value))?;
+            headers::append_field(head, FORWARDED.as_str(), value.as_bytes());
         }
         Ok(())
     }
@@ -190,7 +205,7 @@ impl IdentityHeaders<'_> {
     }
 
     /// Returns the fields of the gateway, except the forwarded host.
-    fn fields(&self) -> impl Iterator<Item = (&'static HeaderName, HeaderSource<'static>)> {
+    fn fields(&self) -> impl Iterator<Item = (&'static HeaderName, HeaderSource)> {
         let scheme = if self.is_tls { "https" } else { "http" };
         let (kind, is_service) = match self.caller {
             Some(Caller::Service(_)) => ("service", true),

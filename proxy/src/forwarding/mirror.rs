@@ -15,15 +15,16 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT};
 use pingora::http::RequestHeader;
 use pingora_core::Result;
 use pingora_proxy::Session;
+use postern_http::client_shares::BudgetPermit;
+use postern_http::message::{grpc, headers};
+use postern_http::upstream::{IdleCheck, ResponseBody, UpstreamConnection};
 use prometheus::IntCounterVec;
 
 use crate::admission::authorize::content_length;
-use crate::client_shares::BudgetPermit;
 use crate::config::MirrorConfig;
 use crate::forwarding::upstream_request;
-use crate::message::{grpc, headers};
 use crate::state::request_context::AdmittedRequest;
-use crate::upstream::{IdleCheck, ResponseBody, UpstreamConnection, UpstreamPool};
+use crate::upstream::UpstreamPool;
 
 /// The field that distinguishes a mirrored request. Clients cannot send it.
 const MIRROR_FIELD: &str = "x-postern-mirror";

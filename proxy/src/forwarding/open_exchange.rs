@@ -2,30 +2,21 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
 use pingora_core::Result;
 use pingora_core::protocols::ALPN;
 use pingora_proxy::Session;
+use postern_http::message::headers;
+use postern_http::upstream::{
+    IdleCheck, OutboundData, UpstreamConnection, UpstreamStream, UpstreamTransport,
+};
 
 use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
-use crate::forwarding::outbound_data::OutboundData;
 use crate::forwarding::{failure, upstream_request};
-use crate::message::headers;
 use crate::state::request_context::UpstreamAttempt;
-use crate::upstream::{
-    IdleCheck, ResponseBody, UpstreamConnection, UpstreamResponse, UpstreamStream,
-};
-
-/// What carries an exchange.
-pub(super) enum UpstreamTransport {
-    Http1(UpstreamConnection),
-    Http2(Box<UpstreamStream>),
-}
 
 /// A connection, and what is to be sent on it.
 pub(super) struct OpenExchange {
@@ -103,7 +94,7 @@ impl OpenExchange {
         let header = upstream_request::connection_header(session, attempt);
         let idle_timeout = pool.config.idle_timeout;
         let bound = session.bound_upstream();
-        let idle = bound.and_then(|bound| bound.take(endpoint, idle_timeout));
+        let idle = bound.and_then(|bound| bound.take(&endpoint.idle, idle_timeout));
         // A retry uses a new connection: idle ones may be closed as the first one was.
         let idle = idle.or_else(|| {
             let is_first = attempt.number <= 1;
@@ -130,84 +121,27 @@ impl OpenExchange {
     }
 }
 
-// === impl UpstreamTransport ===
-
-impl UpstreamTransport {
-    /// Returns whether the end of the request must be sent, although no data is left.
-    pub(super) fn needs_end(&self) -> bool {
-        match self {
-            Self::Http1(_) => false,
-            Self::Http2(stream) => !stream.is_request_ended(),
-        }
-    }
-
-    /// Sends all of `data`, which `is_end` ends.
-    pub(super) fn poll_send(
-        &mut self,
-        cx: &mut Context<'_>,
-        data: &mut OutboundData,
-        is_end: bool,
-    ) -> Poll<Result<()>> {
-        match self {
-            Self::Http1(connection) => connection.poll_send(cx, data),
-            Self::Http2(stream) => stream.poll_send(cx, data, is_end).map(Ok),
-        }
-    }
-
-    /// Reads the next response head.
-    pub(super) fn poll_response(
-        &mut self,
-        cx: &mut Context<'_>,
-        is_head_request: bool,
-    ) -> Poll<Result<UpstreamResponse>> {
-        match self {
-            Self::Http1(connection) => connection.poll_response(cx, is_head_request),
-            Self::Http2(stream) => stream.poll_response(cx, is_head_request),
-        }
-    }
-
-    /// Returns the next part of a body; `None` at its end.
-    pub(super) fn poll_body(
-        &mut self,
-        cx: &mut Context<'_>,
-        body: &mut ResponseBody,
-    ) -> Poll<Result<Option<Bytes>>> {
-        match self {
-            Self::Http1(connection) => connection.poll_body(cx, body),
-            Self::Http2(stream) => stream.poll_body(cx, body),
-        }
-    }
-
-    /// Takes the trailers of a response that has ended. Those of HTTP/1.1 are dropped.
-    pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
-        match self {
-            Self::Http1(_) => None,
-            Self::Http2(stream) => stream.take_trailers(),
-        }
-    }
-
-    /// Ends the exchange. `idle_since` is the end of a response after which an HTTP/1.1 connection
-    /// can be reused, by the same client alone if it has authenticated the connection.
-    pub(super) fn release(
-        self,
-        session: &Session,
-        idle_since: Option<Instant>,
-        attempt: &UpstreamAttempt<'_>,
-    ) {
-        let endpoint = &attempt.permit.endpoint;
-        match (self, idle_since) {
-            (Self::Http2(stream), _) => stream.release(),
-            (Self::Http1(connection), Some(since)) if connection.is_authenticated() => {
-                // The connection of a trusted proxy is that of many clients.
-                let is_trusted = |peer| attempt.config.limits.is_trusted_proxy(peer);
-                if let Some(bound) = session.bound_upstream()
-                    && !session.peer_address().is_none_or(is_trusted)
-                {
-                    bound.put(connection, endpoint, since);
-                }
+/// Ends the exchange. `idle_since` is the end of a response after which an HTTP/1.1 connection
+/// can be reused, by the same client alone if it has authenticated the connection.
+pub(super) fn release(
+    upstream: UpstreamTransport,
+    session: &Session,
+    idle_since: Option<Instant>,
+    attempt: &UpstreamAttempt<'_>,
+) {
+    let endpoint = &attempt.permit.endpoint;
+    match (upstream, idle_since) {
+        (UpstreamTransport::Http2(stream), _) => stream.release(),
+        (UpstreamTransport::Http1(connection), Some(since)) if connection.is_authenticated() => {
+            // The connection of a trusted proxy is that of many clients.
+            let is_trusted = |peer| attempt.config.limits.is_trusted_proxy(peer);
+            if let Some(bound) = session.bound_upstream()
+                && !session.peer_address().is_none_or(is_trusted)
+            {
+                bound.put(connection, &endpoint.idle, since);
             }
-            (Self::Http1(connection), Some(since)) => endpoint.idle.put(connection, since),
-            (Self::Http1(_), None) => {}
         }
+        (UpstreamTransport::Http1(connection), Some(since)) => endpoint.idle.put(connection, since),
+        (UpstreamTransport::Http1(_), None) => {}
     }
 }

@@ -7,12 +7,12 @@ use pingora_core::Error;
 use pingora_proxy::Session;
 use postern_core::Code;
 use postern_core::token::Caller;
+use postern_http::downstream::{AbortReason, RequestDeadline};
 use uuid::Uuid;
 
 use super::spans;
 use crate::admission::authorize::request_authority;
 use crate::admission::early_ends;
-use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure_cause;
 use crate::state::GatewayState;
@@ -149,7 +149,7 @@ fn write_access_event(
             .map(|(_, endpoint, _)| &*endpoint.address_text),
         encoding: forwarding
             .and_then(|forwarding| forwarding.encoder.as_ref())
-            .map(|encoder| encoder.coding.as_str()),
+            .map(|encoder| encoder.coding().as_str()),
         attempts: forwarding.map_or(0, |forwarding| forwarding.attempts),
         duration_us: u64::try_from(outcome.elapsed.as_micros()).unwrap_or(u64::MAX),
         upstream_us: forwarding.and_then(|forwarding| forwarding.latency_us),

@@ -13,6 +13,7 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use postern_core::Code;
 use postern_core::clock::Timestamp;
+use postern_http::message::headers;
 use postern_service::http::PROBLEM_CODE;
 use uuid::Uuid;
 
@@ -24,7 +25,6 @@ use crate::forwarding::compressed_response;
 use crate::forwarding::identity_headers::REQUEST_ID;
 use crate::forwarding::references;
 use crate::forwarding::references::UpstreamAuthorities;
-use crate::message::headers;
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord, UpstreamAttempt};
 
 /// Returns the error for a response that is not forwarded.

@@ -5,14 +5,14 @@ use std::io;
 
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
+use postern_http::downstream::{AbortReason, RequestDeadline};
+use postern_http::upstream::UpstreamConnection;
 use tokio::io::{AsyncWriteExt, copy, split};
 use tokio::time::{sleep, sleep_until};
 
-use crate::downstream::deadline::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::response::token_expiry;
 use crate::state::request_context::AdmittedRequest;
-use crate::upstream::UpstreamConnection;
 
 /// Copies bytes in both directions until the upstream closes the connection, a side fails, or the
 /// token of the client expires; soon after the client has closed it. Nothing is read for a side that
@@ -43,7 +43,7 @@ pub(super) async fn run(
         copy(&mut from_client, &mut to_upstream).await?;
         to_upstream.shutdown().await?;
         // The upstream learns of the end, and need not answer it.
-        sleep(admitted.config.limits.tunnel_timeout).await;
+        sleep(admitted.config.limits.http.tunnel_timeout).await;
         io::Result::Ok(())
     };
     let expiry = async {

@@ -15,19 +15,19 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
 use postern_core::Code;
+use postern_http::downstream::RequestDeadline;
+use postern_http::message::{grpc, headers};
+use postern_http::upstream::{BoundConnection, ConnectionHeader};
 use uuid::Uuid;
 
 use crate::admission::header_changes;
 use crate::config::{HeaderChanges, Route, UpstreamConfig};
-use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure;
 use crate::forwarding::identity_headers::IdentityHeaders;
-use crate::message::grpc;
-use crate::message::headers;
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
-use crate::upstream::{Abortable, BoundConnection, ConnectionHeader, NoEndpoint, UpstreamPool};
+use crate::upstream::{Abortable, NoEndpoint, UpstreamPool};
 
 const INVALID_IDENTITY: &str = "identity is not a valid header value";
 
@@ -53,8 +53,8 @@ pub(super) fn choose_endpoint<'r>(
         log_no_endpoint(pool, admitted.id, reason);
         failure::fail_with(Code::UpstreamUnavailable)
     })?;
-    let permit = match client.bound_upstream().and_then(BoundConnection::endpoint) {
-        Some(endpoint) if avoid.is_none() => pool.move_to(&endpoint, permit),
+    let permit = match client.bound_upstream().and_then(BoundConnection::pool) {
+        Some(idle) if avoid.is_none() => pool.move_to(&idle, permit),
         Some(_) | None => permit,
     };
     pool.count_attempt();
@@ -135,6 +135,7 @@ pub(super) fn http2_request(
     admitted: &AdmittedRequest<'_>,
 ) -> Result<Box<RequestHeader>> {
     let mut parts: http::request::Parts = client.clone().into();
+    headers::strip(&mut parts.headers, headers::is_hop_by_hop);
     parts.version = Version::HTTP_2;
     if let Some(changes) = &admitted.route.settings.request_headers {
         apply_changes(changes, client, &mut parts.headers, admitted);

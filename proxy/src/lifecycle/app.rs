@@ -18,6 +18,9 @@ use postern_core::health::{Check, Health};
 use postern_core::secret::Secret;
 use postern_core::token::{Verifier, VerifierOptions};
 use postern_core::trace::Tracer;
+use postern_http::client_shares::SharedBudget;
+use postern_http::compression::MAX_ENCODER_BYTES;
+use postern_http::upstream::NO_ROOTS;
 use postern_service::service_manager::ServiceManager;
 use postern_service::trace::SpanExportTask;
 use tokio::sync::mpsc;
@@ -26,8 +29,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin;
 use crate::certificates::{AcmeRenewal, HostGuard};
-use crate::client_shares::SharedBudget;
-use crate::compression::MAX_ENCODER_BYTES;
 use crate::config::{Config, ShutdownConfig};
 use crate::config_editor::ConfigEditor;
 use crate::downstream::connection_limit::ConnectionLimit;
@@ -50,7 +51,6 @@ use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::ids::IdGenerator;
 use crate::telemetry::live_tail::LiveTail;
 use crate::telemetry::metrics::GatewayMetrics;
-use crate::upstream::NO_ROOTS;
 
 /// A gateway that is ready to run.
 pub struct App {

@@ -7,13 +7,13 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 use postern_core::token::{Caller, User};
+use postern_http::message::head::{HeadFault, is_authority};
+use postern_http::message::target::RequestTarget;
 
 use crate::certificates::principal_caller;
 use crate::config::{CallerRules, RoutePolicy};
 use crate::config::{CertificatePrincipal, PathPattern, PathSegment};
 use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken, UpstreamConfig};
-use crate::message::head::{HeadFault, is_authority};
-use crate::message::target::RequestTarget;
 use crate::routing::decision::{access_list, decide, is_public};
 use crate::routing::outcome::Outcome;
 use crate::routing::route_tests::caller_for;

@@ -6,10 +6,10 @@ use postern_core::Code;
 use postern_core::config::Env;
 use postern_core::decode::Object;
 use postern_core::token::{Caller, Service, User};
+use postern_http::message::target::{RequestTarget, TargetFault};
 
 use crate::certificates::principal_caller;
 use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
-use crate::message::target::{RequestTarget, TargetFault};
 use crate::routing::decision::decide;
 use crate::routing::outcome::Outcome;
 use crate::routing::router::RouteRequest;

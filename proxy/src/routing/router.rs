@@ -17,10 +17,10 @@ use std::cell::OnceCell;
 
 use ahash::AHashSet;
 use http::HeaderMap;
+use postern_http::message::headers::is_same_folded;
 use url::form_urlencoded;
 
 use crate::config::{MatchCondition, MethodSet, RoutePattern};
-use crate::message::headers::is_same_folded;
 use crate::routing::trie::HostTries;
 
 /// The position of a route in the configuration.

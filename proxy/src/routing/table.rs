@@ -1,7 +1,8 @@
 //! The route table.
 
+use postern_http::message::target::{RequestTarget, TargetFault};
+
 use crate::config::{HostPattern, MethodSet, Route};
-use crate::message::target::{RequestTarget, TargetFault};
 use crate::routing::router::{RouteIndex, RouteMatcher, RouteRequest};
 
 /// The routes of a configuration and their index; plain data, for requests and route tests.

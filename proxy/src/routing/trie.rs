@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use ahash::AHashMap;
+use postern_http::message::host::{domains, host_name};
 
 use crate::config::{HostPattern, PathSegment, RoutePattern};
-use crate::message::host::{domains, host_name};
 use crate::routing::router::{RouteIndex, RouteRequest};
 
 /// A path trie for each host.

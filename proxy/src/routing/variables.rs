@@ -4,10 +4,10 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use postern_core::token::Caller;
+use postern_http::message::host::host_name;
 use uuid::Uuid;
 
 use crate::config::{Template, TemplatePart, Variable};
-use crate::message::host::host_name;
 
 /// A request, as far as variables refer to it.
 #[derive(Clone, Copy, Debug)]

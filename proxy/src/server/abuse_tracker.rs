@@ -69,7 +69,7 @@ impl ConnectionAbuseTracker {
             goaway_sent_at: None,
             ignored_goaway: false,
             is_violation_reported: false,
-            idle_timeout: limits.head_timeout,
+            idle_timeout: limits.http.head_timeout,
             is_shared,
             last_stream_ended_at: now,
         }
@@ -107,9 +107,9 @@ impl ConnectionAbuseTracker {
     pub(super) fn note_stream_opened(&mut self, limits: &ClientLimits, now: Instant) {
         self.has_opened_stream = true;
         match self.goaway_sent_at {
-            None => self.idle_timeout = limits.idle_timeout,
+            None => self.idle_timeout = limits.http.idle_timeout,
             Some(sent_at) => {
-                self.ignored_goaway |= now.duration_since(sent_at) > limits.head_timeout;
+                self.ignored_goaway |= now.duration_since(sent_at) > limits.http.head_timeout;
             }
         }
     }
@@ -153,7 +153,8 @@ impl ConnectionAbuseTracker {
     /// no longer than the request deadline.
     pub(super) fn is_done(&self, limits: &ClientLimits, has_backlog: bool, now: Instant) -> bool {
         self.is_goaway_sent()
-            && (!has_backlog || now.duration_since(self.last_stream_ended_at) > limits.deadline)
+            && (!has_backlog
+                || now.duration_since(self.last_stream_ended_at) > limits.http.deadline)
     }
 }
 
@@ -226,9 +227,9 @@ mod tests {
     fn stream_may_cross_goaway_but_not_ignore_it() {
         let (mut tracker, limits, now) = tracker();
         tracker.note_goaway(now);
-        tracker.note_stream_opened(&limits, now + limits.head_timeout);
+        tracker.note_stream_opened(&limits, now + limits.http.head_timeout);
         assert_eq!(tracker.violation(&limits, 1), None);
-        tracker.note_stream_opened(&limits, now + 2 * limits.head_timeout);
+        tracker.note_stream_opened(&limits, now + 2 * limits.http.head_timeout);
         assert_eq!(
             tracker.violation(&limits, 1),
             Some(Violation::IgnoredGoaway)
@@ -240,10 +241,10 @@ mod tests {
         let (mut tracker, limits, now) = tracker();
         assert!(!tracker.is_done(&limits, false, now), "GOAWAY not sent yet");
         tracker.note_goaway(now);
-        let late = now + 2 * limits.deadline;
+        let late = now + 2 * limits.http.deadline;
         tracker.note_stream_ended(StreamEnd::Completed, late);
         assert!(tracker.is_done(&limits, false, late));
-        assert!(!tracker.is_done(&limits, true, late + limits.deadline));
-        assert!(tracker.is_done(&limits, true, late + 2 * limits.deadline));
+        assert!(!tracker.is_done(&limits, true, late + limits.http.deadline));
+        assert!(tracker.is_done(&limits, true, late + 2 * limits.http.deadline));
     }
 }

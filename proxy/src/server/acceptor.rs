@@ -8,15 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use postern_core::log_limit::LogLimit;
 use postern_core::network::{IpNetworks, client_limit_key};
+use postern_http::downstream::{ClientConnection, ClientTransport};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::certificates::ServerTls;
 use crate::config::HttpsRedirect;
-use crate::downstream::client_connection::{ClientConnection, ClientTransport};
 use crate::downstream::connection_limit::ConnectionLimit;
-use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
+use crate::downstream::connection_permit::{ConnectionsByAddress, CountedConnection};
+use crate::downstream::session_ext::ConnectionAttributes;
 use crate::downstream::tls;
 use crate::server::connection_handler::ConnectionHandler;
 use crate::server::proxy_header::{HeaderError, read_source};
@@ -153,7 +154,7 @@ impl ConnectionAcceptor {
     /// Returns the source address of a connection; `Some(None)` if it is that of the peer, and
     /// `None` if the connection is closed.
     async fn read_proxy_header(&self, stream: &mut TcpStream) -> Option<Option<SocketAddr>> {
-        let within = self.connections.limits().head_timeout;
+        let within = self.connections.limits().http.head_timeout;
         let reason = match tokio::time::timeout(within, read_source(stream)).await {
             Ok(Ok(source)) => return Some(source),
             Ok(Err(HeaderError::Disconnected)) => return None,
@@ -195,7 +196,7 @@ impl ConnectionAcceptor {
         &self,
         peer: SocketAddr,
         total: OwnedSemaphorePermit,
-    ) -> Option<ConnectionPermit> {
+    ) -> Option<CountedConnection> {
         let client = peer.ip().to_canonical();
         let address = client_limit_key(client);
         let metrics = self.connections.metrics();
@@ -214,7 +215,7 @@ impl ConnectionAcceptor {
         let connections_by_address = Arc::clone(&self.connections_by_address);
         let gauge = metrics.connections.clone();
         let response_buffers = self.connections.response_buffers();
-        Some(ConnectionPermit {
+        Some(CountedConnection {
             _total: total,
             connections_by_address,
             address,
@@ -228,7 +229,7 @@ async fn serve(
     connections: Arc<ConnectionHandler>,
     stream: TcpStream,
     peer: SocketAddr,
-    permit: ConnectionPermit,
+    permit: CountedConnection,
     protocol: ListenerProtocol,
     close_idle: CancellationToken,
 ) {
@@ -237,7 +238,7 @@ async fn serve(
         None => (ClientTransport::Tcp(stream), None),
         Some(tls) => {
             let handshake = Box::pin(tls::accept(tls, stream));
-            match tokio::time::timeout(limits.head_timeout, handshake).await {
+            match tokio::time::timeout(limits.http.head_timeout, handshake).await {
                 Ok(Ok(None)) => return,
                 Ok(Ok(Some(accepted))) => (
                     ClientTransport::Tls(Box::new(accepted.stream)),
@@ -251,9 +252,10 @@ async fn serve(
         }
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let mut connection = ClientConnection::new(transport, peer, limits, Some(permit))
-        .redirecting_to_https(protocol.redirect_to_https);
-    connection.set_tls_client(client);
+    let http = Arc::clone(&limits.http);
+    let attributes = ConnectionAttributes::new(protocol.redirect_to_https, client);
+    let connection = ClientConnection::new(transport, peer, http, Some(Box::new(permit)))
+        .with_attributes(attributes);
     connections
         .serve(Box::new(connection), protocol.h2c, close_idle)
         .await;

@@ -11,15 +11,15 @@ use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
 use postern_core::{Code, Problem};
+use postern_http::downstream::{
+    ClientConnection, ConnectionSlot, DetectedProtocol, HeadEvent, Http1Session,
+    ResponseBufferBudget,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
 use crate::admission::rate_limits::reject_head;
 use crate::config::ClientLimits;
-use crate::downstream::client_connection::{ClientConnection, DetectedProtocol, HeadEvent};
-use crate::downstream::http1_session;
-use crate::downstream::http1_session::{ConnectionSlot, Http1Session};
-use crate::downstream::response_buffers::ResponseBufferBudget;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::state::GatewayState;
 use crate::telemetry::metrics::{CloseReason, GatewayMetrics};
@@ -153,11 +153,10 @@ impl ConnectionHandler {
         slot: &ConnectionSlot,
         stopping: &watch::Receiver<bool>,
     ) -> Option<Box<ClientConnection>> {
-        let request = http1_session::parse_request(&connection)?;
-        let session = Http1Session::new(connection, request, Arc::clone(slot));
+        let session = Http1Session::new(connection, Arc::clone(slot))?;
         let session = ServerSession::new_custom(Box::new(session));
         self.proxy.process_new_http(session, stopping).await;
-        http1_session::take_connection(slot)
+        slot.lock().take()
     }
 
     async fn reject_slow_head(&self, connection: &mut ClientConnection) {
@@ -195,7 +194,7 @@ impl ConnectionHandler {
         connection.linger_on_close();
         connection
             .deadline()
-            .set_timeout(limits.head_timeout, Instant::now());
+            .set_timeout(limits.http.head_timeout, Instant::now());
         if connection.write_all(&response).await.is_ok() {
             let _gone = connection.flush().await;
         }

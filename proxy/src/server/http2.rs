@@ -13,6 +13,14 @@ use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
 use postern_core::{Code, Problem};
+use postern_http::client_shares::{ClientShare, ClientShares, client_limit};
+use postern_http::downstream::{
+    ClientConnection, ClientStream, DeadlineTimer, FIRST_REQUEST_GRACE, Http2ConnectionInfo,
+    Http2Exchange,
+};
+use postern_http::message::grpc;
+use postern_http::message::grpc::GrpcStatus;
+use postern_http::message::head::{HeadFault, http2};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -20,16 +28,9 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::early_ends;
 use crate::admission::rate_limits::{self, reject_head};
 use crate::certificates::TlsClient;
-use crate::client_shares::{ClientShare, ClientShares, client_limit};
 use crate::config::ClientLimits;
-use crate::downstream::client_connection::{ClientConnection, FIRST_REQUEST_GRACE};
-use crate::downstream::deadline::DeadlineTimer;
-use crate::downstream::http2_stream;
-use crate::downstream::http2_stream::{ClientStream, Http2Exchange};
+use crate::downstream::session_ext;
 use crate::forwarding::pipeline::GatewayProxy;
-use crate::message::grpc;
-use crate::message::grpc::GrpcStatus;
-use crate::message::head::{HeadFault, http2};
 use crate::server::abuse_tracker::{ConnectionAbuseTracker, StreamEnd, Violation};
 use crate::server::connection_handler::ConnectionHandler;
 use crate::state::GatewayState;
@@ -69,7 +70,7 @@ struct StreamHandler {
     state: Arc<GatewayState>,
     limits: Arc<ClientLimits>,
     stopping: watch::Receiver<bool>,
-    connection: http2_stream::Http2ConnectionInfo,
+    connection: Http2ConnectionInfo,
     /// The streams of each client, if many share the connection.
     shares: Option<Arc<ClientShares>>,
 }
@@ -92,13 +93,14 @@ impl ConnectionHandler {
         close_idle: CancellationToken,
     ) {
         let limits = self.limits();
-        let connection_info = self.connection_info(&client);
-        let (peer, tls_client) = (client.peer_address(), client.tls_client().cloned());
+        let connection_info = Http2ConnectionInfo::new(&client, self.response_buffers());
+        let (peer, tls_client) = (client.peer_address(), session_ext::tls_client(&client));
         let is_shared = peer.is_some_and(|peer| limits.is_trusted_proxy(peer));
         let socket = Arc::clone(client.socket_digest());
         let backlog = client.switch_to_http2(is_shared);
         let handshaking = options(&limits, is_shared).handshake(client);
-        let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, handshaking).await
+        let Ok(Ok(mut connection)) =
+            tokio::time::timeout(limits.http.head_timeout, handshaking).await
         else {
             return;
         };
@@ -169,20 +171,10 @@ impl ConnectionHandler {
         drop(stopping.wait_for(|stopping| *stopping).await);
     }
 
-    /// Returns what the streams of a connection share.
-    fn connection_info(&self, client: &ClientConnection) -> http2_stream::Http2ConnectionInfo {
-        http2_stream::Http2ConnectionInfo {
-            is_tls: client.is_tls(),
-            tls_client: client.tls_client().cloned(),
-            https_redirect: client.https_redirect().cloned(),
-            buffers: Arc::clone(&self.state.response_buffers),
-        }
-    }
-
     fn stream_handler(
         &self,
         limits: &Arc<ClientLimits>,
-        connection: http2_stream::Http2ConnectionInfo,
+        connection: Http2ConnectionInfo,
         is_shared: bool,
     ) -> StreamHandler {
         StreamHandler {
@@ -231,7 +223,7 @@ impl StreamHandler {
 
     async fn handle(self, exchange: Http2Exchange, origin: StreamOrigin) -> StreamEnd {
         let (client, is_limited) = (origin.client, origin.is_limited);
-        let checked = http2::check(exchange.request(), &self.limits.head);
+        let checked = http2::check(exchange.request(), &self.limits.http.head);
         if checked.is_err() || is_limited {
             let problem = match checked {
                 Err(fault) if !is_limited => Problem::new(fault.code()).detail(fault.detail()),
@@ -248,7 +240,7 @@ impl StreamHandler {
             };
         }
         let state = Arc::clone(&self.state);
-        let stream = ClientStream::new(exchange, self.limits, &self.connection);
+        let stream = ClientStream::new(exchange, Arc::clone(&self.limits.http), &self.connection);
         let deadline = stream.deadline();
         let session = ServerSession::new_custom(Box::new(stream));
         self.proxy.process_new_http(session, &self.stopping).await;
@@ -293,8 +285,8 @@ impl StreamHandler {
         let _always_fits = head.insert_header("X-Request-Id", id);
         if exchange.write_head(Box::new(head), false).is_ok() {
             let body = exchange.write_data(Bytes::from(rendered.body), true);
-            let _gone_or_slow = tokio::time::timeout(self.limits.head_timeout, body).await;
-            exchange.drain(self.limits.head_timeout).await;
+            let _gone_or_slow = tokio::time::timeout(self.limits.http.head_timeout, body).await;
+            exchange.drain(self.limits.http.head_timeout).await;
         }
     }
 }
@@ -320,7 +312,7 @@ fn options(limits: &ClientLimits, is_shared: bool) -> Builder {
         .max_concurrent_streams(limits.streams)
         // The HTTP/2 layer answers a header list above this size with a bare 431. Lists between the
         // limit and twice the limit are rejected as over HTTP/1.
-        .max_header_list_size(u32::try_from(2 * limits.head.bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(2 * limits.http.head.bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(connection_window)

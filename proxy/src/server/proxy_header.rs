@@ -3,10 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
+use postern_http::message::proxy_protocol::{HeaderFault, MAX_HEADER_BYTES, ParsedHeader, parse};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::message::proxy_protocol::{HeaderFault, MAX_HEADER_BYTES, ParsedHeader, parse};
 use crate::telemetry::metrics::CloseReason;
 
 /// The reason for which a connection has no valid header.

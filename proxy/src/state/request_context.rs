@@ -13,10 +13,10 @@ use http::HeaderValue;
 use postern_core::Code;
 use postern_core::clock::Timestamp;
 use postern_core::token::Caller;
+use postern_http::compression::BodyEncoder;
 use prometheus::IntGauge;
 use uuid::Uuid;
 
-use crate::compression::BodyEncoder;
 use crate::config::Route;
 use crate::external_authorization::AddedHeaders;
 use crate::routing::router::RouteIndex;

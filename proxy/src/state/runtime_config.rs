@@ -8,10 +8,10 @@ use postern_core::Clock;
 use postern_core::exit::Exit;
 use postern_core::identity::TrustConfig;
 use postern_core::weighted::weighted_choice;
+use postern_http::client_shares::SharedBudget;
 use postern_store::cache::{self, Cache};
 
 use crate::api_keys::ApiKeyFile;
-use crate::client_shares::SharedBudget;
 use crate::config::{
     ApiKeyConfig, BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, HeaderChanges,
     Route, ShutdownConfig,
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(
             (
                 pool(&after, "changed").config.retries,
-                after.limits.min_rate
+                after.limits.http.min_rate
             ),
             (1, 2)
         );

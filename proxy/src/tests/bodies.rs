@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 
+use postern_http::message::framing::BodyFraming;
+use postern_http::message::head::BodyKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -14,8 +16,6 @@ use super::http2_frames::{
 use super::origin::{OriginBehavior, TestOrigin, request_length};
 use super::scripted_origin::{answer_http2, start_http2};
 use super::tls_gateway::{TlsGateway, get};
-use crate::message::framing::BodyFraming;
-use crate::message::head::BodyKind;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 

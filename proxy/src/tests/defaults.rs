@@ -65,7 +65,7 @@ fn route_replaces_each_default_as_a_whole() {
         (1, 600),
         "the table is replaced, not merged"
     );
-    assert_eq!(config.limits.deadline, Duration::from_secs(3));
+    assert_eq!(config.limits.http.deadline, Duration::from_secs(3));
     assert_eq!(config.cors.expect("a fallback").origins.len(), 1);
 }
 

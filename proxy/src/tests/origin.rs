@@ -265,10 +265,11 @@ pub(super) fn request_length(buffer: &[u8]) -> Option<usize> {
     let head = buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
     let body = if text.contains("transfer-encoding: chunked") {
-        let mut framing =
-            crate::message::framing::BodyFraming::begin(crate::message::head::BodyKind::Chunked);
+        let mut framing = postern_http::message::framing::BodyFraming::begin(
+            postern_http::message::head::BodyKind::Chunked,
+        );
         let taken = framing.advance(&buffer[head..]).expect("well framed");
-        (framing == crate::message::framing::BodyFraming::Done).then_some(taken)?
+        (framing == postern_http::message::framing::BodyFraming::Done).then_some(taken)?
     } else {
         let length = text
             .split("content-length: ")

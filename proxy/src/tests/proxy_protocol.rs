@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use postern_http::message::proxy_protocol::{ProxyProtocolVersion, write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
@@ -9,7 +10,6 @@ use super::harness::{RawClient, STEP_TIMEOUT, TestGateway, has_field};
 use super::origin::{OriginBehavior, TestOrigin};
 use super::scripted_origin::http2_client_on;
 use super::tls_gateway::{TlsGateway, get};
-use crate::message::proxy_protocol::{ProxyProtocolVersion, write};
 
 /// Starts a gateway whose listener expects headers from these networks.
 async fn gateway(from: &str, listen: &str, limits: &str) -> TestGateway {

@@ -9,15 +9,14 @@ use parking_lot::Mutex;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::upstreams::peer::HttpPeer;
 use postern_core::log_limit::LogLimit;
+use postern_http::client_shares::ClientShare;
+use postern_http::upstream::{IdlePool, PinnedCertificates};
 use serde::Serialize;
 
-use crate::client_shares::ClientShare;
 use crate::config::OutlierDetection;
 use crate::upstream::drain::{Abortable, DrainList};
-use crate::upstream::http1_connection::IdlePool;
 use crate::upstream::operator_control::OperatorControl;
 use crate::upstream::peer::PeerBuilder;
-use crate::upstream::tls_material::PinnedCertificates;
 
 /// An address of an upstream and its state.
 #[derive(Debug)]
@@ -59,7 +58,7 @@ pub(crate) struct Endpoint {
     /// Requests that were ended before the end of their responses.
     abandoned: AtomicU64,
     /// Idle HTTP/1.1 connections.
-    pub(crate) idle: IdlePool,
+    pub(crate) idle: Arc<IdlePool>,
     /// Requests in flight, which are aborted some time after the address was removed.
     drain_list: DrainList,
     /// Rate limit of warnings about failed attempts.
@@ -141,7 +140,7 @@ impl Endpoint {
             ramp_from: AtomicU64::new(0),
             ramp_until: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
-            idle: IdlePool::default(),
+            idle: Arc::default(),
             drain_list: DrainList::default(),
             warnings: LogLimit::default(),
         }

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use http::HeaderName;
 use pingora::http::RequestHeader;
 use postern_core::token::Caller;
+use postern_http::message::headers::is_same_folded;
 use url::form_urlencoded;
 
 use crate::config::{ConsistentKey, LoadBalancing};
-use crate::message::headers::is_same_folded;
 use crate::upstream::UpstreamPool;
 
 impl UpstreamPool {

@@ -8,17 +8,16 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use async_trait::async_trait;
+use pingora_core::connectors::TransportConnector;
 use pingora_core::connectors::http::Connector as HttpConnector;
-use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::{Error, ErrorType, Result};
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
 use pingora_load_balancing::{Backend, HealthRegistry};
+use postern_http::upstream::{ConnectionHeader, UpstreamConnection, connector_options};
 
 use crate::config::{HealthCheckConfig, HealthProbe};
 use crate::upstream::discovery::inet;
-use crate::upstream::proxied::ConnectionHeader;
-use crate::upstream::tls_material::NO_ROOTS;
-use crate::upstream::{Endpoint, UpstreamConnection, UpstreamPool};
+use crate::upstream::{Endpoint, UpstreamPool};
 
 /// The error type of a check that takes longer than `timeout`.
 const NO_ANSWER: ErrorType = ErrorType::new("no answer in time");
@@ -167,11 +166,7 @@ impl UpstreamPool {
         if let Some(version) = self.config.proxy_protocol {
             ConnectionHeader::local(version).set_on(&mut template.options, health.timeout);
         }
-        let mut options = ConnectorOptions::new(16);
-        let tls = self.config.tls.as_ref();
-        if tls.is_none_or(|tls| !tls.uses_system_roots()) {
-            options.ca_file = Some(NO_ROOTS.to_owned());
-        }
+        let options = connector_options(16, self.config.uses_system_roots());
         match &health.probe {
             HealthProbe::Tcp => {
                 let mut probe = TcpHealthCheck::default();

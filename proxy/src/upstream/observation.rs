@@ -44,7 +44,7 @@ impl UpstreamPool {
             observed.unhealthy += usize::from(!status.healthy);
             observed.ejected += usize::from(status.ejected);
             observed.in_flight += status.in_flight;
-            observed.idle_connections += endpoint.idle.len();
+            observed.idle_connections += endpoint.idle.count();
             if endpoint.weight() > 0 && Some(endpoint.priority()) == priority {
                 total += 1;
                 excluded += usize::from(endpoint.availability(now_ms) != Availability::Available);

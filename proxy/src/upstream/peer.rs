@@ -7,9 +7,10 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
 use postern_core::exit::Exit;
+use postern_http::upstream::PinnedCertificates;
 
 use crate::config::UpstreamConfig;
-use crate::upstream::tls_material::{PinnedCertificates, TlsMaterial};
+use crate::upstream::tls_material::TlsMaterial;
 
 /// Idle time after which TCP keep-alive probes are sent.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);

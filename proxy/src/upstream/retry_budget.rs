@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
-
-use crate::client_shares::{ClientShare, ClientShares, client_limit};
+use postern_http::client_shares::{ClientShare, ClientShares, client_limit};
 
 /// A retry budget: retries as a share of requests, so that retries do not multiply the load when
 /// all requests fail. The balance is in hundredths of a retry: each request adds `percent`, each

@@ -4,23 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aws_lc_rs::digest::{Digest, SHA256, digest};
-use pingora_core::protocols::tls::SslDigest;
 use pingora_core::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
-use pingora_core::{Error, ErrorType};
 use postern_core::exit::Exit;
+use postern_http::upstream::PinnedCertificates;
 
 use crate::certificates::{certificates, private_key};
 use crate::config::UpstreamTlsConfig;
-
-/// An empty file of certificate authorities, for upstreams that do not use the system's: Pingora
-/// reads those unless another file is configured.
-pub(crate) const NO_ROOTS: &str = "/dev/null";
-
-/// The digests of the certificates that an upstream may present; empty for any that verifies.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PinnedCertificates(Arc<[Digest]>);
 
 /// The certificates and keys for TLS to an upstream.
 #[derive(Clone)]
@@ -46,8 +36,7 @@ impl TlsMaterial {
         let trusted = config.ca.as_deref().or(config.pin.as_deref());
         let trusted = trusted.map(certificates).transpose()?;
         let pinned = trusted.iter().flatten().filter(|_| config.pin.is_some());
-        let pins = pinned.map(|certificate| digest(&SHA256, certificate));
-        let pins = PinnedCertificates(pins.collect());
+        let pins = PinnedCertificates::new(pinned);
         let ca = trusted.map(|certificates| {
             let wrapped = certificates
                 .into_iter()
@@ -103,30 +92,6 @@ fn modified(config: &UpstreamTlsConfig) -> Vec<Option<SystemTime>> {
             .ok()
     };
     files.into_iter().flatten().map(modified).collect()
-}
-
-// === impl PinnedCertificates ===
-
-impl PinnedCertificates {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Checks the certificate of a connection.
-    ///
-    /// # Errors
-    /// It is not one of the pinned ones.
-    pub(crate) fn check(&self, connection: Option<&SslDigest>) -> pingora_core::Result<()> {
-        let presented = connection.map(|it| it.cert_digest.as_slice());
-        let is_pinned = |pin: &Digest| Some(pin.as_ref()) == presented;
-        match self.0.is_empty() || self.0.iter().any(is_pinned) {
-            true => Ok(()),
-            false => {
-                let detail = "the certificate is not the one of tls.pin";
-                Err(Error::explain(ErrorType::TLSHandshakeFailure, detail).into_up())
-            }
-        }
-    }
 }
 
 impl std::fmt::Debug for TlsMaterial {

@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use postern_proxy::message::framing::BodyFraming as Framing;
-use postern_proxy::message::head::{BodyKind, HeadLimits, HeadScanner as Progress, RequestHead as Head};
+use postern_http::message::framing::BodyFraming as Framing;
+use postern_http::message::head::{BodyKind, HeadLimits, HeadScanner as Progress, RequestHead as Head};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 2048, fields: 32, target: 512, ambiguous_paths: false };
 

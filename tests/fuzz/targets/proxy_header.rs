@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use postern_proxy::message::proxy_protocol::{ParsedHeader, ProxyProtocolVersion, parse, write};
+use postern_http::message::proxy_protocol::{ParsedHeader, ProxyProtocolVersion, parse, write};
 
 fuzz_target!(|input: &[u8]| {
     let whole = parse(input);

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use postern_proxy::message::target::RequestTarget as Target;
 use url::Url;
+use postern_http::message::target::RequestTarget as Target;
 
 fuzz_target!(|input: &[u8]| {
     let Ok(target) = Target::parse(input) else { return };

@@ -7,9 +7,14 @@ use super::*;
 /// Sets the clock of the database.
 async fn set_ahead(rig: &TestReplica, hours: u64) {
     let ahead = Duration::from_secs(hours * 3600);
-    let now = Clock::system().now().plus(ahead);
-    rig.clock.correct(now, Instant::now());
+    let correct = || {
+        let now = Clock::system().now().plus(ahead);
+        rig.clock.correct(now, Instant::now());
+    };
+    correct();
     rig.workers.step().await.expect("lease renewal succeeds");
+    // The renewal has read the clock of the database, which is right.
+    correct();
 }
 
 #[tokio::test]

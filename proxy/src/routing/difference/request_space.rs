@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use postern_http::message::target::RequestTarget;
 use url::form_urlencoded;
 
 use crate::config::{
     HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, Route, RoutePattern,
 };
-use crate::message::target::RequestTarget;
 
 /// Maximum number of representatives in a command. A configuration needs about one for each segment
 /// of its templates.

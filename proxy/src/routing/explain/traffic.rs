@@ -1,9 +1,9 @@
 //! The upstreams and traffic rules of an explained route.
 
+use postern_http::message::proxy_protocol::ProxyProtocolVersion;
 use std::fmt::Write;
 
 use crate::config::{Route, UpstreamConfig};
-use crate::message::proxy_protocol::ProxyProtocolVersion;
 
 /// Describes the upstreams.
 pub(super) fn write_targets(out: &mut String, upstreams: &[&UpstreamConfig], route: &Route) {

@@ -1,5 +1,6 @@
 //! Metrics of response compression.
 
+use postern_http::compression::{ContentCoding, EncoderMetrics};
 use prometheus::{IntCounter, IntCounterVec};
 
 use super::MetricFactory;
@@ -10,7 +11,7 @@ pub(crate) struct CompressionMetrics {
     responses: IntCounterVec,
     bytes_in: IntCounterVec,
     bytes_out: IntCounterVec,
-    pub(crate) skipped: IntCounter,
+    skipped: IntCounter,
 }
 
 impl CompressionMetrics {
@@ -37,9 +38,15 @@ impl CompressionMetrics {
             )?,
         })
     }
+}
 
-    /// Counts a response whose encoder has ended.
-    pub(crate) fn count(&self, coding: &str, bytes_in: u64, bytes_out: u64) {
+impl EncoderMetrics for CompressionMetrics {
+    fn count_skipped(&self) {
+        self.skipped.inc();
+    }
+
+    fn count_encoded(&self, coding: ContentCoding, bytes_in: u64, bytes_out: u64) {
+        let coding = coding.as_str();
         self.responses.with_label_values(&[coding]).inc();
         self.bytes_in.with_label_values(&[coding]).inc_by(bytes_in);
         self.bytes_out

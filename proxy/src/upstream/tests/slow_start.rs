@@ -1,5 +1,6 @@
 //! Slow start of new and recovered addresses, and draining of removed ones.
 
+use postern_http::upstream::UpstreamConnection;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 

@@ -395,6 +395,7 @@ async fn slow_statement_is_named_also_if_its_caller_gives_up() {
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
+    let pool = pool.with_deadline(Duration::from_secs(5));
     let slow = || pool.execute("SELECT pg_sleep(2.2) FROM pg_class LIMIT 1");
     slow().await.expect("it has an answer");
     statements.check().await;

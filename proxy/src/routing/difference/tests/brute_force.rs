@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use postern_core::config::Env;
+use postern_http::message::target::RequestTarget;
 
 use super::*;
-use crate::message::target::RequestTarget;
 use crate::tests::Choices;
 
 /// Random requests to each pair of random configurations.

@@ -1,0 +1,16 @@
+//! HTTP messages: syntax checks on bytes and header fields, without I/O.
+//!
+//! - **Enters:** the bytes of a request head or body, or a parsed HTTP/2 head.
+//! - **Leaves:** a checked head, its body framing and its canonical target; or a fault with a
+//!   problem code. Ambiguous messages are rejected before any part is forwarded.
+//! - **May depend on:** no other module of this crate.
+
+pub mod accept;
+pub mod framing;
+pub mod grpc;
+pub mod head;
+pub mod headers;
+pub mod host;
+pub mod proxy_protocol;
+pub mod target;
+pub(crate) mod weight;

@@ -1,0 +1,290 @@
+//! Headers of the PROXY protocol, versions 1 and 2, which precede the first byte of a connection
+//! (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The first bytes of a header of version 1.
+const V1_SIGNATURE: &[u8] = b"PROXY ";
+
+/// Maximum bytes of a header of version 1, with CRLF (section 2.1).
+const MAX_V1_BYTES: usize = 107;
+
+/// The first bytes of a header of version 2.
+const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// Bytes of a header of version 2 before the addresses.
+const V2_FIXED_BYTES: usize = 16;
+
+/// Maximum bytes of a header; the protocol permits 64 KiB of extensions.
+pub const MAX_HEADER_BYTES: usize = 4 << 10;
+
+/// Type of the extension with the checksum of the header (section 2.2.3).
+const TLV_CRC32C: u8 = 0x03;
+
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocolVersion {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// The addresses of a proxied connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxiedAddresses {
+    /// The address of the client; port 0 if it is not known.
+    pub source: SocketAddr,
+    /// The address to which the client connected.
+    pub destination: SocketAddr,
+}
+
+/// The result of parsing the first bytes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParsedHeader {
+    /// All bytes belong to a header that is not complete.
+    Incomplete,
+    /// A complete header.
+    Complete {
+        /// Its length in bytes.
+        length: usize,
+        /// The addresses; `None` if those of the connection itself apply (LOCAL, UNKNOWN, UNSPEC).
+        addresses: Option<ProxiedAddresses>,
+    },
+}
+
+/// The reason for which the first bytes of a connection are rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderFault {
+    /// They do not begin a header.
+    Missing,
+    /// The header is malformed or too long, or its checksum is wrong.
+    Malformed,
+}
+
+/// Parses a header at the beginning of `bytes`. Extensions (TLVs) are skipped, except the checksum.
+///
+/// # Errors
+/// The bytes do not begin a valid header, whatever follows.
+pub fn parse(bytes: &[u8]) -> Result<ParsedHeader, HeaderFault> {
+    let begins_with = |signature: &[u8]| {
+        let compared = bytes.len().min(signature.len());
+        bytes[..compared] == signature[..compared]
+    };
+    if begins_with(V1_SIGNATURE) {
+        return parse_v1(bytes);
+    }
+    if begins_with(V2_SIGNATURE) {
+        return parse_v2(bytes);
+    }
+    Err(HeaderFault::Missing)
+}
+
+fn parse_v1(bytes: &[u8]) -> Result<ParsedHeader, HeaderFault> {
+    let bytes = &bytes[..bytes.len().min(MAX_V1_BYTES)];
+    let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
+        return match bytes.len() {
+            MAX_V1_BYTES => Err(HeaderFault::Malformed),
+            _ => Ok(ParsedHeader::Incomplete),
+        };
+    };
+    let line = std::str::from_utf8(&bytes[..end]).map_err(|_| HeaderFault::Malformed)?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let addresses = match words.as_slice() {
+        // The rest of the line has no meaning.
+        [_, "UNKNOWN", ..] => None,
+        [_, family @ ("TCP4" | "TCP6"), source, destination, from, to] => {
+            let address = |text: &str, port: &str| {
+                let ip = match *family {
+                    "TCP4" => text.parse::<Ipv4Addr>().map(IpAddr::from).ok()?,
+                    _ => text.parse::<Ipv6Addr>().map(IpAddr::from).ok()?,
+                };
+                Some(SocketAddr::new(ip.to_canonical(), parse_port(port)?))
+            };
+            let (source, destination) = (address(source, from), address(destination, to));
+            let known = source.zip(destination).ok_or(HeaderFault::Malformed)?;
+            Some(known.into())
+        }
+        _ => return Err(HeaderFault::Malformed),
+    };
+    Ok(ParsedHeader::Complete {
+        length: end + 2,
+        addresses,
+    })
+}
+
+/// Parses a decimal port without sign and leading zeros.
+fn parse_port(text: &str) -> Option<u16> {
+    let is_canonical = text == "0" || !text.starts_with(['0', '+']);
+    text.parse().ok().filter(|_| is_canonical)
+}
+
+fn parse_v2(bytes: &[u8]) -> Result<ParsedHeader, HeaderFault> {
+    let Some(fixed) = bytes.get(..V2_FIXED_BYTES) else {
+        return Ok(ParsedHeader::Incomplete);
+    };
+    let length = V2_FIXED_BYTES + usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+    let (is_proxied, address_bytes) = match (fixed[12], fixed[13]) {
+        (0x20, _) => (false, 0),
+        (0x21, 0x00) => (false, 0),
+        (0x21, 0x11) => (true, 12),
+        (0x21, 0x21) => (true, 36),
+        // Another version or command, a datagram, or a Unix socket, which has no IP address.
+        _ => return Err(HeaderFault::Malformed),
+    };
+    if length > MAX_HEADER_BYTES || length < V2_FIXED_BYTES + address_bytes {
+        return Err(HeaderFault::Malformed);
+    }
+    let Some(header) = bytes.get(..length) else {
+        return Ok(ParsedHeader::Incomplete);
+    };
+    // LOCAL and UNSPEC: the receiver must ignore what follows (section 2.2).
+    let addresses = match is_proxied {
+        true => {
+            check_extensions(header, V2_FIXED_BYTES + address_bytes)?;
+            Some(v2_addresses(&header[V2_FIXED_BYTES..][..address_bytes]))
+        }
+        false => None,
+    };
+    Ok(ParsedHeader::Complete {
+        length,
+        addresses: addresses.flatten(),
+    })
+}
+
+/// Reads two addresses of the same size, then two ports.
+fn v2_addresses(bytes: &[u8]) -> Option<ProxiedAddresses> {
+    let size = (bytes.len() - 4) / 2;
+    let ip = |at: usize| {
+        let bytes = &bytes[at..at + size];
+        let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+        let ip = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+        ip.ok().map(|ip| ip.to_canonical())
+    };
+    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    Some(ProxiedAddresses {
+        source: SocketAddr::new(ip(0)?, port(2 * size)),
+        destination: SocketAddr::new(ip(size)?, port(2 * size + 2)),
+    })
+}
+
+/// Checks that the extensions from `start` fill the header, and its checksum if it has one.
+fn check_extensions(header: &[u8], start: usize) -> Result<(), HeaderFault> {
+    let mut at = start;
+    while at < header.len() {
+        let [kind, high, low] = *header
+            .get(at..at + 3)
+            .and_then(|bytes| <&[u8; 3]>::try_from(bytes).ok())
+            .ok_or(HeaderFault::Malformed)?;
+        let value = at + 3;
+        let end = value + usize::from(u16::from_be_bytes([high, low]));
+        let content = header.get(value..end).ok_or(HeaderFault::Malformed)?;
+        if kind == TLV_CRC32C {
+            let mut blanked = header.to_vec();
+            blanked[value..end].fill(0);
+            if content != crc32c(&blanked).to_be_bytes() {
+                return Err(HeaderFault::Malformed);
+            }
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+/// Returns the CRC-32C (RFC 9260 appendix A) of a header, which is short.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const REVERSED_POLYNOMIAL: u32 = 0x82f6_3b78;
+    let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (REVERSED_POLYNOMIAL * (crc & 1))
+        })
+    });
+    !crc
+}
+
+/// Returns a header with these addresses. `None` for a connection without a client: UNKNOWN, or
+/// LOCAL.
+#[must_use]
+pub fn write(version: ProxyProtocolVersion, addresses: Option<ProxiedAddresses>) -> Vec<u8> {
+    match version {
+        ProxyProtocolVersion::V1 => write_v1(addresses).into_bytes(),
+        ProxyProtocolVersion::V2 => write_v2(addresses),
+    }
+}
+
+fn write_v1(addresses: Option<ProxiedAddresses>) -> String {
+    let Some(addresses) = addresses else {
+        return "PROXY UNKNOWN\r\n".to_owned();
+    };
+    let (family, source, destination) = match addresses.same_family() {
+        SameFamily::V4(source, destination) => {
+            ("TCP4", source.to_string(), destination.to_string())
+        }
+        SameFamily::V6(source, destination) => {
+            ("TCP6", source.to_string(), destination.to_string())
+        }
+    };
+    let (from, to) = (addresses.source.port(), addresses.destination.port());
+    format!("PROXY {family} {source} {destination} {from} {to}\r\n")
+}
+
+fn write_v2(addresses: Option<ProxiedAddresses>) -> Vec<u8> {
+    let mut header = V2_SIGNATURE.to_vec();
+    let Some(addresses) = addresses else {
+        header.extend_from_slice(&[0x20, 0x00, 0, 0]);
+        return header;
+    };
+    match addresses.same_family() {
+        SameFamily::V4(source, destination) => {
+            header.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            header.extend_from_slice(&source.octets());
+            header.extend_from_slice(&destination.octets());
+        }
+        SameFamily::V6(source, destination) => {
+            header.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            header.extend_from_slice(&source.octets());
+            header.extend_from_slice(&destination.octets());
+        }
+    }
+    header.extend_from_slice(&addresses.source.port().to_be_bytes());
+    header.extend_from_slice(&addresses.destination.port().to_be_bytes());
+    header
+}
+
+/// Source and destination in one address family.
+enum SameFamily {
+    V4(Ipv4Addr, Ipv4Addr),
+    V6(Ipv6Addr, Ipv6Addr),
+}
+
+// === impl ProxiedAddresses ===
+
+impl ProxiedAddresses {
+    /// Returns both addresses as IPv4, or as IPv6 with IPv4-mapped addresses.
+    fn same_family(&self) -> SameFamily {
+        let mapped = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let (source, destination) = (
+            self.source.ip().to_canonical(),
+            self.destination.ip().to_canonical(),
+        );
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => SameFamily::V4(source, destination),
+            _ => SameFamily::V6(mapped(source), mapped(destination)),
+        }
+    }
+}
+
+impl From<(SocketAddr, SocketAddr)> for ProxiedAddresses {
+    fn from((source, destination): (SocketAddr, SocketAddr)) -> Self {
+        Self {
+            source,
+            destination,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
