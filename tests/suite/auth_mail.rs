@@ -1,5 +1,5 @@
 //! The time from a request of a reset code to the mail server's 250, while other mail waits.
-//! `POSTERN_TEST_LOW` sets how much waits (default 20000).
+//! `POSTERN_TEST_LOW` sets how much waits (default 5000).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,7 @@ const WAITING: &str = "SELECT count(*) FROM notify_queue";
     reason = "one scenario in the order of its events"
 )]
 async fn reset_code_overtakes_waiting_mail() {
-    let low = env_number("POSTERN_TEST_LOW", 20_000);
+    let low = env_number("POSTERN_TEST_LOW", 5_000);
     let (auth, notify, cache) = (postgres().await, postgres().await, redis().await);
     let urls = [&auth.url, &notify.url, &cache.url].map(Clone::clone);
     let split = Split::start_with(Changes {

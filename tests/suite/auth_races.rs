@@ -1,5 +1,5 @@
 //! The same request at two replicas at once. `POSTERN_TEST_RACES` sets the number of repetitions
-//! (default 30; 200 take ten minutes).
+//! (default 5; 200 take ten minutes).
 
 use std::ops::RangeInclusive;
 
@@ -290,7 +290,7 @@ fn subject(answer: &Value) -> Option<Value> {
 async fn what_may_happen_once_has_one_winner_at_two_replicas() {
     let pairs = Pairs::start().await;
     let (races, began) = (
-        env_number("POSTERN_TEST_RACES", 30),
+        env_number("POSTERN_TEST_RACES", 5),
         std::time::Instant::now(),
     );
     let all = stream::iter(0..races).for_each_concurrent(PARALLEL, |number| {

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 84_100,
+    product_lines: 83_600,
     test_lines: 90_100,
-    rust_lines: 210_000,
-    markdown_files: 65,
-    markdown_words: 93_400,
+    rust_lines: 209_500,
+    markdown_files: 38,
+    markdown_words: 60_150,
     configuration_keys: 571,
-    locked_packages: 563,
+    locked_packages: 566,
 };
 
 /// What there is to own. Tables that `bench` writes are not counted.

@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The folders whose events are listed, with the program that logs them.
-const PROGRAMS: [(&str, &str); 6] = [
-    ("common", "all"),
+const PROGRAMS: [(&str, &str); 9] = [
+    ("common/core", "all"),
+    ("common/service", "all"),
+    ("common/store", "all"),
     ("standalone", "postern"),
     ("auth-upstream", "postern-auth"),
     ("console", "postern-console"),
     ("notify-upstream", "postern-notify"),
     ("proxy", "postern-proxy"),
+    ("proxy/http", "postern-proxy"),
 ];
 
 fn repository() -> PathBuf {

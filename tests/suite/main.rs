@@ -13,7 +13,6 @@ mod auth_limits;
 mod auth_mail;
 mod auth_peer;
 mod auth_races;
-mod auth_register;
 mod auth_secrets;
 mod backup;
 mod browser;

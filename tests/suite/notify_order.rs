@@ -1,5 +1,5 @@
 //! The order of calls in the provider's record. `POSTERN_TEST_WAITING` sets the number of waiting
-//! notifications (default 2000) and `POSTERN_TEST_LOW` that of LOW ones (default 20000); long runs
+//! notifications (default 600) and `POSTERN_TEST_LOW` that of LOW ones (default 20000); long runs
 //! use the same tests.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -188,7 +188,7 @@ async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
     let replica = cluster.replica().await;
     let first = occupy_all_workers(&cluster, &replica).await;
     let accepted = Instant::now();
-    let expected = accept_mixed(&cluster, &replica, env_number("POSTERN_TEST_WAITING", 2000)).await;
+    let expected = accept_mixed(&cluster, &replica, env_number("POSTERN_TEST_WAITING", 600)).await;
     let (all, began) = (expected.concat(), Instant::now());
     cluster.provider.resume_responses();
     let calls = wait_for_calls(&cluster, &[&first, &all]).await;

@@ -2,7 +2,7 @@
 //! dependencies in one line.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postern_core::testing::required;
 use postern_store::database::{testing::Relay, testing::postgres};
@@ -363,7 +363,11 @@ async fn normal_start_logs_no_warning() {
         .fold(console, |console, name| console.env(*name, &token));
     let console = console.start();
     // Probes and the first samples, which have an interval of 2 and 5 s.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    let probed = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < probed {
+        let ready = reqwest::get(format!("http://127.0.0.1:{gateway}/readyz")).await;
+        assert_eq!(ready.expect("an answer").status(), 200);
+    }
     let log = [split.log(), standalone.log(), console.log()].concat();
     assert!(log.contains("\"postern-console\""), "{log}");
     let is_warning = |line: &&str| line.contains("WARN") || line.contains("ERROR");

@@ -108,6 +108,26 @@ impl AccountsFlow {
     ) -> Result<(), Problem> {
         let (admin, user) = self.find(subject).await?;
         let name = user["username"].as_str().unwrap_or_default();
+        let email = user["email"].as_str().and_then(EmailAddress::parse);
+        let mut work = Box::pin(self.apply(client, (admin, name), subject, email.as_ref(), change));
+        // As a reset, but also without the lock: an outage or whoever holds it must not prevent the change.
+        if let Some(email) = &email {
+            let locked = async { Ok::<_, Problem>(work.as_mut().await) };
+            if let Ok(changed) = self.locks.with_address(email, locked).await {
+                return changed;
+            }
+        }
+        work.await
+    }
+
+    async fn apply(
+        &self,
+        client: &ClientContext,
+        (admin, name): (&PoolAdmin, &str),
+        subject: &str,
+        email: Option<&EmailAddress>,
+        change: &AccountChange,
+    ) -> Result<(), Problem> {
         let changed = match change {
             AccountChange::Enable => admin.enable(name).await,
             AccountChange::Disable => admin.disable(name).await,
@@ -131,29 +151,30 @@ impl AccountsFlow {
         };
         changed.map_err(|error| problem(&error))?;
         let operation = change.operation();
-        let email = user["email"].as_str().and_then(EmailAddress::parse);
-        if let (Operation::SetPassword, Some(email)) = (operation, &email) {
-            self.remove_links(email, subject).await?;
-        }
-        if !matches!(
+        if matches!(
             operation,
             Operation::EnableAccount | Operation::ChangeGroups
         ) {
-            self.end_sign_ins(email.as_ref(), Some(name)).await?;
+            return Ok(());
         }
-        if let (Operation::SetPassword, Some(email)) = (operation, email) {
-            let limiter = self.guard.limiter();
-            let forgotten = limiter.forget_trusted_networks(email.as_str()).await;
-            forgotten.map_err(cache_unavailable)?;
-            if matches!(change, AccountChange::ResetPassword) {
-                self.password.request_code(client.clone(), email);
-            } else {
-                let notice = AccountNotice::PasswordChanged;
-                let messages = self.guard.messages();
-                messages.notice(notice, &email, Some(subject), client);
-            }
+        let (Operation::SetPassword, Some(email)) = (operation, email) else {
+            return self.end_sign_ins(email, Some(name)).await;
+        };
+        // Each step, also after one that has failed.
+        let unlinked = self.remove_links(email, subject).await;
+        let ended = self.end_sign_ins(Some(email), Some(name)).await;
+        let limiter = self.guard.limiter();
+        let forgotten = limiter.forget_trusted_networks(email.as_str()).await;
+        if matches!(change, AccountChange::ResetPassword) {
+            self.password.request_code(client.clone(), email.clone());
+        } else {
+            let notice = AccountNotice::PasswordChanged;
+            let messages = self.guard.messages();
+            messages.notice(notice, email, Some(subject), client);
         }
-        Ok(())
+        unlinked
+            .and(ended)
+            .and(forgotten.map_err(cache_unavailable))
     }
 
     async fn find(&self, subject: &str) -> Result<(&PoolAdmin, Value), Problem> {

@@ -10,7 +10,7 @@ use super::FlowParts;
 use super::account_codes::CodePurpose;
 use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::{ChallengeSession, SocialLink};
-use super::security_stamps::StampSnapshot;
+use super::security_stamps::{StampSnapshot, stamped_names};
 use super::social::{AccountResolver, AuthorizedUser};
 use super::token_issuer::SignedInUser;
 use super::token_set::TokenSet;
@@ -107,8 +107,7 @@ impl ChallengeFlow {
             verified.map_err(AttemptError::after_proof)?;
             if is_new_password {
                 let names = stamped_names(Some(&username), email.as_ref());
-                self.renew_stamps(&names).await?;
-                stamps = StampSnapshot::default();
+                stamps = self.renew_stamps(&names).await?;
             }
             self.complete(step, email.as_ref(), link.as_ref(), stamps)
                 .await
@@ -239,18 +238,19 @@ impl FlowParts {
     }
 
     /// Ends the sign-ins of an account: those that have begun, and then those that have ended with
-    /// refresh tokens, which Cognito leaves valid after a reset.
+    /// refresh tokens, which Cognito leaves valid after a reset. One is attempted without the other.
     pub(super) async fn end_sign_ins(
         &self,
         email: Option<&EmailAddress>,
         username: Option<&str>,
     ) -> Result<(), Problem> {
-        self.renew_stamps(&stamped_names(username, email)).await?;
-        if let (Some(admin), Some(username)) = (&self.pool.admin, username) {
-            let ended = admin.sign_out_everywhere(username).await;
-            ended.map_err(|error| error.problem(PoolCall::Admin))?;
-        }
-        Ok(())
+        let renewed = self.renew_stamps(&stamped_names(username, email)).await;
+        let ended = match (&self.pool.admin, username) {
+            (Some(admin), Some(username)) => admin.sign_out_everywhere(username).await,
+            (Some(_) | None, _) => Ok(()),
+        };
+        let ended = ended.map_err(|error| error.problem(PoolCall::Admin));
+        renewed.and(ended)
     }
 
     /// Removes the social links of an account and the code for another one, which the owner may not
@@ -260,16 +260,10 @@ impl FlowParts {
         email: &EmailAddress,
         subject: &str,
     ) -> Result<(), Problem> {
-        self.codes.void(CodePurpose::SocialLink, email).await?;
+        let voided = self.codes.void(CodePurpose::SocialLink, email).await;
         let deleted = self.store.delete_social_identities_of(subject).await;
-        Ok(deleted?)
+        voided.and(deleted.map_err(Problem::from))
     }
-}
-
-/// Returns the names under which an account has stamps.
-fn stamped_names<'a>(username: Option<&'a str>, email: Option<&'a EmailAddress>) -> Vec<&'a str> {
-    let address = email.map(EmailAddress::as_str);
-    address.into_iter().chain(username).collect()
 }
 
 // === impl ChallengeAnswer ===

@@ -150,12 +150,15 @@ impl PasswordFlow {
         let work = async {
             let Some((codes, admin)) = self.own_codes() else {
                 let password = &request.new_password;
+                // The pool's code is used up by the call: what fails before can be repeated.
+                self.renew_stamps(&[email.as_str()]).await?;
                 let reset = self.pool.reset_password(email, code, password).await;
                 reset.map_err(|error| error.problem(PoolCall::ResetPassword))?;
                 return self.end_earlier_sign_ins(client, email).await;
             };
             let redeemed = codes.redeem(CodePurpose::Reset, email, code).await?;
             let done = async {
+                self.renew_stamps(&[email.as_str()]).await?;
                 self.set_password(admin, client, request).await?;
                 self.end_earlier_sign_ins(client, email).await
             };
@@ -226,14 +229,15 @@ impl PasswordFlow {
             None => None,
         };
         let (subject, username) = found.unzip();
-        if let Some(subject) = &subject {
-            self.remove_links(email, subject).await?;
-        }
-        self.end_sign_ins(Some(email), username.as_deref()).await?;
+        let unlinked = match &subject {
+            Some(subject) => self.remove_links(email, subject).await,
+            None => Ok(()),
+        };
+        let ended = self.end_sign_ins(Some(email), username.as_deref()).await;
         let (limiter, account) = (self.guard.limiter(), email.as_str());
         let trusted = limiter.trust_only(client, account, subject.as_deref());
-        trusted.await.map_err(cache_unavailable)?;
-        Ok(subject)
+        let trusted = trusted.await.map_err(cache_unavailable);
+        unlinked.and(ended).and(trusted).map(|()| subject)
     }
 
     /// Sends a code to an address that has an account which may sign in, in the locale of its person.

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem};
 use serde::{Deserialize, Serialize};
 
@@ -41,14 +43,17 @@ impl FlowParts {
         Ok(())
     }
 
-    /// Gives an account new stamps.
-    pub(super) async fn renew_stamps(&self, names: &[&str]) -> Result<(), Problem> {
-        for name in names {
+    /// Gives an account new stamps, as many as can be written, and returns them.
+    pub(super) async fn renew_stamps(&self, names: &[&str]) -> Result<StampSnapshot, Problem> {
+        let renewals = names.iter().map(|name| async move {
             let (key, stamp) = (stamp_key(name), random::token());
+            let epoch = self.cache.epoch(&key).await;
             let set = self.cache.set(&key, stamp.as_bytes(), STAMP_TTL).await;
-            set.map_err(cache_unavailable)?;
-        }
-        Ok(())
+            let epoch = set.and(epoch).map_err(cache_unavailable)?;
+            Ok((key, (epoch, stamp)))
+        });
+        let renewed: Result<_, _> = join_all(renewals).await.into_iter().collect();
+        renewed.map(StampSnapshot)
     }
 
     /// Fails with `invalid_challenge` if a stamp is no longer that of the snapshot.
@@ -73,7 +78,38 @@ impl FlowParts {
     }
 }
 
+/// Returns the names under which an account has stamps.
+pub(super) fn stamped_names<'a>(
+    username: Option<&'a str>,
+    email: Option<&'a EmailAddress>,
+) -> Vec<&'a str> {
+    let address = email.map(EmailAddress::as_str);
+    address.into_iter().chain(username).collect()
+}
+
 fn stamp_key(name: &str) -> String {
     let name = sha256_hex(name.to_ascii_lowercase());
     format!("postern:auth:security-stamp:{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ADA, Fixture};
+
+    /// A step that follows a new password is ended by what comes between.
+    #[tokio::test]
+    async fn renewed_stamps_end_with_the_next_ones() {
+        let fixture = Fixture::new().await;
+        let parts = &fixture.flows().login;
+        let own = parts.renew_stamps(&[ADA]).await;
+        let mut own = own.expect("renewed");
+        let kept = parts.verify_stamps(&own).await;
+        kept.expect("its own");
+        parts.renew_stamps(&[ADA]).await.expect("renewed");
+        let added = parts.add_stamps(&mut own, &[ADA, "name"]).await;
+        added.expect("added");
+        let ended = parts.verify_stamps(&own).await;
+        assert_eq!(ended.expect_err("ended").code(), Code::InvalidChallenge);
+    }
 }

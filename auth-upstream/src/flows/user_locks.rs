@@ -27,8 +27,8 @@ impl UserLocks {
         Self { cache }
     }
 
-    /// Runs `work` under the lock of an e-mail address: a registration, a social sign-in or the
-    /// compensation.
+    /// Runs `work` under the lock of an e-mail address: a registration, a social sign-in, a new
+    /// password, an operator's change or the compensation.
     ///
     /// # Errors
     /// `unavailable` if the cache fails, or if the lock is not free in time or is lost. The same

@@ -52,7 +52,7 @@ pub(crate) enum Fault {
     Change(Arc<dyn Fn(&mut Value) + Send + Sync>),
     /// The call does not reach the service, and is not answered.
     Silence,
-    /// The call waits, before it reaches the service or afterwards.
+    /// The call waits, before it reaches the service, or the next fault, or afterwards.
     Pause(PausePoint, Arc<PauseSignals>),
 }
 
@@ -218,7 +218,12 @@ async fn handle(State(proxy): State<FaultProxy>, request: Request) -> Response {
     let text = || String::from_utf8_lossy(&body).into_owned().into();
     let json = serde_json::from_slice(&body).unwrap_or_else(|_| text());
     proxy.0.calls.lock().push((name.clone(), json));
-    match proxy.next_fault(&name) {
+    let mut fault = proxy.next_fault(&name);
+    if let Some(Fault::Pause(PausePoint::Before, signals)) = &fault {
+        signals.pass().await;
+        fault = proxy.next_fault(&name);
+    }
+    match fault {
         None => respond(proxy.forward(head, body).await),
         Some(Fault::Answer(status, kind, text)) => {
             let kind = (CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -231,11 +236,7 @@ async fn handle(State(proxy): State<FaultProxy>, request: Request) -> Response {
             respond((status, headers, json.to_string().into_bytes()))
         }
         Some(Fault::Silence) => std::future::pending().await,
-        Some(Fault::Pause(PausePoint::Before, signals)) => {
-            signals.pass().await;
-            respond(proxy.forward(head, body).await)
-        }
-        Some(Fault::Pause(PausePoint::After, signals)) => {
+        Some(Fault::Pause(_, signals)) => {
             let answer = proxy.forward(head, body).await;
             signals.pass().await;
             respond(answer)

@@ -1,12 +1,16 @@
 //! Accounts as operators list and change them on the admin listener.
 
+use postern_core::Code;
 use postern_core::testing::CapturedLog;
 use postern_service::admin_api::OPERATOR;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::account_codes::NOTICE;
 use super::admin::{TOKEN, assert_problem, call, read, serve_admin};
-use crate::testing::{ADA, Fixture, PASSWORD};
+use crate::flows::AccountChange;
+use crate::store::SocialIdentity;
+use crate::testing::{ADA, Fixture, FixtureOptions, PASSWORD, client, plain};
 
 const NEW_PASSWORD: &str = "Other-Password-2";
 
@@ -125,6 +129,40 @@ async fn account_is_changed_and_each_change_is_audited() {
     }
     for secret in [ADA, NEW_PASSWORD] {
         assert_eq!(log.with(&[secret]), 0, "{}", log.text());
+    }
+}
+
+/// The answer is an error, because challenges may go on.
+#[tokio::test]
+async fn account_loses_its_sign_ins_and_links_without_the_cache() {
+    let set_password = AccountChange::SetPassword(NEW_PASSWORD.into());
+    for (change, is_password) in [(AccountChange::SignOut, false), (set_password, true)] {
+        let fixture = Fixture::with(FixtureOptions {
+            cache_url: Some("redis://127.0.0.1:1/0".to_owned()),
+            ..FixtureOptions::default()
+        })
+        .await;
+        let subject = fixture.add_ada().await;
+        let tokens = fixture.sign_in(PASSWORD).await.expect("signed in");
+        let store = &fixture.service.store;
+        let identity = SocialIdentity {
+            user_id: subject.clone(),
+            username: None,
+            profile_saved: true,
+        };
+        let linked = store.insert_social_identity("issuer", "ada", &identity);
+        linked.await.expect("linked");
+        let flow = &fixture.flows().accounts;
+        let changed = plain(flow.change(&client(), &subject, &change).await);
+        assert_eq!(changed.expect_err("no stamps").code(), Code::Unavailable);
+        // The development pool also revokes when a password is set.
+        assert_eq!(fixture.proxy().count("AdminUserGlobalSignOut"), 1);
+        fixture.refresh(&tokens).await.expect_err("revoked");
+        let is_linked = store.has_social_identity(&subject).await;
+        assert_eq!(is_linked.expect("read"), !is_password);
+        while is_password && fixture.messages(ADA, NOTICE).is_empty() {
+            tokio::task::yield_now().await;
+        }
     }
 }
 

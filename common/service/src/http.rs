@@ -168,7 +168,15 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
 
 /// Creates a response with a JSON body.
 pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
-    (status, axum::Json(body)).into_response()
+    match serde_json::to_vec(body) {
+        Ok(bytes) => (
+            status,
+            [(http::header::CONTENT_TYPE, "application/json")],
+            bytes,
+        )
+            .into_response(),
+        Err(_) => Problem::new(Code::Internal).into_response(),
+    }
 }
 
 /// Adds `Cache-Control: no-store`, for responses that contain a token.

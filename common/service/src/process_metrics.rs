@@ -36,14 +36,24 @@ const METRICS: [(&str, &str); 7] = [
     ),
 ];
 
+// Indexes in `METRICS`.
+const OPEN_FILES: usize = 3;
+const MAX_FILES: usize = 4;
+const STARTED: usize = 6;
+
 /// Reads `/proc/self` when metrics are collected.
 #[derive(Debug)]
-struct ProcessCollector;
+struct ProcessCollector {
+    /// The values at the start. Nothing can be read while all descriptors are in use; the start time
+    /// depends on the clock of the system.
+    first: Option<[f64; METRICS.len()]>,
+}
 
 /// Registers `postern_build_info` and `process_*`. Has no effect if the registry has them.
 pub fn register(registry: &Registry) {
     let registered = build_info().and_then(|info| registry.register(Box::new(info)));
-    let registered = registered.and_then(|()| registry.register(Box::new(ProcessCollector)));
+    let process = Box::new(ProcessCollector { first: read() });
+    let registered = registered.and_then(|()| registry.register(process));
     if let Err(error) = registered {
         tracing::debug!(%error, "process metrics not registered");
     }
@@ -65,10 +75,20 @@ impl Collector for ProcessCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let values = read().into_iter().flatten();
-        values
-            .zip(METRICS)
-            .flat_map(|(value, about)| family(about, value))
+        let now = read();
+        let is_exhausted = now.is_none();
+        let mut values = now.or(self.first);
+        if let (Some(values), Some(first)) = (&mut values, &self.first) {
+            values[STARTED] = first[STARTED];
+            if is_exhausted {
+                values[OPEN_FILES] = values[MAX_FILES];
+            }
+        }
+        METRICS
+            .into_iter()
+            .zip(values.into_iter().flatten())
+            .filter(|((name, _), _)| !is_exhausted || name.ends_with("_fds"))
+            .flat_map(|(about, value)| family(about, value))
             .collect()
     }
 }

@@ -64,6 +64,18 @@ fn all_errors_are_reported_with_their_lines() {
     }
 }
 
+#[test]
+fn a_missing_secret_hides_no_other_key() {
+    let refused = read(
+        "[[provider]]\nname = 'sms'\nchannel = 'sms'\nkind = 'http'\nurl = 'https://sms.example'\nauthorization_env = 'NOT_THERE'\n\
+         lookup_url = 'https://sms.example/{id}'\nbody = '{}'\n",
+    );
+    let refused = refused.expect_err("no secret");
+    let last = refused.lines().next_back();
+    assert_eq!(last, refused.lines().next(), "one line");
+    assert!(refused.ends_with("has no NOT_THERE"), "{refused}");
+}
+
 /// Every key of `notify.toml` but those of `[identity]`. `FOLDER` is replaced by a folder with the
 /// files.
 const EVERY_KEY: &str = r#"

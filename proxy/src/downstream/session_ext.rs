@@ -27,7 +27,7 @@ pub(crate) struct ConnectionAttributes {
 
 impl ConnectionAttributes {
     /// Creates the attributes of a connection; `None` if there are none.
-    pub(crate) fn new(
+    pub(crate) fn if_any(
         https_redirect: Option<Arc<HttpsRedirect>>,
         tls_client: Option<Arc<TlsClient>>,
     ) -> Option<Attributes> {

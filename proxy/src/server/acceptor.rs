@@ -253,7 +253,7 @@ async fn serve(
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let http = Arc::clone(&limits.http);
-    let attributes = ConnectionAttributes::new(protocol.redirect_to_https, client);
+    let attributes = ConnectionAttributes::if_any(protocol.redirect_to_https, client);
     let connection = ClientConnection::new(transport, peer, http, Some(Box::new(permit)))
         .with_attributes(attributes);
     connections

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
@@ -15,7 +16,7 @@ use super::tls::CertificateAuthority;
 /// A running program with its folder.
 pub(super) struct Program {
     pub(super) address: SocketAddr,
-    _child: Child,
+    child: Child,
     _folder: tempfile::TempDir,
 }
 
@@ -62,6 +63,20 @@ impl Program {
         arguments: impl for<'c> Fn(&'c mut Command, &Path, SocketAddr) -> &'c mut Command,
         program: &str,
     ) -> Self {
+        // Another test may take the port before the program does.
+        for _ in 0..3 {
+            if let Some(started) = Self::start_once(config, &arguments, program).await {
+                return started;
+            }
+        }
+        panic!("{program} does not listen")
+    }
+
+    async fn start_once(
+        config: &str,
+        arguments: impl for<'c> Fn(&'c mut Command, &Path, SocketAddr) -> &'c mut Command,
+        program: &str,
+    ) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         CertificateAuthority::new().write(folder.path());
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("reads");
@@ -81,20 +96,22 @@ impl Program {
         let mut command = Command::new(Path::new("/usr/sbin").join(program));
         arguments(&mut command, &file, address);
         let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
-        let started = Self {
+        let mut started = Self {
             address,
-            _child: child.expect("the program is installed: tests/run installs it"),
+            child: child.expect("the program is installed: tests/run installs it"),
             _folder: folder,
         };
         let listening = async {
-            while TcpStream::connect(address).await.is_err() {
-                tokio::task::yield_now().await;
+            while started.child.try_wait().expect("a state").is_none() {
+                if TcpStream::connect(address).await.is_ok() {
+                    return true;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
+            false
         };
-        tokio::time::timeout(STEP_TIMEOUT, listening)
-            .await
-            .expect("listens in time");
-        started
+        let is_listening = tokio::time::timeout(STEP_TIMEOUT * 2, listening).await;
+        is_listening.unwrap_or(false).then_some(started)
     }
 
     fn file(&self, name: &str) -> String {

@@ -37,7 +37,7 @@ use uuid::Uuid;
 use super::super::account_codes::{CodePurpose, RedeemedCode};
 use super::super::attempt_guard::AttemptError;
 use super::super::challenge_session::password_reset_required;
-use super::super::security_stamps::StampSnapshot;
+use super::super::security_stamps::{StampSnapshot, stamped_names};
 use super::super::token_issuer::SignedInUser;
 use super::super::{FlowParts, cache_unavailable};
 use super::{AuthorizedUser, ProviderTokens, SocialError};
@@ -204,14 +204,15 @@ impl AccountResolver {
         challenge: &SocialChallenge,
     ) -> Result<SignedInUser, Problem> {
         let started_at = self.guard.limiter().now();
+        let (mut stamps, email) = (StampSnapshot::default(), account_email(id, challenge));
+        let names = stamped_names(Some(&challenge.username), email.as_ref());
+        self.add_stamps(&mut stamps, &names).await?;
         let step = match self.pool.finish_social_sign_in(challenge).await {
             Ok(step) => step,
             Err(PoolError::PasswordResetRequired) => return Err(password_reset_required()),
             Err(error) => return Err(error.problem(PoolCall::Challenge)),
         };
-        let email = account_email(id, challenge);
         let link = (id.issuer.clone(), id.subject.clone());
-        let stamps = StampSnapshot::default();
         let completed = self.complete(step, email.as_ref(), Some(&link), stamps);
         let signed_in = completed.await.map_err(|error| error.problem)?;
         if let Some(email) = &email {

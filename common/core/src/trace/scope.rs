@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
-use opentelemetry::trace::{Link, Span as _, SpanContext, SpanKind};
+use opentelemetry::trace::{Link, SpanContext, SpanKind};
 use tokio::task::JoinHandle;
 
 use super::context;
@@ -232,8 +232,8 @@ fn begin(
     kind: SpanKind,
     links: Vec<Link>,
 ) -> (SpanContext, Option<ActiveSpan>) {
-    match tracer.map(|tracer| tracer.start(parent, kind, links)) {
-        Some(span) => (span.span_context().clone(), ActiveSpan::recording(span)),
+    match tracer {
+        Some(tracer) => tracer.start(parent, kind, links),
         None => (parent.clone(), None),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use opentelemetry::trace::{
     Link, Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, TraceId,
@@ -12,7 +12,7 @@ use opentelemetry::{Context, InstrumentationScope, KeyValue};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     ParentBasedSampler, Sampler, SamplingDecision, SdkTracer, SdkTracerProvider, ShouldSample,
-    Span, SpanData, SpanEvents, SpanLinks, SpanProcessor,
+    Span, SpanData, SpanEvents, SpanLimits, SpanLinks, SpanProcessor,
 };
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
@@ -46,7 +46,15 @@ struct SpanQueue {
 /// A span that is recorded when it is dropped. In a box, because each call that may have a span
 /// holds one.
 #[derive(Debug)]
-pub struct ActiveSpan(Box<Span>);
+pub struct ActiveSpan(Box<Timed>);
+
+/// A span that ends after the time that has passed, whatever happens to the clock meanwhile.
+#[derive(Debug)]
+struct Timed {
+    span: Span,
+    began: SystemTime,
+    started: Instant,
+}
 
 // === impl Tracer ===
 
@@ -68,6 +76,14 @@ impl Tracer {
         let provider = SdkTracerProvider::builder()
             .with_sampler(ParentBasedSampler::new(sampler.clone()))
             .with_span_processor(queue.clone())
+            // Not those of the environment.
+            .with_span_limits(SpanLimits {
+                max_events_per_span: 128,
+                max_attributes_per_span: 128,
+                max_links_per_span: 128,
+                max_attributes_per_event: 128,
+                max_attributes_per_link: 128,
+            })
             .build();
         let inner = TracerInner {
             sdk: provider.tracer_with_scope(scope.clone()),
@@ -122,12 +138,29 @@ impl Tracer {
 
     /// Starts a span. It continues the trace of a valid parent, whose sampling decision is kept;
     /// otherwise it is the first one of a trace.
-    pub(super) fn start(&self, parent: &SpanContext, kind: SpanKind, links: Vec<Link>) -> Span {
+    pub(super) fn start(
+        &self,
+        parent: &SpanContext,
+        kind: SpanKind,
+        links: Vec<Link>,
+    ) -> (SpanContext, Option<ActiveSpan>) {
+        let began = self.0.clock.system_time();
         let builder = SpanBuilder::from_name("span")
             .with_kind(kind)
+            .with_start_time(began)
             .with_links(links);
         let parent = Context::new().with_remote_span_context(parent.clone());
-        self.0.sdk.build_with_context(builder, &parent)
+        let span = self.0.sdk.build_with_context(builder, &parent);
+        let context = span.span_context().clone();
+        let started = Instant::now();
+        let active = span.is_recording().then(|| {
+            ActiveSpan(Box::new(Timed {
+                span,
+                began,
+                started,
+            }))
+        });
+        (context, active)
     }
 }
 
@@ -154,31 +187,33 @@ impl SpanProcessor for SpanQueue {
 // === impl ActiveSpan ===
 
 impl ActiveSpan {
-    /// Returns the span if it is recorded.
-    pub(super) fn recording(span: Span) -> Option<Self> {
-        span.is_recording().then(|| Self(Box::new(span)))
-    }
-
     /// Returns the context of the span.
     #[must_use]
     pub fn context(&self) -> &SpanContext {
-        self.0.span_context()
+        self.0.span.span_context()
     }
 
     /// Renames the span; few different names.
     pub fn rename(&mut self, name: impl Into<Cow<'static, str>>) {
-        self.0.update_name(name);
+        self.0.span.update_name(name);
     }
 
     /// Adds an attribute.
     pub fn set(&mut self, attribute: KeyValue) {
-        self.0.set_attribute(attribute);
+        self.0.span.set_attribute(attribute);
     }
 
     /// Marks the span as failed. `kind` has few different values: a status or a class of errors.
     pub fn fail(&mut self, kind: impl Into<Cow<'static, str>>) {
-        self.0.set_status(Status::error(""));
+        self.0.span.set_status(Status::error(""));
         self.set(KeyValue::new("error.type", kind.into().into_owned()));
+    }
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        self.span
+            .end_with_timestamp(self.began + self.started.elapsed());
     }
 }
 

@@ -10,6 +10,9 @@ use url::Url;
 
 use super::{ServiceTokenError, http_client, token};
 
+/// Maximum bytes of an answer.
+const MAX_ANSWER: usize = 64 << 10;
+
 /// A client that signs in with the service account.
 pub(super) struct SignInClient {
     http: Client,
@@ -74,8 +77,21 @@ impl SignInClient {
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
-        token_of(&response.json().await.map_err(unavailable)?)
+        let answer = limited_json(response).await.map_err(unavailable)?;
+        token_of(&answer)
     }
+}
+
+/// Reads a body of JSON; null if it is none, or longer than every answer of a pool.
+async fn limited_json(mut response: Response) -> reqwest::Result<Value> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > MAX_ANSWER {
+            return Ok(Value::Null);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
 fn token_of(answer: &Value) -> Result<Secret, ServiceTokenError> {
@@ -98,10 +114,11 @@ fn token_of(answer: &Value) -> Result<Secret, ServiceTokenError> {
 /// Classifies an error: failures of the pool are temporary, all others need an operator.
 async fn refusal(response: Response) -> ServiceTokenError {
     let status = response.status();
-    let body: Value = response.json().await.unwrap_or_default();
+    let body = limited_json(response).await.unwrap_or_default();
     // A server may write a namespace before the name: `com.amazonaws…#NotAuthorizedException`.
     let name = body["__type"].as_str().unwrap_or("without a name");
-    let name = name.rsplit('#').next().unwrap_or(name).to_owned();
+    let name = name.rsplit('#').next().unwrap_or(name);
+    let name: String = name.chars().take(100).collect();
     let is_temporary = status.is_server_error()
         || matches!(
             name.as_str(),

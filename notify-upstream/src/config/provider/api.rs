@@ -55,11 +55,9 @@ pub(super) fn read_twilio(
 
 pub(super) fn read_http(object: &Object<'_>, env: &Env) -> Option<HttpConfig> {
     let url = object.required("url", |field| field.url());
-    let has_authorization = object.has("authorization_env");
-    let authorization = if has_authorization {
-        Some(secret(object, env, "authorization_env")?)
-    } else {
-        None
+    let authorization = match object.has("authorization_env") {
+        true => secret(object, env, "authorization_env").map(Some),
+        false => Some(None),
     };
     let lookup_url = object.optional("lookup_url", |field| {
         let text = field.text(1..=1024)?;
@@ -74,7 +72,7 @@ pub(super) fn read_http(object: &Object<'_>, env: &Env) -> Option<HttpConfig> {
     let body = object.required("body", |field| field.string().map(str::to_owned));
     Some(HttpConfig {
         url: url?,
-        authorization,
+        authorization: authorization?,
         lookup_url,
         body: body?,
     })

@@ -72,9 +72,9 @@ const fn default_level(coding: ContentCoding) -> u32 {
 // === impl BodyEncoder ===
 
 impl BodyEncoder {
-    /// Creates an encoder; without a level, of the default level of the coding. `is_length_known` is whether the upstream has announced the length of the
-    /// body. `reserve` reserves this number of bytes. Returns `None`, and counts the response, if they
-    /// are not available.
+    /// Creates an encoder; without a level, of the default level of the coding. `is_length_known` is
+    /// whether the upstream has announced the length of the body. `reserve` reserves this number of
+    /// bytes. Returns `None`, and counts the response, if they are not available.
     pub fn new(
         coding: ContentCoding,
         level: Option<u32>,

@@ -107,13 +107,20 @@ mod tests {
 
     #[test]
     fn data_is_the_head_and_all_parts_in_order_at_every_write_size() {
-        let sizes = [100, 0, 16 << 10, 1, (16 << 10) + 1];
         let part = |at: usize, size: usize| Bytes::from(vec![b'a' + at as u8; size]);
-        let all: Vec<u8> = std::iter::once(Bytes::from_static(b"HEAD"))
-            .chain(sizes.iter().enumerate().map(|(at, size)| part(at, *size)))
-            .flatten()
-            .collect();
-        for write_size in [1, 3, 4, 104, 16 << 10, all.len()] {
+        let small = [100, 0, 256, 1, 257];
+        let large = [100, 0, 16 << 10, 1, (16 << 10) + 1];
+        for (write_size, sizes) in [
+            (1, small),
+            (3, small),
+            (4, large),
+            (104, large),
+            (16 << 10, large),
+            (usize::MAX, large),
+        ] {
+            let parts = sizes.iter().enumerate().map(|(at, size)| part(at, *size));
+            let head = std::iter::once(Bytes::from_static(b"HEAD"));
+            let all: Vec<u8> = head.chain(parts).flatten().collect();
             let mut data = OutboundData::new(BytesMut::from("HEAD"), false);
             for (at, size) in sizes.iter().enumerate() {
                 data.append(part(at, *size));
