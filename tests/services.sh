@@ -108,6 +108,7 @@ install_packages() {
     command -v brotli >/dev/null 2>&1 || missing+=("brotli")
     command -v zstd >/dev/null 2>&1 || missing+=("zstd")
     command -v valgrind >/dev/null 2>&1 || missing+=("valgrind")
+    command -v shellcheck >/dev/null 2>&1 || missing+=("shellcheck")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
         fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR or later, Redis $REDIS_MIN_MAJOR or later), and this user may not install packages.
@@ -155,7 +156,7 @@ as_postgres() {
 # start_postgres FOLDER: sets POSTGRES_PID and POSTERN_TEST_POSTGRES. POSTERN_TEST_MAX_CONNECTIONS is its max_connections, and
 # POSTERN_TEST_FSYNC=off keeps its files in memory of the kernel, which the end of its process does not lose.
 start_postgres() {
-    local folder=$1 bin port try
+    local folder=$1 bin port
     bin=$(postgres_bin)
     mkdir -p "$folder/data"
     chmod 700 "$folder/data"
@@ -163,7 +164,7 @@ start_postgres() {
     (cd "$folder" && as_postgres "$bin/initdb" --pgdata="$folder/data" --username=postern --auth=trust \
         --encoding=UTF8 --locale=C --no-sync) >"$folder/initdb.log" 2>&1 ||
         fail "initdb failed: $(tail -n 3 "$folder/initdb.log")"
-    for try in 1 2 3 4 5 6 7 8; do
+    for _ in 1 2 3 4 5 6 7 8; do
         port=$(any_port)
         (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$port" \
             -c listen_addresses=127.0.0.1 -c unix_socket_directories='' \
@@ -183,13 +184,13 @@ start_postgres() {
 # start_standby FOLDER PRIMARY: starts a standby of the server on port PRIMARY; sets POSTGRES_PID and
 # POSTERN_TEST_POSTGRES.
 start_standby() {
-    local folder=$1 primary=$2 bin port try
+    local folder=$1 primary=$2 bin port
     bin=$(postgres_bin)
     if [ "$(id -u)" -eq 0 ]; then chown -R "$(postgres_user)" "$folder"; fi
     (cd "$folder" && as_postgres timeout 60 "$bin/pg_basebackup" -h 127.0.0.1 -p "$primary" -U postern -D "$folder/data" \
         --write-recovery-conf --wal-method=stream --checkpoint=fast --no-sync) >"$folder/basebackup.log" 2>&1 ||
         fail "pg_basebackup failed: $(tail -n 3 "$folder/basebackup.log")"
-    for try in 1 2 3 4 5 6 7 8; do
+    for _ in 1 2 3 4 5 6 7 8; do
         port=$(any_port)
         (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$port" \
             -c listen_addresses=127.0.0.1 -c unix_socket_directories='' \
@@ -209,10 +210,10 @@ start_standby() {
 # start_pgbouncer FOLDER SERVER MODE: starts PgBouncer for the server on port SERVER, with default settings as far as
 # possible; sets PGBOUNCER_PID and PGBOUNCER_PORT.
 start_pgbouncer() {
-    local folder=$1 server=$2 mode=$3 program bin port try
+    local folder=$1 server=$2 mode=$3 program bin port
     program=$(pgbouncer_program)
     bin=$(postgres_bin)
-    for try in 1 2 3 4 5 6 7 8; do
+    for _ in 1 2 3 4 5 6 7 8; do
         port=$(any_port)
         printf '%s\n' '[databases]' "* = host=127.0.0.1 port=$server user=postern" '[pgbouncer]' \
             'listen_addr = 127.0.0.1' "listen_port = $port" 'unix_socket_dir =' 'auth_type = any' \
@@ -228,9 +229,9 @@ start_pgbouncer() {
 
 # start_redis FOLDER: sets REDIS_PID and POSTERN_TEST_REDIS. Many databases, so that each test can use a separate one.
 start_redis() {
-    local folder=$1 port try
+    local folder=$1 port
     mkdir -p "$folder"
-    for try in 1 2 3 4 5 6 7 8; do
+    for _ in 1 2 3 4 5 6 7 8; do
         port=$(any_port)
         redis-server --port "$port" --bind 127.0.0.1 --dir "$folder" --databases 8192 --save '' --appendonly no \
             --daemonize no >"$folder/redis.log" 2>&1 </dev/null &

@@ -369,3 +369,18 @@ fn every_document_link_resolves() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(anchors > 50, "{anchors}");
 }
+
+#[test]
+fn shell_scripts_have_no_warning_of_shellcheck() {
+    let scripts = "set -o pipefail
+        git ls-files -z | xargs -0 grep -lZE '^#!.*\\b(bash|sh)$' |
+        xargs -0 shellcheck --external-sources --severity=warning --format=gcc";
+    let output = Command::new("bash")
+        .args(["-c", scripts])
+        .current_dir(root())
+        .output()
+        .expect("bash runs");
+    let found = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{found}{error}");
+}
