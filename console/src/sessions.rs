@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use parking_lot::Mutex;
-use postern_core::clock::Timestamp;
+use postern_core::clock::Period;
 use postern_core::{Clock, Code, Secret};
 use sha2::{Digest, Sha256};
 
@@ -38,13 +38,13 @@ pub(crate) struct ConsoleSessions {
     issuer: Option<TokenDigest>,
     link: Mutex<Option<OneTimeLink>>,
     /// The end of each session by the digest of its token.
-    sessions: Mutex<HashMap<TokenDigest, Timestamp>>,
+    sessions: Mutex<HashMap<TokenDigest, Period>>,
 }
 
 #[derive(Debug)]
 struct OneTimeLink {
     digest: TokenDigest,
-    until: Timestamp,
+    period: Period,
 }
 
 // === impl ConsoleSessions ===
@@ -92,7 +92,7 @@ impl ConsoleSessions {
         let secret = random_secret()?;
         *self.link.lock() = Some(OneTimeLink {
             digest: digest(secret.expose()),
-            until: self.clock.now().plus(lifetime),
+            period: Period::new(self.clock.now(), lifetime),
         });
         tracing::info!(
             holder = self.holder,
@@ -112,7 +112,7 @@ impl ConsoleSessions {
             let mut link = self.link.lock();
             let is_valid = link.as_ref().is_some_and(|link| {
                 let is_equal = verify_slices_are_equal(&link.digest, &digest(secret)).is_ok();
-                is_equal && now < link.until
+                is_equal && link.period.contains(now)
             });
             if !is_valid {
                 return Err(Code::InvalidTemporaryToken);
@@ -122,14 +122,14 @@ impl ConsoleSessions {
         let token = random_secret().map_err(|_| Code::Internal)?;
         let token = format!("{SESSION_PREFIX}{}", token.expose());
         let mut sessions = self.sessions.lock();
-        sessions.retain(|_, until| now < *until);
+        sessions.retain(|_, period| period.contains(now));
         if sessions.len() >= MAX_SESSIONS {
-            let oldest = sessions.iter().min_by_key(|(_, until)| **until);
+            let oldest = sessions.iter().min_by_key(|(_, period)| period.until());
             if let Some(oldest) = oldest.map(|(digest, _)| *digest) {
                 sessions.remove(&oldest);
             }
         }
-        sessions.insert(digest(&token), now.plus(SESSION_LIFETIME));
+        sessions.insert(digest(&token), Period::new(now, SESSION_LIFETIME));
         tracing::info!(holder = self.holder, "console session started");
         Ok(Secret::new(token))
     }
@@ -139,9 +139,9 @@ impl ConsoleSessions {
     /// # Errors
     /// `token_expired` after 12 hours, `token_signature_invalid` for any other token.
     pub(crate) fn check(&self, token: &str) -> Result<(), Code> {
-        let until = self.sessions.lock().get(&digest(token)).copied();
-        match until {
-            Some(until) if self.clock.now() < until => Ok(()),
+        let period = self.sessions.lock().get(&digest(token)).copied();
+        match period {
+            Some(period) if period.contains(self.clock.now()) => Ok(()),
             Some(_) => Err(Code::TokenExpired),
             None => Err(Code::TokenSignatureInvalid),
         }
@@ -171,6 +171,8 @@ pub(crate) fn random_secret() -> Result<Secret, getrandom::Error> {
 
 #[cfg(test)]
 mod tests {
+    use postern_core::clock::Timestamp;
+
     use super::*;
 
     fn sessions() -> (ConsoleSessions, Clock) {
@@ -180,6 +182,19 @@ mod tests {
             ConsoleSessions::new(Some(&issuer), "host", clock.clone()),
             clock,
         )
+    }
+
+    #[test]
+    fn session_of_a_clock_that_was_ahead_ends_when_it_is_right() {
+        let (sessions, clock) = sessions();
+        let right = clock.now();
+        clock.advance(Duration::from_secs(86_400));
+        let link = sessions.create_link(REQUESTED_LINK_LIFETIME);
+        let token = sessions.exchange(link.expect("randomness").expose());
+        let token = token.expect("valid");
+        assert_eq!(sessions.check(token.expose()), Ok(()));
+        clock.set(right);
+        assert_eq!(sessions.check(token.expose()), Err(Code::TokenExpired));
     }
 
     #[test]

@@ -42,6 +42,16 @@ const MAX_SKEW_MS: i64 = 60_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
+/// For how long something is kept, or not repeated, in the memory of a process.
+///
+/// It ends early if the clock is set back by more than a minute before its beginning: a clock that was
+/// ahead must not make a pause or a copy last until that time comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    from: Timestamp,
+    until: Timestamp,
+}
+
 // === impl Clock ===
 
 impl Clock {
@@ -146,6 +156,13 @@ impl Clock {
         }
     }
 
+    /// Sets a manual clock. Has no effect on the system clock.
+    pub fn set(&self, to: Timestamp) {
+        if let ClockSource::Manual(millis) = &self.0 {
+            millis.store(to.0, Ordering::SeqCst);
+        }
+    }
+
     /// Moves a manual clock forward. Has no effect on the system clock.
     pub fn advance(&self, by: Duration) {
         if let ClockSource::Manual(millis) = &self.0 {
@@ -190,9 +207,41 @@ impl Reading {
     }
 }
 
+// === impl Period ===
+
+impl Period {
+    /// Returns the period from an instant of this clock on.
+    #[must_use]
+    pub fn new(from: Timestamp, duration: Duration) -> Self {
+        Self {
+            from,
+            until: from.plus(duration),
+        }
+    }
+
+    /// Returns whether it has begun and not ended.
+    #[must_use]
+    pub fn contains(self, now: Timestamp) -> bool {
+        now < self.until && !now.is_set_back(self.from)
+    }
+
+    /// Returns the end, unless the clock is set.
+    #[must_use]
+    pub fn until(self) -> Timestamp {
+        self.until
+    }
+}
+
 // === impl Timestamp ===
 
 impl Timestamp {
+    /// Returns whether the clock was set back since it showed `earlier`, by more than threads and
+    /// corrections differ.
+    #[must_use]
+    pub fn is_set_back(self, earlier: Self) -> bool {
+        earlier.0.saturating_sub(self.0) > MAX_SKEW_MS
+    }
+
     /// Returns Unix seconds, rounded down: the unit of `exp`, `iat` and `nbf` (RFC 7519 section 2,
     /// NumericDate).
     #[must_use]
@@ -314,6 +363,21 @@ mod tests {
         assert!(clock.is_uncertain(), "the machine has slept");
         clock.correct(clock.now(), Instant::now());
         assert!(!clock.is_uncertain());
+    }
+
+    #[test]
+    fn period_ends_when_its_time_has_passed_or_the_clock_is_set_back() {
+        let period = Period::new(Timestamp(8_640_000_000), Duration::from_secs(60));
+        for (now, contains) in [
+            (8_640_000_000, true),
+            (8_640_059_999, true),
+            (8_640_060_000, false),
+            (8_639_940_000, true),
+            (8_639_939_999, false),
+            (0, false),
+        ] {
+            assert_eq!(period.contains(Timestamp(now)), contains, "{now}");
+        }
     }
 
     #[test]

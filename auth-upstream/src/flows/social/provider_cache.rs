@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::Clock;
-use postern_core::clock::Timestamp;
+use postern_core::clock::Period;
 use tokio::sync::Mutex;
 
 use super::SocialError;
@@ -28,7 +28,7 @@ pub(super) struct ProviderCache(Mutex<Option<CacheEntry>>);
 #[derive(Debug)]
 struct CacheEntry {
     result: Result<Arc<Provider>, SocialError>,
-    expires_at: Timestamp,
+    period: Period,
 }
 
 // === impl ProviderCache ===
@@ -44,8 +44,8 @@ impl ProviderCache {
         F: Future<Output = Result<Provider, SocialError>>,
     {
         let mut entry = self.0.lock().await;
-        if let Some(CacheEntry { result, expires_at }) = &*entry
-            && clock.now() < *expires_at
+        if let Some(CacheEntry { result, period }) = &*entry
+            && period.contains(clock.now())
         {
             return result.clone();
         }
@@ -61,7 +61,7 @@ impl ProviderCache {
         };
         *entry = Some(CacheEntry {
             result: result.clone(),
-            expires_at: clock.now().plus(ttl),
+            period: Period::new(clock.now(), ttl),
         });
         result
     }

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::digest::TokenDigest;
 use super::jwk::VerificationKey;
 use super::{Caller, TokenError};
-use crate::clock::Timestamp;
+use crate::clock::{Period, Timestamp};
 
 /// A bounded cache of verification results.
 ///
@@ -28,8 +28,8 @@ pub(super) enum CachedResult {
         caller: Caller,
         key: Arc<VerificationKey>,
     },
-    /// Rejected for a reason that persists until `until`.
-    Rejected { error: TokenError, until: Timestamp },
+    /// Rejected for a reason that persists for `period`.
+    Rejected { error: TokenError, period: Period },
 }
 
 #[derive(Default)]
@@ -160,7 +160,7 @@ impl CachedToken {
             CachedResult::Accepted { caller, key } => {
                 key.is_valid_at(now) && now < Timestamp::from_unix_seconds(caller.expires_at())
             }
-            CachedResult::Rejected { until, .. } => now < *until,
+            CachedResult::Rejected { period, .. } => period.contains(now),
         };
         is_valid && self.generation == generation
     }

@@ -220,12 +220,13 @@ impl KeySource {
     }
 
     fn is_due(&self) -> bool {
-        self.due_at() <= self.settings.clock.now()
+        let pause = self.progress.lock().pause;
+        !pause.contains(self.settings.clock.now())
     }
 
     /// Returns the time of the next background refresh.
     pub(super) fn due_at(&self) -> Timestamp {
-        self.progress.lock().due_at
+        self.progress.lock().pause.until()
     }
 
     /// Returns whether there is a key set that is not too old.
@@ -388,7 +389,7 @@ impl KeySource {
             last_success: progress.last_success.map(|at| at.to_string()),
             last_error: progress.last_error.map(str::to_owned),
             last_error_at: progress.last_error_at.map(|at| at.to_string()),
-            next_refresh: progress.due_at.to_string(),
+            next_refresh: progress.pause.until().to_string(),
         }
     }
 }
@@ -397,6 +398,9 @@ impl KeySource {
 
 impl RefetchBudget {
     fn refill(&mut self, now: Timestamp, interval: Duration, burst: u32) {
+        if now.is_set_back(self.refilled_at) {
+            self.refilled_at = now;
+        }
         let intervals = now.since(self.refilled_at).as_millis() / interval.as_millis().max(1);
         if intervals > 0 {
             let earned = u32::try_from(intervals).unwrap_or(u32::MAX);

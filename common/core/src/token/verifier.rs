@@ -18,7 +18,7 @@ use super::jws::CompactJws;
 use super::strict_json::StrictObject;
 use super::trust::{self, IssuerTrust, TokenTimes};
 use super::{Caller, Issuer, TokenError, TokenLimits};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Period, Timestamp};
 use crate::log_limited;
 
 /// Verifies Bearer tokens of the trusted issuers. One instance per process.
@@ -326,10 +326,10 @@ impl Verifier {
             }
             Err(error) => {
                 if error.is_permanent() {
-                    let until = self.settings.clock.now().plus(self.negative_ttl);
+                    let period = Period::new(self.settings.clock.now(), self.negative_ttl);
                     self.rejected.insert(
                         digest,
-                        CachedResult::Rejected { error, until },
+                        CachedResult::Rejected { error, period },
                         generation,
                     );
                 }

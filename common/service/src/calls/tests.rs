@@ -232,6 +232,18 @@ async fn failing_pool_is_not_called_by_every_caller() {
 }
 
 #[tokio::test]
+async fn token_is_obtained_as_soon_as_a_clock_that_was_ahead_is_right() {
+    let world = World::new().await;
+    let tokens = world.tokens();
+    world.stub.set(Mood::Over);
+    world.clock.advance(minutes(100 * 24 * 60));
+    tokens.token().await.expect_err("expired for this clock");
+    world.stub.set(Mood::Good);
+    world.clock.set(START);
+    tokens.token().await.expect("without waiting for 100 days");
+}
+
+#[tokio::test]
 async fn permanent_and_temporary_errors_are_distinguished() {
     let refused = |text: &str| ServiceTokenError::Refused(text.to_owned());
     for (mood, expected) in [

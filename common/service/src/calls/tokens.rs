@@ -13,7 +13,7 @@ use super::token::ServiceToken;
 use postern_core::Secret;
 use postern_core::backoff::Backoff;
 use postern_core::check::CheckResult;
-use postern_core::clock::{Clock, Timestamp};
+use postern_core::clock::{Clock, Period, Timestamp};
 use postern_core::dependency::{Dependencies, Dependency};
 use postern_core::identity::IdentityConfig;
 
@@ -51,7 +51,8 @@ struct TokenState {
 
 struct RenewalFailure {
     error: ServiceTokenError,
-    next_attempt: Timestamp,
+    /// Until the next attempt.
+    pause: Period,
     /// Number of consecutive failures.
     count: u32,
 }
@@ -198,7 +199,7 @@ impl TokenProvider {
             .lock()
             .failure
             .as_ref()
-            .filter(|failure| now < failure.next_attempt)
+            .filter(|failure| failure.pause.contains(now))
         {
             return Err(failure.error.clone());
         }
@@ -246,10 +247,10 @@ impl TokenProvider {
         let mut state = self.state.lock();
         let count = state.failure.as_ref().map_or(0, |before| before.count);
         let count = count.saturating_add(1);
-        let next_attempt = self.clock.now().plus(RETRY_DELAYS.delay(count));
+        let pause = Period::new(self.clock.now(), RETRY_DELAYS.delay(count));
         state.failure = Some(RenewalFailure {
             error: error.clone(),
-            next_attempt,
+            pause,
             count,
         });
         error
@@ -264,7 +265,7 @@ impl TokenProvider {
             .lock()
             .failure
             .as_ref()
-            .is_some_and(|failure| now < failure.next_attempt)
+            .is_some_and(|failure| failure.pause.contains(now))
     }
 }
 

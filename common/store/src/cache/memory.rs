@@ -39,10 +39,13 @@ struct MemoryState {
     /// Time of the last logged rejection, and the number of rejections since.
     logged_at: Option<Timestamp>,
     unlogged_rejections: u64,
+    /// Time of the last access.
+    seen_at: Option<Timestamp>,
 }
 
 struct MemoryEntry {
     value: Box<[u8]>,
+    written_at: Timestamp,
     expiry: (Timestamp, u64),
 }
 
@@ -65,7 +68,7 @@ impl MemoryCache {
 
     pub(super) fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {
         let (mut state, now) = self.lock_current();
-        self.put(&mut state, key, value, now.plus(ttl))
+        self.put(&mut state, (key, value), now, now.plus(ttl))
     }
 
     pub(super) fn set_if_absent(
@@ -78,7 +81,7 @@ impl MemoryCache {
         if state.entries.contains_key(key) {
             return Ok(false);
         }
-        self.put(&mut state, key, value, now.plus(ttl))
+        self.put(&mut state, (key, value), now, now.plus(ttl))
             .map(|()| true)
     }
 
@@ -109,7 +112,8 @@ impl MemoryCache {
     pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
         let (mut state, now) = self.lock_current();
         let (count, expiry) = state.count(key)?.unwrap_or_else(|| (0, now.plus(ttl)));
-        self.put(&mut state, key, (count + 1).to_string().as_bytes(), expiry)
+        let value = (count + 1).to_string();
+        self.put(&mut state, (key, value.as_bytes()), now, expiry)
             .map(|()| count + 1)
     }
 
@@ -124,15 +128,19 @@ impl MemoryCache {
         let found = state.entries.get(key).map(|entry| &*entry.value);
         let (replacement, result) = compute(found, now);
         if let Some((value, expiry)) = replacement {
-            self.put(&mut state, key, value.as_bytes(), expiry)?;
+            self.put(&mut state, (key, value.as_bytes()), now, expiry)?;
         }
         Ok(result)
     }
 
-    /// Locks the state and removes expired entries.
+    /// Locks the state and removes expired entries, and if the clock was set back, those from later.
     fn lock_current(&self) -> (MutexGuard<'_, MemoryState>, Timestamp) {
         let now = self.clock.now();
         let mut state = self.state.lock();
+        if state.seen_at.is_some_and(|at| now.is_set_back(at)) {
+            state.remove_later_than(now);
+        }
+        state.seen_at = Some(now);
         while let Some(first) = state
             .expiry
             .first_entry()
@@ -147,8 +155,8 @@ impl MemoryCache {
     fn put(
         &self,
         state: &mut MemoryState,
-        key: &str,
-        value: &[u8],
+        (key, value): (&str, &[u8]),
+        now: Timestamp,
         expiry: Timestamp,
     ) -> Result<(), CacheError> {
         let old = state.entries.get(key);
@@ -156,7 +164,7 @@ impl MemoryCache {
         let others = state.entries.len() - usize::from(freed > 0);
         let bytes = state.bytes - freed + cost(key, value);
         if others >= self.max_entries || bytes > self.max_bytes {
-            if let Some(rejections) = state.rejections_to_log(self.clock.now()) {
+            if let Some(rejections) = state.rejections_to_log(now) {
                 tracing::warn!(
                     entries = others,
                     bytes = state.bytes,
@@ -175,6 +183,7 @@ impl MemoryCache {
             key,
             MemoryEntry {
                 value: value.into(),
+                written_at: now,
                 expiry,
             },
         );
@@ -215,6 +224,15 @@ impl MemoryState {
         Some(std::mem::take(&mut self.unlogged_rejections))
     }
 
+    /// Their lifetimes were measured by a clock that was wrong.
+    fn remove_later_than(&mut self, now: Timestamp) {
+        let entries = self.entries.iter();
+        let later = entries.filter(|(_, entry)| now.is_set_back(entry.written_at));
+        for key in later.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.remove(&key);
+        }
+    }
+
     fn remove(&mut self, key: &str) -> Option<MemoryEntry> {
         let entry = self.entries.remove(key)?;
         self.expiry.remove(&entry.expiry);
@@ -247,6 +265,21 @@ mod tests {
             memory_bytes,
             ..CacheOptions::default()
         })
+    }
+
+    #[test]
+    fn entries_of_a_clock_that_was_ahead_end_when_it_is_right() {
+        const DAY: Duration = Duration::from_secs(86_400);
+        let clock = Clock::manual(Timestamp(0).plus(DAY));
+        let memory = small(&clock);
+        memory.set("ahead", b"1", HOUR).expect("room");
+        clock.set(Timestamp(0));
+        assert_eq!(memory.get("ahead"), None);
+        memory.set("right", b"2", HOUR).expect("room");
+        clock.advance(HOUR / 2);
+        assert!(memory.get("right").is_some());
+        clock.set(Timestamp(0).plus(HOUR / 2 - Duration::from_secs(60)));
+        assert!(memory.get("right").is_some(), "corrected by a minute");
     }
 
     #[test]

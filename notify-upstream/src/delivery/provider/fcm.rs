@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
-use postern_core::clock::Timestamp;
+use postern_core::clock::{Period, Timestamp};
 use postern_core::{Clock, Secret};
 use serde_json::{Value, json};
 use url::Url;
@@ -40,11 +40,11 @@ pub(crate) struct FcmProvider {
     codes: ErrorCodeTable,
 }
 
-/// An access token and the end of its use.
+/// An access token and the time of its use.
 #[derive(Clone)]
 struct AccessToken {
     secret: Secret,
-    expires_at: Timestamp,
+    period: Period,
 }
 
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
@@ -142,7 +142,7 @@ impl FcmProvider {
     async fn token(&self) -> Result<Secret, ProviderRefusal> {
         let now = self.clock.now();
         let held = self.token.lock().clone();
-        if let Some(held) = held.filter(|held| held.expires_at > now) {
+        if let Some(held) = held.filter(|held| held.period.contains(now)) {
             return Ok(held.secret);
         }
         let token = self.request_token().await?;
@@ -183,7 +183,7 @@ impl FcmProvider {
             refusal.with_detail("no access token")
         })?;
         Ok(AccessToken {
-            expires_at: Timestamp::from_unix_seconds(now).plus(life),
+            period: Period::new(Timestamp::from_unix_seconds(now), life),
             secret,
         })
     }

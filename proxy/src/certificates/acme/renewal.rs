@@ -120,9 +120,8 @@ impl AcmeRenewal {
 
     fn is_due(&self, at: usize) -> bool {
         let (name, now) = (&self.names[at], self.clock.now().unix_seconds());
-        name.renew_at <= now
-            && name.retry_at <= now
-            && self.store.failures(&name.domain).retry_at <= now
+        let failures = self.store.failures(&name.domain);
+        name.renew_at <= now && may_retry(name.retry_at, now) && may_retry(failures.retry_at, now)
     }
 
     /// Orders a certificate, unless another gateway has done so before this one had the lock.
@@ -190,6 +189,12 @@ impl AcmeRenewal {
     }
 }
 
+/// Returns whether the delay of a failure has passed, or is longer than any delay: the clock was ahead
+/// when it was stored.
+fn may_retry(retry_at: i64, now: i64) -> bool {
+    retry_at <= now || retry_at.abs_diff(now) > RETRY.max.as_secs()
+}
+
 impl RenewedName {
     /// Loads the certificate of the store, if it has changed.
     fn load(&mut self, store: &AcmeStore, metrics: &CertificateMetrics, now: Timestamp) {
@@ -235,4 +240,23 @@ fn renewal_time(loaded: &LoadedCertificate) -> i64 {
         .leaf
         .not_after
         .saturating_sub(i64::try_from(window).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_waits_for_no_delay_of_a_clock_that_was_ahead() {
+        const NOW: i64 = 1_800_000_000;
+        for (retry_at, expected) in [
+            (i64::MIN, true),
+            (NOW, true),
+            (NOW + 6 * 3600, false),
+            (NOW + 6 * 3600 + 1, true),
+            (NOW + 100 * 86_400, true),
+        ] {
+            assert_eq!(may_retry(retry_at, NOW), expected, "{retry_at}");
+        }
+    }
 }

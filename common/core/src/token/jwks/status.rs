@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::backoff::{Backoff, jittered};
-use crate::clock::Timestamp;
+use crate::clock::{Period, Timestamp};
 
 /// The status of one issuer's keys, as the admin listener shows it (`/jwks/status`).
 #[derive(Clone, Debug, Serialize)]
@@ -45,7 +45,8 @@ pub struct SkippedKey {
 
 /// Results of the fetches, and the time of the next one.
 pub(super) struct FetchProgress {
-    pub(super) due_at: Timestamp,
+    /// Until the next fetch.
+    pub(super) pause: Period,
     pub(super) last_success: Option<Timestamp>,
     pub(super) last_error: Option<&'static str>,
     pub(super) last_error_at: Option<Timestamp>,
@@ -60,7 +61,7 @@ const JITTER: f64 = 0.2;
 impl FetchProgress {
     pub(super) fn new(now: Timestamp) -> Self {
         Self {
-            due_at: now,
+            pause: Period::new(now, Duration::ZERO),
             last_success: None,
             last_error: None,
             last_error_at: None,
@@ -77,7 +78,7 @@ impl FetchProgress {
     pub(super) fn succeeded(&mut self, at: Timestamp, lifetime: Duration) -> u32 {
         let failures = std::mem::take(&mut self.failures);
         self.last_success = Some(at);
-        self.due_at = at.plus(jittered(lifetime.max(MIN_REFRESH_INTERVAL), JITTER));
+        self.pause = Period::new(at, jittered(lifetime.max(MIN_REFRESH_INTERVAL), JITTER));
         failures
     }
 
@@ -87,7 +88,7 @@ impl FetchProgress {
         self.failures = self.failures.saturating_add(1);
         self.last_error = Some(error);
         self.last_error_at = Some(at);
-        self.due_at = at.plus(jittered(RETRY_DELAYS.delay(self.failures), JITTER));
+        self.pause = Period::new(at, jittered(RETRY_DELAYS.delay(self.failures), JITTER));
         self.failures
     }
 }

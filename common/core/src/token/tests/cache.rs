@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::fixtures::{NOW_S, RSA, USERS, World, b64, clock, issuers, user_claims, with};
-use crate::clock::Timestamp;
+use crate::clock::{Period, Timestamp};
 use crate::token::cache::{CachedResult, TokenCache};
 use crate::token::digest::TokenHasher;
 use crate::token::jwk::NamedKey;
@@ -32,6 +32,24 @@ async fn token_is_cached_until_exp() {
     assert_eq!(
         world.verifier.verify(&token).await.unwrap_err(),
         TokenError::Expired
+    );
+}
+
+#[tokio::test]
+async fn what_a_clock_that_was_ahead_decided_ends_when_it_is_right() {
+    let world = World::usual().await;
+    let token = RSA.token("u1", &user_claims());
+    world.clock.advance(Duration::from_secs(100 * 86_400));
+    let rejected = world.verifier.verify(&token).await;
+    assert_eq!(rejected.unwrap_err(), TokenError::Expired);
+    world.clock.set(Timestamp::from_unix_seconds(NOW_S));
+    assert!(world.verifier.verify(&token).await.is_ok());
+    let fetches = world.users.requests();
+    world.verifier.refresh_due().await;
+    assert_eq!(
+        world.users.requests(),
+        fetches + 1,
+        "the keys are from later"
     );
 }
 
@@ -238,10 +256,10 @@ proptest! {
                 }
                 Step::Refuse { token, lives_s } => {
                     let token = made_up(token);
-                    let until = now.plus(Duration::from_secs(lives_s));
-                    let refused = CachedResult::Rejected { error: TokenError::Signature, until };
+                    let period = Period::new(now, Duration::from_secs(lives_s));
+                    let refused = CachedResult::Rejected { error: TokenError::Signature, period };
                     cache.insert(hasher.digest(&token), refused, generation);
-                    said.insert(token, (Err(()), until, generation));
+                    said.insert(token, (Err(()), period.until(), generation));
                 }
                 Step::Ask { token } => {
                     let token = made_up(token);
