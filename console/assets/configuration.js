@@ -63,11 +63,6 @@ function editor(form, signal, { call, problemOf, say, confirmed, show, visible }
       const { summary, tone } = result.firstElementChild.dataset;
       bad = new Set();
       for (const button of result.querySelectorAll('button[data-line]')) {
-        if (button.dataset.file !== form.dataset.file) {
-          button.remove();
-          continue;
-        }
-        button.nextElementSibling.remove();
         if (tone === 'bad') bad.add(Number(button.dataset.line));
       }
       numberLines();

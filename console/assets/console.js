@@ -129,9 +129,12 @@ function fragmentPath() {
   return path + location.search;
 }
 
+/** Returns the time in UTC, as all times on the pages are. */
+const clock = (at) => at.toISOString().slice(11, 19);
+
 /** Shows the age of what is shown. */
 function stamp() {
-  page('as-of').textContent = `as of ${new Date().toLocaleTimeString()}`;
+  page('as-of').textContent = `as of ${clock(new Date())}`;
 }
 
 function stopLive() {
@@ -144,10 +147,15 @@ function markCurrent() {
   for (const link of nav.querySelectorAll('a')) {
     if (link.getAttribute('href') === first) {
       link.setAttribute('aria-current', 'page');
-      // Narrow windows have the links in one line.
-      nav.scrollLeft = link.offsetLeft - nav.clientWidth / 3;
     } else link.removeAttribute('aria-current');
   }
+}
+
+/** Opens or closes the sections, which narrow windows have in a menu. */
+function showMenu(isOpen) {
+  document.body.classList.toggle('menu', isOpen);
+  page('menu').setAttribute('aria-expanded', isOpen);
+  if (isOpen) (nav.querySelector('[aria-current]') || nav.querySelector('a')).focus();
 }
 
 /** Fetches the fragment of the present address and shows it. */
@@ -159,6 +167,7 @@ async function show({ focus }) {
   const { signal } = live;
   main.setAttribute('aria-busy', 'true');
   markCurrent();
+  showMenu(false);
   try {
     const response = await call(`/fragments${fragmentPath()}`);
     const html = response.ok ? await response.text() : null;
@@ -228,7 +237,7 @@ async function follow(signal) {
     if (part) part.classList.toggle('old', isOld);
     notice.hidden = !isOld && !pending;
     const text = isOld
-      ? `No update since ${since.toLocaleTimeString()}: ${reason || 'the console does not answer'}. What is grey is old.`
+      ? `No update since ${clock(since)}: ${reason || 'the console does not answer'}. What is grey is old.`
       : 'Newer figures are shown when nothing is selected or typed here.';
     notice.classList.toggle('bad', isOld);
     if (!notice.hidden && notice.textContent !== text) notice.textContent = visible(text);
@@ -328,6 +337,9 @@ document.addEventListener('submit', (event) => {
     act(form).catch((error) => error.name === 'AbortError' || say(error.message, true));
   } else if (form.getAttribute('action')) {
     const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
+    for (const { name, value } of form.querySelectorAll('[type=datetime-local]')) {
+      if (value) fields.set(name, `${value.padEnd(19, ':00')}Z`);
+    }
     go(`${form.getAttribute('action')}?${fields}`);
   }
 });
@@ -342,7 +354,23 @@ document.addEventListener('click', (event) => {
   go(link.getAttribute('href'));
 });
 
+document.addEventListener('change', ({ target }) => {
+  const name = target.dataset.hoursBeforeNow;
+  if (!name) return;
+  const from = target.value && new Date(Date.now() - target.value * 3_600_000);
+  target.form.elements[name].value = from ? from.toISOString().slice(0, 19) : '';
+});
+
+page('menu').addEventListener('click', () => showMenu(!document.body.classList.contains('menu')));
+document.addEventListener('click', ({ target }) => {
+  if (!target.closest('nav.side, #menu') && document.body.classList.contains('menu')) showMenu(false);
+});
+
 document.addEventListener('keydown', (event) => {
+  if (event.key === 'Escape' && document.body.classList.contains('menu')) {
+    showMenu(false);
+    page('menu').focus();
+  }
   const isTyping = event.target.closest('input, textarea, select, dialog');
   if (event.key === '/' && !isTyping && !header.hidden) {
     event.preventDefault();

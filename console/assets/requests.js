@@ -40,7 +40,7 @@ function row(event, choose, visible) {
   add(badge(event, visible));
   add(event.route || '');
   add(event.caller_service || event.subject || '', 'mono');
-  add(event.duration_ms === undefined ? '' : `${event.duration_ms} ms`, 'num');
+  add(event.duration_ms === undefined ? '' : `${count(Math.round(event.duration_ms * 10) / 10)} ms`, 'num');
   add(event.gateway || '', 'mono');
   return created;
 }

@@ -64,13 +64,10 @@ macro_rules! actions {
 actions! {
     "notification.retry" Notify "/admin/notifications/{}/retry" ();
     "notification.cancel" Notify "/admin/notifications/{}/cancel" ();
-    "notification.replay" Notify "/admin/notifications/{}/replay" ();
     "dead.retry" Notify "/admin/dead/retry" (selector Object, dryRun Boolean);
-    "dead.drop" Notify "/admin/dead/drop" (selector Object, dryRun Boolean);
     "provider.test" Notify "/admin/providers/{}/test" (to Text);
     "provider.pause" Notify "/admin/providers/{}/pause" (reason Text);
     "provider.resume" Notify "/admin/providers/{}/resume" ();
-    "template.send" Notify "/admin/templates/{}/send" (to Text, channel Text, locale Text, variables Object);
     "suppression.remove" Notify "/admin/suppression/remove" (id Text);
     "throttle.release" Auth "/admin/throttled/release" (email Text, id Text, network Text);
     "upstream.eject" Gateway "/admin/upstreams/{}/eject" (address Text, seconds Integer);

@@ -141,35 +141,6 @@ mod tests {
     }
 
     #[test]
-    fn rejected_attempts_of_a_network_are_limited() {
-        let clock = Clock::manual(Timestamp(1_800_000_000_000));
-        let limiter = AttemptLimiter::new(clock.clone());
-        let attempt = |client: &str, code: Code| match limiter.admit(address(client)) {
-            Ok(attempt) => {
-                attempt.settle(&rejected(code));
-                true
-            }
-            Err(problem) => {
-                assert_eq!(problem.code(), Code::RateLimited);
-                false
-            }
-        };
-        // What is no guess is not counted.
-        for _ in 0..100 {
-            assert!(attempt("192.0.2.1", Code::TokenExpired));
-            assert!(attempt("192.0.2.1", Code::Unavailable));
-            assert!(attempt("192.0.2.1", Code::InsufficientScope));
-        }
-        for n in 0..MAX_ATTEMPTS {
-            assert!(attempt(&format!("192.0.2.{n}"), Code::InvalidCredentials));
-        }
-        assert!(!attempt("192.0.2.77", Code::InvalidCredentials), "the /24");
-        assert!(attempt("192.0.3.1", Code::InvalidCredentials), "another");
-        clock.advance(WINDOW);
-        assert!(attempt("192.0.2.77", Code::InvalidCredentials));
-    }
-
-    #[test]
     fn concurrent_attempts_do_not_pass_the_limit_together() {
         let limiter = AttemptLimiter::new(Clock::manual(Timestamp(0)));
         let client = address("2001:db8::1");

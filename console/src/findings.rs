@@ -14,7 +14,7 @@ use crate::config::ProcessKind;
 use crate::evidence::Evidence;
 use crate::faults::Faults;
 use crate::status::{ProcessStatus, config_hash, version};
-use crate::traffic::{RouteTraffic, Traffic};
+use crate::traffic::{OfRoute, RouteTraffic};
 use crate::widgets::CHANNELS;
 
 /// Fraction of 5xx above which a route fails: that of the alert `PosternRouteErrors`.
@@ -74,7 +74,7 @@ struct Found(Vec<Finding>);
 pub(crate) fn of(
     processes: &[ProcessStatus],
     faults: &Faults,
-    routes: &RouteTraffic,
+    (routes, silent): (&RouteTraffic, &BTreeSet<String>),
     evidence: &Evidence,
     now: Timestamp,
 ) -> Vec<Finding> {
@@ -118,8 +118,14 @@ pub(crate) fn of(
         }
     }
     compare_replicas(processes, &mut found);
-    for (route, (_, traffic, before)) in routes {
-        of_route(route, traffic, before, &mut found);
+    for upstream in silent {
+        if let Some(condition) = named("UpstreamSilent") {
+            let labels = Labels::from([("upstream".to_owned(), upstream.clone())]);
+            found.add(condition, &labels, 0.0, None);
+        }
+    }
+    for (route, traffic) in routes {
+        of_route(route, traffic, &mut found);
     }
     found.grouped(evidence)
 }
@@ -257,24 +263,33 @@ fn reason(process: &ProcessStatus, partner: &str) -> Option<String> {
     (reason != "ok" && !reason.is_empty()).then(|| reason.to_owned())
 }
 
-/// Adds the conditions of a route: too many of its requests fail, are rejected or take long.
-fn of_route(route: &str, traffic: &Traffic, before: &Traffic, found: &mut Found) {
-    let (Some(failed), Some(rejected)) = (traffic.error_ratio(), traffic.rejection_ratio()) else {
-        return;
-    };
-    let is_failing = traffic.errors >= MIN_ERRORS && failed > MAX_ERROR_RATIO;
+/// Adds the conditions of a route: too many of its requests fail, are rejected or take long, in the last
+/// minute or in the last 10 s.
+fn of_route(route: &str, traffic: &OfRoute, found: &mut Found) {
+    let views = [&traffic.minute, &traffic.latest];
+    let failed = views.iter().filter(|it| it.errors >= MIN_ERRORS);
+    let failed = failed.filter_map(|it| it.error_ratio());
+    let failed = failed.fold(0.0, f64::max);
+    let is_failing = failed > MAX_ERROR_RATIO;
+    let rejected = views.iter().filter(|it| it.rejections >= MIN_REJECTIONS);
+    let rejected = rejected.filter_map(|it| it.rejection_ratio());
+    let rejected = rejected.fold(0.0, f64::max);
     // Scanners request paths that no route has.
-    let is_rejecting =
-        traffic.rejections >= MIN_REJECTIONS && rejected > MAX_REJECTION_RATIO && route != NO_ROUTE;
+    let is_rejecting = rejected > MAX_REJECTION_RATIO && route != NO_ROUTE;
     let (quantile, min_s, factor) = SLOW;
-    let is_compared = traffic.requests >= MIN_COMPARED.0 && before.requests >= MIN_COMPARED.1;
-    let (now, before) = (traffic.quantile(quantile), before.quantile(quantile));
-    let slow = now.filter(|now| *now > min_s && before.is_some_and(|it| *now > factor * it));
-    let is_slow = is_compared && slow.is_some();
+    let before = &traffic.before;
+    let before = before
+        .quantile(quantile)
+        .filter(|_| before.requests >= MIN_COMPARED.1);
+    let limit = before.map_or(f64::INFINITY, |before| min_s.max(factor * before));
+    let slow = views.iter().filter(|it| it.requests >= MIN_COMPARED.0);
+    let slow = slow
+        .filter_map(|it| it.quantile(quantile))
+        .fold(0.0, f64::max);
     for (is_met, name, value) in [
         (is_failing, "RouteErrors", failed),
         (is_rejecting && !is_failing, "RouteRejections", rejected),
-        (is_slow, "RouteSlow", slow.unwrap_or(0.0)),
+        (slow > limit, "RouteSlow", slow),
     ] {
         if let Some(condition) = named(name).filter(|_| is_met) {
             let labels = Labels::from([("route".to_owned(), route.to_owned())]);

@@ -183,6 +183,19 @@ fn next_page(page: &str, parameters: &[(&str, &str)], answer: &Value) -> Markup 
     html! { @if cursor.is_some() { p { a.button href={ (page) "?" (query_string(&next)) } { "More" } } } }
 }
 
+/// Returns the choices of a period that ends now.
+fn periods(selected: &str) -> Markup {
+    let selected = if selected.is_empty() { "24h" } else { selected };
+    html! { @for (value, title) in [("30m", "30 minutes"), ("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days")] {
+        option value=(value) selected[value == selected] { (title) }
+    } }
+}
+
+/// Returns a field for an instant in UTC. The script adds the zone.
+fn instant(title: &str, name: &str, value: &str) -> Markup {
+    html! { label { (title) " (UTC)" input type="datetime-local" step="1" name=(name) value=(value.trim_end_matches('Z')); } }
+}
+
 /// Returns the choices of a select element.
 fn options(choices: &[&str], selected: &str) -> Markup {
     html! {

@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use http::Method;
 use parking_lot::RwLock;
 use postern_core::Secret;
+use postern_core::dependency::root_cause;
 use postern_core::exit::Exit;
 use postern_service::admin_api::OPERATOR;
 use serde_json::Value;
@@ -54,7 +55,7 @@ pub(crate) struct ProcessDirectory {
 pub(crate) type Answered = (Process, Result<Value, String>);
 
 /// A call of an admin listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Call<'a> {
     pub(crate) method: Method,
     /// Path and query.
@@ -84,19 +85,16 @@ pub(crate) struct Unreachable {
 impl Call<'_> {
     pub(crate) fn get(path: impl Into<String>) -> Self {
         Self {
-            method: Method::GET,
             path: path.into(),
-            body: None,
-            operator: None,
+            ..Self::default()
         }
     }
 
     pub(crate) fn post(path: impl Into<String>, body: Value) -> Self {
         Self {
             method: Method::POST,
-            path: path.into(),
             body: Some(body),
-            operator: None,
+            ..Self::get(path)
         }
     }
 }
@@ -119,12 +117,12 @@ impl Reply {
             body.extend_from_slice(&chunk.map_err(|error| Unreachable::of(&error))?);
             if body.len() > max_bytes {
                 let reason = format!("the response is larger than {} KiB", max_bytes >> 10);
-                return Err(Unreachable::unanswered(reason));
+                return Err(Unreachable::new(reason, true));
             }
         }
         if !is_within_limit(&body) {
-            let reason = "the response has too many JSON values".to_owned();
-            return Err(Unreachable::unanswered(reason));
+            let reason = "the response has too many JSON values";
+            return Err(Unreachable::new(reason.to_owned(), true));
         }
         let text = String::from_utf8_lossy(&body).into_owned();
         Ok(Self { status, text })
@@ -165,25 +163,15 @@ impl Reply {
 // === impl Unreachable ===
 
 impl Unreachable {
-    fn unsent(reason: String) -> Self {
+    fn new(reason: String, may_be_done: bool) -> Self {
         Self {
             reason,
-            may_be_done: false,
-        }
-    }
-
-    fn unanswered(reason: String) -> Self {
-        Self {
-            reason,
-            may_be_done: true,
+            may_be_done,
         }
     }
 
     fn of(error: &reqwest::Error) -> Self {
-        Self {
-            reason: reason(error),
-            may_be_done: !error.is_connect(),
-        }
+        Self::new(root_cause(error), !error.is_connect())
     }
 }
 
@@ -288,10 +276,10 @@ impl ProcessDirectory {
             let response = self.send(process, call).await?;
             Reply::read(response, MAX_RESPONSE_BYTES).await
         };
-        let late = || Unreachable::unanswered(format!("no answer within {} s", timeout.as_secs()));
+        let late = || format!("no answer within {} s", timeout.as_secs());
         tokio::time::timeout(timeout, work)
             .await
-            .unwrap_or_else(|_| Err(late()))
+            .unwrap_or_else(|_| Err(Unreachable::new(late(), true)))
     }
 
     /// Sends a call and returns the response with its body unread, for streams.
@@ -305,7 +293,7 @@ impl ProcessDirectory {
     ) -> Result<reqwest::Response, Unreachable> {
         if !is_plain(&call.path) {
             let reason = "an identifier must not be empty, `.` or `..`";
-            return Err(Unreachable::unsent(reason.to_owned()));
+            return Err(Unreachable::new(reason.to_owned(), false));
         }
         let base = process.url.as_str().trim_end_matches('/');
         let url = format!("{base}{}", call.path);
@@ -333,12 +321,12 @@ impl ProcessDirectory {
         call: &Call<'_>,
     ) -> Result<Reply, Unreachable> {
         let none = format!("no [[process]] of the kind {} is configured", kind.as_str());
-        let mut failed = Unreachable::unsent(none);
+        let mut failed = Unreachable::new(none, false);
         for process in self.of(kind) {
             match self.call(&process, call).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => {
-                    failed = Unreachable::unanswered(format!("{}: {error}", process.name));
+                    failed = Unreachable::new(format!("{}: {error}", process.name), true);
                 }
             }
         }
@@ -409,15 +397,6 @@ fn is_plain(path: &str) -> bool {
         let decoded = segment.replace("%2e", ".").replace("%2E", ".");
         !matches!(decoded.as_str(), "" | "." | "..")
     })
-}
-
-/// Returns the innermost cause of an error, without the URL.
-fn reason(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }
 
 /// Replaces what a header field cannot carry.

@@ -26,7 +26,7 @@ use crate::findings::{self, Finding};
 use crate::processes::{Call, Process, ProcessDirectory};
 use crate::prometheus_text::{Scrape, Series};
 use crate::status::ProcessStatus;
-use crate::traffic::{RouteTraffic, Traffic, add_traffic};
+use crate::traffic::{Interval, RouteTraffic, Traffic};
 
 /// Time between two samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -38,6 +38,11 @@ const DECAY: f64 = 1.0 - 1.0 / 720.0;
 const MAX_POINTS: usize = 720;
 /// Samples of which the current figures are made: one minute.
 const CURRENT_POINTS: usize = 12;
+/// The last of them, in which a fault shows sooner.
+const LATEST_POINTS: usize = 2;
+/// An upstream does not answer if it has answered this number of attempts in a minute, and none of this
+/// number since.
+const SILENCE: (f64, f64) = (10.0, 3.0);
 
 /// Figures of all replicas together, of one interval.
 #[derive(Clone, Debug)]
@@ -57,8 +62,10 @@ pub(crate) struct Point {
 pub(crate) struct Monitor {
     pub(crate) processes: Vec<ProcessStatus>,
     pub(crate) points: VecDeque<Point>,
-    /// Traffic by route of the last minute, one map per sample.
-    recent: VecDeque<(f64, BTreeMap<String, Traffic>)>,
+    /// Traffic of the last minute.
+    recent: VecDeque<Interval>,
+    /// Upstreams that do not answer.
+    silent: BTreeSet<String>,
     /// Traffic by route of about an hour before the last minute; older requests count less.
     before: BTreeMap<String, Traffic>,
     counters: HashMap<String, f64>,
@@ -166,7 +173,7 @@ impl Monitor {
         let elapsed = self.sampled_at.map(|at| now.since(at).as_secs_f64());
         let elapsed = elapsed.filter(|elapsed| *elapsed > 0.0);
         let mut counters = HashMap::new();
-        let mut routes: BTreeMap<String, Traffic> = BTreeMap::new();
+        let mut interval = Interval::default();
         self.faults.expire(now);
         for status in &mut statuses {
             let prefix = format!("{} {}\n", status.kind.as_str(), status.name);
@@ -175,11 +182,7 @@ impl Monitor {
             let known = known.find(|known| (known.kind, &known.name) == id);
             if let (Some(error), Some(known)) = (&status.error, known) {
                 // What it said last, until it answers again.
-                let counted = self
-                    .counters
-                    .iter()
-                    .map(|(key, value)| (key.clone(), *value));
-                counters.extend(counted.filter(|(key, _)| key.starts_with(&prefix)));
+                counters.extend(self.counters.extract_if(|key, _| key.starts_with(&prefix)));
                 *status = ProcessStatus {
                     error: Some(error.clone()),
                     ..known.clone()
@@ -214,13 +217,14 @@ impl Monitor {
                 .sum();
             status.cpu = elapsed.map(|elapsed| cpu / elapsed);
             if status.kind == ProcessKind::Gateway {
-                add_traffic(&mut routes, &status.scrape, &mut increase);
+                interval.add(&status.scrape, &mut increase);
             }
         }
         self.counters = counters;
         self.sampled_at = Some(now);
-        if let Some(elapsed) = elapsed {
-            self.add_point(elapsed, routes, &statuses);
+        if let Some(elapsed_s) = elapsed {
+            interval.elapsed_s = elapsed_s;
+            self.add_point(interval, &statuses);
         }
         self.processes = statuses;
         let found = self.current(now).into_iter();
@@ -232,33 +236,45 @@ impl Monitor {
     }
 
     /// Adds the figures of an interval, and what is older than a minute to the hour before.
-    fn add_point(
-        &mut self,
-        elapsed: f64,
-        routes: BTreeMap<String, Traffic>,
-        statuses: &[ProcessStatus],
-    ) {
-        let point = point(elapsed, &routes, statuses);
+    fn add_point(&mut self, interval: Interval, statuses: &[ProcessStatus]) {
+        let point = point(&interval, statuses);
         let has_gateway = point.requests_per_s.is_some();
         let _forgotten = push_bounded(&mut self.points, point, MAX_POINTS);
-        let recent = has_gateway.then_some((elapsed, routes));
+        let recent = has_gateway.then_some(interval);
         let old = recent.and_then(|recent| push_bounded(&mut self.recent, recent, CURRENT_POINTS));
-        if let Some((_, routes)) = old {
+        if let Some(old) = old {
             self.before.retain(|_, traffic| {
                 traffic.scale(DECAY);
                 traffic.requests >= 1.0
             });
-            for (route, traffic) in routes {
+            for (route, traffic) in old.routes {
                 self.before.entry(route).or_default().add(&traffic);
             }
         }
+        self.update_silent();
+    }
+
+    /// Finds the upstreams that have answered before, and do not answer what they were sent since.
+    fn update_silent(&mut self) {
+        let is_silent = |upstream: &&String| {
+            let of_upstream = |it: &Interval| it.attempts.get(*upstream).copied();
+            let all = self.recent.iter().rev().filter_map(of_upstream);
+            let before: f64 = all.clone().map(|(_, answers)| answers).sum();
+            let since = all.take_while(|(_, answers)| *answers == 0.0);
+            let attempts: f64 = since.map(|(attempts, _)| attempts).sum();
+            let goes_on = self.silent.contains(*upstream) && attempts > 0.0;
+            goes_on || before >= SILENCE.0 && attempts >= SILENCE.1
+        };
+        let last = self.recent.back().into_iter();
+        let upstreams = last.flat_map(|last| last.attempts.keys());
+        self.silent = upstreams.filter(is_silent).cloned().collect();
     }
 
     fn current(&self, now: Timestamp) -> Vec<Finding> {
         findings::of(
             &self.processes,
             &self.faults,
-            &self.routes(),
+            (&self.routes(), &self.silent),
             &self.evidence,
             now,
         )
@@ -296,36 +312,42 @@ impl Monitor {
         is_silent.then_some(last)
     }
 
-    /// Returns the requests per second and the traffic of the last minute by route.
+    /// Returns the traffic by route.
     pub(crate) fn routes(&self) -> RouteTraffic {
-        let elapsed: f64 = self.recent.iter().map(|(elapsed, _)| elapsed).sum();
-        let mut all: BTreeMap<String, Traffic> = BTreeMap::new();
-        for (route, traffic) in self.recent.iter().flat_map(|(_, routes)| routes) {
-            all.entry(route.clone()).or_default().add(traffic);
+        let elapsed: f64 = self.recent.iter().map(|it| it.elapsed_s).sum();
+        let mut all = RouteTraffic::new();
+        for (age, interval) in self.recent.iter().rev().enumerate() {
+            for (route, traffic) in &interval.routes {
+                let of_route = all.entry(route.clone()).or_default();
+                of_route.minute.add(traffic);
+                if age < LATEST_POINTS {
+                    of_route.latest.add(traffic);
+                }
+            }
         }
-        let rate = |traffic: &Traffic| traffic.requests / elapsed.max(1.0);
-        let with_rates = all.into_iter().map(|(route, traffic)| {
-            let before = self.before.get(&route).cloned().unwrap_or_default();
-            (route, (rate(&traffic), traffic, before))
-        });
-        with_rates.collect()
+        for (route, traffic) in &mut all {
+            traffic.requests_per_s = traffic.minute.requests / elapsed.max(1.0);
+            traffic.before = self.before.get(route).cloned().unwrap_or_default();
+        }
+        all
     }
 
     /// Returns the traffic of the last minute over all routes.
     pub(crate) fn total(&self) -> (f64, Traffic) {
         let mut total = Traffic::default();
         let routes = self.routes();
-        let rate = routes.values().map(|(rate, ..)| rate).sum();
-        for (_, traffic, _) in routes.values() {
-            total.add(traffic);
+        let rate = routes.values().map(|route| route.requests_per_s).sum();
+        for route in routes.values() {
+            total.add(&route.minute);
         }
         (rate, total)
     }
 }
 
-fn point(elapsed: f64, routes: &BTreeMap<String, Traffic>, statuses: &[ProcessStatus]) -> Point {
+fn point(interval: &Interval, statuses: &[ProcessStatus]) -> Point {
     let mut total = Traffic::default();
-    routes.values().for_each(|traffic| total.add(traffic));
+    let routes = interval.routes.values();
+    routes.for_each(|traffic| total.add(traffic));
     // Replicas of the notification service report the same queue. One whose age is not a number cannot
     // be read.
     let queue = |name: &'static str, fold: fn(f64, f64) -> f64| {
@@ -340,7 +362,7 @@ fn point(elapsed: f64, routes: &BTreeMap<String, Traffic>, statuses: &[ProcessSt
         |status: &ProcessStatus| status.kind == ProcessKind::Gateway && status.error.is_none();
     let is_answered = statuses.iter().any(answers);
     Point {
-        requests_per_s: is_answered.then(|| total.requests / elapsed),
+        requests_per_s: is_answered.then(|| total.requests / interval.elapsed_s),
         error_ratio: total.error_ratio(),
         p99_s: total.quantile(0.99),
         waiting: queue("postern_notify_queue_rows", |sum, value| sum + value),

@@ -175,81 +175,73 @@ mod tests {
 
     use super::*;
 
+    const NOW: Timestamp = Timestamp(1_800_000_000_000);
+
     fn sessions() -> (ConsoleSessions, Clock) {
-        let clock = Clock::manual(Timestamp(1_800_000_000_000));
+        let clock = Clock::manual(NOW);
         let issuer = Secret::from("0123456789abcdef0123456789abcdef");
-        (
-            ConsoleSessions::new(Some(&issuer), "host", clock.clone()),
-            clock,
-        )
+        let sessions = ConsoleSessions::new(Some(&issuer), "host", clock.clone());
+        (sessions, clock)
+    }
+
+    fn start(sessions: &ConsoleSessions) -> Secret {
+        let link = sessions.create_link(REQUESTED_LINK_LIFETIME);
+        let token = sessions.exchange(link.expect("randomness").expose());
+        token.expect("valid")
+    }
+
+    #[test]
+    fn unused_link_expires() {
+        let (sessions, clock) = sessions();
+        for (lifetime, minutes) in [
+            (REQUESTED_LINK_LIFETIME, 10),
+            (FIRST_LINK_LIFETIME, 24 * 60),
+        ] {
+            assert_eq!(lifetime, Duration::from_secs(minutes * 60));
+            for (age, is_valid) in [
+                (lifetime - Duration::from_millis(1), true),
+                (lifetime, false),
+            ] {
+                let link = sessions.create_link(lifetime).expect("randomness");
+                clock.advance(age);
+                assert_eq!(
+                    sessions.exchange(link.expose()).is_ok(),
+                    is_valid,
+                    "{age:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn session_ends_after_12_hours_by_sign_out_or_by_100_later_ones() {
+        let (sessions, clock) = sessions();
+        let (first, second) = (start(&sessions), start(&sessions));
+        sessions.end(first.expose());
+        let ended = Err(Code::TokenSignatureInvalid);
+        assert_eq!(sessions.check(first.expose()), ended);
+        clock.advance(SESSION_LIFETIME - Duration::from_millis(1));
+        assert_eq!(sessions.check(second.expose()), Ok(()));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(sessions.check(second.expose()), Err(Code::TokenExpired));
+        let oldest = start(&sessions);
+        clock.advance(Duration::from_millis(1));
+        for _ in 1..MAX_SESSIONS {
+            start(&sessions);
+        }
+        assert_eq!(sessions.check(oldest.expose()), Ok(()));
+        start(&sessions);
+        assert_eq!(sessions.check(oldest.expose()), ended);
+        assert_eq!(sessions.sessions.lock().len(), MAX_SESSIONS);
     }
 
     #[test]
     fn session_of_a_clock_that_was_ahead_ends_when_it_is_right() {
         let (sessions, clock) = sessions();
-        let right = clock.now();
-        clock.advance(Duration::from_secs(86_400));
-        let link = sessions.create_link(REQUESTED_LINK_LIFETIME);
-        let token = sessions.exchange(link.expect("randomness").expose());
-        let token = token.expect("valid");
+        clock.set(NOW.plus(Duration::from_secs(86_400)));
+        let token = start(&sessions);
         assert_eq!(sessions.check(token.expose()), Ok(()));
-        clock.set(right);
+        clock.set(NOW);
         assert_eq!(sessions.check(token.expose()), Err(Code::TokenExpired));
-    }
-
-    #[test]
-    fn link_is_valid_once_for_its_lifetime_until_the_next() {
-        let (sessions, clock) = sessions();
-        let invalid = Some(Code::InvalidTemporaryToken);
-        let first = sessions
-            .create_link(REQUESTED_LINK_LIFETIME)
-            .expect("randomness");
-        let second = sessions
-            .create_link(REQUESTED_LINK_LIFETIME)
-            .expect("randomness");
-        assert_eq!(sessions.exchange(first.expose()).err(), invalid);
-        clock.advance(REQUESTED_LINK_LIFETIME - Duration::from_millis(1));
-        sessions.exchange(second.expose()).expect("valid");
-        assert_eq!(sessions.exchange(second.expose()).err(), invalid);
-        let third = sessions
-            .create_link(REQUESTED_LINK_LIFETIME)
-            .expect("randomness");
-        clock.advance(REQUESTED_LINK_LIFETIME);
-        assert_eq!(sessions.exchange(third.expose()).err(), invalid);
-        assert_eq!(sessions.exchange("").err(), invalid);
-    }
-
-    #[test]
-    fn session_ends_after_12_hours_or_by_sign_out() {
-        let (sessions, clock) = sessions();
-        let start = || {
-            let link = sessions
-                .create_link(REQUESTED_LINK_LIFETIME)
-                .expect("randomness");
-            sessions.exchange(link.expose()).expect("valid")
-        };
-        let (first, second) = (start(), start());
-        assert_eq!(sessions.check(first.expose()), Ok(()));
-        sessions.end(first.expose());
-        let unknown = Err(Code::TokenSignatureInvalid);
-        assert_eq!(sessions.check(first.expose()), unknown);
-        clock.advance(SESSION_LIFETIME - Duration::from_millis(1));
-        assert_eq!(sessions.check(second.expose()), Ok(()));
-        clock.advance(Duration::from_millis(1));
-        assert_eq!(sessions.check(second.expose()), Err(Code::TokenExpired));
-        for _ in 0..=MAX_SESSIONS {
-            start();
-        }
-        assert_eq!(sessions.sessions.lock().len(), MAX_SESSIONS);
-    }
-
-    #[test]
-    fn links_are_created_with_the_issuer_secret_only() {
-        let (sessions, clock) = sessions();
-        assert!(sessions.may_create_links("0123456789abcdef0123456789abcdef"));
-        assert!(!sessions.may_create_links("0123456789abcdef0123456789abcdeF"));
-        assert!(!sessions.may_create_links(""));
-        let without = ConsoleSessions::new(None, "host", clock);
-        assert!(!without.may_create_links("") && !without.has_links());
     }
 }

@@ -15,6 +15,9 @@ use sha2::{Digest, Sha256};
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      connect-src 'self'; img-src 'self' data:; frame-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
+/// The icon of the browser's tab: a gate.
+const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Crect width='16' height='16' rx='3' fill='%230b6e75'/%3E%3Cpath d='M4 13V7a4 4 0 0 1 8 0v6M8 6v7' fill='none' stroke='white' stroke-width='1.8'/%3E%3C/svg%3E";
+
 /// An embedded file.
 struct Asset {
     name: &'static str,
@@ -118,14 +121,14 @@ pub(crate) fn page(command: Option<&str>) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { "Postern" }
-                link rel="icon" href="data:,";
+                link rel="icon" href=(ICON);
                 link rel="stylesheet" href=(asset_path("style.css"));
                 script type="module" src=(asset_path("console.js")) data-pages={ (asset_path("pages.js")) " " (asset_path("configuration.js")) }
                     data-requests=(asset_path("requests.js")) {}
             }
             body {
                 a.skip href="#main" { "Skip to contents" }
-                nav.side aria-label="Sections" hidden {
+                nav.side #sections aria-label="Sections" hidden {
                     div.brand { "Postern" small { "console" } }
                     @for (heading, pages) in NAVIGATION {
                         @if !heading.is_empty() { h2 { (heading) } }
@@ -134,6 +137,7 @@ pub(crate) fn page(command: Option<&str>) -> Markup {
                 }
                 div.page {
                     header.top hidden {
+                        button type="button" #menu aria-controls="sections" aria-expanded="false" { "Menu" }
                         form #search role="search" action="/search" {
                             input type="search" name="q" autocomplete="off" spellcheck="false"
                                 placeholder="E-mail, user, request or notification id   ( / )" aria-label="Search";

@@ -37,9 +37,6 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(40);
 /// Chunks that wait for the browser.
 const MAX_WAITING_CHUNKS: usize = 8;
-/// Maximum number of requests per second of one gateway: what the page shows (`MAX_ROWS_PER_DRAW`
-/// in requests.js, four times a second), so that a busy gateway does not format others.
-const MAX_RATE: u32 = 400;
 /// Maximum bytes of the reason for which a gateway refuses.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// Maximum bytes of an incomplete event.
@@ -85,7 +82,7 @@ pub(crate) async fn requests(
     let (sender, receiver) = mpsc::channel(MAX_WAITING_CHUNKS);
     let follower = Follower {
         state,
-        path: format!("/admin/requests?rate={MAX_RATE}&{query}"),
+        path: format!("/admin/requests?{query}"),
         subject: person.subject.clone(),
         sender,
     };

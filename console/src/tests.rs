@@ -207,15 +207,6 @@ async fn message_is_framed_once_in_an_origin_of_its_own() {
 }
 
 #[tokio::test]
-async fn notification_shows_when_it_is_due_and_expires() {
-    let console = Console::start(Answers::Hostile).await;
-    let (_, html) = console.get("/fragments/notifications/n-1", "viewer").await;
-    for term in ["<dt>Not before</dt>", "<dt>Expires</dt>"] {
-        assert!(html.contains(term), "{term} is missing: {html}");
-    }
-}
-
-#[tokio::test]
 async fn change_is_one_call_with_the_operator_and_a_log_event() {
     let (log, _guard) = CapturedLog::start();
     let console = Console::start(Answers::Hostile).await;
@@ -323,12 +314,12 @@ async fn field_that_an_action_does_not_take_is_refused() {
             422,
         ),
         (
-            "dead.drop",
+            "dead.retry",
             json!({ "selector": "[]", "dryRun": "true" }),
             422,
         ),
         (
-            "dead.drop",
+            "dead.retry",
             json!({ "selector": "{}", "dryRun": "perhaps" }),
             422,
         ),

@@ -1,4 +1,4 @@
-//! Requests of an interval: their number, failures and latency.
+//! Requests of an interval, and attempts at upstreams: their number, failures and latency.
 //!
 //! Input: increases of counters and of buckets. Output: fractions and quantiles.
 
@@ -9,8 +9,29 @@ use crate::prometheus_text::{Scrape, Series};
 /// Routes of a sample; further ones are left out.
 const MAX_ROUTES: usize = 2000;
 
-/// By route: requests per second and traffic of the last minute, and the traffic of the hour before.
-pub(crate) type RouteTraffic = BTreeMap<String, (f64, Traffic, Traffic)>;
+/// The traffic of each route.
+pub(crate) type RouteTraffic = BTreeMap<String, OfRoute>;
+
+/// The traffic of a route.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OfRoute {
+    pub(crate) requests_per_s: f64,
+    pub(crate) minute: Traffic,
+    /// The traffic of the last 10 s, in which a fault shows before it does in a minute.
+    pub(crate) latest: Traffic,
+    /// The traffic of the hour before the last minute.
+    pub(crate) before: Traffic,
+}
+
+/// What all processes have counted between two samples.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Interval {
+    pub(crate) elapsed_s: f64,
+    /// Requests by route.
+    pub(crate) routes: BTreeMap<String, Traffic>,
+    /// Attempts at each upstream, and how many of them were answered or failed.
+    pub(crate) attempts: BTreeMap<String, (f64, f64)>,
+}
 
 /// Requests of an interval.
 #[derive(Clone, Debug, Default)]
@@ -87,32 +108,47 @@ impl Traffic {
     }
 }
 
-/// Adds the increases of the counters of a scrape to the traffic by route.
-pub(crate) fn add_traffic(
-    routes: &mut BTreeMap<String, Traffic>,
-    scrape: &Scrape,
-    increase: &mut impl FnMut(&Series) -> f64,
-) {
-    for series in &scrape.0 {
-        let is_request = series.name == "postern_requests_total";
-        if !is_request && series.name != "postern_request_seconds_bucket" {
-            continue;
-        }
-        let increase = increase(series);
-        let route = series.label("route");
-        if !routes.contains_key(route) && routes.len() >= MAX_ROUTES {
-            continue;
-        }
-        let traffic = routes.entry(route.to_owned()).or_default();
-        if is_request {
-            traffic.requests += increase;
-            match series.label("class") {
-                "5xx" => traffic.errors += increase,
-                "4xx" => traffic.rejections += increase,
+// === impl Interval ===
+
+impl Interval {
+    /// Adds the increases of the counters of a scrape.
+    pub(crate) fn add(&mut self, scrape: &Scrape, increase: &mut impl FnMut(&Series) -> f64) {
+        for series in &scrape.0 {
+            match series.name.as_str() {
+                "postern_requests_total" | "postern_request_seconds_bucket" => {
+                    let increase = increase(series);
+                    self.add_request(series, increase);
+                }
+                "postern_proxy_upstream_attempts_total" => {
+                    self.attempts_at(series).0 += increase(series);
+                }
+                "postern_upstream_seconds_count" | "postern_proxy_upstream_failures_total" => {
+                    self.attempts_at(series).1 += increase(series);
+                }
                 _ => {}
             }
-        } else if let Ok(bound) = series.label("le").parse() {
-            traffic.add_bucket(bound, increase);
+        }
+    }
+
+    fn attempts_at(&mut self, series: &Series) -> &mut (f64, f64) {
+        let upstream = series.label("upstream").to_owned();
+        self.attempts.entry(upstream).or_default()
+    }
+
+    fn add_request(&mut self, series: &Series, increase: f64) {
+        let route = series.label("route");
+        if !self.routes.contains_key(route) && self.routes.len() >= MAX_ROUTES {
+            return;
+        }
+        let traffic = self.routes.entry(route.to_owned()).or_default();
+        if let Ok(bound) = series.label("le").parse() {
+            return traffic.add_bucket(bound, increase);
+        }
+        traffic.requests += increase;
+        match series.label("class") {
+            "5xx" => traffic.errors += increase,
+            "4xx" => traffic.rejections += increase,
+            _ => {}
         }
     }
 }

@@ -1,22 +1,26 @@
 //! Configuration: one TOML file per process, and environment variables for secrets and overrides.
 //!
 //! Input: the path or text of a file, and the environment. Output: the value that the reader of a
-//! process builds, or all mistakes with file, line and key. Depends on `decode`, `exit` and
-//! `secret`.
+//! process builds, or all mistakes with file, line and key. Depends on `decode`, `exit`, `files`
+//! and `secret`.
 
-mod include;
+mod file;
 mod listener;
 mod source;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub use self::include::ConfigFiles;
+pub use self::file::ConfigFile;
 pub use self::listener::{AdminListener, read_admin, read_admin_with, read_listen};
 pub use self::source::{LocatedMistake, SourceText, SourceTexts};
 use crate::Secret;
-use crate::decode::{self, Mistakes, Object};
+use crate::decode::Object;
 use crate::exit::Exit;
+use crate::files::read_regular_text;
+
+/// Maximum bytes of a file with a secret.
+const MAX_SECRET_FILE_BYTES: usize = 64 << 10;
 
 /// The environment variables of the process, or variables that a test sets.
 #[derive(Clone, Debug, Default)]
@@ -62,10 +66,42 @@ impl Env {
             .filter(|value| !value.is_empty())
     }
 
-    /// Returns a variable that is set and not empty, as a secret.
-    #[must_use]
-    pub fn secret(&self, name: &str) -> Option<Secret> {
-        self.get(name).map(Secret::from)
+    /// Returns a secret: the value of the variable `NAME`, or the text of the file that `NAME_FILE`
+    /// names, without the line break at its end. `None` if neither is set.
+    ///
+    /// # Errors
+    /// Both are set, or the file has no text or cannot be read.
+    pub fn secret(&self, name: &str) -> Result<Option<Secret>, String> {
+        let file = format!("{name}_FILE");
+        match (self.get(name), self.get(&file)) {
+            (None, None) => Ok(None),
+            (Some(value), None) => Ok(Some(Secret::from(value))),
+            (Some(_), Some(_)) => Err(format!("{name} and {file} are both set")),
+            (None, Some(path)) => match read_regular_text(Path::new(path), MAX_SECRET_FILE_BYTES) {
+                Ok(text) if !text.trim().is_empty() => {
+                    Ok(Some(Secret::from(text.trim_end_matches(['\r', '\n']))))
+                }
+                Ok(_) => Err(format!("{file}: {path} is empty")),
+                Err(error) => Err(format!("{file}: cannot read {path}: {error}")),
+            },
+        }
+    }
+
+    /// Returns a secret as [`Env::secret`] does, which must be set.
+    ///
+    /// # Errors
+    /// As [`Env::secret`], and if it is not set.
+    pub fn required_secret(&self, name: &str) -> Result<Secret, String> {
+        let secret = self.secret(name)?;
+        secret.ok_or_else(|| format!("the variable {name} is not set"))
+    }
+
+    /// Returns a secret as [`Env::secret`] does, and `None` after recording a mistake.
+    pub fn optional_secret(&self, root: &Object<'_>, name: &str) -> Option<Option<Secret>> {
+        let secret = self.secret(name);
+        secret
+            .map_err(|detail| root.fail("invalid_secret", detail))
+            .ok()
     }
 }
 
@@ -88,17 +124,13 @@ impl<A: Into<String>, B: Into<String>> FromIterator<(A, B)> for Env {
     }
 }
 
-/// Reads a secret from the environment variable named by a `…_env` key. The file contains no
-/// secrets.
+/// Reads the secret ([`Env::secret`]) whose variable a `…_env` key names. The configuration file
+/// contains no secrets.
 pub fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
     object.required(key, |field| {
         let variable = field.text(1..=128)?;
-        env.secret(&variable).or_else(|| {
-            field.fail(
-                "missing_variable",
-                format!("the environment has no {variable}"),
-            )
-        })
+        let secret = env.required_secret(&variable);
+        secret.map_or_else(|detail| field.fail("invalid_secret", detail), Some)
     })
 }
 
@@ -107,14 +139,10 @@ pub fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secre
 /// # Errors
 /// Exit status 64, with one line per mistake: file, line, key and reason.
 pub fn load<T>(path: &Path, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
-    parse(&name, &text, read)
+    ConfigFile::read(path)?.decode(read)
 }
 
-/// Parses configuration from `text`; `name` is the file name for error messages. No file is
-/// included.
+/// Parses configuration from `text`; `name` is the file name for error messages.
 ///
 /// # Errors
 /// As [`load`].
@@ -123,16 +151,40 @@ pub fn parse<T>(
     text: &str,
     read: impl FnOnce(&Object<'_>) -> Option<T>,
 ) -> Result<T, Exit> {
-    let mistakes = Mistakes::default();
-    let value = decode::toml(text, &mistakes).and_then(|root| mistakes.object(&root, read));
-    mistakes
-        .finish(value)
-        .map_err(|mistakes| Exit::usage(SourceTexts::of(name, text).describe(&mistakes)))
+    ConfigFile::with_text(Path::new(name), text.to_owned()).decode(read)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secret_is_in_a_variable_or_in_a_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(path("good"), " s 1\r\n").expect("written");
+        std::fs::write(path("empty"), "\n").expect("written");
+        for (value, file, expected) in [
+            ("", "", Ok(None)),
+            ("s", "", Ok(Some("s"))),
+            ("", "good", Ok(Some(" s 1"))),
+            ("s", "good", Err("KEY and KEY_FILE are both set")),
+            ("", "empty", Err("empty is empty")),
+            ("", "none", Err("KEY_FILE: cannot read ")),
+            ("", ".", Err("is not a regular file")),
+        ] {
+            let file = Some(file).filter(|file| !file.is_empty());
+            let file = file.map(path).unwrap_or_default();
+            let env = Env::from([("KEY", value), ("KEY_FILE", file.as_str())]);
+            let expected = expected.map(|secret| secret.map(Secret::from));
+            match (env.secret("KEY"), expected) {
+                (Err(detail), Err(part)) => assert!(detail.contains(part), "{detail}"),
+                (read, expected) => assert_eq!(read, expected.map_err(str::to_owned), "{file}"),
+            }
+        }
+        let missing = Env::default().required_secret("KEY");
+        assert_eq!(missing, Err("the variable KEY is not set".to_owned()));
+    }
 
     #[test]
     fn every_mistake_is_listed_with_file_line_and_key() {

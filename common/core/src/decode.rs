@@ -26,12 +26,12 @@ mod path;
 mod toml;
 mod units;
 
-pub use accepted::{AcceptedFields, FieldDescription};
+pub use accepted::AcceptedFields;
 pub use field::Field;
 pub use field::NO_NUL;
 pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};
-pub use object::Object;
+pub use object::{Object, is_similar};
 pub use toml::{toml, toml_at};
 pub use units::parse_duration;
 

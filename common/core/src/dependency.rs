@@ -6,11 +6,12 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use prometheus::{IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{IntGauge, IntGaugeVec, Registry};
 use tokio::time::Instant;
 
 use crate::health::{Check, Degradation, Health};
 use crate::log_limit::LogLimit;
+use crate::metrics;
 
 /// Maximum length of a reason in log events and readiness, in characters.
 const MAX_REASON_CHARS: usize = 300;
@@ -26,6 +27,9 @@ pub struct Dependencies {
 #[derive(Debug)]
 pub struct Dependency {
     name: Cow<'static, str>,
+    /// The cause with which its events share their limit, see
+    /// [`log_outage!`](crate::log_outage).
+    cause: Cow<'static, str>,
     address: String,
     up: IntGauge,
     readiness: Readiness,
@@ -70,12 +74,9 @@ impl Dependencies {
     /// # Errors
     /// The registry has a metric of this name.
     pub fn new(health: &Health, registry: &Registry) -> prometheus::Result<Self> {
-        let options = Opts::new(
-            "postern_dependency_up",
-            "1 while a system that the process depends on answers, 0 while it fails.",
-        );
-        let up = IntGaugeVec::new(options, &["dependency"])?;
-        registry.register(Box::new(up.clone()))?;
+        let help = "1 while a system that the process depends on answers, 0 while it fails.";
+        let options = metrics::options("postern_dependency_up", help);
+        let up = metrics::register(registry, options, &["dependency"])?;
         Ok(Self {
             health: health.clone(),
             up,
@@ -118,6 +119,7 @@ impl Dependencies {
         let up = self.up.with_label_values(&[&*name]);
         up.set(i64::from(is_up));
         Dependency {
+            cause: name.clone(),
             name,
             address,
             up,
@@ -138,6 +140,15 @@ impl Dependency {
     pub fn without_events(self) -> Self {
         Self {
             has_events: false,
+            ..self
+        }
+    }
+
+    /// Makes its events those of another dependency, a part of which it is.
+    #[must_use]
+    pub fn of_cause(self, cause: &'static str) -> Self {
+        Self {
+            cause: cause.into(),
             ..self
         }
     }
@@ -175,7 +186,7 @@ impl Dependency {
     }
 
     /// Records a call that failed, or was not answered, because of the dependency. Logs the first
-    /// failure of an outage; outages that follow one another quickly are counted in `suppressed`.
+    /// failure of an outage; outages that follow one another quickly are not logged.
     pub fn record_failure(&self, error: impl Display) {
         let reason = one_line(&error.to_string());
         let mut outage = self.outage.lock();
@@ -194,13 +205,13 @@ impl Dependency {
         if !self.has_events || outage.is_logged {
             return;
         }
-        if let Some(suppressed) = self.limit.admit() {
+        if self.limit.admit().is_some() {
             outage.is_logged = true;
-            tracing::warn!(
+            crate::log_outage_state!(
+                self.cause.clone(),
                 dependency = &*self.name,
                 address = self.address,
                 error = reason,
-                suppressed,
                 "dependency unavailable"
             );
         }

@@ -1,28 +1,28 @@
 //! Configuration of the two identity pools.
 //!
 //! The pools are Amazon Cognito user pools, or pools of the local identity pool, which implements
-//! the same API; `endpoint` selects one or the other.
+//! the same API; the endpoint selects one or the other.
 //!
-//! Settings are read from the table `[identity]` of each process's configuration file and from
-//! environment variables; a variable overrides the file. Secrets are read from a variable or from a
-//! separate file that a `…_file` key names, never from the configuration file itself.
+//! The pools are set by environment variables:
 //!
-//! | key | variable | default |
-//! |---|---|---|
-//! | `region` | `CLOUD_REGION` | `us-west-2` |
-//! | `endpoint` | `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER` | the region's Cognito endpoint |
-//! | `actor.pool_id` | `IDP_ACTOR_POOL_ID` | required |
-//! | `actor.client_id` | `IDP_ACTOR_CLIENT_ID` | required |
-//! | `actor.client_secret_file` | `IDP_ACTOR_CLIENT_SECRET` (the secret itself) | none: a client without a secret |
-//! | `actor.issuer`, `actor.jwks_url` | | derived from `endpoint` or `region`, and the pool id: both forms of Amazon's |
-//! | `service.pool_id` | `IDP_SERVICE_POOL_ID` | required |
-//! | `service.client_id` | `IDP_SERVICE_CLIENT_ID` | required |
-//! | `service.client_secret_file` | `IDP_SERVICE_CLIENT_SECRET` (the secret itself) | none |
-//! | `service.issuer`, `service.jwks_url` | | as for `actor` |
-//! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none; the authentication service requires it, because it calls other services |
-//! | `service_account.password_file` | `IDP_SERVICE_ACCOUNT_PASSWORD` (the password itself) | none |
-//! | `token_bytes` | | 16 KiB, the maximum length of a token |
-//! | `leeway` | | 5 s, by which `nbf` and `iat` may be ahead of the clock |
+//! | variable | default |
+//! |---|---|
+//! | `CLOUD_REGION` | `us-west-2` |
+//! | `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER` | the region's Cognito endpoint |
+//! | `IDP_ACTOR_POOL_ID`, `IDP_ACTOR_CLIENT_ID` | required |
+//! | `IDP_ACTOR_CLIENT_SECRET` | none: a client without a secret |
+//! | `IDP_SERVICE_POOL_ID`, `IDP_SERVICE_CLIENT_ID` | required |
+//! | `IDP_SERVICE_CLIENT_SECRET` | none |
+//! | `IDP_SERVICE_ACCOUNT_USERNAME`, `IDP_SERVICE_ACCOUNT_PASSWORD` | none; the authentication service requires them, because it calls other services |
+//!
+//! Secrets can be in files ([`Env::secret`](crate::config::Env::secret)). The table `[identity]` of a
+//! configuration file has the rest:
+//!
+//! | key | default |
+//! |---|---|
+//! | `actor.issuer`, `actor.jwks_url`, `service.issuer`, `service.jwks_url` | derived from endpoint or region, and the pool id: both forms of Amazon's |
+//! | `token_bytes` | 16 KiB, the maximum length of a token |
+//! | `leeway` | 5 s, by which `nbf` and `iat` may be ahead of the clock |
 //!
 //! A process that only verifies tokens reads a [`TrustConfig`], in which each pool is optional.
 //!

@@ -14,10 +14,11 @@
 //! - **Who calls.** [`token`] verifies tokens against the trusted issuers and keeps their key sets;
 //!   [`seal`] encrypts what leaves the process, [`secret`] keeps values out of logs.
 //! - **What went wrong.** [`problem`] has the codes and bodies of error responses; [`health`] and
-//!   [`dependency`] say whether a process and the systems it needs work; [`log_limit`] keeps an
-//!   outage from filling the log.
+//!   [`dependency`] say whether a process and the systems it needs work; [`metrics`]
+//!   declares metrics; [`log_limit`] keeps an outage from filling the log.
 //! - **Time and failure.** [`clock`] is a parameter of everything that asks for the time;
-//!   [`backoff`], [`circuit_breaker`] and [`weighted`] serve those that call others.
+//!   [`backoff`], [`circuit_breaker`] and [`weighted`] serve those that call others; [`group_commit`]
+//!   processes what arrives during a call with the next one.
 //! - **Traces.** [`trace`] holds the ids of the work in progress and its spans. `postern-service`
 //!   exports them.
 //!
@@ -31,6 +32,7 @@ pub mod secret;
 
 pub mod backoff;
 pub mod circuit_breaker;
+pub mod group_commit;
 pub mod weighted;
 
 pub mod check;
@@ -47,6 +49,7 @@ pub mod network;
 
 pub mod dependency;
 pub mod health;
+pub mod metrics;
 pub mod problem;
 pub mod seal;
 pub mod token;

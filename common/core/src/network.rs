@@ -1,6 +1,6 @@
 //! IP networks, and the address of a client behind proxies.
 
-mod forwarded;
+mod node;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,10 +11,7 @@ use url::{Host, Url};
 
 use crate::decode::Field;
 
-pub use forwarded::write_element;
-
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 
 /// A CIDR range of IP addresses, such as `10.0.0.0/8` or `2001:db8::/32`. An IPv4-mapped IPv6
 /// address (RFC 4291 section 2.5.5.2) is the IPv4 address.
@@ -32,8 +29,6 @@ pub struct ForwardedClient {
     pub address: IpAddr,
     /// Whether the address is that of the client: no proxy reported an unknown or malformed one.
     pub is_known: bool,
-    /// Whether the client uses TLS, as `Forwarded` reports it.
-    pub is_https: bool,
 }
 
 /// Returns whether secrets may be sent to a URL: HTTPS, or HTTP on a loopback host.
@@ -166,57 +161,30 @@ impl IpNetworks {
     /// the address to its right, or at the peer.
     #[must_use]
     pub fn client_address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        self.client_of_x_forwarded_for(peer, headers).address
+        self.forwarded_client(peer, headers).address
     }
 
     /// Returns the client as [`Self::client_address`] does, and whether it is known.
     #[must_use]
-    pub fn client_of_x_forwarded_for(&self, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
+    pub fn forwarded_client(&self, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
         let values = headers.get_all(FORWARDED_FOR).iter().rev();
         let entries = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
         let parse = |entry: &[u8]| {
             let entry = std::str::from_utf8(entry).ok()?.trim();
             let unquoted = entry.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
-            let node = unquoted.unwrap_or(entry);
+            let text = unquoted.unwrap_or(entry);
             // An IPv6 address without brackets is no node, and the usual form here.
-            node.parse().ok().or_else(|| forwarded::parse_node(node)?)
+            text.parse().ok().or_else(|| node::parse(text)?)
         };
-        self.rightmost_untrusted(peer, entries.map(|entry| (parse(entry), false)))
-    }
-
-    /// Returns the client by the field `Forwarded` (RFC 7239), with the rules of
-    /// [`Self::client_address`]. A malformed field line counts as one entry without an address.
-    #[must_use]
-    pub fn client_of_forwarded(&self, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
-        let values = headers.get_all(FORWARDED).iter().rev();
-        let entries = values.flat_map(|value| {
-            let elements = forwarded::parse(value.as_bytes());
-            elements
-                .unwrap_or_else(|| vec![forwarded::ForwardedElement::default()])
-                .into_iter()
-                .rev()
-        });
-        self.rightmost_untrusted(peer, entries.map(|entry| (entry.client, entry.is_https)))
-    }
-
-    /// Returns the rightmost entry that is not a trusted proxy. Entries are addresses and whether
-    /// TLS is used, from right to left.
-    fn rightmost_untrusted(
-        &self,
-        peer: IpAddr,
-        entries: impl Iterator<Item = (Option<IpAddr>, bool)>,
-    ) -> ForwardedClient {
         let mut client = ForwardedClient {
             address: peer.to_canonical(),
             is_known: true,
-            is_https: false,
         };
-        for (next, is_https) in entries {
+        for entry in entries {
             if !self.contains(client.address) {
                 break;
             }
-            client.is_https = is_https;
-            let Some(next) = next else {
+            let Some(next) = parse(entry) else {
                 client.is_known = false;
                 break;
             };
@@ -369,67 +337,6 @@ mod tests {
                 .collect();
             let found = trusted.client_address(ip(peer), &headers);
             assert_eq!(found, ip(client), "{peer} {forwarded:?}");
-        }
-    }
-
-    #[test]
-    fn forwarded_is_evaluated_from_the_right() {
-        let trusted: IpNetworks = ["127.0.0.0/8", "10.1.0.0/16"]
-            .map(network)
-            .into_iter()
-            .collect();
-        let local = "127.0.0.1";
-        // Address, whether it is known, and whether TLS is used.
-        for (peer, lines, expected) in [
-            (
-                local,
-                &["for=192.0.2.1;proto=https"][..],
-                "192.0.2.1 true true",
-            ),
-            (
-                "192.0.2.9",
-                &["for=6.6.6.6;proto=https"],
-                "192.0.2.9 true false",
-            ),
-            (
-                local,
-                &["for=6.6.6.6;proto=https, for=192.0.2.1"],
-                "192.0.2.1 true false",
-            ),
-            (
-                local,
-                &["for=6.6.6.6", "for=192.0.2.1, for=10.1.2.3"],
-                "192.0.2.1 true false",
-            ),
-            (
-                local,
-                &["for=\"[::ffff:192.0.2.1]\""],
-                "192.0.2.1 true false",
-            ),
-            (
-                local,
-                &["for=192.0.2.1, for=unknown"],
-                "127.0.0.1 false false",
-            ),
-            (
-                local,
-                &["for=192.0.2.1, for=_x, for=10.1.2.3"],
-                "10.1.2.3 false false",
-            ),
-            (
-                local,
-                &["for=6.6.6.6", "for=\"x, for=192.0.2.1"],
-                "127.0.0.1 false false",
-            ),
-            (local, &[], "127.0.0.1 true false"),
-        ] {
-            let headers = lines
-                .iter()
-                .map(|line| (FORWARDED, line.parse().expect("a value")))
-                .collect();
-            let client = trusted.client_of_forwarded(ip(peer), &headers);
-            let found = format!("{} {} {}", client.address, client.is_known, client.is_https);
-            assert_eq!(found, expected, "{peer} {lines:?}");
         }
     }
 

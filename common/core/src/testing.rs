@@ -3,6 +3,8 @@
 
 mod captured_log;
 mod command_tree;
+mod schema;
+mod shared_objects;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -13,7 +15,8 @@ pub use captured_log::CapturedLog;
 pub use command_tree::assert_commands_documented;
 
 use crate::config::Env;
-use crate::decode::{self, AcceptedFields, FieldDescription, Mistakes, Node, Object, Value};
+use crate::decode::{self, AcceptedFields, Mistakes, Node, Object, Value};
+use schema::FieldDescription;
 
 /// Reports a test that cannot run on this machine, with the reason.
 ///
@@ -21,6 +24,17 @@ use crate::decode::{self, AcceptedFields, FieldDescription, Mistakes, Node, Obje
 /// If the report cannot be written.
 pub fn skipped(test: &str, reason: &str) {
     report("POSTERN_TEST_SKIPPED", &format!("{test}: {reason}"));
+}
+
+/// Asserts that an object has these members, and perhaps others.
+///
+/// # Panics
+/// If it does not.
+#[track_caller]
+pub fn assert_members(object: &serde_json::Value, expected: &serde_json::Value) {
+    for (name, value) in expected.as_object().into_iter().flatten() {
+        assert_eq!(&object[name.as_str()], value, "{name} of {object}");
+    }
 }
 
 /// Reports a measurement that no test asserts.
@@ -59,29 +73,17 @@ pub fn vectors(name: &str) -> PathBuf {
     path
 }
 
-/// The tables `[identity]` with every key, for samples of configuration files. The secrets that its
-/// files hold have to be in the environment.
+/// The tables `[identity]` with every key, for samples of configuration files.
 pub const IDENTITY_TABLES: &str = r#"
 [identity]
-region = "us-west-2"
-endpoint = "http://127.0.0.1:8503"
 token_bytes = "16KiB"
 leeway = "5s"
 [identity.actor]
-pool_id = "us-west-2_actor"
-client_id = "a"
-client_secret_file = "/run/secrets/actor-client"
 issuer = "https://actor.example"
 jwks_url = "https://actor.example/keys"
 [identity.service]
-pool_id = "us-west-2_service"
-client_id = "s"
-client_secret_file = "/run/secrets/service-client"
 issuer = "https://service.example"
 jwks_url = "https://service.example/keys"
-[identity.service_account]
-username = "auth"
-password_file = "/run/secrets/service-account"
 [[identity.issuer]]
 kind = "service"
 issuer = "https://login.example"
@@ -152,7 +154,9 @@ impl ConfigurationReference<'_> {
     /// document.
     #[must_use]
     pub fn schema(&self, title: &str, accepted: &AcceptedFields) -> serde_json::Value {
-        accepted.to_schema(title, &self.descriptions())
+        let mut schema = accepted.to_schema(title, &self.descriptions());
+        shared_objects::share(&mut schema);
+        schema
     }
 
     /// Returns the descriptions of all keys that the document has.

@@ -169,26 +169,4 @@ mod tests {
         assert_eq!(parsed[4], f64::INFINITY);
         assert_eq!(parse("", status, limits, "", 9), None);
     }
-
-    #[test]
-    fn registry_exports_version_and_process_once() {
-        let registry = Registry::new();
-        register(&registry);
-        register(&registry);
-        let families = registry.gather();
-        let names: Vec<&str> = families.iter().map(MetricFamily::name).collect();
-        let expected = [
-            "postern_build_info",
-            "process_cpu_seconds_total",
-            "process_max_fds",
-            "process_open_fds",
-            "process_resident_memory_bytes",
-            "process_start_time_seconds",
-            "process_threads",
-            "process_virtual_memory_bytes",
-        ];
-        assert_eq!(names, expected);
-        let resident = &families[4].get_metric()[0];
-        assert!(resident.get_gauge().get_value() > 100_000.0);
-    }
 }

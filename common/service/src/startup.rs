@@ -200,7 +200,7 @@ async fn wait_for_database(
     let Availability::Unavailable(reason) = probe().await? else {
         return Ok(true);
     };
-    tracing::warn!(%reason, "database unavailable, waiting");
+    postern_core::log_outage!("database", %reason, "database unavailable, waiting");
     if let Some(service_manager) = service_manager {
         service_manager.notify_ready();
     }

@@ -13,7 +13,7 @@ use postern_core::exit::Exit;
 use postern_core::trace::Tracer;
 use prometheus::IntCounter;
 
-pub use config::{Protocol, TracingConfig};
+pub use config::TracingConfig;
 pub use export::{SpanExport, SpanExportTask};
 
 /// Creates a tracer and the task that exports its spans, if the configuration has a table

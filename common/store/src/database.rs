@@ -12,7 +12,6 @@
 //! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, rows,
 //! and a client span for each statement of a sampled trace over PostgreSQL. Depends on `clock`, `exit` and `trace`.
 
-mod budget;
 mod failures;
 mod label;
 mod migrations;
@@ -26,7 +25,6 @@ use std::time::{Duration, Instant};
 
 use sqlx::SqlitePool;
 
-pub use self::budget::{ConnectionBudget, ConnectionBudgetReport};
 pub use self::failures::StatementHealth;
 pub use self::migrations::Migrations;
 pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
@@ -39,6 +37,8 @@ use postern_core::exit::Exit;
 
 /// Default maximum of PostgreSQL connections of a pool, more than two cores need.
 pub const DEFAULT_CONNECTIONS: u32 = 10;
+/// Prepared statements cached per connection, more than any service has.
+const STATEMENT_CACHE: usize = 256;
 /// Maximum time of a readiness check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -112,15 +112,11 @@ pub struct DatabaseOptions {
     pub application_name: String,
     /// Maximum PostgreSQL connections of the pool. Default [`DEFAULT_CONNECTIONS`].
     pub max_connections: u32,
-    /// Maximum reading SQLite connections. Default 4.
-    pub readers: u32,
     /// Maximum wait for a connection before the request fails as unavailable. Default 2 s.
     pub acquire_timeout: Duration,
     /// Maximum time of a PostgreSQL statement once it has a connection. Then the connection is
     /// closed and the request fails as unavailable. Default 2 s.
     pub statement_timeout: Duration,
-    /// Prepared statements cached per connection. Default 256, more than any service has.
-    pub statement_cache: usize,
     /// Whether a SQLite file that does not exist is created. Default true.
     pub create: bool,
 }
@@ -143,10 +139,8 @@ impl DatabaseOptions {
         Self {
             application_name: application_name.to_owned(),
             max_connections: DEFAULT_CONNECTIONS,
-            readers: 4,
             acquire_timeout: Duration::from_secs(2),
             statement_timeout: Duration::from_secs(2),
-            statement_cache: 256,
             create: true,
         }
     }

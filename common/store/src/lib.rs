@@ -5,15 +5,9 @@
 //!   agree. Lost data is an incident.
 //! - [`cache`] opens Redis or process memory by URL: single-use values, counters, locks and copies.
 //!   Every value has a lifetime and may be lost.
-//! - [`group_commit`] writes what arrives during a statement with the next one.
-//!
-//! The gateway counts shared rate limits in the cache and has no database: without the feature
-//! `database` this crate links no SQL.
 //!
 //! Calls have deadlines, failing stores are not called by every request, and spans of calls have
 //! neither keys nor values.
 
 pub mod cache;
-#[cfg(feature = "database")]
 pub mod database;
-pub mod group_commit;

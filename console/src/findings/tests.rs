@@ -114,6 +114,57 @@ fn route_is_compared_with_the_hour_before() {
 }
 
 #[test]
+fn rejections_after_many_good_requests_are_found_in_ten_seconds() {
+    let sample = |ok: u32, rejected: u32| {
+        let counter = |class, count| {
+            format!("postern_requests_total{{route=\"r\",class=\"{class}\"}} {count}\n")
+        };
+        gateway(&[counter("2xx", ok), counter("4xx", rejected)].concat())
+    };
+    let mut monitor = Monitor::default();
+    for tick in 0..20 {
+        monitor.record(Timestamp(5000 * i64::from(tick)), sample(10 * tick, 0));
+    }
+    monitor.record(Timestamp(100_000), sample(192, 3));
+    monitor.record(Timestamp(105_000), sample(192, 8));
+    let (finding, _) = monitor.findings().pop().expect("a finding");
+    assert_eq!(finding.key, "RouteRejections r");
+}
+
+#[test]
+fn upstream_that_stops_answering_is_found_in_ten_seconds() {
+    let sample = |attempts: u32, answers: u32, failures: u32| {
+        gateway(&format!(
+            "postern_proxy_upstream_attempts_total{{upstream=\"u\"}} {attempts}\n\
+             postern_upstream_seconds_count{{upstream=\"u\"}} {answers}\n\
+             postern_proxy_upstream_failures_total{{upstream=\"u\",cause=\"reset\"}} {failures}\n"
+        ))
+    };
+    let mut monitor = Monitor::default();
+    let mut at = Timestamp(0);
+    let mut record = |attempts, answers, failures| {
+        monitor.record(at, sample(attempts, answers, failures));
+        at = at.plus(Duration::from_secs(5));
+        let found = monitor.findings().into_iter();
+        found.map(|(it, _)| it.key).collect::<Vec<_>>()
+    };
+    for tick in 0..6 {
+        assert!(record(5 * tick, 5 * tick, 0).is_empty());
+    }
+    assert!(record(30, 27, 0).is_empty(), "it answers some");
+    let silent = ["UpstreamSilent u"];
+    assert_eq!(record(35, 27, 0), silent);
+    for more in 1..20 {
+        assert_eq!(record(35 + 5 * more, 27, 0), silent, "{more}");
+    }
+    assert!(record(135, 27, 2).is_empty(), "it fails");
+    // Streams that nothing ends, of an upstream that has only these.
+    for more in 0..30 {
+        assert!(record(140 + 5 * more, 27, 2).is_empty(), "{more}");
+    }
+}
+
+#[test]
 fn what_a_process_says_of_itself_is_a_finding() {
     let names = |samples: &[Vec<ProcessStatus>]| {
         let found = findings_of(samples).into_iter();

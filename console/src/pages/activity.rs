@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{Context, heading, items, next_page};
+use super::{Context, heading, items, next_page, periods};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Auth;
 use crate::widgets::{
@@ -48,7 +48,7 @@ pub(super) async fn sign_ins(context: &Context<'_>) -> Markup {
             label { "User" input name="user" value=(context.parameter("user")); }
             label { "Outcome" input name="outcome" placeholder="invalid_credentials" value=(context.parameter("outcome")); }
             label { "Reason" input name="reason" placeholder="throttled" value=(context.parameter("reason")); }
-            label { "Since" input name="since" placeholder="24h" value=(context.parameter("since")); }
+            label { "Last" select name="since" { (periods(context.parameter("since"))) } }
             button type="submit" { "Filter" }
         }
         @match answer {

@@ -50,8 +50,6 @@ fn gateways(files: &[Answered]) -> Markup {
 }
 
 fn gateway(answer: &Value) -> Markup {
-    let included = answer["includedFiles"].as_array().into_iter().flatten();
-    let included: Vec<String> = included.map(|file| plain(&file["file"])).collect();
     let [error, reason] = ["lastError", "readOnlyReason"].map(|name| plain(&answer[name]));
     let is_in_force = answer["hash"] == answer["hashInForce"];
     html! {
@@ -60,7 +58,7 @@ fn gateway(answer: &Value) -> Markup {
             ("State", if is_in_force { badge(Tone::Ok, "in force") } else { badge(Tone::Warn, "not in force") }),
             ("Version", html! { (plain(&answer["version"])) }), ("Loaded", time(&plain(&answer["loadedAt"]))),
             ("Needs a restart", html! { (plain(&answer["restartNeeded"])) }),
-            ("Includes", html! { (included.join(", ")) }), ("Read only", html! { (reason) }),
+            ("Read only", html! { (reason) }),
         ]))
         @if !error.is_empty() { (notice(Tone::Bad, "The last reload was rejected", &error)) }
     }
@@ -68,9 +66,8 @@ fn gateway(answer: &Value) -> Markup {
 
 fn form(context: &Context<'_>, files: &[Answered], shown: &Value) -> Markup {
     let is_editable = shown["editable"] != false && context.is_operator();
-    let file = plain(&shown["file"]);
     html! {
-        form.panel.stack #configuration data-bases=(bases(files)) data-file=(file)
+        form.panel.stack #configuration data-bases=(bases(files))
             data-confirm="Save this file and reload it at every gateway?" {
             (text_area(&plain(&shown["text"]), is_editable))
             p.muted #configuration-hint {
@@ -162,12 +159,12 @@ const PLACES: &[Column] = &[
     Column::new("Message", |row| html! { (plain(&row["message"])) }),
 ];
 
-/// Returns a button that moves to the line. The script removes it if the file is an included one.
+/// Returns a button that moves to the line.
 fn place(row: &Value) -> Markup {
-    let (file, line) = (plain(&row["file"]), plain(&row["line"]));
+    let line = plain(&row["line"]);
     html! {
         @if line.is_empty() { span.muted { "–" } }
-        @else { button type="button" data-file=(file) data-line=(line) { "line " (line) } span.muted.other-file { (file) ":" (line) } }
+        @else { button type="button" data-line=(line) { "line " (line) } }
     }
 }
 
@@ -324,7 +321,7 @@ fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Markup {
         .collect();
     let fault = plain(&answer["fault"]);
     html! {
-        @if !fault.is_empty() { (notice(Tone::Warn, "Kept in memory, until the gateway stops", &fault)) }
+        @if !fault.is_empty() { (notice(Tone::Warn, "Not written to the folder", &fault)) }
         (selection(context, process))
         section.panel { (table("History", &rows, COLUMNS, "No configuration is recorded yet.")) }
         p.muted { "Each gateway has its own history. " (mono(&process.name)) ": " (plain(&answer["folder"])) }
@@ -355,17 +352,12 @@ pub(super) async fn entry(context: &Context<'_>, number: &str) -> Markup {
                 section.panel { (facts(&[
                     ("Gateway", mono(&process.name)), ("Loaded", time(&plain(&answer["loadedAt"]))),
                     ("By", html! { (plain(&answer["operator"])) }), ("Hash", mono(&plain(&answer["hash"]))),
-                    ("Change", html! { (plain(&answer["summary"]["text"])) }), ("Includes", included(&answer)),
+                    ("Change", html! { (plain(&answer["summary"]["text"])) }),
                 ])) }
                 (roll_back(context, &answer).await)
             }
         }
     }
-}
-
-fn included(answer: &Value) -> Markup {
-    let files = answer["includedFiles"].as_array().into_iter().flatten();
-    html! { @for file in files { details { summary { (mono(&plain(&file["file"]))) } pre.code tabindex="0" { (plain(&file["text"])) } } } }
 }
 
 /// Returns the text with its difference to the present file, and the form that restores it.
@@ -378,10 +370,10 @@ async fn roll_back(context: &Context<'_>, answer: &Value) -> Markup {
         @if let Some(present) = present {
             section.panel { h2 { "What a roll back changes" } (difference("Difference to the present file", &plain(&present["text"]), &text)) }
         }
-        form.panel.stack #configuration data-bases=(bases(&files)) data-file=(plain(&answer["file"])) data-kept
+        form.panel.stack #configuration data-bases=(bases(&files)) data-kept
             data-confirm="Replace the file by this text and reload it at every gateway?" {
             (text_area(&text, false))
-            p.muted #configuration-hint { "Included files are not restored." }
+            p.muted #configuration-hint { "The text that the file gets." }
             p #configuration-status role="status" {}
             @if is_offered {
                 div.buttons { button.primary type="submit" { "Roll back to " (plain(&answer["number"])) } }

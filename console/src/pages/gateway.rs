@@ -111,21 +111,13 @@ pub(super) fn explanation(answer: &Value) -> Markup {
 /// Returns a decision tree as nested lists.
 fn tree(value: &Value, depth: usize) -> Markup {
     const MAX_DEPTH: usize = 12;
-    match value {
-        Value::Object(members) if depth < MAX_DEPTH => html! {
+    let (members, values) = (value.as_object(), value.as_array());
+    html! {
+        @if depth >= MAX_DEPTH { strong { (plain(value)) } }
+        @else if let Some(members) = members {
             ul.tree { @for (name, value) in members { @if !value.is_null() { li { span.muted { (name) } " " (tree(value, depth + 1)) } } } }
-        },
-        Value::Array(values) if depth < MAX_DEPTH => {
-            html! { ol.tree { @for value in values { li { (tree(value, depth + 1)) } } } }
-        }
-        Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_)
-        | Value::Object(_) => {
-            html! { strong { (plain(value)) } }
-        }
+        } @else if let Some(values) = values { ol.tree { @for value in values { li { (tree(value, depth + 1)) } } } }
+        @else { strong { (plain(value)) } }
     }
 }
 
@@ -152,11 +144,8 @@ fn endpoint_rows(answer: &Value) -> Vec<(String, Option<&Value>)> {
         if endpoints.is_empty() {
             rows.push((name.clone(), None));
         }
-        rows.extend(
-            endpoints
-                .iter()
-                .map(|endpoint| (name.clone(), Some(endpoint))),
-        );
+        let named = endpoints.iter().map(|it| (name.clone(), Some(it)));
+        rows.extend(named);
     }
     rows.sort_by_key(|(_, endpoint)| endpoint.is_some_and(is_used));
     rows

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::{Context, heading, items, next_page, options};
+use super::{Context, heading, instant, items, next_page, options};
 use crate::actions::{path_segment, record};
 use crate::config::ProcessKind::Notify;
 use crate::processes::{Call, Reply};
@@ -84,8 +84,11 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
             label { "Status" select name="status" { (options(&STATUSES, context.parameter("status"))) } }
             label { "Channel" select name="channel" { (options(&CHANNELS, context.parameter("channel"))) } }
             label { "Template" input name="template" value=(context.parameter("template")); }
-            label { "From (UTC)" input name="from" placeholder="2026-11-20T00:00:00Z" value=(context.parameter("from")); }
-            label { "To (UTC)" input name="to" placeholder="2026-11-21T00:00:00Z" value=(context.parameter("to")); }
+            label { "Accepted in the last" select data-hours-before-now="from" {
+                option value="" { "–" } @for (hours, title) in [(1, "hour"), (24, "24 hours"), (168, "7 days")] { option value=(hours) { (title) } }
+            } }
+            (instant("From", "from", context.parameter("from")))
+            (instant("To", "to", context.parameter("to")))
             button type="submit" { "Filter" }
         }
         @match answer {
@@ -101,10 +104,8 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
 /// Returns the address of a notification, or the kind of the recipient.
 fn recipient(notification: &Value) -> String {
     let recipient = &notification["recipient"];
-    let address = recipient
-        .as_object()
-        .and_then(|members| members.values().next());
-    plain(address.unwrap_or(recipient))
+    let mut addresses = recipient.as_object().into_iter().flatten();
+    plain(addresses.next().map_or(recipient, |(_, address)| address))
 }
 
 pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
@@ -157,7 +158,6 @@ fn buttons(context: &Context<'_>, id: &str, status: &str) -> Markup {
     let target = [("target", id)];
     html! { @if context.is_operator() { div.buttons {
         @if status == "FAILED" { (action("notification.retry", "Retry", &target, "Try to deliver this notification again?", Tone::Plain)) }
-        (action("notification.replay", "Send a copy", &target, "Send a new notification with the same content?", Tone::Plain))
         @if !FINAL_STATUSES.contains(&status) { (action("notification.cancel", "Cancel", &target, "Cancel this notification, if it still waits?", Tone::Bad)) }
     } } }
 }
@@ -221,12 +221,7 @@ pub(super) fn rendered(context: &Context<'_>, content: &Value) -> Markup {
 pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
     let names = ["code", "provider", "template", "channel", "before"];
     let parameters = names.map(|name| (name, context.parameter(name)));
-    // The list calls the end of the period differently from the selector of a change.
-    let filters = parameters.map(|(name, value)| match name {
-        "before" => ("until", value),
-        name => (name, value),
-    });
-    let answer = context.list(Notify, "/admin/dead", &filters).await;
+    let answer = context.list(Notify, "/admin/dead", &parameters).await;
     let set = parameters.iter().filter(|(_, value)| !value.is_empty());
     let selector: serde_json::Map<String, Value> = set
         .map(|(name, value)| ((*name).to_owned(), json!(value)))
@@ -240,15 +235,14 @@ pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
             label { "Provider" input name="provider" value=(context.parameter("provider")); }
             label { "Template" input name="template" value=(context.parameter("template")); }
             label { "Channel" select name="channel" { (options(&CHANNELS, context.parameter("channel"))) } }
-            label { "Before (UTC)" input name="before" placeholder="2026-11-21T00:00:00Z" value=(context.parameter("before")); }
+            (instant("Before", "before", context.parameter("before")))
             button type="submit" { "Filter" }
         }
         @if context.is_operator() {
             @if has_selector { div.buttons {
                 (action("dead.retry", "Count what would be retried", &[("selector", &selector), ("dryRun", "true")], "", Tone::Plain))
                 (action("dead.retry", "Retry all that match", &[("selector", &selector), ("dryRun", "false")], "Retry every dead letter that matches the filter?", Tone::Plain))
-                (action("dead.drop", "Drop all that match", &[("selector", &selector), ("dryRun", "false")], "Drop every dead letter that matches the filter? This cannot be undone.", Tone::Bad))
-            } } @else { p.muted { "Set a filter to retry or drop dead letters together." } }
+            } } @else { p.muted { "Set a filter to retry dead letters together." } }
         }
         @match answer {
             Err(message) => (message),
@@ -277,11 +271,6 @@ fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
     let calls = &provider["calls"];
     let count = |outcome: &str| calls[outcome].as_u64().unwrap_or_default();
     let latency = calls["meanSeconds"].as_f64();
-    let limits = [
-        ("rate", "per second"),
-        ("concurrency", "at once"),
-        ("weight", "weight"),
-    ];
     let members = [
         (
             "Channel",
@@ -298,8 +287,8 @@ fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
         ),
         (
             "Limits",
-            html! { @for (member, unit) in limits {
-                @if !provider[member].is_null() { span.nowrap { (plain(&provider[member])) " " (unit) } " " }
+            html! { @for (before, member, unit) in [("", "rate", " per second, "), ("", "concurrency", " at once, "), ("weight ", "weight", "")] {
+                @if !provider[member].is_null() { (before) (plain(&provider[member])) (unit) }
             } },
         ),
         (

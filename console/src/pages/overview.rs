@@ -12,7 +12,7 @@ use crate::config::ProcessKind;
 use crate::findings::Finding;
 use crate::sampling::{Monitor, Point};
 use crate::status::{ProcessStatus, config_hash, version};
-use crate::traffic::Traffic;
+use crate::traffic::OfRoute;
 use crate::widgets::{
     CHANNELS, Tone, badge, bytes, chart_minutes, duration, mono, number, percent, sparkline, time,
 };
@@ -167,12 +167,12 @@ fn figure(
 
 fn routes(monitor: &Monitor) -> Markup {
     let mut routes: Vec<_> = monitor.routes().into_iter().collect();
-    routes.retain(|(_, (rate, ..))| *rate > 0.0);
+    routes.retain(|(_, route)| route.requests_per_s > 0.0);
     routes.sort_by(|(_, left), (_, right)| {
-        let ratio = |entry: &(f64, Traffic, Traffic)| entry.1.error_ratio().unwrap_or(0.0);
+        let ratio = |route: &OfRoute| route.minute.error_ratio().unwrap_or(0.0);
         ratio(right)
             .total_cmp(&ratio(left))
-            .then(right.0.total_cmp(&left.0))
+            .then(right.requests_per_s.total_cmp(&left.requests_per_s))
     });
     html! {
         section.panel.wide.old[monitor.silence(ProcessKind::Gateway).is_some()] {
@@ -180,7 +180,8 @@ fn routes(monitor: &Monitor) -> Markup {
             @if routes.is_empty() { p.muted { "No requests in the last minute." } }
             @else { div.scroll tabindex="0" role="region" aria-label="Routes" { table {
                 thead { tr { th scope="col" { "Route" } th.num scope="col" { "req/s" } th.num scope="col" { "4xx" } th.num scope="col" { "5xx" } th.num scope="col" { "p99" } } }
-                tbody { @for (route, (rate, traffic, _)) in routes.iter().take(MAX_ROUTES) {
+                tbody { @for (route, of_route) in routes.iter().take(MAX_ROUTES) {
+                    @let (rate, traffic) = (of_route.requests_per_s, &of_route.minute);
                     @let failed = traffic.error_ratio().unwrap_or(0.0);
                     @let rejected = traffic.rejection_ratio().unwrap_or(0.0);
                     tr {

@@ -14,15 +14,14 @@ use crate::config::{ProcessKind::Gateway, TraceLink};
 use crate::processes::Call;
 use crate::widgets::{Tone, badge, bytes, duration, facts, mono, notice, plain, time};
 
-/// The form fields of the filter: parameter, label, placeholder and input mode.
-const FILTERS: [(&str, &str, &str, &str); 7] = [
-    ("route", "Route", "", "text"),
-    ("status", "Status", "5xx or 503", "text"),
-    ("code", "Code", "", "text"),
-    ("principal", "Caller", "subject or service:NAME", "text"),
-    ("address", "Address", "192.0.2.0/24", "text"),
-    ("path", "Path begins with", "/", "text"),
-    ("sample", "Sample", "0.1", "decimal"),
+/// The form fields of the filter: parameter, label and placeholder.
+const FILTERS: [(&str, &str, &str); 6] = [
+    ("route", "Route", ""),
+    ("status", "Status", "5xx or 503"),
+    ("code", "Code", ""),
+    ("principal", "Caller", "subject or service:NAME"),
+    ("address", "Address", "192.0.2.0/24"),
+    ("path", "Path begins with", "/"),
 ];
 
 /// Returns the page, which follows the requests that its query selects.
@@ -30,8 +29,8 @@ pub(super) fn render(context: &Context<'_>) -> Markup {
     html! {
         (heading("Requests"))
         form.filters #tail-filters action="/requests" {
-            @for (name, label, placeholder, mode) in FILTERS {
-                label { (label) input name=(name) placeholder=(placeholder) inputmode=(mode) autocomplete="off"
+            @for (name, label, placeholder) in FILTERS {
+                label { (label) input name=(name) placeholder=(placeholder) autocomplete="off"
                     spellcheck="false" value=(context.parameter(name)); }
             }
             button.primary type="submit" { "Filter" }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use postern_core::Code;
 use serde_json::Value;
 
-use super::{Context, heading, items, query_string};
+use super::{Context, heading, items, periods, query_string};
 use crate::actions::path_segment;
 use crate::config::ProcessKind;
 use crate::widgets::{Tone, action, badge, facts, members, mono, plain, state, time};
@@ -44,32 +44,21 @@ enum Term {
 impl Term {
     const ALL: [Self; 4] = [Self::Email, Self::User, Self::Request, Self::Notification];
 
-    const fn parameter(self) -> &'static str {
+    /// Returns the value of parameters, and the title.
+    const fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Email => "email",
-            Self::User => "user",
-            Self::Request => "request",
-            Self::Notification => "notification",
-        }
-    }
-
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Email => "E-mail address",
-            Self::User => "User",
-            Self::Request => "Request",
-            Self::Notification => "Notification",
+            Self::Email => ("email", "E-mail address"),
+            Self::User => ("user", "User"),
+            Self::Request => ("request", "Request"),
+            Self::Notification => ("notification", "Notification"),
         }
     }
 
     /// Returns the kinds that a text may be of, the most likely first. The ids of requests and
     /// notifications are version 7 UUIDs, those of users version 4.
     fn candidates(text: &str, chosen: &str) -> Vec<Self> {
-        if let Some(term) = Self::ALL
-            .into_iter()
-            .find(|term| term.parameter() == chosen)
-        {
-            return vec![term];
+        if let Some(term) = Self::ALL.iter().find(|term| term.names().0 == chosen) {
+            return vec![*term];
         }
         if text.contains('@') {
             return vec![Self::Email];
@@ -108,13 +97,9 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
             input type="hidden" name="q" value=(text);
             label { "Kind" select name="kind" {
                 option value="" { "as recognised" }
-                @for term in Term::ALL { option value=(term.parameter()) selected[term.parameter() == context.parameter("kind")] { (term.title()) } }
+                @for (value, title) in Term::ALL.map(Term::names) { option value=(value) selected[value == context.parameter("kind")] { (title) } }
             } }
-            label { "Since" select name="since" {
-                @for (value, title) in [("30m", "30 minutes"), ("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days")] {
-                    option value=(value) selected[value == since] { (title) }
-                }
-            } }
+            label { "Last" select name="since" { (periods(since)) } }
             button type="submit" { "Search" }
         }
         @for message in &found.messages { (message) }
@@ -122,7 +107,7 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
             div.panel { (nothing_recorded(&kinds, text, since)) }
         } @else {
             div.grid {
-                section.panel.full { h2 { (term.title()) } (summary(&found, term, text)) }
+                section.panel.full { h2 { (term.names().1) } (summary(&found, term, text)) }
                 section.panel.full { h2 { (found.entries.len()) " events, times in UTC" @if found.is_truncated { ", older ones are left out" } }
                     ol.timeline { @for entry in &found.entries { (event(entry, context.is_operator())) } }
                 }
@@ -152,7 +137,7 @@ impl Found {
             let query = query_string(&[(parameter, value), ("since", since)]);
             format!("/admin/timeline?{query}")
         };
-        let own = path(term.parameter(), text);
+        let own = path(term.names().0, text);
         if term != Term::Notification {
             found.add(context.ask(ProcessKind::Auth, &own).await);
         }
@@ -189,7 +174,7 @@ impl Found {
 
 /// Says that the services have no entry, and where requests are seen that leave none.
 fn nothing_recorded(kinds: &[Term], text: &str, since: &str) -> Markup {
-    let names: Vec<&str> = kinds.iter().map(|kind| kind.parameter()).collect();
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.names().0).collect();
     html! {
         p { "No sign-in and no notification of this " (names.join(" or ")) " is recorded since " (since) " ago." }
         p.muted { "Requests that the gateway rejects or forwards to other services are not recorded. "
@@ -219,14 +204,10 @@ fn subjects(found: &Found, term: Term) -> Markup {
 
 fn summary(found: &Found, term: Term, text: &str) -> Markup {
     let last = |source: &str, name: &str| {
-        let of_kind = found
-            .entries
-            .iter()
-            .find(|entry| entry["source"] == source && plain(&entry["event"]).starts_with(name));
-        of_kind.map_or_else(
-            || html! {},
-            |entry| html! { (time(&plain(&entry["at"]))) " " (state(&plain(&entry["outcome"]))) },
-        )
+        let mut entries = found.entries.iter();
+        let of_kind = |it: &&Value| it["source"] == source && plain(&it["event"]).starts_with(name);
+        let last = entries.find(of_kind);
+        html! { @if let Some(entry) = last { (time(&plain(&entry["at"]))) " " (state(&plain(&entry["outcome"]))) } }
     };
     let mut entries = found.entries.iter();
     let failed = entries.clone().filter(|entry| is_failure(entry)).count();
@@ -251,11 +232,12 @@ fn is_failure(entry: &Value) -> bool {
 }
 
 fn event(entry: &Value, is_operator: bool) -> Markup {
-    let source = match plain(&entry["source"]).as_str() {
-        "auth" => "Sign-in".to_owned(),
-        "notify" => "Notifications".to_owned(),
-        "gateway" => "Gateway".to_owned(),
-        other => other.to_owned(),
+    let source = plain(&entry["source"]);
+    let source = match source.as_str() {
+        "auth" => "Sign-in",
+        "notify" => "Notifications",
+        "gateway" => "Gateway",
+        other => other,
     };
     let (name, outcome) = (plain(&entry["event"]), plain(&entry["outcome"]));
     let is_cause = ["FAILED", "SUPPRESSED"].contains(&name.as_str());

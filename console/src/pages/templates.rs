@@ -97,18 +97,6 @@ pub(super) async fn one(context: &Context<'_>, name: &str) -> Markup {
             }
             @if !channel.is_empty() { (preview(context, name, channel, locale, variables).await) }
         }
-        @if context.is_operator() { section.panel {
-            h2 { "Send a test" }
-            form.stack data-action="template.send" data-confirm="Send this message?" {
-                input type="hidden" name="target" value=(name);
-                input type="hidden" name="channel" value=(channel);
-                input type="hidden" name="locale" value=(locale);
-                input type="hidden" name="variables" value=(variables);
-                label { "To" input name="to" required; }
-                button type="submit" disabled[channel.is_empty()] { "Send" }
-                @if channel.is_empty() { p.muted { "Preview it first: the same channel and variables are sent." } }
-            }
-        } }
     }
 }
 

@@ -49,8 +49,8 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
 pub(super) async fn one(context: &Context<'_>, subject: &str) -> Markup {
     let path = format!("/admin/users/{}", path_segment(subject));
     html! {
-        (heading("User"))
-        @match context.ask(Auth, &path).await { Err(message) => (message), Ok(user) => {
+        @match context.ask(Auth, &path).await { Err(message) => { (heading("User")) (message) }, Ok(user) => {
+            (heading(&plain(first(&user, &["email", "username"]))))
             section.panel {
                 (facts(&[("E-mail address", html! { (plain(&user["email"])) }), ("State", status(&user)),
                     ("Since", time(&plain(&user["createdAt"]))), ("User", mono(subject))]))

@@ -59,7 +59,7 @@ async fn tails_of_gateways_are_merged_and_named() {
         .iter()
         .find(|call| call.uri.starts_with("/admin/requests"));
     let call = call.expect("a call");
-    assert_eq!(call.uri, "/admin/requests?rate=400&route=orders&status=5xx");
+    assert_eq!(call.uri, "/admin/requests?route=orders&status=5xx");
     assert_eq!(
         call.operator.as_deref(),
         Some("s-1"),

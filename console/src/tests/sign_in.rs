@@ -194,17 +194,6 @@ async fn link_file_is_private_and_prints_a_link() {
 }
 
 #[tokio::test]
-async fn session_of_the_console_is_never_sent_to_the_gateway() {
-    let console = Console::start(Answers::Hostile).await;
-    let session = session_of(&console).await;
-    for page in ["overview", "routes", "notifications"] {
-        let (status, _) = console.get(&format!("/fragments/{page}"), &session).await;
-        assert_eq!(status, StatusCode::OK, "{page}");
-    }
-    assert_eq!(console.calls_with(&session), 0);
-}
-
-#[tokio::test]
 async fn rejected_sign_ins_of_a_network_are_limited() {
     let (log, _guard) = CapturedLog::start();
     let console = Console::start(Answers::Hostile).await;

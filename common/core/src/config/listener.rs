@@ -87,18 +87,15 @@ pub fn read_admin_with(
 /// Reads `token_env` of the table `[admin]`: the variable with the secret.
 fn read_token(admin: &Object<'_>, env: &Env) -> Option<Secret> {
     let variable = admin.optional("token_env", |field| field.text(1..=128))?;
-    match env.secret(&variable) {
-        Some(token) if token.expose().len() >= MIN_TOKEN_BYTES => Some(token),
-        Some(_) => {
+    match env.required_secret(&variable) {
+        Ok(token) if token.expose().len() >= MIN_TOKEN_BYTES => Some(token),
+        Ok(_) => {
             let detail = format!("{variable} must have at least {MIN_TOKEN_BYTES} characters");
             admin.fail("invalid_length", detail);
             None
         }
-        None => {
-            admin.fail(
-                "missing_field",
-                format!("the variable {variable} is not set"),
-            );
+        Err(detail) => {
+            admin.fail("invalid_secret", detail);
             None
         }
     }

@@ -18,8 +18,6 @@ pub struct SourceText {
     text: String,
     /// Offset of the first byte.
     start: usize,
-    /// Number of items that earlier texts have added to the arrays of the root, by name.
-    earlier_items: Vec<(String, usize)>,
 }
 
 /// A mistake with its place.
@@ -29,7 +27,7 @@ pub struct LocatedMistake {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// The dotted key, with positions within this text; empty for the text as a whole.
+    /// The dotted key; empty for the text as a whole.
     pub key: String,
     /// One sentence, never with the value of a secret.
     pub message: String,
@@ -57,17 +55,8 @@ impl SourceTexts {
             name: name.to_owned(),
             text: text.to_owned(),
             start,
-            earlier_items: Vec::new(),
         });
         start
-    }
-
-    /// Records that the items of the text added last follow `count` items of earlier texts in an
-    /// array of the root. Messages contain the position within the text.
-    pub(super) fn set_earlier_items(&mut self, array: &str, count: usize) {
-        if let Some(last) = self.0.last_mut() {
-            last.earlier_items.push((array.to_owned(), count));
-        }
     }
 
     /// Formats mistakes in the form of compiler errors, one per line: `file:line: key: reason`.
@@ -83,10 +72,7 @@ impl SourceTexts {
     /// Returns a mistake with its place.
     #[must_use]
     pub fn locate(&self, mistake: &Mistake) -> LocatedMistake {
-        let key = match self.at(mistake.offset) {
-            Some(source) => source.local_key(&mistake.pointer),
-            None => String::new(),
-        };
+        let key = mistake.pointer.trim_start_matches('/').replace('/', ".");
         let related = mistake.related.map(|other| self.place(other));
         let related = related.map_or(String::new(), |(file, line)| format!(" ({file}:{line})"));
         let (file, line) = self.place(mistake.offset);
@@ -147,17 +133,5 @@ impl SourceText {
         let before = self.text.get(..at).unwrap_or_default();
         let line = before.rfind('\n').map_or(0, |newline| newline + 1);
         self.text[line..].lines().next().unwrap_or_default()
-    }
-
-    /// Returns the dotted key of a JSON pointer, with positions within this text.
-    fn local_key(&self, pointer: &str) -> String {
-        let key = pointer.trim_start_matches('/').replace('/', ".");
-        let local = self.earlier_items.iter().find_map(|(array, count)| {
-            let rest = key.strip_prefix(array.as_str())?.strip_prefix('.')?;
-            let (index, rest) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
-            let index = index.parse::<usize>().ok()?.checked_sub(*count)?;
-            Some(format!("{array}.{index}{rest}"))
-        });
-        local.unwrap_or(key)
     }
 }

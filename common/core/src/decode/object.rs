@@ -278,7 +278,8 @@ fn is_first(path: &str, name: &str) -> bool {
 
 /// Returns whether two names differ by at most two edits, for the hint "did you mean". A `left` of
 /// fewer than four bytes is similar to no name, because two edits may replace most of it.
-fn is_similar(left: &str, right: &str) -> bool {
+#[must_use]
+pub fn is_similar(left: &str, right: &str) -> bool {
     if left.len().abs_diff(right.len()) > 2 || left.len() < 4 {
         return false;
     }

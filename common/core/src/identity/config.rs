@@ -1,44 +1,27 @@
 //! Parsing of [`IdentityConfig`] from the configuration file and the environment.
 
-use std::path::Path;
-
 use url::Url;
 
 use super::{IdentityConfig, Pool, ServiceAccount, TrustConfig, issuer};
 use crate::Secret;
 use crate::config::Env;
 use crate::decode::{Field, Object};
-use crate::files::read_regular_text;
 use crate::token::{Issuer, TokenLimits};
 
-/// A value from the file. `is_present` prevents a mistyped value from being reported as missing as
-/// well.
-#[derive(Default)]
-struct FileValue<T> {
-    value: Option<T>,
-    is_present: bool,
-}
-
+/// What the file says of a pool.
 #[derive(Default)]
 struct FilePool {
     is_present: bool,
-    pool_id: FileValue<String>,
-    client_id: FileValue<String>,
-    client_secret: Option<Secret>,
     issuer: Option<String>,
     jwks_url: Option<Url>,
 }
 
 #[derive(Default)]
 struct FileIdentity {
-    region: Option<String>,
-    endpoint: Option<Url>,
     actor: FilePool,
     service: FilePool,
     issuers: Vec<Issuer>,
     limits: TokenLimits,
-    username: FileValue<String>,
-    password: Option<Secret>,
 }
 
 /// The settings of a process.
@@ -49,16 +32,13 @@ struct ResolvedIdentity {
     service_account: Option<ServiceAccount>,
 }
 
-/// Key and variable names of one pool's settings.
+/// The table and the variables of one pool.
 struct PoolKeyNames {
     table: &'static str,
     pool_id: &'static str,
     client_id: &'static str,
     client_secret: &'static str,
 }
-
-/// Maximum bytes of a file with a secret.
-const MAX_SECRET_FILE_BYTES: usize = 64 << 10;
 
 const ACTOR_KEYS: PoolKeyNames = PoolKeyNames {
     table: "actor",
@@ -110,18 +90,12 @@ impl TrustConfig {
 impl ResolvedIdentity {
     fn read(root: &Object<'_>, env: &Env, needs_pools: bool) -> Option<Self> {
         let from_file = root
-            .section("identity", |table| Some(read_table(table, env)))
+            .section("identity", |table| Some(read_table(table)))
             .unwrap_or_default();
-        let region = env
-            .get("CLOUD_REGION")
-            .map(str::to_owned)
-            .or(from_file.region)
-            .unwrap_or("us-west-2".to_owned());
-        let endpoint = match env.get(ENDPOINT_VARIABLE) {
-            // An invalid URL is recorded, and reading continues to find other mistakes.
-            Some(text) => endpoint_from_env(root, text),
-            None => from_file.endpoint,
-        };
+        let region = env.get("CLOUD_REGION").unwrap_or("us-west-2").to_owned();
+        // An invalid URL is recorded, and reading continues to find other mistakes.
+        let endpoint = env.get(ENDPOINT_VARIABLE);
+        let endpoint = endpoint.and_then(|text| endpoint_from_env(root, text));
         let resolver = SettingsResolver {
             root,
             env,
@@ -131,7 +105,7 @@ impl ResolvedIdentity {
         };
         let actor = resolver.pool(&ACTOR_KEYS, from_file.actor);
         let service = resolver.pool(&SERVICE_KEYS, from_file.service);
-        let account = resolver.account(from_file.username, from_file.password);
+        let account = resolver.account();
         let (actor, service, service_account) = (actor?, service?, account?);
         let pools = [&actor, &service].map(|pool| pool.as_ref().map(|pool| &pool.issuer));
         let aliases = [&actor, &service].map(|pool| pool.as_ref()?.issuer_alias.as_ref());
@@ -176,27 +150,16 @@ fn endpoint_from_env(root: &Object<'_>, text: &str) -> Option<Url> {
     url
 }
 
-fn read_table(table: &Object<'_>, env: &Env) -> FileIdentity {
-    let pool = |names: &'static PoolKeyNames| {
-        table
-            .section(names.table, |pool| Some(read_pool(pool, names, env)))
-            .unwrap_or_default()
+fn read_table(table: &Object<'_>) -> FileIdentity {
+    let pool = |names: &PoolKeyNames| {
+        let pool = table.section(names.table, |pool| Some(read_pool(pool)));
+        pool.unwrap_or_default()
     };
-    let (actor, service) = (pool(&ACTOR_KEYS), pool(&SERVICE_KEYS));
-    let account = table.section("service_account", |account| {
-        let password = secret_file(account, "password", "password_file", PASSWORD_VARIABLE, env);
-        Some((from_file(account, "username"), password))
-    });
-    let (username, password) = account.unwrap_or_default();
     FileIdentity {
-        region: table.optional("region", text),
-        endpoint: table.optional("endpoint", |field| field.url()),
-        actor,
-        service,
+        actor: pool(&ACTOR_KEYS),
+        service: pool(&SERVICE_KEYS),
         issuers: table.list("issuer", issuer::read),
         limits: read_limits(table),
-        username,
-        password,
     }
 }
 
@@ -218,31 +181,18 @@ fn read_limits(table: &Object<'_>) -> TokenLimits {
     }
 }
 
-fn read_pool(table: &Object<'_>, names: &PoolKeyNames, env: &Env) -> FilePool {
+fn read_pool(table: &Object<'_>) -> FilePool {
     FilePool {
         is_present: true,
-        pool_id: from_file(table, "pool_id"),
-        client_id: from_file(table, "client_id"),
-        client_secret: secret_file(
-            table,
-            "client_secret",
-            "client_secret_file",
-            names.client_secret,
-            env,
-        ),
         issuer: table.optional("issuer", |field| issuer(field, table.has("jwks_url"))),
         jwks_url: table.optional("jwks_url", |field| field.url()),
     }
 }
 
-fn text(field: Field<'_>) -> Option<String> {
-    field.text(1..=2048)
-}
-
 /// Reads an issuer, which is compared with `iss` byte for byte. It must be a URL unless `jwks_url`
 /// is set, because the default JWKS URL is below it.
 fn issuer(field: Field<'_>, has_jwks_url: bool) -> Option<String> {
-    let issuer = text(field)?;
+    let issuer = field.text(1..=2048)?;
     if has_jwks_url || jwks_url(&issuer).is_some() {
         return Some(issuer);
     }
@@ -276,40 +226,7 @@ pub fn partition_domain(region: &str) -> &'static str {
     found.map_or("amazonaws.com", |(_, domain)| domain)
 }
 
-fn from_file(table: &Object<'_>, name: &'static str) -> FileValue<String> {
-    FileValue {
-        value: table.optional(name, text),
-        is_present: table.has(name),
-    }
-}
-
-/// Reads a secret from the file that a `…_file` key names. If the variable is set, the file is not
-/// opened.
-fn secret_file(
-    table: &Object<'_>,
-    secret: &'static str,
-    file: &'static str,
-    variable: &str,
-    env: &Env,
-) -> Option<Secret> {
-    let advice = format!("must not be in this file: set {variable}, or `{file}`");
-    table.refuse(secret, "secret_in_file", &advice);
-    table.optional(file, |field| {
-        let path = field.text(1..=4096)?;
-        if env.get(variable).is_some() {
-            return None;
-        }
-        match read_regular_text(Path::new(&path), MAX_SECRET_FILE_BYTES) {
-            Ok(text) if !text.trim().is_empty() => {
-                Some(Secret::from(text.trim_end_matches(['\r', '\n'])))
-            }
-            Ok(_) => field.reject("empty_file", format!("{path} is empty")),
-            Err(error) => field.reject("unreadable_file", format!("cannot read {path}: {error}")),
-        }
-    })
-}
-
-/// Resolves each setting from the environment, the file and the defaults.
+/// Resolves each setting from the environment and the file.
 struct SettingsResolver<'a> {
     root: &'a Object<'a>,
     env: &'a Env,
@@ -331,14 +248,10 @@ impl SettingsResolver<'_> {
         {
             return Some(None);
         }
-        let pool_id = self.required(names.table, "pool_id", names.pool_id, from_file.pool_id);
-        let client_id = self.required(
-            names.table,
-            "client_id",
-            names.client_id,
-            from_file.client_id,
-        );
-        let (pool_id, client_id) = (pool_id?, client_id?);
+        let pool_id = self.required(names.pool_id);
+        let client_id = self.required(names.client_id);
+        let client_secret = self.env.optional_secret(self.root, names.client_secret);
+        let (pool_id, client_id, client_secret) = (pool_id?, client_id?, client_secret?);
         let forms = self.issuers(&pool_id);
         let issuer = from_file.issuer.unwrap_or_else(|| forms[0].clone());
         let issuer_alias = match forms.contains(&issuer) {
@@ -349,10 +262,6 @@ impl SettingsResolver<'_> {
             Some(url) => url,
             None => self.jwks_url(names.table, &issuer)?,
         };
-        let client_secret = self
-            .env
-            .secret(names.client_secret)
-            .or(from_file.client_secret);
         Some(Some(Pool {
             pool_id,
             client_id,
@@ -364,60 +273,30 @@ impl SettingsResolver<'_> {
     }
 
     /// Returns `Some(None)` if no account is configured, and `None` if its settings are incomplete.
-    fn account(
-        &self,
-        username: FileValue<String>,
-        password: Option<Secret>,
-    ) -> Option<Option<ServiceAccount>> {
-        let assumed = |variable| self.env.assumed(variable);
-        let username = self
-            .env
-            .get(USERNAME_VARIABLE)
-            .map(str::to_owned)
-            .or(username.value)
-            .or_else(|| assumed(USERNAME_VARIABLE).map(str::to_owned));
-        let password = self.env.secret(PASSWORD_VARIABLE).or(password);
-        let password = password.or_else(|| assumed(PASSWORD_VARIABLE).map(Secret::from));
-        match (username, password) {
+    fn account(&self) -> Option<Option<ServiceAccount>> {
+        let username = self.text(USERNAME_VARIABLE);
+        let password = self.env.optional_secret(self.root, PASSWORD_VARIABLE)?;
+        let assumed = || self.env.assumed(PASSWORD_VARIABLE).map(Secret::from);
+        match (username, password.or_else(assumed)) {
             (None, None) => Some(None),
             (Some(username), Some(password)) => Some(Some(ServiceAccount { username, password })),
-            (Some(_), None) => self.missing(
-                "service_account",
-                "password_file",
-                PASSWORD_VARIABLE,
-                " with the user name",
-            ),
-            (None, Some(_)) => self.missing(
-                "service_account",
-                "username",
-                USERNAME_VARIABLE,
-                " with the password",
-            ),
+            (Some(_), None) => self.missing(PASSWORD_VARIABLE),
+            (None, Some(_)) => self.missing(USERNAME_VARIABLE),
         }
     }
 
-    fn required(
-        &self,
-        table: &str,
-        key: &str,
-        variable: &str,
-        from_file: FileValue<String>,
-    ) -> Option<String> {
-        let value = self
-            .env
-            .get(variable)
-            .map(str::to_owned)
-            .or(from_file.value);
-        if value.is_none() && !from_file.is_present {
-            let assumed = self.env.assumed(variable).map(str::to_owned);
-            return assumed.or_else(|| self.missing(table, key, variable, ""));
-        }
-        value
+    /// Returns the value of a variable, or the one that a check assumes.
+    fn text(&self, variable: &str) -> Option<String> {
+        let value = self.env.get(variable).or(self.env.assumed(variable));
+        value.map(str::to_owned)
     }
 
-    fn missing<T>(&self, table: &str, key: &str, variable: &str, why: &str) -> Option<T> {
-        let detail =
-            format!("identity.{table}.{key} is required{why}: set it, or the variable {variable}");
+    fn required(&self, variable: &str) -> Option<String> {
+        self.text(variable).or_else(|| self.missing(variable))
+    }
+
+    fn missing<T>(&self, variable: &str) -> Option<T> {
+        let detail = format!("the variable {variable} is not set");
         self.root.fail("missing_field", detail);
         None
     }

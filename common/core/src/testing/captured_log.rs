@@ -8,6 +8,8 @@ use tracing::subscriber::DefaultGuard;
 use tracing::{Dispatch, Level};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::log_limit::isolate_causes_of_thread;
+
 /// A subscriber of nothing. With a single subscriber in the process, `tracing` decides by the thread
 /// that first reaches an event whether the event is enabled in all threads: a test of another thread
 /// without a subscriber would disable it for a test that captures it.
@@ -26,10 +28,12 @@ pub struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
 impl CapturedLog {
     /// Starts to capture events of every level, until the guard is dropped. A test whose runtime
-    /// has one thread captures all of its events.
+    /// has one thread captures all of its events. Limits of events of the same cause begin anew, and
+    /// are not shared with other tests.
     #[must_use]
     pub fn start() -> (Self, DefaultGuard) {
         LazyLock::force(&SECOND_SUBSCRIBER);
+        isolate_causes_of_thread();
         let captured = Self::default();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)

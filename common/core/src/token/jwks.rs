@@ -25,6 +25,7 @@ use url::Url;
 use super::TokenError;
 use super::jwk::VerificationKey;
 use crate::clock::{Clock, Timestamp};
+use crate::log_outage;
 use document::JwksDocument;
 use fetch::JwksFetcher;
 pub use keys::{IssuerKeys, PublicKeyInfo};
@@ -284,7 +285,15 @@ impl KeySource {
                 let failures = self.progress.lock().failed(started_at, error);
                 let (issuer, address) = (&*self.issuer, self.url().as_str());
                 if failures == 1 || failures.is_multiple_of(FAILURES_PER_WARNING) {
-                    tracing::warn!(issuer, address, error, failures, "JWKS refresh failed");
+                    let cause = format!("keys of {issuer}");
+                    log_outage!(
+                        cause,
+                        issuer,
+                        address,
+                        error,
+                        failures,
+                        "JWKS refresh failed"
+                    );
                 } else {
                     tracing::debug!(issuer, address, error, failures, "JWKS refresh failed");
                 }

@@ -116,7 +116,8 @@ async fn refusal(response: Response) -> ServiceTokenError {
     let status = response.status();
     let body = limited_json(response).await.unwrap_or_default();
     // A server may write a namespace before the name: `com.amazonaws…#NotAuthorizedException`.
-    let name = body["__type"].as_str().unwrap_or("without a name");
+    let unnamed = format!("status {}", status.as_u16());
+    let name = body["__type"].as_str().unwrap_or(&unnamed);
     let name = name.rsplit('#').next().unwrap_or(name);
     let name: String = name.chars().take(100).collect();
     let is_temporary = status.is_server_error()

@@ -240,7 +240,13 @@ impl TokenProvider {
     }
 
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
-        postern_core::log_outage!("service_token", %error, account = self.client.username(), "service token renewal failed");
+        let is_outage = matches!(error, ServiceTokenError::Unavailable(_));
+        let cause = if is_outage {
+            "identity_pool"
+        } else {
+            "service_account"
+        };
+        postern_core::log_outage!(cause, %error, account = self.client.username(), "service token renewal failed");
         if let Some(availability) = &self.availability {
             availability.record_failure(&error);
         }

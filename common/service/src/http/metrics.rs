@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{HistogramVec, IntCounterVec, IntGauge};
 
 use postern_core::trace::known_method;
 
@@ -14,12 +14,16 @@ pub const LATENCY_BUCKETS_S: [f64; 19] = [
     7.5, 10.0, 30.0, 60.0,
 ];
 
-/// The requests of a server by method, route and status. Clones share the metrics.
-#[derive(Clone, Debug)]
-pub struct HttpMetrics {
-    requests: IntCounterVec,
-    duration: HistogramVec,
-    in_flight: IntGauge,
+postern_core::metrics! {
+    /// The requests of a server by method, route and status. Clones share the metrics.
+    pub struct HttpMetrics {
+        /// HTTP requests by method, route template and status.
+        requests: IntCounterVec = "postern_http_requests_total" ["method", "route", "status"];
+        /// Time from the head of a request to the head of its response.
+        duration: HistogramVec = "postern_http_request_duration_seconds" ["method", "route"] in LATENCY_BUCKETS_S.to_vec();
+        /// HTTP requests that have no response yet.
+        in_flight: IntGauge = "postern_http_requests_in_flight" [];
+    }
 }
 
 /// A request in progress.
@@ -29,40 +33,6 @@ pub(super) struct RequestInFlight<'a>(&'a HttpMetrics);
 // === impl HttpMetrics ===
 
 impl HttpMetrics {
-    /// Registers the metrics.
-    ///
-    /// # Errors
-    /// The registry has metrics of these names.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let requests = IntCounterVec::new(
-            Opts::new(
-                "postern_http_requests_total",
-                "HTTP requests by method, route template and status.",
-            ),
-            &["method", "route", "status"],
-        )?;
-        let duration = HistogramVec::new(
-            HistogramOpts::new(
-                "postern_http_request_duration_seconds",
-                "Time from the head of a request to the head of its response.",
-            )
-            .buckets(LATENCY_BUCKETS_S.to_vec()),
-            &["method", "route"],
-        )?;
-        let in_flight = IntGauge::new(
-            "postern_http_requests_in_flight",
-            "HTTP requests that have no response yet.",
-        )?;
-        registry.register(Box::new(requests.clone()))?;
-        registry.register(Box::new(duration.clone()))?;
-        registry.register(Box::new(in_flight.clone()))?;
-        Ok(Self {
-            requests,
-            duration,
-            in_flight,
-        })
-    }
-
     /// Counts a request in progress until the guard is dropped.
     pub(super) fn start(&self) -> RequestInFlight<'_> {
         self.in_flight.inc();
@@ -98,7 +68,7 @@ impl Drop for RequestInFlight<'_> {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::{Encoder, TextEncoder};
+    use prometheus::{Encoder, Registry, TextEncoder};
 
     use super::*;
 

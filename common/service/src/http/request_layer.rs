@@ -235,9 +235,51 @@ fn log_request(method: &Method, response: &Response, info: &RequestInfo, elapsed
     let status = response.status().as_u16();
     let request_id = &*info.id.0;
     // A readiness check that fails has no problem: its reasons are logged where they occur.
-    if status >= 500 && code != "ok" {
-        postern_core::log_outage!(code, %method, route, status, code, request_id, elapsed_us, "request");
-    } else {
-        tracing::debug!(%method, route, status, code, request_id, elapsed_us, "request");
+    match status {
+        502..=504 if code != "ok" => {
+            postern_core::log_consequence!(%method, route, status, code, request_id, elapsed_us, "request");
+        }
+        // The failure of no dependency, which no other event has to tell.
+        500.. if code != "ok" => {
+            postern_core::log_outage!(code, %method, route, status, code, request_id, elapsed_us, "request");
+        }
+        _ => tracing::debug!(%method, route, status, code, request_id, elapsed_us, "request"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_core::testing::CapturedLog;
+
+    use super::super::budget::BodyBudgets;
+    use super::*;
+
+    #[test]
+    fn internal_error_is_a_warning_also_in_an_outage() {
+        let (log, _guard) = CapturedLog::start();
+        let budget = BodyMemoryBudget::new(BodyBudgets::anonymous(1), 1);
+        let id = RequestId("r".into());
+        let info = RequestInfo::new(Peer::default(), id, Limits::default(), budget);
+        postern_core::log_outage!("database", "query failed");
+        for code in [
+            Code::Unavailable,
+            Code::UpstreamTimeout,
+            Code::Internal,
+            Code::Internal,
+            Code::NotFound,
+        ] {
+            log_request(&Method::GET, &code.into_response(), &info, Duration::ZERO);
+        }
+        for (status, level) in [
+            (503, "DEBUG"),
+            (504, "DEBUG"),
+            (500, "WARN"),
+            (500, "DEBUG"),
+            (404, "DEBUG"),
+        ] {
+            let parts = [format!(" {level} "), format!("status={status} ")];
+            let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+            assert_eq!(log.with(&parts), 1, "{parts:?} in {}", log.text());
+        }
     }
 }

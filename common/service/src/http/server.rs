@@ -1,6 +1,7 @@
 //! An HTTP/1.1 server with graceful shutdown.
 
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
 use tokio_util::sync::CancellationToken;
@@ -46,9 +47,17 @@ impl RequestTelemetry {
 /// # Errors
 /// Exit status 69 with the address and the reason, such as an address in use.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
+    TcpListener::bind(address).await.map_err(|error| {
+        let (is_used, port) = (error.kind() == ErrorKind::AddrInUse, address.port());
+        let hint = match is_used {
+            true => format!(
+                "; stop the process that `ss -ltnp 'sport = :{port}'` names, or choose another address \
+                 (`postern` has --port)"
+            ),
+            false => String::new(),
+        };
+        Exit::unavailable(format!("cannot listen on {address}: {error}{hint}"))
+    })
 }
 
 /// Serves HTTP/1.1 until `shutdown` is cancelled, then waits for requests in flight, for at most

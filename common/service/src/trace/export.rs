@@ -1,6 +1,9 @@
 //! The export of spans to a collector, as OTLP.
 
 use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Context;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
@@ -13,12 +16,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::config::{Protocol, TracingConfig};
+use super::config::TracingConfig;
 use postern_core::exit::Exit;
+use postern_core::group_commit::process_batches;
 
 /// Maximum spans in one export request.
 const BATCH_SIZE: usize = 512;
-/// Maximum time between two exports while spans are queued.
+/// Time between two exports, unless the first was full.
 const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of an export request.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,9 +35,9 @@ pub struct SpanExportTask {
     exporter: SpanExporter,
     queue: mpsc::Receiver<SpanData>,
     dropped: IntCounter,
-    is_failing: bool,
+    is_failing: AtomicBool,
     /// Spans in the current export request.
-    in_flight: usize,
+    in_flight: AtomicUsize,
 }
 
 /// A running export, or none.
@@ -74,10 +78,7 @@ impl SpanExportTask {
     ) -> Result<Self, Exit> {
         let mut exporter = build_exporter(config)
             .map_err(|error| Exit::usage(format!("tracing.endpoint: {error}")))?;
-        let instance = config
-            .service_instance
-            .clone()
-            .unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+        let instance = uuid::Uuid::new_v4().to_string();
         let resource = Resource::builder_empty()
             .with_attributes([
                 KeyValue::new("service.name", service),
@@ -90,85 +91,62 @@ impl SpanExportTask {
             exporter,
             queue,
             dropped,
-            is_failing: false,
-            in_flight: 0,
+            is_failing: AtomicBool::default(),
+            in_flight: AtomicUsize::default(),
         })
     }
 
     /// Exports spans until `stop` is cancelled, then those that are queued, for at most 5 s.
     pub async fn run(mut self, stop: CancellationToken) {
+        let mut queue = std::mem::replace(&mut self.queue, mpsc::channel(1).1);
+        let mut stopped = pin!(stop.cancelled());
+        let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+            if stopped.as_mut().poll(cx).is_ready() {
+                queue.close();
+            }
+            queue.poll_recv_many(cx, batch, limit)
+        };
         let late = async {
             stop.cancelled().await;
             tokio::time::sleep(FLUSH_TIMEOUT).await;
         };
-        tokio::select! {
-            () = self.export_all(&stop) => {}
-            () = late => {
-                let dropped = self.in_flight + self.queue.len();
-                self.dropped.inc_by(dropped as u64);
-                tracing::warn!(dropped, "span export incomplete at shutdown");
-            }
+        let is_late = tokio::select! {
+            () = process_batches(receive, 1, BATCH_SIZE, |batch| self.export(batch, &stop)) => false,
+            () = late => true,
+        };
+        if is_late {
+            let dropped = self.in_flight.load(Ordering::Relaxed) + queue.len();
+            self.dropped.inc_by(dropped as u64);
+            tracing::warn!(dropped, "span export incomplete at shutdown");
         }
     }
 
-    /// Exports batches until the queue is closed, which `stop` does, and empty.
-    async fn export_all(&mut self, stop: &CancellationToken) {
-        loop {
-            let mut batch = Vec::new();
-            let queue = &mut self.queue;
-            let was_closed = queue.is_closed();
-            let filled = async {
-                while batch.len() < BATCH_SIZE {
-                    let room = BATCH_SIZE - batch.len();
-                    if queue.recv_many(&mut batch, room).await == 0 {
-                        return;
-                    }
-                }
-            };
-            tokio::select! {
-                () = stop.cancelled(), if !was_closed => self.queue.close(),
-                () = tokio::time::sleep(EXPORT_INTERVAL) => {}
-                () = filled => {}
-            }
-            if !batch.is_empty() {
-                self.export(batch).await;
-            } else if was_closed {
-                return;
-            }
-        }
-    }
-
-    /// Exports a batch. A failure is logged once, and so is the recovery.
-    async fn export(&mut self, batch: Vec<SpanData>) {
-        self.in_flight = batch.len();
+    /// Exports a batch, and waits after one that was not full. A failure is logged once, and so is
+    /// the recovery.
+    async fn export(&self, batch: Vec<SpanData>, stop: &CancellationToken) {
+        let count = batch.len();
+        self.in_flight.store(count, Ordering::Relaxed);
         let result = self.exporter.export(batch).await;
-        let count = std::mem::take(&mut self.in_flight);
+        self.in_flight.store(0, Ordering::Relaxed);
+        let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
         match result {
-            Ok(()) if self.is_failing => {
-                self.is_failing = false;
-                tracing::info!("span export available again");
-            }
+            Ok(()) if was_failing => tracing::info!("span export available again"),
             Ok(()) => {}
             Err(error) => {
                 self.dropped.inc_by(count as u64);
-                if !self.is_failing {
-                    self.is_failing = true;
+                if !was_failing {
                     tracing::warn!(%error, "span export failed, dropping spans");
                 }
             }
         }
-    }
-}
-
-fn build_exporter(config: &TracingConfig) -> Result<SpanExporter, ExporterBuildError> {
-    match config.protocol {
-        Protocol::HttpProtobuf => build_http(config),
-        Protocol::Grpc => build_grpc(config),
+        if count < BATCH_SIZE {
+            let _stopped = tokio::time::timeout(EXPORT_INTERVAL, stop.cancelled()).await;
+        }
     }
 }
 
 /// Redirects are not followed, so that spans are sent to the configured endpoint only.
-fn build_http(config: &TracingConfig) -> Result<SpanExporter, ExporterBuildError> {
+fn build_exporter(config: &TracingConfig) -> Result<SpanExporter, ExporterBuildError> {
     let client = reqwest::Client::builder()
         .timeout(EXPORT_TIMEOUT)
         .no_proxy()
@@ -188,29 +166,4 @@ fn build_http(config: &TracingConfig) -> Result<SpanExporter, ExporterBuildError
         .with_timeout(EXPORT_TIMEOUT)
         .with_headers(headers)
         .build()
-}
-
-#[cfg(feature = "otlp-grpc")]
-fn build_grpc(config: &TracingConfig) -> Result<SpanExporter, ExporterBuildError> {
-    use opentelemetry_otlp::WithTonicConfig;
-    use opentelemetry_otlp::tonic_types::metadata::MetadataMap;
-
-    let mut headers = http::HeaderMap::new();
-    for (name, value) in &config.headers {
-        if let Ok(value) = http::HeaderValue::from_str(value.expose()) {
-            headers.insert(name.clone(), value);
-        }
-    }
-    SpanExporter::builder()
-        .with_tonic()
-        .with_endpoint(config.endpoint.as_str())
-        .with_timeout(EXPORT_TIMEOUT)
-        .with_metadata(MetadataMap::from_headers(headers))
-        .build()
-}
-
-#[cfg(not(feature = "otlp-grpc"))]
-fn build_grpc(_config: &TracingConfig) -> Result<SpanExporter, ExporterBuildError> {
-    let reason = "built without the feature otlp-grpc".to_owned();
-    Err(ExporterBuildError::InternalFailure(reason))
 }

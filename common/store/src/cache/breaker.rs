@@ -95,25 +95,4 @@ mod tests {
         );
         assert!(is_due(now + REJECTION_LOG_INTERVAL));
     }
-
-    #[test]
-    fn five_failures_open_the_breaker_and_one_call_probes() {
-        let (breaker, start) = (ServerCircuitBreaker::default(), Instant::now());
-        for failures in 1..FAILURE_THRESHOLD {
-            let effect = breaker.record_failure(start);
-            assert_eq!(effect, FailureEffect::StillClosed(failures));
-        }
-        let effect = breaker.record_failure(start);
-        assert_eq!(effect, FailureEffect::Opened(OPEN_DURATION));
-        assert!(!breaker.allows_call(start + OPEN_DURATION / 2));
-        let later = start + OPEN_DURATION;
-        assert!(
-            breaker.allows_call(later) && !breaker.allows_call(later),
-            "one call probes"
-        );
-        let effect = breaker.record_failure(later);
-        assert_eq!(effect, FailureEffect::Reopened(OPEN_DURATION));
-        assert!(breaker.allows_call(later + OPEN_DURATION));
-        assert!(breaker.record_success() && breaker.allows_call(later));
-    }
 }

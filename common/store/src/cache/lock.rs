@@ -160,7 +160,7 @@ impl LockGuard {
             () = lost => Err(CacheError::Unavailable),
         };
         if outcome.is_err() {
-            tracing::warn!("lock lost, work cancelled");
+            postern_core::log_outage!("cache", "lock lost, work cancelled");
         }
         self.release().await;
         outcome

@@ -20,6 +20,7 @@ use super::breaker::ServerCircuitBreaker;
 use super::pace::MAX_SLOTS_AHEAD;
 use super::{AttemptPolicy, CacheError};
 use postern_core::circuit_breaker::FailureEffect;
+use postern_core::log_outage_state;
 
 /// A cache in Redis, with a circuit breaker and a time limit per call.
 pub(super) struct RedisCache {
@@ -229,7 +230,7 @@ impl RedisCache {
             Ok(Err(error)) if is_command_error(&error) => {
                 *self.last_error.lock() = error.to_string();
                 if self.breaker.record_rejection(Instant::now()) {
-                    tracing::warn!(address = self.label, %error, "cache command rejected");
+                    log_outage_state!("cache", address = self.label, %error, "cache command rejected");
                 }
                 return Err(CacheError::Unavailable);
             }
@@ -244,7 +245,7 @@ impl RedisCache {
         self.last_error.lock().clone_from(&error);
         let effect = self.breaker.record_failure(Instant::now());
         if matches!(effect, FailureEffect::Opened(_)) {
-            tracing::warn!(address = self.label, error, "cache unavailable");
+            log_outage_state!("cache", address = self.label, error, "cache unavailable");
         }
         // A cluster connection reconnects to its nodes by itself; one unresponsive node must not
         // cost the connections to the others.

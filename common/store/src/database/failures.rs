@@ -162,7 +162,9 @@ impl StatementHealth {
         }
         Self {
             database: database.clone(),
-            dependency: dependencies.optional("statements", database.label()),
+            dependency: dependencies
+                .optional("statements", database.label())
+                .of_cause("database"),
         }
     }
 

@@ -3,7 +3,6 @@
 mod connect;
 mod error;
 mod executor;
-mod listen;
 mod pool;
 mod url;
 
@@ -42,7 +41,7 @@ pub(super) fn pool(url: &str, options: &DatabaseOptions) -> Result<PostgresPool,
         *host = host
             .clone()
             .application_name(&options.application_name)
-            .statement_cache_capacity(options.statement_cache)
+            .statement_cache_capacity(super::STATEMENT_CACHE)
             // A connection pooler rejects startup parameters that it does not know.
             .extra_float_digits(None)
             .disable_statement_logging();

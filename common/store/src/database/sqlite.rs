@@ -15,6 +15,8 @@ use postern_core::exit::Exit;
 
 /// Maximum wait for another process's write.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of reading connections.
+const READERS: u32 = 4;
 
 /// A write transaction. If it is dropped without a commit, it is rolled back.
 pub type SqliteTransaction = sqlx::Transaction<'static, sqlx::Sqlite>;
@@ -51,7 +53,7 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite,
         .pragma("temp_store", "memory")
         // Overwrites what is deleted: recipients, contents and addresses stay in no free page.
         .pragma("secure_delete", "on")
-        .statement_cache_capacity(options.statement_cache)
+        .statement_cache_capacity(super::STATEMENT_CACHE)
         .disable_statement_logging();
     if url.contains(":memory:") || url.contains("mode=memory") {
         return Err(Exit::usage(format!("database `{url}`: must name a file")));
@@ -80,7 +82,7 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite,
         )
         .await
         .map_err(|error| unavailable(&error))?;
-    let readers = pool(options.readers, options.acquire_timeout).connect_lazy_with(
+    let readers = pool(READERS, options.acquire_timeout).connect_lazy_with(
         connect
             .pragma("query_only", "on")
             .optimize_on_close(false, None),

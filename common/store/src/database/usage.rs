@@ -1,6 +1,6 @@
 //! The use of connection pools, as metrics.
 
-use prometheus::{IntGaugeVec, Opts, Registry};
+use prometheus::IntGaugeVec;
 
 /// The connections of a pool at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,47 +15,21 @@ pub struct PoolUsage {
     pub waiting: usize,
 }
 
-/// The gauges of the connection pools of a process. Clones share them.
-#[derive(Clone, Debug)]
-pub struct PoolMetrics {
-    connections: IntGaugeVec,
-    max: IntGaugeVec,
-    waiting: IntGaugeVec,
+postern_core::metrics! {
+    /// The gauges of the connection pools of a process. Clones share them.
+    pub struct PoolMetrics {
+        /// Connections to PostgreSQL.
+        connections: IntGaugeVec = "postern_database_connections" ["pool", "state"];
+        /// Maximum number of connections to PostgreSQL.
+        max: IntGaugeVec = "postern_database_connections_max" ["pool"];
+        /// Callers that wait for a connection to PostgreSQL.
+        waiting: IntGaugeVec = "postern_database_acquires_waiting" ["pool"];
+    }
 }
 
 // === impl PoolMetrics ===
 
 impl PoolMetrics {
-    /// Registers the gauges.
-    ///
-    /// # Errors
-    /// The registry has metrics of these names.
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let gauge = |name: &str, help: &str, further: &[&str]| {
-            let labels = [&["pool"], further].concat();
-            let gauge = IntGaugeVec::new(Opts::new(name, help), &labels)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
-        Ok(Self {
-            connections: gauge(
-                "postern_database_connections",
-                "Connections to PostgreSQL.",
-                &["state"],
-            )?,
-            max: gauge(
-                "postern_database_connections_max",
-                "Maximum number of connections to PostgreSQL.",
-                &[],
-            )?,
-            waiting: gauge(
-                "postern_database_acquires_waiting",
-                "Callers that wait for a connection to PostgreSQL.",
-                &[],
-            )?,
-        })
-    }
-
     /// Records the use of a pool. A store without a pool, such as SQLite, has no usage.
     pub fn record(&self, pool: &str, usage: Option<PoolUsage>) {
         let labels = &[pool];
@@ -75,6 +49,8 @@ impl PoolMetrics {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
     use crate::database::{Database, testing};
 

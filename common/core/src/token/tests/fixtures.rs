@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use url::Url;
 
 use crate::clock::{Clock, Timestamp};
-use crate::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
+use crate::token::{Issuer, IssuerKind, IssuerRules, TokenError, Verifier, VerifierOptions};
 
 pub(super) const NOW_S: i64 = 1_800_000_000;
 pub(super) const USERS: &str = "https://pools.test/users";
@@ -292,5 +292,13 @@ impl World {
     /// `OTHER_RSA` as `s1`.
     pub(super) async fn usual() -> Self {
         Self::new(&[RSA.jwk("u1")], &[OTHER_RSA.jwk("s1")]).await
+    }
+
+    pub(super) async fn accepts(&self, token: &str) -> bool {
+        self.verifier.verify(token).await.is_ok()
+    }
+
+    pub(super) async fn rejection(&self, token: &str) -> TokenError {
+        self.verifier.verify(token).await.expect_err("refused")
     }
 }

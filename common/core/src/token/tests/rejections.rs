@@ -35,11 +35,7 @@ async fn only_the_algorithm_of_the_key_is_accepted() {
     let signers = [(&*RSA, "u1"), (&ec, "u2"), (&ed, "u3")];
     for (signer, key_id) in signers {
         assert!(
-            world
-                .verifier
-                .verify(&signer.token(key_id, &user_claims()))
-                .await
-                .is_ok(),
+            world.accepts(&signer.token(key_id, &user_claims())).await,
             "{}",
             signer.alg()
         );
@@ -49,10 +45,8 @@ async fn only_the_algorithm_of_the_key_is_accepted() {
         {
             let header = json!({"alg": other.alg(), "kid": key_id});
             let error = world
-                .verifier
-                .verify(&signer.token_with(&header, &user_claims()))
-                .await
-                .unwrap_err();
+                .rejection(&signer.token_with(&header, &user_claims()))
+                .await;
             assert_eq!(error, TokenError::AlgorithmOfKey);
         }
     }
@@ -265,9 +259,9 @@ async fn nbf_and_iat_beyond_the_leeway_are_rejected() {
             .await;
             let allowed = leeway.map_or(5, u64::cast_signed);
             let at = |ahead: i64| RSA.token("u1", &with(user_claims(), name, json!(NOW_S + ahead)));
-            assert!(world.verifier.verify(&at(allowed)).await.is_ok());
+            assert!(world.accepts(&at(allowed)).await);
             assert_eq!(
-                world.verifier.verify(&at(allowed + 1)).await.unwrap_err(),
+                world.rejection(&at(allowed + 1)).await,
                 TokenError::NotYetValid,
                 "{name}"
             );
@@ -359,9 +353,9 @@ async fn token_above_the_limit_is_rejected() {
         let most = (limit * 3 / 4 - 700..limit).map(filled);
         let mut most = most.filter(|token| token.len() > limit - 4);
         let most = most.next().expect("one fits");
-        assert!(most.len() <= limit && world.verifier.verify(&most).await.is_ok());
+        assert!(most.len() <= limit && world.accepts(&most).await);
         for longer in [filled(limit * 3 / 4), "a".repeat(limit + 1)] {
-            let refused = world.verifier.verify(&longer).await.unwrap_err();
+            let refused = world.rejection(&longer).await;
             assert_eq!(refused, TokenError::TooLong);
         }
     }
@@ -420,23 +414,6 @@ async fn header_or_payload_that_is_no_object_is_rejected() {
 }
 
 #[tokio::test]
-async fn changed_token_does_not_verify() {
-    let token = RSA.token("u1", &user_claims());
-    let (input, signature) = token.rsplit_once('.').unwrap();
-    let (header, _) = input.split_once('.').unwrap();
-    let promoted = with(user_claims(), "cognito:groups", json!(["admin", "root"])).to_string();
-    for forged in [
-        format!("{header}.{}.{signature}", b64(promoted)),
-        format!("{input}."),
-        format!("{input}.{}", b64([0; 256])),
-        format!("{input}.{}", &signature[4..]),
-        OTHER_RSA.token("u1", &user_claims()),
-    ] {
-        assert_eq!(verdict(&forged).await.code(), Code::TokenSignatureInvalid);
-    }
-}
-
-#[tokio::test]
 async fn short_and_encryption_keys_are_not_used() {
     let mut encryption = RSA.jwk("u1");
     encryption["use"] = "enc".into();
@@ -444,11 +421,7 @@ async fn short_and_encryption_keys_are_not_used() {
     short["n"] = b64([0xc5; 128]).into();
     let world = World::new(&[encryption, short], &[]).await;
     for key_id in ["u1", "u2"] {
-        let error = world
-            .verifier
-            .verify(&RSA.token(key_id, &user_claims()))
-            .await
-            .unwrap_err();
+        let error = world.rejection(&RSA.token(key_id, &user_claims())).await;
         assert_eq!(error.code(), Code::TokenKeyUnknown);
     }
     let reasons: Vec<&str> = world.verifier.status()[1]

@@ -105,14 +105,6 @@ impl Server {
         self.child = spawn(&self.folder, &self.arguments);
         self.wait().await;
     }
-
-    pub(super) fn signal(&self, name: &str) {
-        let sent = Command::new("kill")
-            .args([name, &self.child.id().to_string()])
-            .status()
-            .expect("kill runs");
-        assert!(sent.success());
-    }
 }
 
 impl Drop for Server {
@@ -169,67 +161,6 @@ pub(super) async fn open(url: &str) -> Cache {
     Cache::open(&format!("{url}?deadline=2000ms"))
         .await
         .expect("a URL")
-}
-
-#[tokio::test]
-async fn killed_and_restarted_server_is_reconnected_to() {
-    let mut server = Server::start(&[]).await;
-    let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
-    works(&cache).await.expect("one server");
-    let epoch = cache.epoch("a").await;
-    server.kill();
-    assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
-    server.restart().await;
-    recovers(&cache).await;
-    works(&cache).await.expect("the scripts are loaded again");
-    assert_ne!(cache.epoch("a").await, epoch);
-}
-
-/// Acquires a lock and exits like a killed process.
-fn lock_and_die(url: String) {
-    let holder = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let guard = runtime.block_on(async {
-            let cache = open(&url).await;
-            cache
-                .lock("left", Duration::from_secs(45))
-                .await
-                .expect("answers")
-                .expect("free")
-        });
-        drop(runtime);
-        drop(guard);
-    });
-    holder.join().expect("no panic");
-}
-
-#[tokio::test]
-async fn lock_of_a_killed_holder_is_free_in_seconds() {
-    let server = Server::start(&[]).await;
-    let url = format!("redis://127.0.0.1:{}", server.port);
-    lock_and_die(url.clone());
-    let cache = open(&url).await;
-    assert!(
-        cache.lock("left", MINUTE).await.expect("answers").is_none(),
-        "it was left behind"
-    );
-    let lease: i64 = server
-        .command(&["PTTL", "postern:left"])
-        .await
-        .expect("answers");
-    assert!((1..=3_000).contains(&lease), "milliseconds: {lease}");
-    let start = Instant::now();
-    let run = cache.with_lock("left", MINUTE, MINUTE, async {});
-    assert_eq!(run.await, Ok(Some(())));
-    // The lease is 2.5 s; the rest allows for a busy machine.
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
 }
 
 /// Works under a lock until it is lost.
@@ -309,20 +240,6 @@ async fn server_without_memory_still_serves_reads() {
         );
     }
     assert_eq!(cache.delete("kept").await, Ok(true));
-}
-
-#[tokio::test]
-async fn suspended_server_is_unavailable_until_resumed() {
-    let server = Server::start(&[]).await;
-    let url = format!("redis://127.0.0.1:{}?deadline=300ms", server.port);
-    let cache = Cache::open(&url).await.expect("a URL");
-    recovers(&cache).await;
-    server.signal("-STOP");
-    for _ in 0..breaker::FAILURE_THRESHOLD {
-        assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
-    }
-    server.signal("-CONT");
-    recovers(&cache).await;
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ impl Connector {
         let role = row
             .and_then(|row| row.try_get::<String, _>(0))
             .map_err(|error| ConnectError::from_driver(&error))?;
-        if role.is_empty() || self.targets.accepts_read_only {
+        if role.is_empty() {
             Ok(connection)
         } else {
             Err(ConnectError::transient(format!(

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use sqlx::postgres::PgListener;
 use sqlx::{Connection, Executor, PgConnection, SqlStr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
@@ -23,7 +22,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub use self::transaction::PostgresTransaction;
 use super::connect::Connector;
 use super::error::{breaks_connection, timeout_error};
-use super::listen;
 use crate::database::PoolUsage;
 use crate::database::failures::StatementFailures;
 use crate::database::statement::{SpanTarget, in_span};
@@ -286,21 +284,6 @@ impl PostgresPool {
         let result = work.await;
         progress.end(&result);
         result
-    }
-
-    /// Opens a listener on a dedicated connection to the first server that accepts writes.
-    ///
-    /// # Errors
-    /// No server accepts writes.
-    pub async fn listen(&self, channel: &str) -> Result<PgListener, sqlx::Error> {
-        let deadline_at = Instant::now() + self.shared.acquire_timeout;
-        let found = self.shared.connector.connect(deadline_at).await;
-        let (connection, options) =
-            found.map_err(super::connect::ConnectError::into_statement_error)?;
-        let options = options.clone();
-        drop(connection);
-        let setup = self.shared.connector.setup.clone();
-        listen::open(options, setup, channel, self.shared.acquire_timeout).await
     }
 
     /// Connects once, to obtain the reason of a failure.

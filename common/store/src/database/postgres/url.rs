@@ -6,12 +6,10 @@ use url::{Host, Url};
 
 use postern_core::secret::{PERCENT_ENCODE, has_misplaced_password};
 
-/// The servers that a URL names, in order, and whether they must accept writes.
+/// The servers that a URL names, in order. They must accept writes.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectTargets {
     pub(super) hosts: Vec<PgConnectOptions>,
-    /// `target_session_attrs=any`. The default is `read-write`, because the services write.
-    pub(super) accepts_read_only: bool,
     /// Whether the URL sets `sslmode`.
     has_tls_mode: bool,
 }
@@ -30,7 +28,6 @@ impl ConnectTargets {
         let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
         let mut targets = Self {
             hosts: Vec::new(),
-            accepts_read_only: false,
             has_tls_mode: false,
         };
         for host in hosts.split(',') {
@@ -55,11 +52,10 @@ impl ConnectTargets {
         let mut rest = Vec::new();
         for (key, value) in url.query_pairs().into_owned() {
             match (&*key, &*value) {
-                ("target_session_attrs", "any") => self.accepts_read_only = true,
                 ("target_session_attrs", "read-write") => {}
                 ("target_session_attrs", _) => {
                     return Err(format!(
-                        "target_session_attrs is `{value}`; it must be read-write or any, because the services write"
+                        "target_session_attrs is `{value}`; it must be read-write, because the services write"
                     ));
                 }
                 _ => {

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
-use postern_core::trace::Scope;
+use crate::trace::Scope;
 
 /// Items for which a new batch has room before it grows.
 const INITIAL_BATCH_CAPACITY: usize = 64;
@@ -45,18 +45,18 @@ pub fn queue<T, R>(capacity: usize) -> (Submitter<T, R>, mpsc::Receiver<Submissi
     (Submitter { queue }, receiver)
 }
 
-/// Processes batches of at most `limit()` items, at most `concurrency` at a time, until `receive`
+/// Processes batches of at most `limit` items, at most `concurrency` at a time, until `receive`
 /// returns 0 (as `poll_recv_many` of a queue without senders) and the last batch is finished.
 pub async fn process_batches<T, F: Future<Output = ()>>(
     mut receive: impl FnMut(&mut Context<'_>, &mut Vec<T>, usize) -> Poll<usize>,
     concurrency: usize,
-    limit: impl Fn() -> usize,
+    limit: usize,
     process: impl Fn(Vec<T>) -> F,
 ) {
     let (mut batch, mut in_flight) = (new_batch(), FuturesUnordered::new());
     loop {
         tokio::select! {
-            count = poll_fn(|cx| receive(cx, &mut batch, limit())), if in_flight.len() < concurrency => {
+            count = poll_fn(|cx| receive(cx, &mut batch, limit)), if in_flight.len() < concurrency => {
                 if count == 0 {
                     break;
                 }
@@ -164,7 +164,7 @@ mod tests {
                 let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
                     queue.poll_recv_many(cx, batch, limit)
                 };
-                process_batches(receive, concurrency, || limit, process).await;
+                process_batches(receive, concurrency, limit, process).await;
             });
             (processor, submitter)
         }
