@@ -8,7 +8,6 @@
 //!   [`crate::external_authorization`], [`crate::rate_limiter`], [`crate::upstream`], [`crate::downstream`],
 //!   [`postern_http::message`], [`crate::state`], [`crate::telemetry`] and [`crate::config`].
 
-mod acme_challenge;
 mod answer;
 pub(crate) mod authorize;
 pub(crate) mod cors;
@@ -16,7 +15,6 @@ pub(crate) mod credentials;
 pub(crate) mod early_ends;
 mod external;
 pub(crate) mod header_changes;
-mod problem_page;
 pub(crate) mod rate_limits;
 pub(crate) mod rejection;
 pub(crate) mod report_only;
@@ -25,7 +23,7 @@ pub(crate) mod response_headers;
 use std::sync::Arc;
 
 use http::StatusCode;
-use pingora_core::Result;
+use pingora::Result;
 use pingora_proxy::Session;
 use postern_core::Problem;
 use postern_http::message::head;
@@ -77,14 +75,6 @@ async fn admit(
     rate_limits::identify_client(state, client, request);
     authorize::start_trace_span(state, &client.req_header().headers, request);
     let head = client.req_header();
-    if let Some(challenges) = &state.acme_challenges
-        && let Some(token) = acme_challenge::token(challenges, head)
-    {
-        rate_limits::check_address(state, request)?;
-        let answer = acme_challenge::answer(challenges, token, &head.method).await?;
-        return Err(answer.into());
-    }
-    // `OPTIONS *` concerns the server and no route (RFC 9110 section 9.3.7).
     if head::is_server_options(head.method.as_str().as_bytes(), head.raw_path()) {
         rate_limits::check_address(state, request)?;
         return Err(Answer::new(StatusCode::NO_CONTENT).into());

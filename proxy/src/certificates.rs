@@ -18,7 +18,7 @@ mod server_tls;
 mod slot;
 mod warnings;
 
-pub(crate) use acme::{AcmeRenewal, AcmeStore, HTTP_CHALLENGE_PREFIX, PendingChallenges};
+pub(crate) use acme::{AcmeRenewal, AcmeStore, PendingChallenges};
 pub(crate) use client_auth::{TlsClient, principal_caller};
 pub(crate) use files::{acme_file_fault, certificates, check_upstream_files, private_key};
 pub(crate) use hosts::HostGuard;

@@ -9,15 +9,12 @@ mod access;
 mod acme;
 mod answer;
 mod api_keys;
-mod compression;
+pub(crate) mod compression;
 mod cors;
-mod dns;
 mod external_authorization;
-mod files;
 mod header_changes;
 mod limits;
 mod listen;
-mod load_balancing;
 mod mirror;
 mod pattern;
 mod policy;
@@ -43,21 +40,17 @@ use postern_service::log::Log;
 use postern_service::trace::TracingConfig;
 
 pub use access::AccessList;
-pub use acme::{AcmeChallenge, AcmeConfig};
-pub use answer::{BodyFile, FixedBody, FixedResponse, RedirectAnswer, RouteAnswer};
+pub use acme::AcmeConfig;
+pub use answer::{FixedResponse, RedirectAnswer, RouteAnswer};
 pub use api_keys::ApiKeyConfig;
-pub use compression::{CompressionConfig, MediaPattern};
+pub use compression::CompressionConfig;
 pub use cors::{CorsPolicy, OriginPattern};
-pub use dns::DnsConfig;
 pub use external_authorization::ExternalAuthorization;
-pub use files::config_files;
-pub(crate) use files::{files_of_texts, files_with_text};
 pub use header_changes::HeaderChanges;
-pub use limits::{ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey};
+pub use limits::{ClientLimits, GatewayRateLimit, RateLimit, RateLimitKey};
 pub use listen::{
     AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,
 };
-pub use load_balancing::{ConsistentKey, LoadBalancing};
 pub use mirror::MirrorConfig;
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
 pub(crate) use policy::check_callers;
@@ -74,7 +67,8 @@ pub use tls::{
     ListenerTlsConfig, TlsVersion,
 };
 pub use upstream::{
-    HealthCheckConfig, HealthProbe, OutlierDetection, UpstreamConfig, UpstreamTlsConfig,
+    HealthCheckConfig, HealthProbe, LoadBalancing, OutlierDetection, UpstreamConfig,
+    UpstreamTlsConfig,
 };
 pub use upstream_address::{AddressKind, UpstreamAddress};
 
@@ -109,8 +103,6 @@ pub struct Config {
     pub access_log: AccessLogConfig,
     /// Trace export; default none.
     pub tracing: Option<TracingConfig>,
-    /// Look-ups of the names of upstreams.
-    pub dns: DnsConfig,
     /// The upstreams.
     pub upstreams: Vec<UpstreamConfig>,
     /// The routes, in the order of the file.
@@ -164,12 +156,10 @@ impl Config {
         let identity = TrustConfig::read(root, env);
         let tokens = section_or_default(root, "tokens", TokenConfig::read);
         let api_keys = root.section("api_keys", ApiKeyConfig::read);
-        let limits = root.section("limits", |section| ClientLimits::read(section, env));
-        let mut limits = limits.unwrap_or_else(|| ClientLimits::from_env(env));
-        let has_store = limits.store.is_some();
+        let mut limits = section_or_default(root, "limits", ClientLimits::read);
         let defaults = root.section("defaults", |section| {
             let built_in = RouteSettings::default();
-            Some(RouteSettings::read(section, &built_in, None, has_store))
+            Some(RouteSettings::read(section, &built_in, None))
         });
         let defaults = defaults.unwrap_or_default();
         Arc::make_mut(&mut limits.http).deadline = defaults.deadline;
@@ -181,14 +171,11 @@ impl Config {
             .section("access_log", AccessLogConfig::read)
             .unwrap_or_default();
         let tracing = TracingConfig::read_optional(root, env);
-        let dns = root.section("dns", DnsConfig::read).unwrap_or_default();
         let upstreams = root.section("upstream", |section| {
             Some(section.entries(UpstreamConfig::read))
         });
         let upstreams = upstreams.unwrap_or_default();
-        // The loader has read the files.
-        let _patterns = root.list("include", |field| field.text(1..=4096));
-        let mut routes = route::read_all(root, &upstreams, &defaults, has_store);
+        let mut routes = route::read_all(root, &upstreams, &defaults);
         let issuers = identity.as_ref().map(|identity| identity.issuers());
         policy::restrict_owners(&mut routes, issuers.unwrap_or_default());
         let ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
@@ -211,7 +198,6 @@ impl Config {
             handover: handover.map(PathBuf::from),
             access_log,
             tracing,
-            dns,
             upstreams,
             cors: CorsPolicy::fallback(defaults.cors, &routes),
             response_headers: defaults.response_headers,

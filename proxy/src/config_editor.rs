@@ -19,20 +19,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use postern_core::clock::Timestamp;
-use postern_core::config::ConfigFiles;
+use postern_core::config::ConfigFile;
 use postern_core::exit::Exit;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
-use crate::config::{config_files, files_of_texts, files_with_text};
 use crate::state::GatewayState;
 
 use check::ChangeSummary;
 pub(crate) use check::{CheckReport, CheckRules};
 pub(crate) use file::MAX_TEXT_BYTES;
 use file::{ReplaceError, read_only_reason, replace};
-pub(crate) use history::StoredEntry;
 use history::{ConfigHistory, HistoryEntry, default_folder, write_entry};
+pub(crate) use history::{StoredEntry, read_entry};
 pub use warnings::{ConfigWarning, FoundWarnings};
 
 /// Maximum time for a check, with the wait for the one before.
@@ -55,7 +54,7 @@ pub(crate) struct ConfigEditor {
     state: Arc<GatewayState>,
     history: Mutex<ConfigHistory>,
     /// The texts in force.
-    in_force: Mutex<Arc<ConfigFiles>>,
+    in_force: Mutex<Arc<ConfigFile>>,
     reloads: mpsc::Sender<oneshot::Sender<()>>,
     /// Changes are made one after the other.
     changing: tokio::sync::Mutex<()>,
@@ -139,7 +138,7 @@ impl ConfigEditor {
         path: PathBuf,
         history: Option<PathBuf>,
         rules: CheckRules,
-        in_force: ConfigFiles,
+        in_force: ConfigFile,
         state: Arc<GatewayState>,
         permit: CheckPermit,
     ) -> (Self, ReloadRequests) {
@@ -172,34 +171,32 @@ impl ConfigEditor {
         &self.history
     }
 
-    /// Reads the file with its included files, and the reason why it cannot be written, if there is
-    /// one. Blocks.
-    pub(crate) fn read(&self) -> (Result<ConfigFiles, Exit>, Option<String>) {
-        (config_files(&self.path), read_only_reason(&self.path))
+    /// Reads the file, and the reason why it cannot be written, if there is one. Blocks.
+    pub(crate) fn read(&self) -> (Result<ConfigFile, Exit>, Option<String>) {
+        (ConfigFile::read(&self.path), read_only_reason(&self.path))
     }
 
     /// Adds the configuration at the start to the history, unless it is the newest entry. Blocks.
     pub(crate) fn record_start(&self) {
         let files = Arc::clone(&self.in_force.lock());
-        let newest = self.history.lock().newest().map(|entry| entry.number);
-        let found = newest.and_then(|number| self.history.lock().find(number));
-        let before = found.and_then(|found| found.read().ok());
-        let before = before.map(|stored| {
-            let included = stored.included_files.into_iter();
-            let included = included.map(|file| (file.file, file.text)).collect();
-            files_of_texts((stored.file, stored.text), included)
-        });
+        let before = {
+            let history = self.history.lock();
+            let newest = history.newest().map(|entry| entry.number);
+            newest.map(|number| (history.folder().to_owned(), number))
+        };
+        let before = before.and_then(|(folder, number)| read_entry(&folder, number).ok());
+        let before = before.map(|stored| ConfigFile::with_text(&self.path, stored.text));
         self.add_entry(&before.unwrap_or_else(|| (*files).clone()), &files);
     }
 
     /// Records a configuration that became active. Blocks.
-    pub(crate) fn record(&self, files: ConfigFiles) {
+    pub(crate) fn record(&self, files: ConfigFile) {
         let files = Arc::new(files);
         let before = std::mem::replace(&mut *self.in_force.lock(), Arc::clone(&files));
         self.add_entry(&before, &files);
     }
 
-    fn add_entry(&self, before: &ConfigFiles, files: &ConfigFiles) {
+    fn add_entry(&self, before: &ConfigFile, files: &ConfigFile) {
         let hash = files.hash();
         let author = self.author.lock().take_if(|(known, _)| *known == hash);
         let (folder, newest) = {
@@ -222,9 +219,10 @@ impl ConfigEditor {
             summary,
         };
         let stored = StoredEntry::of(entry, &self.path, files);
-        let fault = write_entry(&folder, &stored).err();
-        let fault = fault.map(|error| error.to_string());
-        self.history.lock().push(stored, fault);
+        match write_entry(&folder, &stored) {
+            Ok(()) => self.history.lock().push(stored.entry),
+            Err(error) => self.history.lock().note_fault(error.to_string()),
+        }
     }
 
     /// Checks a text.
@@ -238,7 +236,7 @@ impl ConfigEditor {
             let in_force = Arc::clone(&self.in_force.lock());
             let checked = spawn_blocking(move || {
                 let _permit = permit;
-                check::check(&files_with_text(&path, text), &in_force, &rules, now)
+                check::check(&ConfigFile::with_text(&path, text), &in_force, &rules, now)
             });
             checked.await.map_err(|_| CheckError::Panicked)
         };
@@ -306,7 +304,7 @@ impl ConfigEditor {
         let (before, operator) = (before.to_owned(), change.operator.clone());
         let this = Arc::clone(self);
         let written = blocking(move || {
-            let hash = files_with_text(&path, text.clone()).hash();
+            let hash = ConfigFile::with_text(&path, text.clone()).hash();
             // Before the file is replaced, because the reload may be faster.
             *this.author.lock() = Some((hash, operator));
             let replaced = replace(&path, &before, &text);
@@ -352,7 +350,7 @@ impl ConfigEditor {
             .map_err(|_| ChangeError::Unknown)?
             .ok_or(ChangeError::Unknown)?;
         let path = self.path.clone();
-        let files = blocking(move || config_files(&path)).await?;
+        let files = blocking(move || ConfigFile::read(&path)).await?;
         let expected = files.map(|files| hash_text(files.hash())).ok();
         let status = self.state.config_status.lock();
         Ok(match &status.hash {

@@ -14,26 +14,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
-use moka::sync::Cache;
 use parking_lot::Mutex;
 use postern_core::backoff::Backoff;
 use postern_core::circuit_breaker::{BreakerPolicy, CircuitBreaker, FailureEffect};
 use postern_core::exit::Exit;
-use postern_core::log_limit::LogLimit;
 use postern_core::{Code, Problem};
+use postern_core::{log_outage, log_outage_state};
 use postern_http::client_shares::SharedBudget;
 use prometheus::{Histogram, IntCounter};
 use reqwest::redirect::Policy;
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::ExternalAuthorization;
 use crate::telemetry::metrics::GatewayMetrics;
-use check_request::CheckKey;
 pub(crate) use check_request::CheckRequest;
-
-/// Maximum decisions that are kept for one route.
-const MAX_CACHED_DECISIONS: u64 = 10_000;
 
 /// Maximum bytes of the header fields that are added to a request.
 const MAX_ADDED_BYTES: usize = 8 << 10;
@@ -54,11 +48,8 @@ pub(crate) type AddedHeaders = Arc<[(HeaderName, HeaderValue)]>;
 pub(crate) struct ExternalAuthorizer {
     pub(crate) config: ExternalAuthorization,
     client: reqwest::Client,
-    /// Results of checks, also while they are awaited: equal checks make one call.
-    results: Cache<CheckKey, Arc<OnceCell<AuthorizationResult>>>,
     calls: Arc<SharedBudget>,
     circuit: Mutex<Circuit>,
-    warnings: LogLimit,
     metrics: AuthorizerMetrics,
 }
 
@@ -147,11 +138,6 @@ impl ExternalAuthorizer {
         let client = builder
             .build()
             .map_err(|error| Exit::usage(format!("{}: cannot be called: {error}", config.url)))?;
-        // A result that is not cached is removed as soon as it is known.
-        let lifetime = match config.cache {
-            Duration::ZERO => config.timeout * 4,
-            cache => cache,
-        };
         let counter = |result| {
             let labels = [route, result];
             metrics
@@ -161,10 +147,6 @@ impl ExternalAuthorizer {
         };
         Ok(Self {
             client,
-            results: Cache::builder()
-                .max_capacity(MAX_CACHED_DECISIONS)
-                .time_to_live(lifetime)
-                .build(),
             calls: SharedBudget::new(config.in_flight),
             circuit: Mutex::new(Circuit {
                 breaker: CircuitBreaker::new(BreakerPolicy {
@@ -175,7 +157,6 @@ impl ExternalAuthorizer {
                 last_success: None,
                 last_timed_out: None,
             }),
-            warnings: LogLimit::default(),
             metrics: AuthorizerMetrics {
                 allowed: counter("allowed"),
                 denied: counter("denied"),
@@ -195,43 +176,21 @@ impl ExternalAuthorizer {
     /// `authorization_denied` (403) or `authorization_required` (401) if the service refuses,
     /// `authorization_unavailable` (503) if it does not decide.
     pub(crate) async fn check(&self, check: &CheckRequest<'_>) -> Result<AddedHeaders, Problem> {
-        let key = check.key();
-        let result = self.results.get_with(key.clone(), Arc::default);
-        // If the client of the request that makes the call disconnects, one that waits makes it.
-        let waiting = result.get_or_init(|| self.call_and_cache(check, &key));
-        let waiting_time = match self.config.report_only {
-            true => self.config.timeout,
-            false => self.config.timeout * 2,
-        };
-        let result = tokio::time::timeout(waiting_time, waiting).await;
-        match result.unwrap_or(&Err(Failure::TimedOut)) {
+        match self.call(check).await {
             Ok(Decision::Allowed(added)) => {
                 self.metrics.allowed.inc();
-                Ok(Arc::clone(added))
+                Ok(added)
             }
             Ok(Decision::Denied(code)) => {
                 self.metrics.denied.inc();
-                Err((*code).into())
+                Err(code.into())
             }
             Err(failure) => {
                 self.metrics.failed.inc();
-                self.log_failure(check, *failure);
+                self.log_failure(check, failure);
                 Err(Code::AuthorizationUnavailable.into())
             }
         }
-    }
-
-    /// Makes a call, and keeps its result if it is a decision and decisions are cached.
-    async fn call_and_cache(
-        &self,
-        check: &CheckRequest<'_>,
-        key: &CheckKey,
-    ) -> AuthorizationResult {
-        let result = self.call(check).await;
-        if result.is_err() || self.config.cache.is_zero() {
-            self.results.invalidate(key);
-        }
-        result
     }
 
     async fn call(&self, check: &CheckRequest<'_>) -> AuthorizationResult {
@@ -264,7 +223,8 @@ impl ExternalAuthorizer {
             return;
         }
         if let FailureEffect::Opened(time) = circuit.breaker.record_failure(Instant::now()) {
-            tracing::warn!(%url, next_probe_s = time.as_secs(), "circuit breaker opened");
+            let next_probe_s = time.as_secs();
+            log_outage_state!(self.cause(), %url, next_probe_s, "circuit breaker opened");
         }
     }
 
@@ -312,14 +272,12 @@ impl ExternalAuthorizer {
     /// Logs a failure as a rate-limited warning.
     fn log_failure(&self, check: &CheckRequest<'_>, failure: Failure) {
         let (request_id, url) = (check.request_id, &self.config.url);
-        match self.warnings.admit() {
-            Some(suppressed) => {
-                tracing::warn!(%request_id, %url, error = %failure, suppressed, "external authorization failed");
-            }
-            None => {
-                tracing::debug!(%request_id, %url, error = %failure, "external authorization failed");
-            }
-        }
+        log_outage!(self.cause(), %request_id, %url, error = %failure, "external authorization failed");
+    }
+
+    /// Returns the cause that its log events share.
+    fn cause(&self) -> String {
+        format!("authorization {}", self.config.url)
     }
 }
 

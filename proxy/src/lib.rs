@@ -49,7 +49,7 @@ mod config_editor;
 mod admin;
 
 pub use certificates::certificate_warnings;
-pub use config::{Config, SCHEMA, config_files};
+pub use config::{Config, SCHEMA};
 pub use config_editor::{ConfigWarning, FoundWarnings};
 pub use lifecycle::{
     App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,

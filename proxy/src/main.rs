@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_core::Clock;
 use postern_core::check::{CheckArguments, CheckResult};
-use postern_core::config::Env;
+use postern_core::config::{self, ConfigFile, Env};
 use postern_core::exit::{Exit, parse_arguments};
 use postern_core::output::{Output, print_line};
 use postern_core::token::{Verifier, VerifierOptions};
@@ -17,7 +17,6 @@ use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
 use postern_proxy::config::{TestToken, certificate_principal};
 use postern_proxy::{
     App, CallerSource, Config, ConfigWarning, FoundWarnings, InheritedListeners, InheritedSockets,
-    RouteSummary, config_files,
 };
 use postern_service::service_manager::ServiceManager;
 use postern_service::{log, signals};
@@ -27,10 +26,10 @@ use postern_service::{log, signals};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Time for an answer of the admin listener.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
-
 const DAY: Duration = Duration::from_secs(86_400);
+
+/// Time for blocking calls after the gateway has ended.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[path = "main/examples.rs"]
 mod examples;
@@ -71,9 +70,6 @@ enum CliCommand {
         /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// List the routes in force, from the admin listener that the file names.
-        #[arg(long)]
-        live: bool,
     },
     /// Explain the route and the policy decision of a request.
     #[command(after_help = examples::EXPLAIN)]
@@ -172,7 +168,7 @@ fn main() -> ExitCode {
                 arguments: given,
                 json,
             } => check(&arguments.config, &env, &given, Output { json }),
-            CliCommand::Routes { json, live } => routes(&arguments.config, &env, json, live),
+            CliCommand::Routes { json } => routes(&arguments.config, &env, json),
             CliCommand::Explain(request) => explain(&arguments.config, &env, request),
             CliCommand::Diff {
                 old,
@@ -216,7 +212,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
         runtime.worker_threads(workers);
     }
     let runtime = runtime.enable_all().build().map_err(cannot_start)?;
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         let shutdown = signals::install()?;
         let (sockets, previous) = if take_over {
             if !inherited.is_empty() {
@@ -241,12 +237,15 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
             None => app.run(listeners, shutdown).await,
         }
         Ok(())
-    })
+    });
+    // The operating system may still wait for a name server.
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+    ended
 }
 
-/// Reads the file and the files that it includes, runs its route tests and checks the files that it names.
+/// Reads the file, runs its route tests and checks the files that it names.
 fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
-    config_files(path)?.decode(|root| {
+    config::load(path, |root| {
         let config = Config::read(root, env)?;
         postern_proxy::check_files(root, &config);
         Some(config)
@@ -255,14 +254,14 @@ fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
 
 /// Reads the file as [`load`] does, with the warnings about it.
 fn load_with_warnings(path: &Path, env: &Env) -> Result<(Config, Vec<ConfigWarning>), Exit> {
-    let (files, now) = (config_files(path)?, Clock::system().now());
-    let (config, found) = files.decode(|root| {
+    let (file, now) = (ConfigFile::read(path)?, Clock::system().now());
+    let (config, found) = file.decode(|root| {
         let config = Config::read(root, env)?;
         postern_proxy::check_files(root, &config);
         let found = FoundWarnings::of(root, &config, now);
         Some((config, found))
     })?;
-    Ok((config, found.locate(&files)))
+    Ok((config, found.locate(&file)))
 }
 
 #[expect(clippy::print_stderr, reason = "the output of a command")]
@@ -294,12 +293,9 @@ fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> 
 }
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]
-fn routes(path: &Path, env: &Env, json: bool, live: bool) -> Result<(), Exit> {
-    let config = config_files(path)?.decode(|root| Config::decode(root, env))?;
-    let routes = match live {
-        true => live_routes(&config)?,
-        false => postern_proxy::routes(&config),
-    };
+fn routes(path: &Path, env: &Env, json: bool) -> Result<(), Exit> {
+    let config = config::load(path, |root| Config::decode(root, env))?;
+    let routes = postern_proxy::routes(&config);
     match json {
         true => println!(
             "{}",
@@ -311,34 +307,11 @@ fn routes(path: &Path, env: &Env, json: bool, live: bool) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Returns the routes in force in a running gateway.
-fn live_routes(config: &Config) -> Result<Vec<RouteSummary>, Exit> {
-    let admin = config.admin.as_ref();
-    let admin = admin.ok_or_else(|| Exit::usage("--live needs [admin] address"))?;
-    let url = format!("http://{}/routes", admin.address);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Exit::unavailable(format!("cannot start the runtime: {error}")))?;
-    let fetched = runtime.block_on(async {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .tls_certs_only([])
-            .timeout(ADMIN_TIMEOUT)
-            .build()?;
-        let response = client.get(&url).send().await?.error_for_status()?;
-        response.bytes().await
-    });
-    let bytes = fetched.map_err(|error| Exit::unavailable(format!("{url}: {error}")))?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Exit::unavailable(format!("{url}: unexpected answer: {error}")))
-}
-
 fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit> {
     let token = request.token.as_str();
     let assumed = TestToken::parse(token);
     // Also if a route test fails: an explanation shows why.
-    let config = config_files(path)?.decode(|root| Config::decode(root, env))?;
+    let config = config::load(path, |root| Config::decode(root, env))?;
     let principal =
         match &request.certificate {
             None => None,
@@ -371,7 +344,7 @@ fn diff(
     fail_on: Option<FailOn>,
     json: bool,
 ) -> Result<(), Exit> {
-    let read = |path| config_files(path)?.decode(|root| Config::read(root, env));
+    let read = |path| config::load(path, |root| Config::read(root, env));
     let (before, after) = (read(old)?, read(new)?);
     let found = postern_proxy::differences(&before, &after)
         .map_err(|error| Exit::usage(error.to_string()))?;

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -41,7 +40,7 @@ pub enum RateDecision {
 #[derive(Debug)]
 pub struct RateLimiter {
     shards: Box<[Mutex<KeyShard>]>,
-    keys_per_shard: AtomicUsize,
+    keys_per_shard: usize,
 }
 
 #[derive(Debug, Default)]
@@ -110,20 +109,10 @@ impl RateLimiter {
     /// Creates a limiter for about `keys` keys (16 to 40 bytes each).
     #[must_use]
     pub fn new(keys: usize) -> Self {
-        let shards = (0..SHARD_COUNT).map(|_| Mutex::default()).collect();
-        let limiter = Self {
-            shards,
-            keys_per_shard: AtomicUsize::new(1),
-        };
-        limiter.set_capacity(keys);
-        limiter
-    }
-
-    /// Changes the maximum number of keys to about `keys`. Excess keys are evicted as others are
-    /// added.
-    pub fn set_capacity(&self, keys: usize) {
-        self.keys_per_shard
-            .store(keys.div_ceil(SHARD_COUNT).max(1), Ordering::Relaxed);
+        Self {
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            keys_per_shard: keys.div_ceil(SHARD_COUNT).max(1),
+        }
     }
 
     /// Takes a token for `key`, a hash with a seed that clients cannot know. Different rates
@@ -134,7 +123,7 @@ impl RateLimiter {
         let known = shard.arrivals.get(&key).copied();
         let (verdict, next) = rate.take(known.unwrap_or(0), now);
         if known.is_none() {
-            shard.evict(self.keys_per_shard.load(Ordering::Relaxed), now);
+            shard.evict(self.keys_per_shard, now);
         }
         shard.arrivals.insert(key, next);
         verdict
@@ -146,25 +135,6 @@ impl RateLimiter {
         let known = self.shard(key).arrivals.get(&key).copied();
         let decision = known.map(|arrival| rate.take(arrival, now).0);
         matches!(decision, Some(RateDecision::Refused { .. }))
-    }
-
-    /// Marks `key` as exhausted until `until`. Keys of [`RateLimiter::is_exhausted`] and of rates
-    /// must differ.
-    pub fn mark_exhausted(&self, key: u64, until: u64, now: u64) {
-        let mut shard = self.shard(key);
-        if !shard.arrivals.contains_key(&key) {
-            shard.evict(self.keys_per_shard.load(Ordering::Relaxed), now);
-        }
-        shard.arrivals.insert(key, until);
-    }
-
-    /// Returns whether `key` is marked as exhausted at `now`.
-    #[must_use]
-    pub fn is_exhausted(&self, key: u64, now: u64) -> bool {
-        self.shard(key)
-            .arrivals
-            .get(&key)
-            .is_some_and(|until| *until > now)
     }
 
     fn shard(&self, key: u64) -> MutexGuard<'_, KeyShard> {
@@ -223,47 +193,6 @@ impl Hasher for PrehashedKey {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn burst_is_allowed_then_the_rate_applies() {
-        let limiter = RateLimiter::new(100);
-        let rate = Rate::new(10, Duration::from_secs(1), Some(2));
-        let second = 1_000_000_000;
-        assert_eq!(
-            limiter.take(rate, 7, second),
-            RateDecision::Allowed { remaining: 1 }
-        );
-        assert_eq!(
-            limiter.take(rate, 7, second),
-            RateDecision::Allowed { remaining: 0 }
-        );
-        let wait = Duration::from_millis(100);
-        assert_eq!(
-            limiter.take(rate, 7, second),
-            RateDecision::Refused { retry_after: wait }
-        );
-        assert_eq!(
-            limiter.take(rate, 8, second),
-            RateDecision::Allowed { remaining: 1 }
-        );
-        assert_eq!(
-            limiter.take(rate, 7, second + 100_000_000),
-            RateDecision::Allowed { remaining: 0 }
-        );
-    }
-
-    #[test]
-    fn window_is_rounded_up_to_seconds() {
-        let window = |requests, per_ms, burst| {
-            Rate::new(requests, Duration::from_millis(per_ms), burst).window_s
-        };
-        assert_eq!(window(3, 10_000, None), 10);
-        assert_eq!(window(7, 60_000, None), 60);
-        assert_eq!(window(3, 1_500, None), 2);
-        assert_eq!(window(1000, 1_000, Some(2000)), 2);
-        assert_eq!(window(1, 3_600_000, Some(2)), 7200);
-        assert_eq!(window(10, 100, None), 1);
-    }
 
     #[test]
     fn memory_is_bounded_by_keys() {

@@ -27,10 +27,10 @@ use postern_core::trace::Tracer;
 use postern_core::{Clock, Code};
 use postern_http::client_shares::SharedBudget;
 use postern_http::downstream::ResponseBufferBudget;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use crate::certificates::{HostGuard, PendingChallenges};
-use crate::downstream::connection_limit::ConnectionLimit;
+use crate::certificates::HostGuard;
 use crate::rate_limiter::RateLimiter;
 use crate::state::config_status::ConfigStatus;
 use crate::state::request_context::{InFlightRequest, RequestContext};
@@ -45,7 +45,7 @@ pub(crate) struct GatewayState {
     pub(crate) runtime_config: ArcSwap<RuntimeConfig>,
     pub(crate) verifier: Arc<Verifier>,
     pub(crate) limiter: RateLimiter,
-    pub(crate) connection_limit: Arc<ConnectionLimit>,
+    pub(crate) connection_limit: Arc<Semaphore>,
     pub(crate) response_buffers: Arc<ResponseBufferBudget>,
     /// The memory of compressed responses.
     pub(crate) encoders: Arc<SharedBudget>,
@@ -64,8 +64,6 @@ pub(crate) struct GatewayState {
     pub(crate) config_status: Mutex<ConfigStatus>,
     /// The hosts whose server name has client authentication; `None` if there is none.
     pub(crate) host_guard: Option<HostGuard>,
-    /// The ACME challenges that can be answered; `None` without `[acme]`.
-    pub(crate) acme_challenges: Option<Arc<PendingChallenges>>,
 }
 
 impl GatewayState {

@@ -11,7 +11,6 @@ mod agreement;
 mod ambiguous_paths;
 mod answer_config;
 mod answers;
-mod any_origin;
 mod api_keys;
 mod bodies;
 mod certificate_folder;
@@ -27,7 +26,6 @@ mod connection_authentication;
 mod connections;
 mod cors;
 mod defaults;
-mod draining;
 mod early_responses;
 mod external_authorization;
 mod forwarded;
@@ -50,12 +48,9 @@ pub(crate) mod logs;
 mod migrating;
 mod migrating_peers;
 mod mirroring;
-mod nginx_peer;
 mod one_attacker;
 mod origin;
-mod problem_pages;
 mod proxy_protocol;
-mod proxy_protocol_upstream;
 mod rate_limits;
 mod rate_limits_report_only;
 mod raw_client;
@@ -80,7 +75,6 @@ mod tls_settings;
 mod traefik_peer;
 mod traffic_rules;
 mod truncated_responses;
-mod tunnel_backpressure;
 mod tunnel_expiry;
 mod upgrade;
 mod upgrade_refusals;
@@ -89,8 +83,38 @@ mod upstream_settings;
 mod upstream_shares;
 mod upstreams;
 
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::HeaderMap;
+use parking_lot::Mutex;
+use postern_core::Clock;
+use postern_core::clock::Timestamp;
 use postern_core::config::{Env, parse};
 use postern_core::exit::Exit;
+use postern_core::testing::CapturedLog;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use certificate_folder::{CertificateFolder, free_port, run, s_client};
+use harness::{
+    ADMIN_TOKEN, ROUTES, STEP_TIMEOUT, TestGateway, assert_members, fetch, has_field, in_time,
+    route, route_table, wait_until,
+};
+use origin::{OriginBehavior, TestOrigin};
+use raw_client::{GET, RawClient, RawResponse, UPGRADE};
+use scripted_origin::{
+    OK, OriginConnection, answer_http2, content_length, http2_client, http2_client_on, start_http2,
+};
+use tls::{CertificateAuthority, UpstreamTls};
+use tls_gateway::{TlsGateway, call, get, head, open_body, reply, send, upload};
+use upstream_shares::{client_from, http2_from};
 
 use crate::Config;
 
@@ -109,6 +133,18 @@ fn env() -> Env {
 /// Reads a configuration with both user pools.
 pub(crate) fn read_config(text: &str) -> Result<Config, Exit> {
     parse("p.toml", text, |root| Config::read(root, &env()))
+}
+
+/// Returns the rows of a table, whose cells are separated by bars. `\r\n` in a cell is a line break.
+pub(crate) fn rows<const CELLS: usize>(table: &str) -> Vec<[String; CELLS]> {
+    let row = |line: &str| {
+        let cells = line
+            .split('|')
+            .map(|cell| cell.trim().replace("\\r", "\r").replace("\\n", "\n"));
+        let cells: Vec<String> = cells.collect();
+        cells.try_into().unwrap_or_else(|_| panic!("{line}"))
+    };
+    table.trim().lines().map(row).collect()
 }
 
 /// A generator of choices (SplitMix64), so that a failure can be repeated.

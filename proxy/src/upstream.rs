@@ -1,16 +1,13 @@
 //! Upstreams: pools of addresses, load balancing and health. Connections are
 //! [`postern_http::upstream`]'s.
 //!
-//! - **Enters:** an upstream of the configuration; a hash of the client, and the key of consistent
-//!   hashing, per request.
+//! - **Enters:** an upstream of the configuration; a hash of the client per request.
 //! - **Leaves:** an [`InFlightPermit`] for an address, with the peer and the idle connections of it.
 //! - **May depend on:** [`crate::config`], [`crate::certificates`] for PEM files, and
 //!   [`crate::telemetry`] for metrics.
 
 mod discovery;
-mod drain;
 mod endpoint;
-mod hash_key;
 mod health;
 mod name_resolver;
 mod observation;
@@ -18,59 +15,47 @@ mod operator_control;
 mod peer;
 mod retry_budget;
 mod selection;
-mod srv;
 mod tls_material;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Once};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use futures_util::FutureExt;
-use pingora_core::connectors::http::v2::Connector;
-use pingora_load_balancing::{Backends, HealthRegistry};
 use postern_core::exit::Exit;
-use postern_core::log_limit::LogLimit;
+use postern_core::log_outage_state;
 use postern_http::client_shares::{ClientShares, client_limit};
-use postern_http::upstream::{IdlePool, http2_connector};
+use postern_http::upstream::{Http2Pool, IdlePool};
 use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::UpstreamConfig;
 use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::GatewayMetrics;
-use discovery::{Discovery, SharedDiscovery};
+use discovery::Discovery;
 pub(crate) use discovery::{NameResolution, NameStatus};
-pub(crate) use drain::Abortable;
 use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
 use retry_budget::RetryBudget;
-use selection::{Candidates, EndpointSet};
+use selection::{Candidates, Rotation};
 
 /// An upstream with its addresses. Kept across reloads that do not change it.
-///
-/// Membership and active health are those of [`Backends`]. Requests read `endpoints`, the snapshot
-/// of the last change, and the state in the endpoints themselves.
 pub(crate) struct UpstreamPool {
     pub(crate) config: UpstreamConfig,
-    resolver: Arc<NameResolver>,
-    discovery: Arc<Discovery>,
-    backends: Backends,
-    health: Arc<HealthRegistry>,
-    /// Guards `health`, in which a check can be set once.
-    health_check: Once,
-    endpoints: ArcSwap<EndpointSet>,
+    discovery: Discovery,
+    endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
+    rotation: ArcSwap<Rotation>,
+    /// Number of choices among the addresses.
+    turn: AtomicU64,
     retry_budget: RetryBudget,
     client_shares: Arc<ClientShares>,
     created_at: Instant,
-    /// State of the pseudo-random sequence of slow starts.
-    ramp_sequence: AtomicU64,
     peers: Arc<PeerBuilder>,
     /// The HTTP/2 connections, if the upstream uses them.
-    pub(crate) http2: Option<Arc<Connector>>,
+    pub(crate) http2: Option<Http2Pool>,
     pub(crate) latency: Histogram,
     attempts: IntCounter,
     /// Failed attempts by upstream and cause.
@@ -80,8 +65,6 @@ pub(crate) struct UpstreamPool {
     ejections: IntCounter,
     /// Whether the last observation found the pool in panic mode.
     is_in_panic: AtomicBool,
-    /// Rate limit of warnings that no address is available.
-    pub(crate) warnings: LogLimit,
 }
 
 /// The reason for which no address is available.
@@ -121,31 +104,25 @@ impl UpstreamPool {
     ) -> Result<Self, Exit> {
         let label = [config.name.as_str()];
         let peers = Arc::new(PeerBuilder::new(&config)?);
-        let discovery = Arc::new(Discovery::new(
+        let discovery = Discovery::new(
             &config.name,
             &config.addresses,
             Arc::clone(resolver),
             Arc::clone(&peers),
-        ));
-        let health = Arc::new(health::registry());
-        let pool = Self {
-            resolver: Arc::clone(resolver),
-            backends: Backends::new_with_health_registry(
-                Box::new(SharedDiscovery(Arc::clone(&discovery))),
-                Arc::clone(&health),
-            ),
+        );
+        let endpoints = discovery.endpoints(&[]);
+        Ok(Self {
+            rotation: ArcSwap::from_pointee(Rotation::new(&endpoints)),
+            endpoints: ArcSwap::from_pointee(endpoints),
             discovery,
-            health,
-            health_check: Once::new(),
-            endpoints: ArcSwap::default(),
+            turn: AtomicU64::new(0),
             retry_budget: RetryBudget::new(config.retry_budget),
             client_shares: Arc::default(),
             created_at: Instant::now(),
-            ramp_sequence: AtomicU64::new(0),
             peers,
             http2: config
                 .http2
-                .then(|| http2_connector(config.uses_system_roots())),
+                .then(|| Http2Pool::new(config.uses_system_roots())),
             latency: metrics.upstream.latency.with_label_values(&label),
             attempts: metrics.upstream.attempts.with_label_values(&label),
             failures: metrics.upstream.failures.clone(),
@@ -153,12 +130,8 @@ impl UpstreamPool {
             retries_denied: metrics.upstream.retries_denied.with_label_values(&label),
             ejections: metrics.upstream.ejections.with_label_values(&label),
             is_in_panic: AtomicBool::new(false),
-            warnings: LogLimit::default(),
             config,
-        };
-        // The first discovery does not wait.
-        let _is_done = pool.update_endpoints().now_or_never();
-        Ok(pool)
+        })
     }
 
     /// Returns whether a TLS file was modified since it was read.
@@ -167,17 +140,16 @@ impl UpstreamPool {
     }
 
     /// Returns whether the pool can be used for this configuration, with its state.
-    pub(crate) fn is_reusable(&self, config: &UpstreamConfig, resolver: &NameResolver) -> bool {
-        self.config == *config
-            && !self.has_changed_files()
-            && (!self.discovery.has_names() || self.resolver.config() == resolver.config())
+    pub(crate) fn is_reusable(&self, config: &UpstreamConfig) -> bool {
+        self.config == *config && !self.has_changed_files()
     }
 
     /// Looks expired names up and keeps the addresses up to date until `stop`.
     pub(crate) async fn run_discovery(self: Arc<Self>, stop: CancellationToken) {
         while self.discovery.has_names() {
             let update = async {
-                self.update_endpoints().await;
+                self.discovery.look_up_due(Instant::now()).await;
+                self.update_endpoints();
                 tokio::time::sleep(self.discovery.wait(Instant::now())).await;
             };
             tokio::select! {
@@ -187,40 +159,17 @@ impl UpstreamPool {
         }
     }
 
-    /// Runs the discovery once. The state of unchanged addresses is kept.
-    async fn update_endpoints(&self) {
-        let mut has_changed = false;
-        loop {
-            let updated = self.backends.update(|_| has_changed = true).await;
-            if let Err(error) = updated {
-                tracing::error!(upstream = %self.config.name, %error, "upstream discovery failed");
-            }
-            if !self.discovery.has_moved() {
-                break;
-            }
-        }
-        if has_changed {
-            let set = EndpointSet::new(&self.config.load_balancing, &self.backends.get_backend());
-            let before = self.endpoints.swap(Arc::new(set));
-            self.note_members(&before.endpoints, &self.endpoints());
-        }
-    }
-
-    /// Begins the slow start of new addresses, unless all are, and drains removed ones.
-    fn note_members(&self, before: &[Arc<Endpoint>], after: &[Arc<Endpoint>]) {
-        let is_in = |endpoint: &Arc<Endpoint>, all: &[Arc<Endpoint>]| {
-            all.iter().any(|one| Arc::ptr_eq(one, endpoint))
-        };
-        for endpoint in before.iter().filter(|endpoint| !is_in(endpoint, after)) {
-            self.drain(endpoint);
-        }
-        let kept = before.iter().any(|endpoint| is_in(endpoint, after));
-        if let (Some(duration), true) = (self.config.slow_start, kept) {
-            let now_ms = self.now_ms();
-            for endpoint in after.iter().filter(|endpoint| !is_in(endpoint, before)) {
-                endpoint.start_ramp(now_ms, duration);
-            }
-        }
+    /// Takes the last answers over. The state of unchanged addresses is kept.
+    fn update_endpoints(&self) {
+        let before = self.endpoints.load_full();
+        let after = self.discovery.endpoints(&before);
+        let is_removed = |one: &&Arc<Endpoint>| !after.iter().any(|it| Arc::ptr_eq(it, one));
+        before
+            .iter()
+            .filter(is_removed)
+            .for_each(|it| self.drain(it));
+        self.rotation.store(Arc::new(Rotation::new(&after)));
+        self.endpoints.store(Arc::new(after));
     }
 
     /// Drains the addresses that a reload has removed: those that `successor`, the pool with the same
@@ -239,22 +188,13 @@ impl UpstreamPool {
         }
     }
 
-    /// Drains a removed address: its idle connections are closed, and its requests in flight are
-    /// aborted after `drain_timeout`.
-    fn drain(&self, endpoint: &Arc<Endpoint>) {
+    /// Drains a removed address: its idle connections are closed. Its requests in flight are
+    /// completed, within their own time limits.
+    fn drain(&self, endpoint: &Endpoint) {
         endpoint.idle.close();
-        let (upstream, address) = (self.config.name.clone(), endpoint.address.clone());
-        let (in_flight, timeout) = (endpoint.in_flight(), self.config.drain_timeout);
+        let (upstream, address) = (&self.config.name, &endpoint.address);
+        let in_flight = endpoint.in_flight();
         tracing::info!(%upstream, %address, in_flight, "upstream address removed, draining");
-        let endpoint = Arc::clone(endpoint);
-        tokio::spawn(async move {
-            tokio::time::sleep(timeout).await;
-            let aborted = endpoint.abort_requests();
-            if aborted > 0 {
-                let drain_s = timeout.as_secs_f64();
-                tracing::warn!(%upstream, %address, aborted, drain_s, "requests to removed upstream address aborted");
-            }
-        });
     }
 
     /// Returns the states of the names that are looked up.
@@ -263,14 +203,17 @@ impl UpstreamPool {
     }
 
     /// Returns the current addresses.
-    pub(crate) fn endpoints(&self) -> Arc<[Arc<Endpoint>]> {
-        Arc::clone(&self.endpoints.load().endpoints)
+    pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
+        self.endpoints.load_full()
     }
 
     /// Closes expired idle connections.
     pub(crate) fn evict_idle_connections(&self) {
         for endpoint in self.endpoints().iter() {
             endpoint.idle.evict(self.config.idle_timeout);
+        }
+        if let Some(http2) = &self.http2 {
+            http2.evict(self.config.idle_timeout);
         }
     }
 
@@ -284,45 +227,22 @@ impl UpstreamPool {
             .unwrap_or(u64::MAX)
     }
 
-    /// Chooses an address as [`Self::pick`] does, for a client that is subject to a share: once
-    /// half of the requests in flight are in use, it may have an eighth of them.
-    pub(crate) fn pick_for_client(
-        &self,
-        client: u64,
-        key: &[u8],
-        avoid: Option<&Endpoint>,
-        now: Instant,
-    ) -> Result<InFlightPermit, NoEndpoint> {
-        let share = self
-            .client_shares
-            .try_add(client, 1, self.client_limit(now))
-            .ok_or(NoEndpoint::ClientShareUsed)?;
-        let permit = self.pick(key, avoid, now)?;
-        permit.attach_client_share(share);
-        Ok(permit)
-    }
-
     /// Moves a request to the address of `idle`, to which its client has a connection of its own, if
     /// it can take another.
     pub(crate) fn move_to(&self, idle: &Arc<IdlePool>, permit: InFlightPermit) -> InFlightPermit {
         let endpoints = self.endpoints();
         let mut same = endpoints.iter().filter(|one| Arc::ptr_eq(&one.idle, idle));
         match same.find_map(|one| InFlightPermit::try_acquire(one, self.config.in_flight)) {
-            Some(moved) => moved.with_share_of(&permit),
+            Some(moved) => moved.with_share(permit.take_share()),
             None => permit,
         }
     }
 
     /// Returns the maximum requests in flight of one client.
-    fn client_limit(&self, now: Instant) -> usize {
-        let (set, now) = (self.endpoints.load(), self.ms_at(now));
-        let priority = Candidates::priority(&set.endpoints, now);
-        let weighing = set
-            .endpoints
-            .iter()
-            .filter(|endpoint| endpoint.weight() > 0 && Some(endpoint.priority()) == priority);
+    fn client_limit(&self, endpoints: &[Arc<Endpoint>], now_ms: u64) -> usize {
+        let weighing = endpoints.iter().filter(|endpoint| endpoint.weight() > 0);
         let (taken, available) = weighing.fold((0, 0), |(taken, available), endpoint| {
-            let is_available = endpoint.availability(now) == Availability::Available;
+            let is_available = endpoint.availability(now_ms) == Availability::Available;
             (
                 taken + endpoint.in_flight(),
                 available + usize::from(is_available),
@@ -332,23 +252,31 @@ impl UpstreamPool {
         client_limit(taken, all)
     }
 
-    /// Chooses an address, other than `avoid` if possible. `key` is that of consistent hashing.
+    /// Chooses an address, other than `avoid` if possible. `client` is that of a request which is
+    /// subject to a share: once half of the requests in flight are in use, it may have an eighth of
+    /// them.
     pub(crate) fn pick(
         &self,
-        key: &[u8],
+        client: Option<u64>,
         avoid: Option<&Endpoint>,
         now: Instant,
     ) -> Result<InFlightPermit, NoEndpoint> {
-        let set = self.endpoints.load();
-        let panic_percent = self.config.outlier.panic_percent;
-        let candidates = Candidates::new(&set.endpoints, avoid, panic_percent, self.ms_at(now))
-            .ok_or(NoEndpoint::Unavailable)?;
-        let candidates = match self.config.slow_start {
-            Some(_) => candidates.with_slow_start(&self.ramp_sequence),
-            None => candidates,
+        let (endpoints, now_ms) = (self.endpoints.load(), self.ms_at(now));
+        let share = match client {
+            Some(client) => {
+                let limit = self.client_limit(&endpoints, now_ms);
+                let share = self.client_shares.try_add(client, 1, limit);
+                Some(share.ok_or(NoEndpoint::ClientShareUsed)?)
+            }
+            None => None,
         };
-        set.acquire(&candidates, key, self.config.in_flight)
-            .ok_or(NoEndpoint::AtCapacity)
+        let panic_percent = self.config.outlier.panic_percent;
+        let candidates = Candidates::new(&endpoints, avoid, panic_percent, now_ms)
+            .ok_or(NoEndpoint::Unavailable)?;
+        let (algorithm, limit) = (self.config.load_balancing, self.config.in_flight);
+        let permit = candidates.acquire(algorithm, &self.rotation.load(), &self.turn, limit);
+        let permit = permit.ok_or(NoEndpoint::AtCapacity)?;
+        Ok(permit.with_share(share))
     }
 
     /// Records a response head, received `micros` after the choice of its address, and whether it
@@ -364,7 +292,7 @@ impl UpstreamPool {
         if is_failure {
             self.note_failure(endpoint, FailureCause::UpstreamStatus, now);
         } else {
-            endpoint.note_success(micros, &self.config.outlier, self.ms_at(now));
+            endpoint.note_success(micros, self.ms_at(now));
         }
     }
 
@@ -375,11 +303,11 @@ impl UpstreamPool {
         let outlier = &self.config.outlier;
         if let Some(ejected_ms) = endpoint.note_failure(outlier, self.ms_at(now)) {
             self.ejections.inc();
-            endpoint.operator.set_ejection_cause(cause.as_str());
+            *endpoint.ejection_cause.lock() = cause.as_str();
             let (upstream, address) = (&self.config.name, &endpoint.address);
             let (cause, failures, ejected_s) =
                 (cause.as_str(), outlier.failures, ejected_ms / 1000);
-            tracing::warn!(%upstream, %address, cause, failures, ejected_s, "upstream address ejected");
+            log_outage_state!(format!("upstream {upstream}"), %upstream, %address, cause, failures, ejected_s, "upstream address ejected");
         }
     }
 

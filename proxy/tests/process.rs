@@ -146,13 +146,6 @@ fn process_ends_although_nobody_reads_its_log() {
             status.is_some_and(|status| status.success()),
             "{status:?}, shared: {is_shared}"
         );
-        if !is_shared {
-            let log = std::fs::read_to_string(folder.path().join("log")).expect("a log");
-            assert!(
-                log.contains("access log closed before its sink took all events"),
-                "{log}"
-            );
-        }
         drop(reader);
     }
 }
@@ -174,18 +167,21 @@ fn events_are_all_written_where_they_are_read() {
 }
 
 #[test]
-fn missing_certificate_authorities_are_reported() {
+fn missing_certificate_authorities_are_reported_where_needed() {
     let folder = tempfile::tempdir().expect("a folder");
     let none = folder.path().join("none.pem");
     std::fs::write(&none, "").expect("writes");
-    let text = config(free_address(), "[upstream.one.tls]\nname = \"one.example\"");
-    let mut command = gateway(folder.path(), &text);
-    command
-        .env("SSL_CERT_FILE", &none)
-        .env("SSL_CERT_DIR", folder.path().join("none"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().expect("starts");
+    let start = |text: &str| {
+        let mut command = gateway(folder.path(), text);
+        command
+            .env("SSL_CERT_FILE", &none)
+            .env("SSL_CERT_DIR", folder.path().join("none"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        command.spawn().expect("starts")
+    };
+    let tls = "[upstream.one.tls]\nname = \"one.example\"";
+    let mut child = start(&config(free_address(), tls));
     let status = wait(&mut child, STEP_TIMEOUT).expect("it ends at once");
     let mut said = String::new();
     let mut stderr = child.stderr.take().expect("piped");
@@ -196,19 +192,8 @@ fn missing_certificate_authorities_are_reported() {
         "{said}"
     );
     assert!(!said.contains("panicked"), "{said}");
-}
-
-#[test]
-fn no_authorities_are_needed_where_none_are_used() {
-    let folder = tempfile::tempdir().expect("a folder");
     let address = free_address();
-    let mut command = gateway(folder.path(), &config(address, ""));
-    command
-        .env("SSL_CERT_FILE", folder.path().join("none.pem"))
-        .env("SSL_CERT_DIR", folder.path().join("none"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let mut child = command.spawn().expect("starts");
+    let mut child = start(&config(address, ""));
     drop(connect(address));
     terminate(&child);
     let status = wait(&mut child, END_WITHIN);
@@ -288,11 +273,8 @@ fn gateway_without_pools_is_ready_with_its_own_issuers() {
             is_ready || status == 503 && body.contains("keys of an issuer"),
             "{body}"
         );
-        assert_eq!(
-            get(address, "/open").0,
-            503,
-            "a public route without its upstream"
-        );
+        // A public route without its upstream.
+        assert_eq!(get(address, "/open").0, 503);
         terminate(&child);
         let ended = wait(&mut child, END_WITHIN);
         assert!(ended.is_some_and(|ended| ended.success()), "{ended:?}");

@@ -73,6 +73,11 @@ impl ClientShares {
         })
     }
 
+    /// Returns the amount that this client has.
+    pub fn held(&self, client: u64) -> usize {
+        self.shard(client).get(&client).copied().unwrap_or(0)
+    }
+
     fn shard(&self, client: u64) -> MutexGuard<'_, HashMap<u64, usize>> {
         // The upper bits, because the hash tables use the lower ones.
         let at = usize::try_from(client >> 32).unwrap_or(0) % SHARD_COUNT;
@@ -133,17 +138,6 @@ impl Drop for BudgetPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn client_share_is_limited_and_released() {
-        let shares = Arc::new(ClientShares::default());
-        let held: Vec<_> = (0..3)
-            .map(|_| shares.try_add(1, 1, 3).expect("a permit"))
-            .collect();
-        assert!(shares.try_add(1, 1, 3).is_none() && shares.try_add(2, 1, 1).is_some());
-        drop(held);
-        assert!(shares.0.iter().all(|shard| shard.lock().is_empty()));
-    }
 
     #[test]
     fn client_gets_an_eighth_of_a_half_used_budget() {

@@ -5,7 +5,6 @@
 //!   problem code. Ambiguous messages are rejected before any part is forwarded.
 //! - **May depend on:** no other module of this crate.
 
-pub mod accept;
 pub mod framing;
 pub mod grpc;
 pub mod head;

@@ -16,13 +16,11 @@ use tokio::task::spawn_blocking;
 
 use crate::config_editor::{
     ChangeError, Changed, CheckError, CheckReport, ConfigChange, ConfigEditor, MAX_TEXT_BYTES,
-    StoredEntry, hash_text,
+    StoredEntry, hash_text, read_entry,
 };
 
 type Editor = Shared<Arc<ConfigEditor>>;
 
-/// Maximum bytes of included files in an answer; the text of further ones is left out.
-const MAX_INCLUDED_BYTES: usize = 2 << 20;
 /// Seconds after which a check can be tried again.
 const RETRY_AFTER_S: u32 = 5;
 
@@ -58,19 +56,11 @@ async fn current(Shared(editor): Editor) -> Result<JsonBody<Value>, Problem> {
         "loadedAt": status.loaded_at,
         "lastError": status.last_error,
         "restartNeeded": status.restart_needed,
-        "includedFiles": [],
         "editable": read_only.is_none(),
         "readOnlyReason": read_only,
     });
     match files {
         Ok(files) => {
-            let mut room = MAX_INCLUDED_BYTES;
-            let included = files.included_texts().map(|(file, text)| {
-                let fits = room.checked_sub(text.len());
-                room = fits.unwrap_or(room);
-                json!({ "file": file, "text": fits.map(|_| text) })
-            });
-            answer["includedFiles"] = included.collect();
             answer["text"] = json!(files.text());
             answer["hash"] = json!(hash_text(files.hash()));
         }
@@ -137,7 +127,7 @@ async fn entry(
     stored(&editor, &number).await.map(JsonBody)
 }
 
-/// Replaces the text of the file by an earlier one, as [`save`] does. Included files stay.
+/// Replaces the text of the file by an earlier one, as [`save`] does.
 ///
 /// # Errors
 /// As [`save`]; 404 if there is no configuration of this number.
@@ -168,9 +158,15 @@ async fn restore(
 async fn stored(editor: &ConfigEditor, number: &str) -> Result<StoredEntry, Problem> {
     let none = || Problem::new(Code::NotFound).detail("there is no configuration of this number");
     let number = number.parse().map_err(|_| none())?;
-    let found = editor.history().lock().find(number);
-    let found = found.ok_or_else(none)?;
-    blocking(move || found.read()).await?.map_err(|error| {
+    let folder = {
+        let history = editor.history().lock();
+        let folder = history
+            .contains(number)
+            .then(|| history.folder().to_owned());
+        folder.ok_or_else(none)?
+    };
+    let read = blocking(move || read_entry(&folder, number)).await?;
+    read.map_err(|error| {
         tracing::warn!(number, %error, "history entry not readable");
         none()
     })

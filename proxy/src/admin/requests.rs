@@ -57,7 +57,8 @@ pub(super) async fn follow(
     let operator = operator.as_ref().map_or("unknown", Operator::name);
     tracing::info!(operator, request_id = &*id.0, "live tail opened");
     let chunks = stream::unfold(reader, |mut reader| async move {
-        let chunk = reader.next_chunk().await?;
+        let chunk = reader.next_chunk().await;
+        let chunk = reader.is_followed().then_some(chunk)?;
         Some((Ok::<_, io::Error>(chunk), reader))
     });
     let first = stream::iter([Ok(Bytes::from_static(FOLLOWING))]);

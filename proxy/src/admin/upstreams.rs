@@ -68,7 +68,7 @@ fn describe_endpoint(state: &GatewayState, endpoint: &Endpoint, now_ms: u64) -> 
         None => Value::Null,
     };
     described["draining"] = json!(endpoint.is_draining());
-    described["weight"] = json!(endpoint.configured_weight());
+    described["weight"] = json!(endpoint.configured_weight);
     described
 }
 

@@ -4,18 +4,18 @@
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use pingora::Result;
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora_core::Result;
 use pingora_proxy::Session;
 use postern_core::{Code, Problem};
 use postern_http::message::host::host_name;
 use postern_http::message::target::RequestTarget;
 
 use crate::admission::authorize::request_authority;
-use crate::admission::header_changes::{field_value, variables};
+use crate::admission::header_changes::variables;
 use crate::admission::response_headers::apply_common_headers;
 use crate::admission::{cors, rate_limits};
-use crate::config::{FixedResponse, HttpsRedirect, RedirectTarget, RouteAnswer};
+use crate::config::{HttpsRedirect, RedirectTarget, RouteAnswer};
 use crate::downstream::session_ext::SessionExt;
 use crate::state::GatewayState;
 use crate::state::request_context::ReceivedRequest;
@@ -60,9 +60,9 @@ impl Answer {
         head: &RequestHeader,
         request: &ReceivedRequest,
     ) -> Result<Self, Problem> {
-        let variables = variables(head, request, None);
         match answer {
             RouteAnswer::Redirect(redirect) => {
+                let variables = variables(head, request, None);
                 let location = RedirectTarget::location(variables.expand(redirect.to.template()));
                 Ok(Self::redirect(
                     redirect.status,
@@ -70,21 +70,11 @@ impl Answer {
                 ))
             }
             RouteAnswer::Respond(response) => {
-                let FixedResponse {
-                    status,
-                    content_type,
-                    headers,
-                    ..
-                } = response;
-                let mut answer = Self::new(*status);
-                answer.body = response.bytes();
-                let content_type = content_type.iter().map(|it| (CONTENT_TYPE, it.clone()));
+                let mut answer = Self::new(response.status);
+                answer.body = response.body.clone();
+                let content_type = response.content_type.iter();
+                let content_type = content_type.map(|it| (CONTENT_TYPE, it.clone()));
                 answer.headers.extend(content_type);
-                for (name, template) in headers {
-                    if let Some(value) = field_value(name, template, &variables) {
-                        answer.headers.insert(name, value);
-                    }
-                }
                 Ok(answer)
             }
         }

@@ -91,7 +91,7 @@ pub(super) async fn authorize(
     let index = decision?;
     let route = &table.routes[index];
     rate_limits::check_principal(state, request)?;
-    rate_limits::check_route(state, route, request).await?;
+    rate_limits::check_route(state, route, request)?;
     // Before any byte of the body is read.
     if content_length(&head.headers) > Some(route.settings.body_bytes) {
         return Err(Code::BodyTooLarge.into());

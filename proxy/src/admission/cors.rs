@@ -5,8 +5,8 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_MAX_AGE, ORIGIN,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
+use pingora::Result;
 use pingora::http::ResponseHeader;
-use pingora_core::Result;
 use postern_http::message::headers::{add_vary, is_token};
 
 use crate::admission::answer::Answer;

@@ -74,7 +74,7 @@ pub(crate) fn apply_to_response(
 /// Returns the value of a field. Returns `None`, and the field is not sent, if the value is empty or
 /// contains a byte that a field must not contain (RFC 9110 section 5.5), such as a line break in the
 /// subject of a token.
-pub(crate) fn field_value(
+fn field_value(
     name: &HeaderName,
     template: &Template,
     variables: &RequestVariables<'_>,

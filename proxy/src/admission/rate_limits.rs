@@ -5,18 +5,13 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora_proxy::Session;
-use postern_core::network::{ForwardedClient, client_limit_key};
 use postern_core::problem::Rendered;
 use postern_core::{Code, Problem};
 use postern_http::message::host::{host_name, is_host_name};
-use postern_store::cache::Cache;
-use sha2::{Digest, Sha256};
 
 use crate::admission::early_ends;
 use crate::admission::report_only;
-use crate::config::{
-    ClientLimits, ForwardedHeader, GatewayRateLimit, RateLimit, RateLimitKey, Route,
-};
+use crate::config::{ClientLimits, GatewayRateLimit, RateLimit, RateLimitKey, Route};
 use crate::downstream::session_ext::SessionExt;
 use crate::rate_limiter::{Rate, RateDecision};
 use crate::routing::decision::{Check, DryRun};
@@ -28,7 +23,6 @@ use crate::telemetry::metrics::NO_ROUTE;
 const ADDRESS_SALT: u64 = 1;
 const PRINCIPAL_SALT: u64 = 2;
 const ROUTE_SALT: u64 = 16;
-const EXHAUSTED_SALT: u64 = 32;
 
 /// The name of a rate limit in the `RateLimit` fields, and how it is applied.
 #[derive(Clone, Copy)]
@@ -67,16 +61,8 @@ pub(crate) fn client_address(
     if !limits.is_trusted_proxy(peer) {
         return Some(peer);
     }
-    let client = forwarded_client(limits, peer, headers);
+    let client = limits.http.trusted_proxies.forwarded_client(peer, headers);
     (client.is_known && !limits.is_trusted_proxy(client.address)).then_some(client.address)
-}
-
-fn forwarded_client(limits: &ClientLimits, peer: IpAddr, headers: &HeaderMap) -> ForwardedClient {
-    let trusted = &limits.http.trusted_proxies;
-    match limits.forwarded_header {
-        ForwardedHeader::XForwardedFor => trusted.client_of_x_forwarded_for(peer, headers),
-        ForwardedHeader::Forwarded => trusted.client_of_forwarded(peer, headers),
-    }
 }
 
 /// Determines the client address and whether the client uses TLS, also behind trusted proxies.
@@ -91,22 +77,18 @@ pub(crate) fn identify_client(
     let peer = request.client_address;
     if let Some(peer) = peer.filter(|peer| limits.is_trusted_proxy(*peer)) {
         let headers = &client.req_header().headers;
-        if limits.forwarded_header == ForwardedHeader::XForwardedFor {
-            // Of several, the first is that of the client.
-            let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
-            let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
-            request.is_tls |=
-                first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
-        }
+        // Of several, the first is that of the client.
+        let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
+        let first = schemes.and_then(|schemes| schemes.split(|byte| *byte == b',').next());
+        request.is_tls |= first.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(b"https"));
         let mut hosts = headers.get_all("x-forwarded-host").iter();
         let host = hosts.next().filter(|_| hosts.next().is_none());
         let host = host.filter(|host| {
             let host = host.to_str().map(host_name).unwrap_or_default();
             is_host_name(host.as_bytes()) && request.config.route_table.accepts_host(&host)
         });
-        let forwarded = forwarded_client(limits, peer, headers);
+        let forwarded = limits.http.trusted_proxies.forwarded_client(peer, headers);
         request.forwarded_host = host.cloned();
-        request.is_tls |= forwarded.is_https;
         request.client_address = Some(forwarded.address);
         request.is_client_known = forwarded.is_known;
         if let Some(deadline) = client.deadline() {
@@ -195,19 +177,12 @@ pub(crate) fn check_principal(
 }
 
 /// Applies the limits of the route.
-pub(crate) async fn check_route(
+pub(crate) fn check_route(
     state: &GatewayState,
     route: &Route,
     request: &mut ReceivedRequest,
 ) -> Result<(), Problem> {
     for (index, limit) in route.settings.limits.iter().enumerate() {
-        let store = request.config.rate_limit_store.clone();
-        if let Some(store) = store.filter(|_| limit.global)
-            && let Some(counted) = count_in_store(state, request, &store, route, index).await
-        {
-            counted?;
-            continue;
-        }
         let salt = state.key_seed.hash_one((ROUTE_SALT, &route.name, index));
         let key = match limit.by {
             RateLimitKey::Address => request
@@ -224,81 +199,14 @@ pub(crate) async fn check_route(
     Ok(())
 }
 
-/// Counts the request across gateways, in fixed windows of the store. Returns `None` if the store
-/// is unavailable; the caller then counts locally. Once a window is exhausted, the store is not
-/// queried again until it ends.
-async fn count_in_store(
-    state: &GatewayState,
-    request: &mut ReceivedRequest,
-    store: &Cache,
-    route: &Route,
-    index: usize,
-) -> Option<Result<(), Problem>> {
-    let limit = &route.settings.limits[index];
-    // All gateways, whatever their release, must compute the same key.
-    let counted_for = match limit.by {
-        RateLimitKey::Address => client_limit_key(request.client_address?).to_string(),
-        RateLimitKey::Principal => request
-            .caller
-            .as_ref()
-            .map(|caller| format!("{}|{}", caller.issuer(), caller.subject()))
-            .unwrap_or_default(),
-        RateLimitKey::Route => String::new(),
-    };
-    let digest = Sha256::digest(format!("{}\n{index}\n{counted_for}", route.name));
-    let window_ms = i64::try_from(limit.per.as_millis())
-        .unwrap_or(i64::MAX)
-        .max(1);
-    let now_ms = state.clock.now().0;
-    let key = format!("limit:{}:{}", hex::encode(&digest[..8]), now_ms / window_ms);
-    let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
-    let max_requests = u64::from(limit.requests);
-    let (exhausted_key, now) = (
-        state
-            .key_seed
-            .hash_one((EXHAUSTED_SALT, &key, max_requests)),
-        state.monotonic_ns(Instant::now()),
-    );
-    let counted = if state.limiter.is_exhausted(exhausted_key, now) {
-        max_requests + 1
-    } else {
-        let counted = store.increment(&key, limit.per.saturating_mul(2)).await;
-        state.metrics.rate_limits.note_store(counted.is_ok());
-        let counted = counted.ok()?;
-        if counted >= max_requests {
-            state.limiter.mark_exhausted(
-                exhausted_key,
-                now.saturating_add(left_ms.saturating_mul(1_000_000)),
-                now,
-            );
-        }
-        counted
-    };
-    let is_exceeded = counted > max_requests;
-    let status = RateLimitStatus {
-        name: limit.by.as_str(),
-        limit: limit.requests,
-        window_s: round_up_seconds(limit.per).max(1),
-        remaining: u32::try_from(max_requests.saturating_sub(counted)).unwrap_or(0),
-        reset_s: left_ms.div_ceil(1000),
-        is_reported: true,
-    };
-    let retry_after = is_exceeded.then(|| Duration::from_millis(left_ms));
-    Some(conclude(
-        state,
-        request,
-        status,
-        limit.report_only,
-        retry_after,
-    ))
-}
-
 fn principal_key(state: &GatewayState, request: &ReceivedRequest, salt: u64) -> Option<u64> {
     let caller = request.caller.as_ref()?;
     let key = (caller.issuer(), caller.subject(), salt);
     Some(state.key_seed.hash_one(key))
 }
 
+/// Takes a token, and rejects the request if none is left. The status of the limit with the fewest
+/// remaining requests is kept for the response.
 fn take_token(
     state: &GatewayState,
     request: &mut ReceivedRequest,
@@ -308,37 +216,21 @@ fn take_token(
     now: Instant,
 ) -> Result<(), Problem> {
     let verdict = state.limiter.take(rate, key, state.monotonic_ns(now));
-    let retry_after = match verdict {
-        RateDecision::Allowed { .. } => None,
-        RateDecision::Refused { retry_after } => Some(retry_after),
-    };
     let status = limit_status(rate, verdict, scope);
-    conclude(state, request, status, scope.report_only, retry_after)
-}
-
-/// Rejects the request if it must be sent again after some time. The status of the limit with the
-/// fewest remaining requests is kept for the response.
-fn conclude(
-    state: &GatewayState,
-    request: &mut ReceivedRequest,
-    status: RateLimitStatus,
-    is_report_only: bool,
-    retry_after: Option<Duration>,
-) -> Result<(), Problem> {
     let least = request.rate_limit.map(|known| known.remaining);
-    if !is_report_only && least.is_none_or(|least| status.remaining <= least) {
+    if !scope.report_only && least.is_none_or(|least| status.remaining <= least) {
         request.rate_limit = Some(status);
     }
-    let Some(retry_after) = retry_after else {
+    let RateDecision::Refused { retry_after } = verdict else {
         return Ok(());
     };
-    if !is_report_only {
+    if !scope.report_only {
         let metrics = &state.metrics.rate_limits;
         metrics.count_rejected(request.route_name(), status.name);
     }
     let record = |refused| report_only::record(state, request, refused);
     let refused = Err::<(), _>(rate_limited(retry_after));
-    let verdict = Check::RateLimit(status.name).enforce(refused, is_report_only, record);
+    let verdict = Check::RateLimit(status.name).enforce(refused, scope.report_only, record);
     verdict.map(|_| ())
 }
 

@@ -1,23 +1,20 @@
 //! Responses to rejected requests. The connection stays open if the whole request was read.
 
 use bytes::Bytes;
+use pingora::Result;
 use pingora::http::ResponseHeader;
-use pingora_core::Result;
 use pingora_proxy::Session;
 use postern_core::{Code, Problem};
 use postern_http::downstream::{AbortReason, RequestDeadline};
+use postern_http::message::grpc;
 use postern_http::message::grpc::GrpcStatus;
-use postern_http::message::headers::add_vary;
-use postern_http::message::{accept, grpc};
 use uuid::Uuid;
 
-use crate::admission::problem_page;
 use crate::admission::response_headers::apply_common_headers;
 use crate::downstream::session_ext::SessionExt;
 use crate::state::request_context::RequestContext;
 
-/// Writes the problem as the response: `application/problem+json`, or a page for a browser, which
-/// prefers HTML.
+/// Writes the problem as the response, `application/problem+json`.
 pub(crate) async fn write_rejection(
     client: &mut Session,
     ctx: &mut RequestContext,
@@ -39,19 +36,12 @@ pub(crate) async fn write_rejection(
     for (name, value) in &rendered.headers {
         response.insert_header(name, value)?;
     }
-    let body = if accept::prefers_html(&client.req_header().headers) {
-        problem_page::set_headers(&mut response)?;
-        problem_page::render(problem, id).into_bytes()
-    } else {
-        rendered.body
-    };
-    response.insert_header("Content-Length", body.len())?;
+    response.insert_header("Content-Length", rendered.body.len())?;
     response.insert_header("X-Request-Id", id)?;
     apply_common_headers(client, &mut response, request, upstream)?;
-    add_vary(&mut response, "Accept")?;
     client.write_head(Box::new(response), false).await?;
     client
-        .write_response_body(Some(Bytes::from(body)), true)
+        .write_response_body(Some(Bytes::from(rendered.body)), true)
         .await
 }
 

@@ -1,7 +1,7 @@
 //! Header fields that the gateway adds to all responses, including rejections.
 
+use pingora::Result;
 use pingora::http::ResponseHeader;
-use pingora_core::Result;
 use pingora_proxy::Session;
 
 use crate::admission::{cors, header_changes};

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::tests::rows;
 
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 
@@ -18,33 +19,6 @@ fn created(seed: u8, lifetime: Option<Duration>) -> (String, String) {
 fn keys(text: &str) -> Result<ApiKeys, String> {
     let parsed = ApiKeys::parse(Path::new("keys.toml"), text);
     parsed.map_err(|exit| exit.message().to_owned())
-}
-
-#[test]
-fn created_key_identifies_its_service() {
-    let ((first, one), (second, two)) = (created(1, None), created(2, None));
-    assert_eq!((first.len(), &first[..16]), (59, "pk_010101010101_"));
-    assert!(!one.contains(&first[16..]), "the entry has no secret");
-    let keys = keys(&format!("{one}{two}")).expect("valid");
-    for key in [&first, &second] {
-        let caller = keys.verify(key, NOW).expect("known");
-        let service = caller.service().expect("a service");
-        assert_eq!(&*service.service_id, "partner-x");
-        assert_eq!(caller.scopes(), ["read"]);
-        assert_eq!((caller.issuer(), caller.subject()), (ISSUER, "partner-x"));
-    }
-}
-
-#[test]
-fn imported_key_has_any_form() {
-    // printf %s 'key of another gateway' | sha256sum
-    let digest = "4c3e3f792f4fa3f545d5f93cc7642da95865928529dfde8da0c75c18639b1c2d";
-    let entry = format!("[[key]]\nid = \"old-1\"\nname = \"partner-y\"\nsha256 = \"{digest}\"\n");
-    let keys = keys(&entry).expect("valid");
-    let caller = keys.verify("key of another gateway", NOW).expect("known");
-    assert_eq!((caller.subject(), caller.scopes()), ("partner-y", &[][..]));
-    assert!(keys.verify("key of another gateway ", NOW).is_err());
-    assert_eq!(keys.uses().next().map(|it| it.id), Some("old-1".into()));
 }
 
 #[test]
@@ -90,33 +64,19 @@ fn key_expires() {
 #[test]
 fn mistakes_of_the_file_are_reported() {
     let (_, entry) = created(1, Some(Duration::from_secs(60)));
-    for (from, to, wrong) in [
-        (
-            "id = \"01",
-            "id = \"0 1",
-            "key.0.id: must be an id of visible",
-        ),
-        ("name = \"partner-x\"\n", "", "key.0.name: is required"),
-        (
-            "partner-x",
-            "partner x",
-            "key.0.name: must be a name of visible",
-        ),
-        (
-            "[\"read\"]",
-            "[\"a b\"]",
-            "key.0.scopes.0: must be a scope of visible",
-        ),
-        ("sha256", "sha", "key.0.sha256: is required"),
-        (
-            "expires_at = \"2",
-            "expires_at = \"x",
-            "key.0.expires_at: must be an RFC 3339",
-        ),
-        ("[[key]]", "[[keys]]", "keys: is not a known field"),
-    ] {
-        let said = keys(&entry.replace(from, to)).expect_err(wrong);
-        assert!(said.contains(wrong), "{said}");
+    for [from, to, wrong] in rows(
+        r#"
+        id = "01 | id = "0 1 | key.0.id: must be an id of visible
+        name = "partner-x"\n | | key.0.name: is required
+        partner-x | partner x | key.0.name: must be a name of visible
+        ["read"] | ["a b"] | key.0.scopes.0: must be a scope of visible
+        sha256 | sha | key.0.sha256: is required
+        expires_at = "2 | expires_at = "x | key.0.expires_at: must be an RFC 3339
+        [[key]] | [[keys]] | keys: is not a known field
+        "#,
+    ) {
+        let said = keys(&entry.replace(&from, &to)).expect_err(&wrong);
+        assert!(said.contains(&wrong), "{said}");
     }
     let said = keys(&format!("{entry}{entry}")).expect_err("the same id");
     assert!(
@@ -193,43 +153,6 @@ fn api_key_is_recognised_in_authorization() {
     ] {
         assert!(!has_api_key(value.as_bytes()), "{value}");
     }
-}
-
-#[test]
-fn file_is_read_again_when_it_changes() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("keys.toml");
-    let ((first, one), (second, two)) = (created(1, None), created(2, None));
-    let write = |text: &str| std::fs::write(&path, text).expect("writes");
-    write(&one);
-    let file = ApiKeyFile::load(path.clone()).expect("valid");
-    let is_valid = |key: &str| file.keys().verify(key, NOW).is_ok();
-    assert!(is_valid(&first) && !is_valid(&second));
-    assert_eq!(file.refresh().expect("unchanged"), None);
-    write(&format!("{one}{two}"));
-    assert_eq!(file.refresh().expect("valid"), Some(2));
-    assert!(is_valid(&first) && is_valid(&second));
-    let used = |name: &str| {
-        file.keys()
-            .uses()
-            .any(|it| *it.id == *name && it.last_used > 0)
-    };
-    write(&two);
-    assert_eq!(file.refresh().expect("valid"), Some(1));
-    assert!(!is_valid(&first), "removed from the file");
-    assert!(used("020202020202"), "the time of last use is kept");
-    for invalid in ["[[key]]", "not TOML", "", "\n"] {
-        write(invalid);
-        assert!(file.refresh().is_err(), "{invalid}");
-        assert_eq!(file.refresh().expect("reported once"), None);
-        assert!(is_valid(&second), "the previous keys stay in use");
-    }
-    std::fs::remove_file(&path).expect("removes");
-    assert!(file.refresh().is_err());
-    assert_eq!(file.refresh().expect("reported once"), None);
-    write("# All are revoked.");
-    assert_eq!(file.refresh().expect("valid"), Some(0));
-    assert!(!is_valid(&second));
 }
 
 #[test]

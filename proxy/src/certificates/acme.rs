@@ -11,7 +11,7 @@ mod order;
 mod renewal;
 mod store;
 
-pub(crate) use challenges::{HTTP_CHALLENGE_PREFIX, PendingChallenges};
+pub(crate) use challenges::PendingChallenges;
 pub(crate) use renewal::AcmeRenewal;
 pub(crate) use store::AcmeStore;
 

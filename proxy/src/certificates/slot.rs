@@ -209,11 +209,8 @@ mod tests {
             assert!(matches, "{leaf:?}: {found:?}");
         }
         let expired = new(0, 50, &["a.test"]);
-        assert_eq!(
-            valid.reason_to_keep(&expired, &[], day(101)),
-            None,
-            "none is valid"
-        );
+        // None is valid.
+        assert_eq!(valid.reason_to_keep(&expired, &[], day(101)), None);
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn server_certificate(
     let key = format!("{key}.certificate: {}", certificate.display());
     validity(&key, &leaf, now, all);
     for name in &config.names {
-        if !is_covered(name, &leaf.names) {
+        if !leaf.covers(name) {
             all.push(format!("{key}: does not contain the name {name}"));
         }
     }
@@ -156,18 +156,6 @@ fn server_certificate(
         true => leaf.names,
         false => config.names.clone(),
     }
-}
-
-/// Returns whether a certificate with the DNS names `certified` is valid for `name`, which may be a
-/// wildcard itself (RFC 9525 section 6.3).
-fn is_covered(name: &str, certified: &[String]) -> bool {
-    let above = name.split_once('.').map(|(_, above)| above);
-    certified.iter().any(|certified| {
-        certified == name
-            || certified
-                .strip_prefix("*.")
-                .is_some_and(|it| above == Some(it))
-    })
 }
 
 fn revocation_list(key: &str, path: &Path, now: i64, all: &mut Vec<String>) {

@@ -19,17 +19,6 @@ pub struct AcmeConfig {
     pub store: PathBuf,
     /// Certificate authorities of the server's own certificate; default those of the system.
     pub ca: Option<PathBuf>,
-    /// How control over names is proved; default TLS-ALPN-01.
-    pub challenge: AcmeChallenge,
-}
-
-/// A challenge that proves control over a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AcmeChallenge {
-    /// By a file at port 80 (RFC 8555 section 8.3).
-    Http01,
-    /// By a handshake at port 443 (RFC 8737).
-    TlsAlpn01,
 }
 
 /// The directory of Let's Encrypt.
@@ -37,10 +26,6 @@ const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 impl AcmeConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
-        let challenges = [
-            ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
-            ("http-01", AcmeChallenge::Http01),
-        ];
         let directory = section.or("directory", Url::parse(LETS_ENCRYPT).ok(), |field| {
             let url = field.url()?;
             match url.scheme() {
@@ -61,16 +46,12 @@ impl AcmeConfig {
         });
         let store = section.required("store", |field| field.text(1..=4096));
         let ca = section.optional("ca", |field| field.text(1..=4096));
-        let challenge = section.or("challenge", AcmeChallenge::TlsAlpn01, |field| {
-            field.one_of(&challenges)
-        });
         terms?;
         Some(Self {
             directory: directory?,
             contact,
             store: store?.into(),
             ca: ca.map(PathBuf::from),
-            challenge,
         })
     }
 }
@@ -90,15 +71,6 @@ pub(super) fn read(root: &Object<'_>, listen: &[ListenerConfig]) -> Option<AcmeC
         ),
         (true, false) => root.fail("conflicting_fields", "acme: no listener has tls.acme"),
         (true, true) | (false, false) => {}
-    }
-    if let Some(config) = &acme
-        && config.challenge == AcmeChallenge::Http01
-        && listen.iter().all(|listener| listener.tls.is_some())
-    {
-        root.fail(
-            "conflicting_fields",
-            "acme: the challenge http-01 requires a listener without TLS",
-        );
     }
     acme
 }

@@ -248,24 +248,10 @@ mod tests {
 
     #[test]
     fn malformed_origin_is_rejected() {
-        for wrong in [
-            "app",
-            "https://",
-            "https://app/",
-            "https://App",
-            "https://app:443",
-            "http://app:80",
-            "null",
-            "https://*app",
-            "https://*.app/",
-            "https://a.*.app",
-            "https://*.app:443",
-            "https://*.",
-            "http://localhost:5173:*",
-            "https://u@app",
-            "://app",
-            "https://app?x",
-        ] {
+        let origins = "app https:// https://app/ https://App https://app:443 http://app:80 null \
+            https://*app https://*.app/ https://a.*.app https://*.app:443 https://*. \
+            http://localhost:5173:* https://u@app ://app https://app?x";
+        for wrong in origins.split(' ') {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

@@ -10,9 +10,6 @@ use url::Url;
 
 use crate::config::nonzero_duration;
 
-/// Maximum time for which a decision may be used again.
-const MAX_CACHE_TIME: Duration = Duration::from_secs(3600);
-
 /// `authorize`: a service that decides on each request that the policy allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalAuthorization {
@@ -20,8 +17,6 @@ pub struct ExternalAuthorization {
     pub url: Url,
     /// Time for a response; default 1 s.
     pub timeout: Duration,
-    /// Time for which a decision is used again for equal requests; default 0.
-    pub cache: Duration,
     /// Maximum calls in flight; default 256.
     pub in_flight: usize,
     /// Header fields of the response that are added to the request. Those of the client are removed.
@@ -43,10 +38,6 @@ impl ExternalAuthorization {
         });
         Some(Self {
             timeout: section.or("timeout", Duration::from_secs(1), nonzero_duration),
-            cache: section.or("cache", Duration::ZERO, |field| match field.duration()? {
-                time if time > MAX_CACHE_TIME => field.fail("out_of_range", "must be at most 1h"),
-                time => Some(time),
-            }),
             in_flight: section.or("in_flight", 256, |field| field.integer(1..=100_000)),
             forward_headers: section.list("forward_headers", read_header),
             report_only: section.or("report_only", false, |field| field.boolean()),
@@ -90,22 +81,9 @@ mod tests {
         for name in ["X-Tenant", "Remote-User", "X-Forwarded-User"] {
             assert!(names(name).is_ok(), "{name}");
         }
-        for name in [
-            "Authorization",
-            "Cookie",
-            "Host",
-            "Content-Length",
-            "Transfer-Encoding",
-            "Connection",
-            "X-Postern-Kind",
-            "x_postern_subject",
-            "X-Forwarded-For",
-            "Forwarded",
-            "X-Request-Id",
-            "traceparent",
-            "x tenant",
-            "",
-        ] {
+        let refused = "Authorization Cookie Host Content-Length Transfer-Encoding Connection X-Postern-Kind \
+            x_postern_subject X-Forwarded-For Forwarded X-Request-Id traceparent";
+        for name in refused.split(' ').chain(["x tenant", ""]) {
             let said = names(name).expect_err(name);
             assert!(said.contains("is not a header that"), "{name}: {said}");
         }
@@ -115,7 +93,6 @@ mod tests {
     fn impossible_setting_is_rejected() {
         for (line, wrong) in [
             ("timeout = \"0s\"", "timeout: must be more than 0"),
-            ("cache = \"2h\"", "cache: must be at most 1h"),
             ("in_flight = 0", "in_flight: must be 1 to 100000"),
         ] {
             let said = read(line).expect_err(line);

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_core::config::Env;
 use postern_core::decode::{Field, Object};
 use postern_core::network::IpNetwork;
 use postern_http::downstream::HttpLimits;
@@ -18,7 +17,7 @@ use crate::rate_limiter::Rate;
 #[derive(Clone, Debug)]
 pub struct ClientLimits {
     /// Maximum open client connections; default 20,000. Connections above the limit wait in the
-    /// kernel's accept queue. A reload closes none.
+    /// kernel's accept queue. Read at startup only.
     pub connections: usize,
     /// Maximum open connections of one client address; default 1,000. Connections above the limit
     /// are closed.
@@ -30,27 +29,9 @@ pub struct ClientLimits {
     pub address: Option<GatewayRateLimit>,
     /// Rate limit of one user or service; default none.
     pub principal: Option<GatewayRateLimit>,
-    /// The fields in which trusted proxies report the client; default `X-Forwarded-For`.
-    pub forwarded_header: ForwardedHeader,
-    /// Maximum keys that the rate limiter tracks; default 200,000.
-    pub keys: usize,
-    /// `redis://…` URL of the store for rate limits marked `global`; default none. The environment
-    /// variable POSTERN_LIMITS_STORE takes precedence and may contain a password.
-    pub store: Option<String>,
     /// The limits of each connection and its requests. The deadline is that of `[defaults]`, until
     /// the route of a request is known.
     pub http: Arc<HttpLimits>,
-}
-
-/// The fields in which trusted proxies report the client. Only these are evaluated, because a
-/// proxy passes on the others as the client sent them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ForwardedHeader {
-    /// `X-Forwarded-For` and `X-Forwarded-Proto`.
-    #[default]
-    XForwardedFor,
-    /// `Forwarded` (RFC 7239).
-    Forwarded,
 }
 
 /// A rate limit of the gateway, for all routes.
@@ -69,13 +50,10 @@ pub struct RateLimit {
     pub by: RateLimitKey,
     /// The token bucket.
     pub rate: Rate,
-    /// Requests per window as configured, for counting across gateways.
+    /// Requests per window as configured.
     pub requests: u32,
     /// The window as configured.
     pub per: Duration,
-    /// Whether requests are counted across gateways in `limits.store`. While the store is
-    /// unavailable, they are counted locally.
-    pub global: bool,
     /// Report-only mode: a request beyond the limit is counted and logged, and not rejected.
     pub report_only: bool,
 }
@@ -100,7 +78,6 @@ impl RateLimit {
             && self.per == other.per
             && self.requests <= other.requests
             && self.rate.burst <= other.rate.burst
-            && (self.global || !other.global)
             && (!self.report_only || other.report_only)
     }
 }
@@ -122,22 +99,14 @@ impl RateLimitKey {
 // === impl ClientLimits ===
 
 impl ClientLimits {
-    /// Returns the defaults, overridden by the environment.
-    pub(super) fn from_env(env: &Env) -> Self {
-        Self {
-            store: env.get("POSTERN_LIMITS_STORE").map(str::to_owned),
-            ..Self::default()
-        }
-    }
-
     /// Returns whether the address is a trusted proxy, whose connections carry requests of many
     /// clients.
     pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {
         self.http.is_trusted_proxy(address)
     }
 
-    pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
-        let default = Self::from_env(env);
+    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
+        let default = Self::default();
         Some(Self {
             connections: section.or("connections", default.connections, |f| {
                 f.integer(1..=1_000_000)
@@ -152,16 +121,6 @@ impl ClientLimits {
             }),
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
-            forwarded_header: section.or("forwarded_header", default.forwarded_header, |field| {
-                field.one_of(&[
-                    ("x-forwarded-for", ForwardedHeader::XForwardedFor),
-                    ("forwarded", ForwardedHeader::Forwarded),
-                ])
-            }),
-            keys: section.or("keys", default.keys, |field| {
-                field.integer(1_000..=100_000_000)
-            }),
-            store: default.store.or(section.optional("store", read_store)),
             http: Arc::new(read_http(section)),
         })
     }
@@ -175,9 +134,6 @@ impl Default for ClientLimits {
             streams: 100,
             address: None,
             principal: None,
-            forwarded_header: ForwardedHeader::default(),
-            keys: 200_000,
-            store: None,
             http: Arc::default(),
         }
     }
@@ -214,23 +170,6 @@ fn read_http(section: &Object<'_>) -> HttpLimits {
     }
 }
 
-/// Reads a URL without a password: configuration files contain no secrets.
-fn read_store(field: Field<'_>) -> Option<String> {
-    let text = field.text(1..=2048)?;
-    let authority = text.split("://").nth(1).unwrap_or_default();
-    if authority
-        .split('/')
-        .next()
-        .is_some_and(|authority| authority.contains('@'))
-    {
-        return field.fail(
-            "secret_in_file",
-            "must not hold a password: set POSTERN_LIMITS_STORE instead",
-        );
-    }
-    Some(text)
-}
-
 /// Reads `{ requests = 100, per = "1s", burst = 200, report_only = true }`.
 fn read_rate(section: &Object<'_>) -> Option<GatewayRateLimit> {
     let report_only = section.or("report_only", false, |field| field.boolean());
@@ -245,7 +184,7 @@ fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
 }
 
 impl RateLimit {
-    pub(super) fn read(field: Field<'_>, has_store: bool) -> Option<Self> {
+    pub(super) fn read(field: Field<'_>) -> Option<Self> {
         field.object(|limit| {
             let choices = [
                 ("address", RateLimitKey::Address),
@@ -253,10 +192,6 @@ impl RateLimit {
                 ("route", RateLimitKey::Route),
             ];
             let by = limit.required("by", |field| field.one_of(&choices));
-            let global = limit.or("global", false, |field| match field.boolean()? {
-                true if !has_store => field.fail("missing_field", "needs limits.store"),
-                global => Some(global),
-            });
             let report_only = limit.or("report_only", false, |field| field.boolean());
             let (rate, requests, per) = read_parts(limit)?;
             Some(Self {
@@ -264,7 +199,6 @@ impl RateLimit {
                 rate,
                 requests,
                 per,
-                global,
                 report_only,
             })
         })

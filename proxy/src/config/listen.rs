@@ -44,12 +44,6 @@ pub struct AccessLogConfig {
     pub to: AccessLogSink,
     /// Detail of the client address in an event; default none.
     pub client_address: ClientAddressDetail,
-    /// File size in bytes after which the file is rotated to `….1`, replacing the previous one;
-    /// default none, for external rotation with SIGUSR1.
-    pub max_bytes: Option<u64>,
-    /// Bytes buffered while the disk is slow, above which events are dropped and counted; default 8
-    /// MiB.
-    pub buffer_bytes: usize,
 }
 
 /// A destination of access events.
@@ -171,17 +165,7 @@ impl AccessLogConfig {
         let client_address = section.or("client_address", default.client_address, |f| {
             f.one_of(&choices)
         });
-        let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::memory_size);
-        let max_bytes = section.optional("max_bytes", |field| match field.bytes()? {
-            0 => field.fail("out_of_range", "must be more than 0"),
-            bytes => Some(bytes),
-        });
-        Some(Self {
-            to,
-            client_address,
-            max_bytes,
-            buffer_bytes,
-        })
+        Some(Self { to, client_address })
     }
 }
 
@@ -190,8 +174,6 @@ impl Default for AccessLogConfig {
         Self {
             to: AccessLogSink::Stdout,
             client_address: ClientAddressDetail::Off,
-            max_bytes: None,
-            buffer_bytes: 8 << 20,
         }
     }
 }

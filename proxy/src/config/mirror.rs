@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use postern_core::decode::Object;
 
+use crate::config::upstream::find_upstream;
 use crate::config::{UpstreamConfig, memory_size, nonzero_duration};
 
 /// Copies of the requests of a route, whose responses are discarded.
@@ -27,15 +28,12 @@ impl MirrorConfig {
     pub(super) fn read(section: &Object<'_>, upstreams: &[UpstreamConfig]) -> Option<Self> {
         let upstream = section.required("upstream", |field| {
             let name = field.text(1..=100)?;
-            match upstreams.iter().position(|upstream| upstream.name == name) {
-                Some(at) if upstreams[at].http2 || upstreams[at].proxy_protocol.is_some() => field
-                    .fail(
-                        "invalid_choice",
-                        "must be an upstream of HTTP/1.1, without http2 and proxy_protocol",
-                    ),
-                Some(at) => Some(at),
-                None => field.fail("unknown_upstream", format!("there is no [upstream.{name}]")),
+            let at = find_upstream(upstreams, &name, field)?;
+            if upstreams[at].http2 {
+                let detail = "must be an upstream of HTTP/1.1, without http2";
+                return field.fail("invalid_choice", detail);
             }
+            Some(at)
         });
         Some(Self {
             share: section.or("share", 1.0, |field| field.number(0.0..=1.0)),

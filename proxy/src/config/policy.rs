@@ -279,9 +279,9 @@ pub(crate) fn check_callers(root: &Object<'_>, config: &Config) {
         return;
     };
     let detail = format!(
-        "nothing that is configured identifies such a caller ({} further routes are alike): set identity.actor \
-         and identity.service (IDP_ACTOR_POOL_ID, IDP_ACTOR_CLIENT_ID, IDP_SERVICE_POOL_ID, \
-         IDP_SERVICE_CLIENT_ID) or [[identity.issuer]]; for services also api_keys or client_certificates",
+        "nothing that is configured identifies such a caller ({} further routes are alike): set \
+         IDP_ACTOR_POOL_ID, IDP_ACTOR_CLIENT_ID, IDP_SERVICE_POOL_ID and IDP_SERVICE_CLIENT_ID, or \
+         [[identity.issuer]]; for services also api_keys or client_certificates",
         unsatisfiable.count()
     );
     root.fail_at(&format!("route.{first}.policy"), "missing_issuer", detail);

@@ -8,6 +8,7 @@ use postern_core::decode::{Field, Object, Value};
 use postern_http::message::headers;
 use serde_json::json;
 
+use crate::config::upstream::find_upstream;
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
 use crate::config::{
     MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, Variable, policy,
@@ -61,14 +62,13 @@ pub(super) fn read_all(
     root: &Object<'_>,
     upstreams: &[UpstreamConfig],
     defaults: &RouteSettings,
-    has_store: bool,
 ) -> Vec<Route> {
     let mut earlier: Vec<Route> = Vec::new();
     let mut offsets: Vec<usize> = Vec::new();
     let mut names: AHashMap<String, usize> = AHashMap::new();
     let mut shapes: AHashMap<String, Vec<usize>> = AHashMap::new();
     let _count = root.list("route", |field| {
-        let route = Route::read(field, upstreams, defaults, has_store)?;
+        let route = Route::read(field, upstreams, defaults)?;
         if let Some(first) = names.insert(route.name.clone(), field.node().offset) {
             let detail = format!("a route is already called {}", route.name);
             field.conflict::<()>("duplicate_name", detail, first);
@@ -111,7 +111,6 @@ impl Route {
         field: Field<'_>,
         upstreams: &[UpstreamConfig],
         defaults: &RouteSettings,
-        has_store: bool,
     ) -> Option<Self> {
         field.object(|route| {
             let pattern = read_pattern(route);
@@ -126,7 +125,6 @@ impl Route {
                 route,
                 defaults,
                 pattern.as_ref().map(|pattern| &pattern.path),
-                has_store,
             );
             if matches!(policy, Some(RoutePolicy::Public)) {
                 settings.remove_principal_limits(route);
@@ -254,10 +252,7 @@ fn read_conditions(section: &Object<'_>, of_headers: bool) -> Vec<MatchCondition
 
 /// Reads `"name"`, or `{ name = weight, other = weight }`.
 fn read_targets(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<Vec<RouteTarget>> {
-    let find = |name: &str, field: Field<'_>| {
-        let found = upstreams.iter().position(|upstream| upstream.name == name);
-        found.or_else(|| field.fail("unknown_upstream", format!("there is no [upstream.{name}]")))
-    };
+    let find = |name: &str, field: Field<'_>| find_upstream(upstreams, name, field);
     if let Some(name) = field.if_string(|| json!({ "type": "string" })) {
         return Some(vec![RouteTarget {
             upstream: find(name, field)?,
@@ -378,23 +373,10 @@ mod tests {
                     is_good(&format!("{table} = {{ {} }}", change.replace("NAME", name)))
                 };
                 assert!(reads("X-Frame-Options"), "{table} {change}");
-                for name in [
-                    "Content-Length",
-                    "content_length",
-                    "transfer-encoding",
-                    "Transfer_Encoding",
-                    "Connection",
-                    "Keep-Alive",
-                    "TE",
-                    "Upgrade",
-                    "Host",
-                    "Expect",
-                    "X-Postern-Kind",
-                    "x_postern_subject",
-                    "X-Forwarded-For",
-                    "X-Request-Id",
-                    "traceparent",
-                ] {
+                let names = "Content-Length content_length transfer-encoding Transfer_Encoding Connection \
+                    Keep-Alive TE Upgrade Host Expect X-Postern-Kind x_postern_subject \
+                    X-Forwarded-For X-Request-Id traceparent";
+                for name in names.split(' ') {
                     assert!(!reads(name), "{table} {change} {name}");
                 }
             }

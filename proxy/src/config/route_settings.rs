@@ -58,13 +58,7 @@ pub struct RouteSettings {
 impl RouteSettings {
     /// Reads the settings of `[defaults]` or of a route. A key that is absent has the value of
     /// `inherited`. `path` is the path of a route, whose parameters header fields may contain.
-    /// `has_store` if there is a store for rate limits that are counted across gateways.
-    pub(super) fn read(
-        section: &Object<'_>,
-        inherited: &Self,
-        path: Option<&PathPattern>,
-        has_store: bool,
-    ) -> Self {
+    pub(super) fn read(section: &Object<'_>, inherited: &Self, path: Option<&PathPattern>) -> Self {
         let changes = |name: &'static str, inherited: &Option<Arc<HeaderChanges>>| {
             let own = section.section(name, |section| {
                 HeaderChanges::read(section, inherited.as_ref(), path)
@@ -83,9 +77,7 @@ impl RouteSettings {
                 .optional("retries", |field| field.integer(0..=5))
                 .or(inherited.retries),
             limits: section
-                .optional("limits", |field| {
-                    field.array(|item| RateLimit::read(item, has_store))
-                })
+                .optional("limits", |field| field.array(RateLimit::read))
                 .unwrap_or_else(|| inherited.limits.clone()),
             websocket: or_flag("websocket", inherited.websocket),
             websocket_token: or_flag("websocket_token", inherited.websocket_token),

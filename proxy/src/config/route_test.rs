@@ -7,6 +7,7 @@ use postern_core::decode::{Field, Object, Value};
 use postern_http::message::head::is_authority;
 use serde_json::json;
 
+use crate::config::upstream::find_upstream;
 use crate::config::{
     CertificatePrincipal, ListenerConfig, Route, UpstreamConfig, policy, short_texts,
 };
@@ -109,12 +110,7 @@ pub(super) fn read(
         });
         let upstream = test.optional("upstream", |field| {
             let name = field.text(1..=64)?;
-            let known = upstreams.iter().any(|upstream| upstream.name == name);
-            if known {
-                Some(name)
-            } else {
-                field.fail("unknown_upstream", format!("there is no [upstream.{name}]"))
-            }
+            find_upstream(upstreams, &name, field).and(Some(name))
         });
         let decision = test.required("decision", read_decision);
         let report_only = test.optional("report_only", read_reported);

@@ -140,7 +140,10 @@ impl ListenerTlsConfig {
         if !(is_first_given || section.has("certificates") || section.has("acme")) {
             section.fail("missing_field", "certificate and key are required");
         }
-        let min_version = read_min_version(section);
+        let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
+        let min_version = section.or("min_version", TlsVersion::Tls12, |field| {
+            field.one_of(&versions)
+        });
         let strict_sni = section.or("strict_sni", false, |field| field.boolean());
         let http2 = section.or("http2", true, |field| field.boolean());
         (is_good && !certificates.is_empty()).then_some(Self {
@@ -162,25 +165,6 @@ impl ListenerTlsConfig {
                 CertificateSource::Files { .. } => None,
             })
     }
-}
-
-/// Reads `min_version` and `ciphers`, which must not contradict each other.
-fn read_min_version(section: &Object<'_>) -> TlsVersion {
-    let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
-    let policies = [
-        ("intermediate", TlsVersion::Tls12),
-        ("modern", TlsVersion::Tls13),
-    ];
-    let given = section.optional("min_version", |field| field.one_of(&versions));
-    let lowest = section.or("ciphers", TlsVersion::Tls12, |field| {
-        let lowest = field.one_of(&policies)?;
-        let contradicts = lowest == TlsVersion::Tls13 && given == Some(TlsVersion::Tls12);
-        match contradicts {
-            true => field.fail("conflicting_fields", "modern is for min_version = \"1.3\""),
-            false => Some(lowest),
-        }
-    });
-    given.unwrap_or(lowest)
 }
 
 impl CertificateConfig {

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderValue;
-use postern_core::decode::{Field, Object};
+use postern_core::decode::{Field, Object, is_similar};
 use postern_http::message::head::is_authority;
-use postern_http::message::proxy_protocol::ProxyProtocolVersion;
 
 use crate::config::upstream_address::read_addresses;
-use crate::config::{LoadBalancing, UpstreamAddress, nonzero_duration};
+use crate::config::{UpstreamAddress, nonzero_duration};
 
 /// `[upstream.NAME]`: a backend service.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,16 +48,16 @@ pub struct UpstreamConfig {
     pub tls: Option<UpstreamTlsConfig>,
     /// Whether the upstream is spoken to in HTTP/2; default false.
     pub http2: bool,
-    /// The version of the PROXY protocol header with which connections begin; default none. A
-    /// connection then carries requests of one client only.
-    pub proxy_protocol: Option<ProxyProtocolVersion>,
-    /// Whether requests have the field `Forwarded` (RFC 7239); default false.
-    pub forwarded: bool,
-    /// Time in which a new or recovered address reaches its full share of the requests; default
-    /// none.
-    pub slow_start: Option<Duration>,
-    /// Time for requests in flight to a removed address, after which they are aborted; default 30 s.
-    pub drain_timeout: Duration,
+}
+
+/// A load balancing algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadBalancing {
+    /// Power of two choices: the less loaded of two random addresses (requests in flight times
+    /// latency, which follows peaks at once).
+    LeastLoaded,
+    /// Weighted round robin.
+    RoundRobin,
 }
 
 /// `[upstream.NAME.health]`: active health checks.
@@ -135,25 +134,15 @@ impl UpstreamConfig {
         field.object(|upstream| {
             let seconds = Duration::from_secs;
             let addresses = upstream.required("addresses", read_addresses);
-            let load_balancing = LoadBalancing::read(upstream);
-            let is_consistent = matches!(load_balancing, LoadBalancing::Consistent(_));
-            let has_sockets = addresses.iter().flatten().any(UpstreamAddress::is_unix);
-            if is_consistent && has_sockets {
-                let detail = "load_balancing = \"consistent\" is not possible with unix: addresses";
-                upstream.fail("conflicting_fields", detail);
-            }
-            let slow_start = upstream.optional("slow_start", |field| match is_consistent {
-                true => field.fail(
-                    "conflicting_fields",
-                    "is not possible with load_balancing = \"consistent\": a key would change its address",
-                ),
-                false => nonzero_duration(field),
-            });
-            let http2 = upstream.or("http2", false, |field| field.boolean());
             Some(Self {
                 name: name.to_owned(),
                 host: upstream.optional("host", read_host),
-                load_balancing,
+                load_balancing: upstream.or("load_balancing", LoadBalancing::LeastLoaded, |it| {
+                    it.one_of(&[
+                        ("least_loaded", LoadBalancing::LeastLoaded),
+                        ("round_robin", LoadBalancing::RoundRobin),
+                    ])
+                }),
                 connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
                 read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
                 write_timeout: upstream.or("write_timeout", seconds(30), nonzero_duration),
@@ -166,13 +155,7 @@ impl UpstreamConfig {
                     .section("outlier", OutlierDetection::read)
                     .unwrap_or_default(),
                 tls: upstream.section("tls", UpstreamTlsConfig::read),
-                http2,
-                proxy_protocol: upstream.optional("proxy_protocol", |field| {
-                    read_proxy_protocol(field, http2, has_sockets)
-                }),
-                forwarded: upstream.or("forwarded", false, |field| field.boolean()),
-                slow_start,
-                drain_timeout: upstream.or("drain_timeout", seconds(30), |field| field.duration()),
+                http2: upstream.or("http2", false, |field| field.boolean()),
                 addresses: addresses?,
             })
         })
@@ -209,29 +192,6 @@ fn read_host(field: Field<'_>) -> Option<HeaderValue> {
             "must be a host such as app.example.net or app.internal:8080",
         )
     })
-}
-
-/// Reads `"v1"` or `"v2"`.
-fn read_proxy_protocol(
-    field: Field<'_>,
-    http2: bool,
-    has_sockets: bool,
-) -> Option<ProxyProtocolVersion> {
-    let choices = [
-        ("v1", ProxyProtocolVersion::V1),
-        ("v2", ProxyProtocolVersion::V2),
-    ];
-    let version = field.one_of(&choices)?;
-    if http2 {
-        return field.fail(
-            "conflicting_fields",
-            "is for HTTP/1.1: an HTTP/2 connection carries requests of several clients",
-        );
-    }
-    if has_sockets {
-        return field.fail("conflicting_fields", "is not possible with unix: addresses");
-    }
-    Some(version)
 }
 
 impl HealthCheckConfig {
@@ -302,4 +262,24 @@ impl UpstreamTlsConfig {
     pub(crate) fn uses_system_roots(&self) -> bool {
         self.ca.is_none() && self.pin.is_none()
     }
+}
+
+/// Returns the position of the upstream with this name. If there is none, the field fails, with a hint
+/// at a similar name.
+pub(super) fn find_upstream(
+    upstreams: &[UpstreamConfig],
+    name: &str,
+    field: Field<'_>,
+) -> Option<usize> {
+    let found = upstreams.iter().position(|it| it.name == name);
+    found.or_else(|| {
+        let mut names = upstreams.iter().map(|it| it.name.as_str());
+        let similar = names.find(|known| is_similar(known, name));
+        let hint = similar.map(|known| format!("; did you mean `{known}`?"));
+        let hint = hint.unwrap_or_default();
+        field.fail(
+            "unknown_upstream",
+            format!("there is no [upstream.{name}]{hint}"),
+        )
+    })
 }

@@ -6,12 +6,12 @@ use postern_core::decode::{Field, Value};
 use postern_http::message::head::is_authority;
 use serde_json::json;
 
-/// A host and port, the name of SRV records, or a Unix socket.
+/// A host and port, or a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamAddress {
     /// An IP address, a name, or a path.
     pub host: String,
-    /// The port; 0 for SRV records, which have their own, and for Unix sockets.
+    /// The port; 0 for Unix sockets.
     pub port: u16,
     /// Weight relative to the other addresses; default 1.
     pub weight: u32,
@@ -24,14 +24,9 @@ pub struct UpstreamAddress {
 pub enum AddressKind {
     /// An IP address, or a DNS name that is resolved in the background.
     Host,
-    /// The name of SRV records (RFC 2782), written as `srv://name`.
-    Srv,
     /// The path of a Unix socket, written as `unix:/path`.
     Unix,
 }
-
-/// The prefix of an address that is the name of SRV records.
-const SRV_SCHEME: &str = "srv://";
 
 /// The prefix of an address that is the path of a Unix socket.
 const UNIX_SCHEME: &str = "unix:";
@@ -41,22 +36,13 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Reads `addresses`.
 pub(super) fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
-    let addresses = field.non_empty_array(UpstreamAddress::read)?;
-    if addresses.len() > 1 && addresses.iter().any(UpstreamAddress::is_srv) {
-        // The upstream itself is known, so that routes to it are no further mistakes.
-        let _recorded: Option<()> = field.fail(
-            "conflicting_fields",
-            "an srv:// address must be the only one: the records have their own priorities and \
-             weights",
-        );
-    }
-    Some(addresses)
+    field.non_empty_array(UpstreamAddress::read)
 }
 
 // === impl UpstreamAddress ===
 
 impl UpstreamAddress {
-    /// Reads `"host:port"`, `"srv://name"`, or `{ address = "host:port", weight = 2 }`.
+    /// Reads `"host:port"` or `{ address = "host:port", weight = 2 }`.
     fn read(field: Field<'_>) -> Option<Self> {
         if let Some(text) = field.if_string(Self::schema) {
             return Self::read_text(text, 1, field);
@@ -67,17 +53,9 @@ impl UpstreamAddress {
         }
         field.object(|table| {
             let weight = table.optional("weight", |field| field.integer(0..=1000));
-            let address = table.required("address", |field| {
+            table.required("address", |field| {
                 Self::read_text(field.string_as(Self::schema)?, weight.unwrap_or(1), field)
-            })?;
-            if address.is_srv() && table.has("weight") {
-                table.fail_at(
-                    "weight",
-                    "conflicting_fields",
-                    "SRV records have their own weights",
-                );
-            }
-            Some(address)
+            })
         })
     }
 
@@ -87,14 +65,14 @@ impl UpstreamAddress {
     }
 
     fn schema() -> serde_json::Value {
-        let pattern = "^(srv://[A-Za-z0-9_.-]+|unix:/.+|.+:[0-9]+)$";
+        let pattern = "^(unix:/.+|.+:[0-9]+)$";
         json!({ "type": "string", "pattern": pattern })
     }
 
-    const FORMAT: &str = "must be an address such as 127.0.0.1:8501, auth.internal:8501, \
-                          srv://_http._tcp.auth.internal or unix:/run/auth.sock";
+    const FORMAT: &str =
+        "must be an address such as 127.0.0.1:8501, auth.internal:8501 or unix:/run/auth.sock";
 
-    /// Parses `host:port`, `srv://name` or `unix:/path`.
+    /// Parses `host:port` or `unix:/path`.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -105,10 +83,6 @@ impl UpstreamAddress {
             weight,
             kind,
         };
-        if let Some(name) = text.strip_prefix(SRV_SCHEME) {
-            let address = is_dns_name(name).then(|| address(AddressKind::Srv, name, 0));
-            return address.ok_or("must have a DNS name after srv://, without a port");
-        }
         if let Some(path) = text.strip_prefix(UNIX_SCHEME) {
             let is_path = path.starts_with('/') && path.len() <= MAX_SOCKET_PATH_BYTES;
             let address = is_path.then(|| address(AddressKind::Unix, path, 0));
@@ -130,41 +104,20 @@ impl UpstreamAddress {
         Ok(address(AddressKind::Host, host, port))
     }
 
-    /// Returns whether the address is the name of SRV records.
-    #[must_use]
-    pub fn is_srv(&self) -> bool {
-        self.kind == AddressKind::Srv
-    }
-
-    pub(super) fn is_unix(&self) -> bool {
-        self.kind == AddressKind::Unix
-    }
-
     /// Returns the name that a certificate of the address must have, unless another one is
-    /// configured. For SRV records it is the domain of the service: the names of its targets come
-    /// from DNS, which is not authenticated (RFC 6125 section 6.2.1).
+    /// configured.
     #[must_use]
     pub fn server_name(&self) -> &str {
-        if self.is_unix() {
-            return "localhost";
+        match self.kind {
+            AddressKind::Host => &self.host,
+            AddressKind::Unix => "localhost",
         }
-        let mut name = self.host.as_str();
-        while self.is_srv()
-            && let Some((label, domain)) = name.split_once('.')
-            && label.starts_with('_')
-        {
-            name = domain;
-        }
-        name.strip_suffix('.')
-            .filter(|_| self.is_srv())
-            .unwrap_or(name)
     }
 }
 
 impl fmt::Display for UpstreamAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            AddressKind::Srv => write!(f, "{SRV_SCHEME}{}", self.host),
             AddressKind::Unix => write!(f, "{UNIX_SCHEME}{}", self.host),
             AddressKind::Host if self.host.contains(':') => {
                 write!(f, "[{}]:{}", self.host, self.port)
@@ -172,16 +125,6 @@ impl fmt::Display for UpstreamAddress {
             AddressKind::Host => write!(f, "{}:{}", self.host, self.port),
         }
     }
-}
-
-/// Returns whether the text is a DNS name (RFC 1035 section 2.3.4), with underscores.
-fn is_dns_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        (1..=63).contains(&label.len()) && label.bytes().all(allowed)
-    };
-    let name = text.strip_suffix('.').unwrap_or(text);
-    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -195,8 +138,6 @@ mod tests {
             ("127.0.0.1:80", "127.0.0.1", 80, AddressKind::Host),
             ("[::1]:80", "::1", 80, AddressKind::Host),
             ("name.internal:80", "name.internal", 80, AddressKind::Host),
-            ("srv://_http._tcp.a", "_http._tcp.a", 0, AddressKind::Srv),
-            ("srv://a.consul.", "a.consul.", 0, AddressKind::Srv),
             ("unix:/run/app.sock", "/run/app.sock", 0, AddressKind::Unix),
         ] {
             let address = parse(text).expect(text);
@@ -205,10 +146,7 @@ mod tests {
             assert_eq!(address.to_string(), text);
         }
         for (text, wrong) in [
-            ("srv://", "DNS name"),
-            ("srv://a..b", "DNS name"),
-            ("srv://a:80", "without a port"),
-            ("srv://a/b", "DNS name"),
+            ("srv://a", "without a scheme"),
             ("a", "must have a port"),
             ("[::1]", "must have a port"),
             ("a:0", "1 to 65535"),
@@ -220,19 +158,6 @@ mod tests {
         ] {
             let said = parse(text).expect_err(text);
             assert!(said.contains(wrong), "{text}: {said}");
-        }
-    }
-
-    #[test]
-    fn certificate_name_of_srv_records_is_their_domain() {
-        for (text, name) in [
-            ("srv://_http._tcp.a.internal", "a.internal"),
-            ("srv://_http._tcp.a.internal.", "a.internal"),
-            ("srv://a.service.consul", "a.service.consul"),
-            ("_a.internal:80", "_a.internal"),
-        ] {
-            let address = UpstreamAddress::parse(text, 1).expect(text);
-            assert_eq!(address.server_name(), name);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use postern_core::clock::Timestamp;
-use postern_core::config::{ConfigFiles, Env, LocatedMistake};
+use postern_core::config::{ConfigFile, Env, LocatedMistake};
 use postern_core::decode::Object;
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +82,8 @@ struct Decoded {
 
 /// Checks a text against the configuration in force.
 pub(super) fn check(
-    files: &ConfigFiles,
-    in_force: &ConfigFiles,
+    files: &ConfigFile,
+    in_force: &ConfigFile,
     rules: &CheckRules,
     now: Timestamp,
 ) -> CheckReport {
@@ -142,7 +142,7 @@ fn decode(root: &Object<'_>, rules: &CheckRules, now: Timestamp) -> Option<Decod
     })
 }
 
-fn test_results(files: &ConfigFiles, config: &Config, offsets: &[usize]) -> Vec<TestResult> {
+fn test_results(files: &ConfigFile, config: &Config, offsets: &[usize]) -> Vec<TestResult> {
     let failures = test_failures(config);
     let places = files.places(offsets).into_iter();
     let results = config.tests.iter().zip(failures).zip(places);
@@ -159,7 +159,7 @@ fn test_results(files: &ConfigFiles, config: &Config, offsets: &[usize]) -> Vec<
 
 /// Returns the requests that two configurations decide differently, and what is not compared.
 fn compare(
-    old: &ConfigFiles,
+    old: &ConfigFile,
     new: &Config,
     env: &Env,
 ) -> Result<(Vec<Difference>, Option<String>), String> {
@@ -173,7 +173,7 @@ fn compare(
 }
 
 /// Returns the summary of the differences of two configurations.
-pub(super) fn summarize(old: &ConfigFiles, new: &ConfigFiles, env: &Env) -> ChangeSummary {
+pub(super) fn summarize(old: &ConfigFile, new: &ConfigFile, env: &Env) -> ChangeSummary {
     let new = new.check(|root| Config::decode(root, env));
     let new = new.map_err(|_| "the configuration cannot be read again".to_owned());
     match new.and_then(|new| compare(old, &new, env)) {

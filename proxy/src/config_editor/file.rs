@@ -101,7 +101,7 @@ fn write_temporary(target: &Path, temporary: &Path, text: &str) -> Result<(), Re
     Ok(())
 }
 
-/// Returns a name in the same folder that no pattern of `include` matches.
+/// Returns a hidden name in the same folder.
 fn temporary_path(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.postern-new"))

@@ -1,11 +1,11 @@
-//! The configurations that were in force, in a folder or, if it cannot be written, in memory.
+//! The configurations that were in force, in a folder.
 
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use postern_core::config::ConfigFiles;
+use postern_core::config::ConfigFile;
 use postern_core::files::{WRITING, check_access, private_folder, read_regular, replace_private};
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,6 @@ use super::check::ChangeSummary;
 
 /// Number of configurations that are kept.
 pub(crate) const MAX_ENTRIES: usize = 50;
-/// Maximum bytes of the texts that are kept in memory if the folder cannot be written.
-const MAX_MEMORY_BYTES: usize = 32 << 20;
 /// Maximum bytes of a file of the folder that is read.
 const MAX_FILE_BYTES: usize = 32 << 20;
 /// Digits of the number in the name of a file.
@@ -26,7 +24,7 @@ const NUMBER_DIGITS: usize = 8;
 pub(crate) struct HistoryEntry {
     /// Number, ascending.
     pub(crate) number: u64,
-    /// Hash of the file and the included files.
+    /// Hash of the text.
     pub(crate) hash: String,
     /// Time of its activation, RFC 3339.
     pub(crate) loaded_at: String,
@@ -36,20 +34,12 @@ pub(crate) struct HistoryEntry {
     pub(crate) summary: ChangeSummary,
 }
 
-/// An entry with its texts.
+/// An entry with its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoredEntry {
     #[serde(flatten)]
     pub(crate) entry: HistoryEntry,
-    pub(crate) file: String,
-    pub(crate) text: String,
-    pub(crate) included_files: Vec<StoredText>,
-}
-
-/// An included file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StoredText {
     pub(crate) file: String,
     pub(crate) text: String,
 }
@@ -58,32 +48,20 @@ pub(crate) struct StoredText {
 #[derive(Debug)]
 pub(crate) struct ConfigHistory {
     folder: PathBuf,
-    /// Why entries are kept in memory.
+    /// Why the newest configuration is not in the folder.
     pub(crate) fault: Option<String>,
     entries: VecDeque<HistoryEntry>,
-    /// The texts of entries that could not be written.
-    in_memory: VecDeque<StoredEntry>,
 }
 
 // === impl StoredEntry ===
 
 impl StoredEntry {
-    pub(super) fn of(entry: HistoryEntry, file: &Path, files: &ConfigFiles) -> Self {
-        let included = files.included_texts().map(|(file, text)| StoredText {
-            file: file.to_owned(),
-            text: text.to_owned(),
-        });
+    pub(super) fn of(entry: HistoryEntry, path: &Path, file: &ConfigFile) -> Self {
         Self {
             entry,
-            file: file.display().to_string(),
-            text: files.text().to_owned(),
-            included_files: included.collect(),
+            file: path.display().to_string(),
+            text: file.text().to_owned(),
         }
-    }
-
-    fn bytes(&self) -> usize {
-        let included = self.included_files.iter().map(|file| file.text.len());
-        self.text.len() + included.sum::<usize>()
     }
 }
 
@@ -96,7 +74,6 @@ impl ConfigHistory {
             folder,
             fault: None,
             entries: VecDeque::new(),
-            in_memory: VecDeque::new(),
         };
         for number in numbers(&history.folder) {
             match read_entry(&history.folder, number) {
@@ -123,64 +100,27 @@ impl ConfigHistory {
         self.entries.back()
     }
 
-    /// Returns how the texts of an entry are read, which the caller does without a lock.
-    pub(crate) fn find(&self, number: u64) -> Option<FoundEntry> {
-        let is_known = self.entries.iter().any(|entry| entry.number == number);
-        let mut stored = self.in_memory.iter();
-        let stored = stored.find(|stored| stored.entry.number == number);
-        is_known.then(|| match stored {
-            Some(stored) => FoundEntry::InMemory(Box::new(stored.clone())),
-            None => FoundEntry::InFolder(self.folder.clone(), number),
-        })
+    /// Returns whether there is an entry with this number.
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        self.entries.iter().any(|entry| entry.number == number)
     }
 
-    /// Adds an entry that [`write_entry`] has written, or not: `fault` says why.
-    pub(super) fn push(&mut self, stored: StoredEntry, fault: Option<String>) {
-        let first_fault = fault.is_some() && self.fault != fault;
-        if first_fault {
-            let (folder, error) = (self.folder.display(), fault.as_deref());
-            tracing::warn!(%folder, error, "configuration history kept in memory");
-        }
-        self.entries.push_back(stored.entry.clone());
+    /// Adds an entry that [`write_entry`] has written.
+    pub(super) fn push(&mut self, entry: HistoryEntry) {
+        self.entries.push_back(entry);
         while self.entries.len() > MAX_ENTRIES {
             self.entries.pop_front();
         }
-        if fault.is_some() {
-            self.in_memory.push_back(stored);
-            while self.in_memory.len() > 1 && self.memory_is_exceeded() {
-                if let Some(removed) = self.in_memory.pop_front() {
-                    self.entries.retain(|it| it.number != removed.entry.number);
-                }
-            }
-        }
-        self.fault = fault;
+        self.fault = None;
     }
 
-    fn memory_is_exceeded(&self) -> bool {
-        let bytes: usize = self.in_memory.iter().map(StoredEntry::bytes).sum();
-        bytes > MAX_MEMORY_BYTES || self.in_memory.len() > MAX_ENTRIES
-    }
-}
-
-/// An entry whose texts can be read.
-#[derive(Debug)]
-pub(crate) enum FoundEntry {
-    InMemory(Box<StoredEntry>),
-    InFolder(PathBuf, u64),
-}
-
-// === impl FoundEntry ===
-
-impl FoundEntry {
-    /// Reads the texts.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is not an entry.
-    pub(crate) fn read(self) -> io::Result<StoredEntry> {
-        match self {
-            Self::InMemory(stored) => Ok(*stored),
-            Self::InFolder(folder, number) => read_entry(&folder, number),
+    /// Records that an entry cannot be written.
+    pub(super) fn note_fault(&mut self, fault: String) {
+        if self.fault.as_ref() != Some(&fault) {
+            let folder = self.folder.display();
+            tracing::warn!(%folder, error = fault, "configuration history not written");
         }
+        self.fault = Some(fault);
     }
 }
 
@@ -197,7 +137,7 @@ pub(super) fn write_entry(folder: &Path, stored: &StoredEntry) -> io::Result<()>
     Ok(())
 }
 
-fn read_entry(folder: &Path, number: u64) -> io::Result<StoredEntry> {
+pub(crate) fn read_entry(folder: &Path, number: u64) -> io::Result<StoredEntry> {
     let path = folder.join(file_name(number));
     check_access(folder, WRITING)?;
     let stored: StoredEntry = serde_json::from_slice(&read_regular(&path, MAX_FILE_BYTES)?)?;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use postern_core::clock::Timestamp;
-use postern_core::config::ConfigFiles;
+use postern_core::config::ConfigFile;
 use postern_core::decode::Object;
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct ConfigWarning {
     message: String,
 }
 
-/// Warnings about a decoded configuration, with offsets that [`ConfigFiles`] translates.
+/// Warnings about a decoded configuration, with offsets that [`ConfigFile`] translates.
 #[derive(Debug)]
 pub struct FoundWarnings(Vec<FoundWarning>);
 
@@ -69,7 +69,7 @@ impl FoundWarnings {
 
     /// Returns the warnings with file and line.
     #[must_use]
-    pub fn locate(self, files: &ConfigFiles) -> Vec<ConfigWarning> {
+    pub fn locate(self, files: &ConfigFile) -> Vec<ConfigWarning> {
         let offsets = self.0.iter().map(|found| found.offset.unwrap_or_default());
         let places = files.places(&offsets.collect::<Vec<_>>());
         let located = self.0.into_iter().zip(places);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use pingora::http::ResponseHeader;
-use pingora_core::{Error, Result};
+use pingora::{Error, Result};
 use pingora_proxy::Session;
 use postern_http::downstream::{Attributes, ClientConnection, ClientHandle, RequestDeadline};
 use postern_http::upstream::BoundConnection;
@@ -67,8 +67,6 @@ pub(crate) trait SessionExt {
     /// Returns the deadline of the request: that of the connection for HTTP/1, that of the stream
     /// for HTTP/2.
     fn deadline(&self) -> Option<&RequestDeadline>;
-    /// Returns the same deadline, for other tasks.
-    fn shared_deadline(&self) -> Option<Arc<RequestDeadline>>;
     /// Returns the status of the last response head that was written.
     fn response_status(&self) -> Option<StatusCode>;
     /// Makes the connection close after this response.
@@ -112,10 +110,6 @@ impl SessionExt for Session {
 
     fn deadline(&self) -> Option<&RequestDeadline> {
         Some(&*handle(self)?.deadline)
-    }
-
-    fn shared_deadline(&self) -> Option<Arc<RequestDeadline>> {
-        Some(Arc::clone(&handle(self)?.deadline))
     }
 
     fn response_status(&self) -> Option<StatusCode> {

@@ -26,10 +26,6 @@ pub(crate) struct CheckRequest<'a> {
     pub(crate) caller: Option<&'a Caller>,
 }
 
-/// All properties but the ids of the request: equal checks have equal results.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct CheckKey(Box<[u8]>);
-
 // === impl CheckRequest ===
 
 impl CheckRequest<'_> {
@@ -52,16 +48,6 @@ impl CheckRequest<'_> {
             insert("tracestate", state.as_bytes());
         }
         headers
-    }
-
-    pub(super) fn key(&self) -> CheckKey {
-        let mut key = Vec::with_capacity(256);
-        for (name, value) in self.decisive_fields() {
-            key.extend_from_slice(name.as_bytes());
-            key.extend_from_slice(&value.len().to_be_bytes());
-            key.extend_from_slice(&value);
-        }
-        CheckKey(key.into())
     }
 
     /// Returns the fields on which the decision may depend.

@@ -9,12 +9,13 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora::{Error, ErrorType, OrErr, Result};
 use postern_http::compression::{BodyEncoder, negotiate};
 use postern_http::message::headers::{add_vary, has_member};
 
 use crate::admission::authorize::content_length;
 use crate::config::CompressionConfig;
+use crate::config::compression::{CODINGS, MIN_COMPRESSED_BYTES, is_compressed_type};
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord};
 
 /// Fields with a digest of the content, which compression would invalidate (RFC 9530; RFC 1864).
@@ -38,7 +39,7 @@ pub(super) fn prepare(
     admitted: &AdmittedRequest<'_>,
     record: &mut ForwardingRecord,
 ) -> Result<()> {
-    if !is_compressible(response, compression) {
+    if !is_compressible(response) {
         return Ok(());
     }
     // Also if this response is not compressed, so that caches do not use it for other requests.
@@ -51,14 +52,13 @@ pub(super) fn prepare(
     if (has_credentials && !compression.authenticated) || is_no_transform(&request.headers) {
         return Ok(());
     }
-    let Some(coding) = negotiate(&request.headers, &compression.algorithms) else {
+    let Some(coding) = negotiate(&request.headers, &CODINGS) else {
         return Ok(());
     };
     let is_not_modified = response.status == StatusCode::NOT_MODIFIED;
     if request.method != Method::HEAD && !is_not_modified {
         let encoder = BodyEncoder::new(
             coding,
-            compression.level,
             response.headers.contains_key(CONTENT_LENGTH),
             |bytes| {
                 admitted
@@ -96,7 +96,7 @@ pub(super) fn encode(
 }
 
 /// Returns whether a request that accepts a coding gets this response compressed.
-fn is_compressible(response: &ResponseHeader, compression: &CompressionConfig) -> bool {
+fn is_compressible(response: &ResponseHeader) -> bool {
     let headers = &response.headers;
     let length = content_length(headers);
     let is_not_modified = response.status == StatusCode::NOT_MODIFIED;
@@ -109,16 +109,14 @@ fn is_compressible(response: &ResponseHeader, compression: &CompressionConfig) -
         || DIGEST_FIELDS.iter().any(|name| headers.contains_key(name))
         || is_no_transform(headers);
     let is_listed = match headers.get(CONTENT_TYPE) {
-        Some(value) => value
-            .to_str()
-            .is_ok_and(|content_type| compression.compresses(content_type)),
+        Some(value) => value.to_str().is_ok_and(is_compressed_type),
         // Usually omitted there: the type of the stored response is unknown.
         None => is_not_modified,
     };
     may_have_body
         && !is_excluded
         && is_listed
-        && length.is_none_or(|length| length >= compression.min_bytes)
+        && length.is_none_or(|length| length >= MIN_COMPRESSED_BYTES)
 }
 
 /// Returns whether `Cache-Control` forbids transformations (RFC 9111 sections 5.2.1.6 and 5.2.2.6).

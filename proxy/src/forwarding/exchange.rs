@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 use http::header::EXPECT;
 use http::{Method, StatusCode};
 use pingora::http::ResponseHeader;
-use pingora_core::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use postern_http::message::headers;
 use postern_http::upstream::{OutboundData, ResponseBody, UpstreamResponse, UpstreamTransport};
@@ -60,7 +60,7 @@ pub(super) async fn forward(
         Some(_) | None => None,
     };
     if awaits_interim && is_http2 {
-        // Pingora drops the interim responses of the upstream.
+        // Many HTTP/2 servers never answer the expectation.
         let proceed = Box::new(ResponseHeader::build(StatusCode::CONTINUE, None)?);
         session.write_head(proceed, false).await?;
     }
@@ -78,7 +78,6 @@ pub(super) async fn forward(
         if body.is_none() && (is_repeatable || admitted.pool.config.http2) {
             session.as_mut().enable_retry_buffering();
         }
-        upstream_request::abort_when_drained(session, &attempt).await;
         match attempt_once(
             session,
             (body.as_ref(), length),

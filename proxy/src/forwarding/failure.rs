@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
-use postern_core::{Code, Problem};
+use postern_core::{Code, Problem, log_outage};
 use postern_http::downstream::{AbortReason, RequestDeadline};
 use postern_http::message::grpc;
 use uuid::Uuid;
@@ -120,14 +120,7 @@ fn record_attempt_failure(
     let cause = cause.as_str();
     let (upstream, address) = (&pool.config.name, &endpoint.address);
     let reason = ErrorSummary(error);
-    match endpoint.warnings.admit() {
-        Some(suppressed) => {
-            tracing::warn!(%request_id, %upstream, %address, cause, error = %reason, suppressed, "upstream attempt failed");
-        }
-        None => {
-            tracing::debug!(%request_id, %upstream, %address, cause, error = %reason, "upstream attempt failed");
-        }
-    }
+    log_outage!(format!("upstream {upstream}"), %request_id, %upstream, %address, cause, error = %reason, "upstream attempt failed");
 }
 
 /// The cause of a failed attempt: the type of the error and its root cause. The context in between
@@ -168,13 +161,10 @@ pub(super) async fn write_error_response(
     ctx: &mut RequestContext,
 ) -> FailToProxy {
     // A reset after the whole response does not affect it.
-    if client
-        .deadline()
-        .is_some_and(RequestDeadline::is_response_complete)
-    {
+    if is_response_complete(client) {
         return FailToProxy {
             error_code: 0,
-            can_reuse_downstream: false,
+            can_reuse_downstream: true,
         };
     }
     if let Some((_, endpoint, _)) = ctx.last_attempt() {
@@ -223,8 +213,14 @@ pub(super) async fn write_error_response(
     }
     FailToProxy {
         error_code: status,
-        can_reuse_downstream: false,
+        // The session is finished: the client may be sending its request still.
+        can_reuse_downstream: is_response_complete(client),
     }
+}
+
+fn is_response_complete(client: &Session) -> bool {
+    let deadline = client.deadline();
+    deadline.is_some_and(RequestDeadline::is_response_complete)
 }
 
 /// Returns an error that ends the request with this code.

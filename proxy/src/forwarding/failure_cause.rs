@@ -3,7 +3,7 @@
 
 use std::io;
 
-use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 use postern_core::Code;
 use postern_http::downstream::{AbortReason, RequestDeadline};

@@ -1,8 +1,6 @@
 //! The header fields in which the gateway tells an upstream who is calling.
 //!
-//! Reserved fields of the client are removed in every spelling before these are set. Fields are
-//! inserted into the `http` header map, because Pingora's insertion costs two allocations per
-//! field.
+//! Reserved fields of the client are removed in every spelling before these are set.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,7 +9,6 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, HOST, InvalidHeaderValue};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_core::network::write_element;
 use postern_core::token::Caller;
 use postern_core::trace::TRACESTATE;
 use postern_http::message::headers;
@@ -40,8 +37,6 @@ pub struct IdentityHeaders<'a> {
     pub added: &'a [(HeaderName, HeaderValue)],
     /// Whether an `Authorization` that contains an API key is removed, also on public routes.
     pub hides_api_keys: bool,
-    /// Whether to add `Forwarded` (RFC 7239) to the `X-Forwarded-` fields.
-    pub forwarded: bool,
     /// The `Host` that the upstream expects; `None` for the requested one.
     pub host: Option<&'a HeaderValue>,
     /// The requested host that a trusted proxy has reported.
@@ -57,18 +52,19 @@ struct HeaderValues {
     ends: [usize; 7],
 }
 
-/// The source of a field value.
+/// The value of a forwarded field.
 #[derive(Clone, Copy)]
-enum HeaderSource {
+enum FieldValue<'v> {
+    /// That of the client, or of the configuration.
+    Given(&'v HeaderValue),
     /// An index into [`HeaderValues`].
-    Value(usize),
+    Own(&'v HeaderValues, usize),
     /// A constant.
     Constant(&'static str),
 }
 
 pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-static FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -81,54 +77,22 @@ static SCOPES: HeaderName = HeaderName::from_static("x-postern-scopes");
 // === impl IdentityHeaders ===
 
 impl IdentityHeaders<'_> {
-    /// Removes the reserved fields from a header map and sets those of the gateway.
+    /// Returns the fields of a request to an upstream over HTTP/2: those of `headers` without removed
+    /// and hop-by-hop ones, then those of the gateway.
     ///
     /// # Errors
     /// An identity that cannot be represented in a header field.
-    pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
+    pub fn header_map(&self, headers: &HeaderMap) -> Result<HeaderMap, InvalidHeaderValue> {
+        let (mut all, mut failure) = (HeaderMap::with_capacity(headers.len() + 12), None);
         let values = HeaderValues::build(self);
-        headers::strip(headers, self.is_removed);
-        if self.trace.parent.is_none() {
-            headers.remove(TRACESTATE);
-        }
-        if !self.replaced.is_empty() {
-            headers::strip(headers, |name| self.replaces(name));
-        }
-        if self.hides_authorization(headers) {
-            headers.remove(AUTHORIZATION);
-        }
-        headers.reserve(12);
-        headers.append(
-            &headers::CDN_LOOP,
-            HeaderValue::from_static(headers::CDN_ID),
-        );
-        let requested_host = match self.host {
-            Some(host) => headers.insert(HOST, host.clone()),
-            None => headers.get(HOST).cloned(),
-        };
-        let requested_host = self.forwarded_host.cloned().or(requested_host);
-        if let Some(host) = requested_host.clone() {
-            headers.insert(&FORWARDED_HOST, host);
-        }
-        for (name, at) in self.fields() {
-            let value = match at {
-                HeaderSource::Value(at) => values.get(at)?,
-                HeaderSource::Constant(text) => HeaderValue::from_static(text),
-            };
-            headers.insert(name, value);
-        }
-        for (name, value) in self.added {
-            headers.append(name, value.clone());
-        }
-        if self.forwarded {
-            let value = self.forwarded_element(requested_host.as_ref());
-            headers.insert(&FORWARDED, HeaderValue::try_from(value)?);
-        }
-        Ok(())
+        self.visit(headers, &values, |name, value| match value.to_value() {
+            Ok(value) => drop(all.append(name, value)),
+            Err(error) => failure = Some(error),
+        });
+        failure.map_or(Ok(all), Err)
     }
 
-    /// Appends to a message head: `headers` without removed and hop-by-hop fields, then the fields of
-    /// the gateway.
+    /// Appends the same fields to a message head.
     ///
     /// # Errors
     /// An identity that cannot be represented in a header field.
@@ -138,13 +102,27 @@ impl IdentityHeaders<'_> {
         head: &mut BytesMut,
     ) -> Result<(), InvalidHeaderValue> {
         let values = HeaderValues::build(self);
-        // All values are validated at once.
-        HeaderValue::from_maybe_shared(values.bytes.clone())?;
+        // All values are checked at once.
+        if headers::contains_control_character(&values.bytes) {
+            HeaderValue::from_bytes(&values.bytes)?;
+        }
+        self.visit(headers, &values, |name, value| {
+            headers::append_field(head, name.as_str(), value.as_bytes());
+        });
+        Ok(())
+    }
+
+    fn visit(
+        &self,
+        headers: &HeaderMap,
+        values: &HeaderValues,
+        mut emit: impl FnMut(&HeaderName, FieldValue<'_>),
+    ) {
         let hides_authorization = self.hides_authorization(headers);
         // The state belongs to the trace of a valid `traceparent` (W3C Trace Context section 4.3).
         let drops_tracestate = self.trace.parent.is_none();
         if let Some(host) = self.host {
-            headers::append_field(head, HOST.as_str(), host.as_bytes());
+            emit(&HOST, FieldValue::Given(host));
         }
         for (name, value) in headers {
             if hides_authorization && name == AUTHORIZATION
@@ -153,34 +131,21 @@ impl IdentityHeaders<'_> {
             {
                 continue;
             }
-            let name = name.as_str();
-            if !headers::is_hop_by_hop(name) && !(self.is_removed)(name) && !self.replaces(name) {
-                headers::append_field(head, name, value.as_bytes());
+            let text = name.as_str();
+            if !headers::is_hop_by_hop(text) && !(self.is_removed)(text) && !self.replaces(text) {
+                emit(name, FieldValue::Given(value));
             }
         }
-        let requested_host = self.forwarded_host.or(headers.get(HOST));
-        if let Some(host) = requested_host {
-            headers::append_field(head, FORWARDED_HOST.as_str(), host.as_bytes());
+        if let Some(host) = self.forwarded_host.or(headers.get(HOST)) {
+            emit(&FORWARDED_HOST, FieldValue::Given(host));
         }
-        headers::append_field(head, headers::CDN_LOOP.as_str(), headers::CDN_ID.as_bytes());
-        for (name, at) in self.fields() {
-            match at {
-                HeaderSource::Value(at) => {
-                    headers::append_field(head, name.as_str(), &values.bytes[values.range(at)]);
-                }
-                HeaderSource::Constant(text) => {
-                    headers::append_field(head, name.as_str(), text.as_bytes());
-                }
-            }
+        emit(&headers::CDN_LOOP, FieldValue::Constant(headers::CDN_ID));
+        for (name, value) in self.fields(values) {
+            emit(name, value);
         }
         for (name, value) in self.added {
-            headers::append_field(head, name.as_str(), value.as_bytes());
+            emit(name, FieldValue::Given(value));
         }
-        if self.forwarded {
-            let value = HeaderValue::try_from(self.forwarded_element(requested_host))?;
-            headers::append_field(head, FORWARDED.as_str(), value.as_bytes());
-        }
-        Ok(())
     }
 
     /// Returns whether only an external authorization service may set a field of this name.
@@ -195,40 +160,57 @@ impl IdentityHeaders<'_> {
         self.hides_api_keys && values.any(|value| has_api_key(value.as_bytes()))
     }
 
-    /// Returns the value of `Forwarded`. Like `X-Forwarded-For`, it replaces what proxies in front
-    /// of the gateway have sent.
-    fn forwarded_element(&self, host: Option<&HeaderValue>) -> String {
-        let mut value = String::new();
-        let host = host.and_then(|host| host.to_str().ok());
-        let _memory_only = write_element(&mut value, self.client, host, self.is_tls);
-        value
-    }
-
     /// Returns the fields of the gateway, except the forwarded host.
-    fn fields(&self) -> impl Iterator<Item = (&'static HeaderName, HeaderSource)> {
+    fn fields<'v>(
+        &self,
+        values: &'v HeaderValues,
+    ) -> impl Iterator<Item = (&'static HeaderName, FieldValue<'v>)> + use<'v> {
         let scheme = if self.is_tls { "https" } else { "http" };
         let (kind, is_service) = match self.caller {
             Some(Caller::Service(_)) => ("service", true),
             Some(Caller::User(_)) | None => ("user", false),
         };
+        let own = |at| FieldValue::Own(values, at);
         let always = [
-            (&REQUEST_ID, HeaderSource::Value(HeaderValues::ID)),
-            (&TRACEPARENT, HeaderSource::Value(HeaderValues::TRACE)),
-            (&FORWARDED_FOR, HeaderSource::Value(HeaderValues::CLIENT)),
-            (&FORWARDED_PROTO, HeaderSource::Constant(scheme)),
+            (&REQUEST_ID, own(HeaderValues::ID)),
+            (&TRACEPARENT, own(HeaderValues::TRACE)),
+            (&FORWARDED_FOR, own(HeaderValues::CLIENT)),
+            (&FORWARDED_PROTO, FieldValue::Constant(scheme)),
         ];
         let of_caller = [
-            (&KIND, HeaderSource::Constant(kind)),
-            (&SUBJECT, HeaderSource::Value(HeaderValues::SUBJECT)),
-            (&ISSUER, HeaderSource::Value(HeaderValues::ISSUER)),
-            (&SCOPES, HeaderSource::Value(HeaderValues::SCOPES)),
+            (&KIND, FieldValue::Constant(kind)),
+            (&SUBJECT, own(HeaderValues::SUBJECT)),
+            (&ISSUER, own(HeaderValues::ISSUER)),
+            (&SCOPES, own(HeaderValues::SCOPES)),
         ];
-        let of_service = [(&SERVICE, HeaderSource::Value(HeaderValues::SERVICE))];
+        let of_service = [(&SERVICE, own(HeaderValues::SERVICE))];
         let is_known = self.caller.is_some();
         always
             .into_iter()
             .chain(of_caller.into_iter().filter(move |_| is_known))
             .chain(of_service.into_iter().filter(move |_| is_service))
+    }
+}
+
+// === impl FieldValue ===
+
+impl FieldValue<'_> {
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Given(value) => value.as_bytes(),
+            Self::Own(values, at) => &values.bytes[values.range(*at)],
+            Self::Constant(text) => text.as_bytes(),
+        }
+    }
+
+    fn to_value(self) -> Result<HeaderValue, InvalidHeaderValue> {
+        match self {
+            Self::Given(value) => Ok(value.clone()),
+            Self::Own(values, at) => {
+                HeaderValue::from_maybe_shared(values.bytes.slice(values.range(at)))
+            }
+            Self::Constant(text) => Ok(HeaderValue::from_static(text)),
+        }
     }
 }
 
@@ -314,10 +296,6 @@ impl HeaderValues {
             bytes: text.freeze(),
             ends,
         }
-    }
-
-    fn get(&self, at: usize) -> Result<HeaderValue, InvalidHeaderValue> {
-        HeaderValue::from_maybe_shared(self.bytes.slice(self.range(at)))
     }
 
     fn range(&self, at: usize) -> Range<usize> {

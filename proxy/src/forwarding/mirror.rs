@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT};
+use pingora::Result;
 use pingora::http::RequestHeader;
-use pingora_core::Result;
 use pingora_proxy::Session;
 use postern_http::client_shares::BudgetPermit;
 use postern_http::message::{grpc, headers};
@@ -50,7 +50,6 @@ enum MirrorResult {
 struct MirroredRequest {
     route: String,
     pool: Arc<UpstreamPool>,
-    hash_key: Vec<u8>,
     head: BytesMut,
     body: Bytes,
     is_head_request: bool,
@@ -132,8 +131,6 @@ fn build_request(
 ) -> Result<MirroredRequest> {
     let body = body.freeze();
     let pool = Arc::clone(&admitted.config.pools[mirror.upstream]);
-    let key = pool.hash_key(head, admitted.caller.as_ref(), admitted.client_address);
-    let hash_key = key.into_owned();
     let mut copy = head.clone();
     let had_length = copy.remove_header(&CONTENT_LENGTH).is_some();
     copy.remove_header(&EXPECT);
@@ -149,7 +146,6 @@ fn build_request(
     Ok(MirroredRequest {
         route: admitted.route.name.clone(),
         pool,
-        hash_key,
         head: message,
         body,
         is_head_request: head.method == Method::HEAD,
@@ -204,19 +200,17 @@ impl MirroredRequest {
     }
 
     async fn exchange(self) -> MirrorResult {
-        let Ok(permit) = self.pool.pick(&self.hash_key, None, Instant::now()) else {
+        let Ok(permit) = self.pool.pick(None, None, Instant::now()) else {
             return MirrorResult::DroppedNoEndpoint;
         };
         let endpoint = Arc::clone(&permit.endpoint);
         let config = &self.pool.config;
-        let idle = endpoint
-            .idle
-            .take(config.idle_timeout, IdleCheck::Now, None);
+        let idle = endpoint.idle.take(config.idle_timeout, IdleCheck::Now);
         let connected = match idle {
             Some(connection) => Ok(connection),
             None => {
                 let (peer, pins) = (&endpoint.peer, &endpoint.pins);
-                UpstreamConnection::connect(peer, pins, config.connect_timeout, None).await
+                UpstreamConnection::connect(peer, pins, config.connect_timeout).await
             }
         };
         let Ok(mut connection) = connected else {

@@ -1,12 +1,11 @@
 //! The beginning of an exchange: a connection and the request to be sent on it.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use pingora_core::Result;
-use pingora_core::protocols::ALPN;
+use pingora::Result;
+use pingora::protocols::ALPN;
 use pingora_proxy::Session;
 use postern_http::message::headers;
 use postern_http::upstream::{
@@ -52,14 +51,13 @@ impl OpenExchange {
             (Some(_), false) => b"",
         };
         let (upstream, was_idle, mut outbound) = match &attempt.pool.http2 {
-            Some(connector) if !is_upgrade => {
+            Some(http2) if !is_upgrade => {
                 let peer = upstream_request::http2_peer(session, attempt);
                 let request =
                     upstream_request::http2_request(session.req_header(), &peer, attempt)?;
                 let pins = &attempt.permit.endpoint.pins;
-                let connector = Arc::clone(connector);
                 let is_end = session.as_mut().is_body_empty();
-                let opened = UpstreamStream::open(connector, peer, pins, request, is_end).await;
+                let opened = UpstreamStream::open(http2, &peer, pins, request, is_end).await;
                 let (stream, was_idle) =
                     opened.map_err(|error| failure::on_connect_error(attempt, error))?;
                 let upstream = UpstreamTransport::Http2(Box::new(stream));
@@ -91,14 +89,13 @@ impl OpenExchange {
             true => IdleCheck::LastPoll,
             false => IdleCheck::Now,
         };
-        let header = upstream_request::connection_header(session, attempt);
         let idle_timeout = pool.config.idle_timeout;
         let bound = session.bound_upstream();
         let idle = bound.and_then(|bound| bound.take(&endpoint.idle, idle_timeout));
         // A retry uses a new connection: idle ones may be closed as the first one was.
         let idle = idle.or_else(|| {
             let is_first = attempt.number <= 1;
-            is_first.then(|| endpoint.idle.take(idle_timeout, check, header.as_ref()))?
+            is_first.then(|| endpoint.idle.take(idle_timeout, check))?
         });
         let was_idle = idle.is_some();
         let mut upstream = match idle {
@@ -110,7 +107,7 @@ impl OpenExchange {
                     // HTTP/1.1 has upgrades.
                     peer.to_mut().options.alpn = ALPN::H1;
                 }
-                UpstreamConnection::connect(&peer, pins, timeout, header)
+                UpstreamConnection::connect(&peer, pins, timeout)
                     .await
                     .map_err(|error| failure::on_connect_error(attempt, error))?
             }
@@ -131,7 +128,6 @@ pub(super) fn release(
 ) {
     let endpoint = &attempt.permit.endpoint;
     match (upstream, idle_since) {
-        (UpstreamTransport::Http2(stream), _) => stream.release(),
         (UpstreamTransport::Http1(connection), Some(since)) if connection.is_authenticated() => {
             // The connection of a trusted proxy is that of many clients.
             let is_trusted = |peer| attempt.config.limits.is_trusted_proxy(peer);
@@ -142,6 +138,6 @@ pub(super) fn release(
             }
         }
         (UpstreamTransport::Http1(connection), Some(since)) => endpoint.idle.put(connection, since),
-        (UpstreamTransport::Http1(_), None) => {}
+        (UpstreamTransport::Http1(_), None) | (UpstreamTransport::Http2(_), _) => {}
     }
 }

@@ -5,9 +5,9 @@
 
 use std::net::SocketAddr;
 
-use http::header::{CONTENT_LOCATION, HeaderName, LOCATION, REFRESH};
+use http::header::{CONTENT_LOCATION, HeaderName, LOCATION};
+use pingora::Result;
 use pingora::http::ResponseHeader;
-use pingora_core::Result;
 
 use crate::config::{PathRewrite, UpstreamAddress};
 
@@ -31,10 +31,9 @@ enum AuthorityOwner {
     Upstream,
 }
 
-const FIELDS: [HeaderName; 3] = [LOCATION, CONTENT_LOCATION, REFRESH];
+const FIELDS: [HeaderName; 2] = [LOCATION, CONTENT_LOCATION];
 
-/// Rewrites `Location`, `Content-Location` and the URL of `Refresh`. References to other hosts are
-/// not changed.
+/// Rewrites `Location` and `Content-Location`. References to other hosts are not changed.
 pub(super) fn rewrite_references(
     response: &mut ResponseHeader,
     rewrite: &PathRewrite,
@@ -45,17 +44,7 @@ pub(super) fn rewrite_references(
         let Some(value) = value.and_then(|value| value.to_str().ok()) else {
             continue;
         };
-        // `Refresh: 5; url=/path`
-        let url = match name == REFRESH {
-            false => Some(0),
-            true => value.to_ascii_lowercase().find("url=").map(|at| at + 4),
-        };
-        let rewritten = url.and_then(|at| {
-            let (before, reference) = value.split_at(at);
-            let rewritten = authorities.rewrite(reference.trim_start(), rewrite)?;
-            Some(format!("{before}{rewritten}"))
-        });
-        if let Some(rewritten) = rewritten {
+        if let Some(rewritten) = authorities.rewrite(value, rewrite) {
             response.insert_header(name, rewritten)?;
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Version;
-use pingora_core::Error;
+use pingora::Error;
 use pingora_proxy::Session;
 use postern_core::Code;
 use postern_core::token::Caller;

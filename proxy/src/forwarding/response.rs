@@ -9,7 +9,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
-use pingora_core::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use postern_core::Code;
 use postern_core::clock::Timestamp;

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::io;
 
-use pingora_core::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use postern_http::downstream::{AbortReason, RequestDeadline};
 use postern_http::upstream::UpstreamConnection;

@@ -1,33 +1,29 @@
 //! Requests to upstreams: choice of an address and the forwarded message.
 
 use std::borrow::Cow;
-use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Instant;
 
 use bytes::BytesMut;
 use http::header::{AUTHORIZATION, HOST, TE};
 use http::{HeaderMap, HeaderValue, Version};
 use pingora::http::RequestHeader;
-use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
-use postern_core::Code;
-use postern_http::downstream::RequestDeadline;
+use postern_core::{Code, log_outage};
 use postern_http::message::{grpc, headers};
-use postern_http::upstream::{BoundConnection, ConnectionHeader};
+use postern_http::upstream::BoundConnection;
 use uuid::Uuid;
 
 use crate::admission::header_changes;
-use crate::config::{HeaderChanges, Route, UpstreamConfig};
+use crate::config::{Route, UpstreamConfig};
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::failure;
 use crate::forwarding::identity_headers::IdentityHeaders;
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord, UpstreamAttempt};
 use crate::telemetry::failure_cause::FailureCause;
-use crate::upstream::{Abortable, NoEndpoint, UpstreamPool};
+use crate::upstream::{NoEndpoint, UpstreamPool};
 
 const INVALID_IDENTITY: &str = "identity is not a valid header value";
 
@@ -42,12 +38,7 @@ pub(super) fn choose_endpoint<'r>(
     let before = record.last.take();
     let avoid = before.as_ref().map(|(endpoint, _)| &**endpoint);
     let started = Instant::now();
-    let caller = admitted.caller.as_ref();
-    let key = pool.hash_key(client.req_header(), caller, admitted.client_address);
-    let permit = match admitted.client_share() {
-        Some(client) => pool.pick_for_client(client, &key, avoid, started),
-        None => pool.pick(&key, avoid, started),
-    };
+    let permit = pool.pick(admitted.client_share(), avoid, started);
     let permit = permit.map_err(|reason| {
         pool.count_failure(FailureCause::NoEndpoint);
         log_no_endpoint(pool, admitted.id, reason);
@@ -71,53 +62,16 @@ pub(super) fn choose_endpoint<'r>(
     })
 }
 
-/// Makes the request end when the chosen address was removed and its time to drain is over.
-pub(super) async fn abort_when_drained(client: &Session, attempt: &UpstreamAttempt<'_>) {
-    let Some(deadline) = client.shared_deadline() else {
-        return;
-    };
-    // The task polls the deadline when it is woken.
-    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    attempt.permit.abort_when_drained(deadline, waker);
-}
-
-impl Abortable for RequestDeadline {
-    fn abort(&self) {
-        self.abort_drained();
-    }
-}
-
 /// Logs that no upstream address is available, as a rate-limited warning.
 fn log_no_endpoint(pool: &UpstreamPool, request_id: Uuid, reason: NoEndpoint) {
     let upstream = &pool.config.name;
-    match pool.warnings.admit() {
-        Some(suppressed) => {
-            tracing::warn!(%request_id, %upstream, %reason, suppressed, "no upstream address available");
-        }
-        None => tracing::debug!(%request_id, %upstream, %reason, "no upstream address available"),
-    }
-}
-
-/// Returns the PROXY protocol header with which the connection must begin, if the upstream expects
-/// one. The port is that of the client if it has connected itself, otherwise 0.
-pub(super) fn connection_header(
-    client: &Session,
-    admitted: &AdmittedRequest<'_>,
-) -> Option<ConnectionHeader> {
-    let version = admitted.pool.config.proxy_protocol?;
-    let peer = client.client_addr().and_then(|peer| peer.as_inet());
-    let source = admitted.known_address().map(|address| {
-        let peer = peer.filter(|peer| peer.ip() == address);
-        SocketAddr::new(address, peer.map_or(0, SocketAddr::port))
-    });
-    let destination = client.server_addr().and_then(|local| local.as_inet());
-    Some(ConnectionHeader::new(version, source, destination.copied()))
+    log_outage!(format!("upstream {upstream}"), %request_id, %upstream, %reason, "no upstream address available");
 }
 
 /// Builds the peer of a request over HTTP/2, whose connection it shares with others.
-pub(super) fn http2_peer(session: &mut Session, attempt: &UpstreamAttempt<'_>) -> Box<HttpPeer> {
+pub(super) fn http2_peer(session: &mut Session, attempt: &UpstreamAttempt<'_>) -> HttpPeer {
     let endpoint = &attempt.permit.endpoint;
-    let mut peer = Box::new(endpoint.peer.clone());
+    let mut peer = endpoint.peer.clone();
     let headers = &session.req_header().headers;
     let owner = match headers::authenticates_connection(headers, AUTHORIZATION) {
         // No other request finds the connection.
@@ -133,32 +87,28 @@ pub(super) fn http2_request(
     client: &RequestHeader,
     peer: &HttpPeer,
     admitted: &AdmittedRequest<'_>,
-) -> Result<Box<RequestHeader>> {
-    let mut parts: http::request::Parts = client.clone().into();
-    headers::strip(&mut parts.headers, headers::is_hop_by_hop);
-    parts.version = Version::HTTP_2;
-    if let Some(changes) = &admitted.route.settings.request_headers {
-        apply_changes(changes, client, &mut parts.headers, admitted);
-    }
+) -> Result<http::Request<()>> {
     let identity = identity_headers(&admitted.pool.config, admitted);
-    identity
-        .write(&mut parts.headers)
+    let mut fields = identity
+        .header_map(&changed_headers(client, admitted))
         .or_err(ErrorType::InternalError, INVALID_IDENTITY)?;
     // `TE` is hop-by-hop. gRPC servers reject calls without it.
     if grpc::accepts_trailers(client) {
-        parts
-            .headers
-            .insert(TE, HeaderValue::from_static("trailers"));
+        fields.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let host = parts.headers.remove(HOST);
+    let host = fields.remove(HOST);
     let uri = http::Uri::builder()
         .scheme(if peer.is_tls() { "https" } else { "http" })
         .authority(host.as_ref().map_or(&b""[..], HeaderValue::as_bytes))
         .path_and_query(&*target(client, admitted))
         .build();
     let uri = uri.or_err(ErrorType::InvalidHTTPHeader, "target for HTTP/2");
-    parts.uri = uri.map_err(Error::into_down)?;
-    Ok(Box::new(RequestHeader::from(parts)))
+    let mut request = http::Request::new(());
+    *request.method_mut() = client.method.clone();
+    *request.uri_mut() = uri.map_err(Error::into_down)?;
+    *request.version_mut() = Version::HTTP_2;
+    *request.headers_mut() = fields;
+    Ok(request)
 }
 
 /// Returns the target that the upstream gets.
@@ -192,32 +142,28 @@ pub(super) fn serialize_request(
     message.extend_from_slice(b" ");
     message.extend_from_slice(&target(request, admitted));
     message.extend_from_slice(b" HTTP/1.1\r\n");
-    let changes = admitted.route.settings.request_headers.as_ref();
-    let changed = changes.map(|changes| {
-        let mut headers = request.headers.clone();
-        apply_changes(changes, request, &mut headers, admitted);
-        headers
-    });
-    let headers = changed.as_ref().unwrap_or(&request.headers);
     identity_headers(upstream, admitted)
-        .append(headers, &mut message)
+        .append(&changed_headers(request, admitted), &mut message)
         .or_err(ErrorType::InternalError, INVALID_IDENTITY)?;
     message.extend_from_slice(hop_by_hop);
     message.extend_from_slice(b"\r\n");
     Ok(message)
 }
 
-/// Applies the changes of a route to the fields of a client without the reserved ones, of which the
-/// route may set those that the gateway does not fill.
-fn apply_changes(
-    changes: &HeaderChanges,
-    client: &RequestHeader,
-    headers: &mut HeaderMap,
+/// Returns the fields of a client, with the changes of the route. It may set reserved ones that the
+/// gateway does not fill.
+fn changed_headers<'c>(
+    client: &'c RequestHeader,
     admitted: &AdmittedRequest<'_>,
-) {
-    headers::strip(headers, headers::is_reserved);
+) -> Cow<'c, HeaderMap> {
+    let Some(changes) = &admitted.route.settings.request_headers else {
+        return Cow::Borrowed(&client.headers);
+    };
+    let mut headers = client.headers.clone();
+    headers::strip(&mut headers, headers::is_reserved);
     let variables = header_changes::variables(client, admitted, Some(admitted.pool));
-    header_changes::apply(changes, headers, &variables);
+    header_changes::apply(changes, &mut headers, &variables);
+    Cow::Owned(headers)
 }
 
 fn identity_headers<'a>(
@@ -239,7 +185,6 @@ fn identity_headers<'a>(
             .as_deref()
             .unwrap_or_default(),
         hides_api_keys: admitted.config.api_keys.is_some(),
-        forwarded: upstream.forwarded,
         host: upstream.host.as_ref(),
         forwarded_host: admitted.forwarded_host.as_ref(),
         is_removed: match &settings.request_headers {

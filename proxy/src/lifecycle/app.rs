@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use pingora_core::server::configuration::ServerConf;
+use pingora::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use postern_core::Clock;
 use postern_core::config::Env;
@@ -23,7 +23,7 @@ use postern_http::compression::MAX_ENCODER_BYTES;
 use postern_http::upstream::NO_ROOTS;
 use postern_service::service_manager::ServiceManager;
 use postern_service::trace::SpanExportTask;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
@@ -31,7 +31,6 @@ use crate::admin;
 use crate::certificates::{AcmeRenewal, HostGuard};
 use crate::config::{Config, ShutdownConfig};
 use crate::config_editor::ConfigEditor;
-use crate::downstream::connection_limit::ConnectionLimit;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::lifecycle::background_tasks;
 use crate::lifecycle::background_tasks::BackgroundTasks;
@@ -51,6 +50,9 @@ use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::ids::IdGenerator;
 use crate::telemetry::live_tail::LiveTail;
 use crate::telemetry::metrics::GatewayMetrics;
+
+/// Maximum keys that the rate limiter tracks, 16 to 40 bytes each.
+const MAX_LIMITED_KEYS: usize = 200_000;
 
 /// A gateway that is ready to run.
 pub struct App {
@@ -91,16 +93,15 @@ impl App {
         let verifier = Verifier::new(config.issuers(&[]), options);
         let protocols = listener_tls::load(&config, &metrics, &clock)?;
         let host_guard = HostGuard::new(listener_tls::of(&protocols));
-        let acme = listener_tls::prepare_acme(&config, &protocols, &metrics, &clock)?;
-        let (renewal, acme_challenges) = acme.unzip();
+        let renewal = listener_tls::prepare_acme(&config, &protocols, &metrics, &clock)?;
         let (tracer, exporter) = build_tracer(&config, &clock, &metrics)?;
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
             (StartupOnlySettings::of(&config), config.handover.clone());
         let (admin_hosts, admin_token) = admin_access(&config);
-        let (keys, connections) = (config.limits.keys, config.limits.connections);
+        let connections = config.limits.connections;
         let pingora = Arc::new(pingora_settings(&config));
-        let runtime_config = RuntimeConfig::new(config, None, &metrics, &clock)?;
+        let runtime_config = RuntimeConfig::new(config, None, &metrics)?;
         metrics.config.version.set(1);
         metrics.config.last_reload_successful.set(1);
         let status = ConfigStatus {
@@ -111,8 +112,8 @@ impl App {
         let state = Arc::new(GatewayState {
             runtime_config: ArcSwap::from_pointee(runtime_config),
             verifier,
-            limiter: RateLimiter::new(keys),
-            connection_limit: Arc::new(ConnectionLimit::new(connections)),
+            limiter: RateLimiter::new(MAX_LIMITED_KEYS),
+            connection_limit: Arc::new(Semaphore::new(connections)),
             response_buffers: Arc::default(),
             encoders: SharedBudget::new(MAX_ENCODER_BYTES),
             live_tail: LiveTail::new(metrics.live_tail.clone()),
@@ -126,7 +127,6 @@ impl App {
             is_draining: AtomicBool::new(false),
             config_status: Mutex::new(status),
             host_guard,
-            acme_challenges,
         });
         let proxy = http_proxy(&pingora, GatewayProxy::new(Arc::clone(&state)));
         let connections = Arc::new(ConnectionHandler::new(proxy, Arc::clone(&state)));
@@ -219,9 +219,6 @@ impl App {
     /// Starts the background tasks.
     fn start_background(&mut self, background: &CancellationToken) -> BackgroundTasks {
         let tasks = background_tasks::start(&self.state, &self.health, background);
-        let (connection_limit, stop) =
-            (Arc::clone(&self.state.connection_limit), background.clone());
-        tasks.spawn(async move { connection_limit.run(stop).await });
         if let Some(exporter) = self.exporter.take() {
             tasks.spawn(exporter.run(background.clone()));
         }

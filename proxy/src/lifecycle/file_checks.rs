@@ -8,7 +8,7 @@ use postern_core::files::{ALL_BUT_OWNER, WRITING, check_access};
 
 use crate::api_keys::ApiKeys;
 use crate::certificates;
-use crate::config::{AccessLogSink, BodyFile, Config, check_callers};
+use crate::config::{AccessLogSink, Config, check_callers};
 use crate::lifecycle::hot_restart;
 
 /// Records each file that would prevent the gateway from starting, at the line that names it, and a
@@ -42,16 +42,6 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         {
             root.fail_at(
                 &format!("upstream.{}.tls{key}", upstream.name),
-                "unreadable_file",
-                wrong,
-            );
-        }
-    }
-    for (at, route) in config.routes.iter().enumerate() {
-        let file = route.answer.as_ref().and_then(|answer| answer.file());
-        if let Some(wrong) = file.and_then(BodyFile::fault) {
-            root.fail_at(
-                &format!("route.{at}.respond.file"),
                 "unreadable_file",
                 wrong,
             );

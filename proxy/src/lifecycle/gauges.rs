@@ -32,8 +32,16 @@ impl GaugeUpdater {
         let config = state.runtime_config.load();
         let names = config.pools.iter().map(|pool| pool.config.name.clone());
         let names: Vec<String> = names.collect();
-        for removed in self.upstreams.iter().filter(|name| !names.contains(name)) {
-            forget_upstream(&metrics.upstream, removed);
+        if self.upstreams != names {
+            let UpstreamMetrics {
+                endpoints, names, ..
+            } = &metrics.upstream;
+            for gauge in gauges_by_name(&metrics.upstream)
+                .into_iter()
+                .chain([endpoints, names])
+            {
+                gauge.reset();
+            }
         }
         self.upstreams = names;
         for pool in &config.pools {
@@ -107,23 +115,6 @@ fn gauges_by_name(metrics: &UpstreamMetrics) -> [&IntGaugeVec; 4] {
         ..
     } = metrics;
     [in_flight, idle_connections, retry_budget, panic_mode]
-}
-
-/// Removes the gauges of an upstream that is no longer configured, so that nobody is alerted by their
-/// last values.
-fn forget_upstream(metrics: &UpstreamMetrics, upstream: &str) {
-    for gauge in gauges_by_name(metrics) {
-        // It may never have been set.
-        let _absent = gauge.remove_label_values(&[upstream]);
-    }
-    for state in ENDPOINT_STATES {
-        let _absent = metrics.endpoints.remove_label_values(&[upstream, state]);
-    }
-    for state in NameResolution::ALL {
-        let labels = [upstream, state.as_str()];
-        // There is none without names.
-        let _absent = metrics.names.remove_label_values(&labels);
-    }
 }
 
 fn number(count: usize) -> i64 {

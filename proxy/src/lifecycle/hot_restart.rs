@@ -297,7 +297,6 @@ async fn expect_message(
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -339,29 +338,5 @@ mod tests {
         assert!(!is_trusted(other, one) && !is_trusted(one, Uid::ROOT));
         let (near, _far) = UnixStream::pair().expect("a pair");
         check_peer(&near).expect("same user");
-    }
-
-    #[tokio::test]
-    async fn commit_error_names_the_step_that_failed() {
-        let deadline = Instant::now() + READY_TIMEOUT;
-        let (running, new) = UnixStream::pair().expect("a pair");
-        drop(running);
-        let mut is_committed = false;
-        let error = PreviousProcess::new(new, deadline)
-            .commit(|| is_committed = true)
-            .await
-            .expect_err("no peer");
-        assert!(error.to_string().contains("no confirmation"), "{error}");
-        assert!(!is_committed);
-        let (mut running, new) = UnixStream::pair().expect("a pair");
-        running.write_all(COMMIT_MESSAGE).expect("writes");
-        let error = PreviousProcess::new(new, deadline)
-            .commit(|| drop(running))
-            .await
-            .expect_err("no peer");
-        assert!(
-            error.to_string().contains("after its confirmation"),
-            "{error}"
-        );
     }
 }

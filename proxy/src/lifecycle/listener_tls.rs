@@ -59,7 +59,7 @@ pub(super) fn prepare_acme(
     protocols: &[ListenerProtocol],
     metrics: &GatewayMetrics,
     clock: &Clock,
-) -> Result<Option<(AcmeRenewal, Arc<PendingChallenges>)>, Exit> {
+) -> Result<Option<AcmeRenewal>, Exit> {
     let Some(acme) = &config.acme else {
         return Ok(None);
     };
@@ -67,14 +67,13 @@ pub(super) fn prepare_acme(
     let listeners = of(protocols);
     let slots: Vec<_> = listeners.iter().flat_map(|tls| tls.acme_slots()).collect();
     let domains = slots.iter().map(|(domain, _)| domain.clone()).collect();
-    let challenges = PendingChallenges::new(Arc::clone(&store), acme.challenge, domains);
+    let challenges = PendingChallenges::new(Arc::clone(&store), domains);
     let challenges = Arc::new(challenges);
     for tls in &listeners {
         tls.set_challenges(Arc::clone(&challenges));
     }
     let metrics = Arc::clone(&metrics.certificates);
-    let renewal = AcmeRenewal::new(acme.clone(), store, slots, clock.clone(), metrics)?;
-    Ok(Some((renewal, challenges)))
+    AcmeRenewal::new(acme.clone(), store, slots, clock.clone(), metrics).map(Some)
 }
 
 /// Starts the background tasks of certificates.

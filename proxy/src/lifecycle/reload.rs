@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
-use postern_core::config::{ConfigFiles, Env};
+use postern_core::config::{ConfigFile, Env};
 use postern_core::exit::Exit;
 use postern_core::health::Degradation;
 use postern_core::token::Issuer;
@@ -21,7 +21,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 
 use crate::certificates::ServerTls;
-use crate::config::{Config, check_callers, config_files};
+use crate::config::{Config, check_callers};
 use crate::config_editor::{CheckPermit, CheckRules, ConfigEditor, ReloadRequests};
 use crate::lifecycle::background_tasks::PoolTasks;
 use crate::lifecycle::file_checks::check_files;
@@ -35,13 +35,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum mistakes of a rejected file that are logged.
 const MAX_LOGGED_MISTAKES: usize = 20;
 
-/// The configuration file, with the files that it includes, and the environment.
+/// The configuration file and the environment.
 #[derive(Debug)]
 pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
     /// The files at startup.
-    initial: Option<ConfigFiles>,
+    initial: Option<ConfigFile>,
     permit: CheckPermit,
 }
 
@@ -78,7 +78,7 @@ enum ReloadOutcome {
 
 /// A configuration that is ready to be activated.
 struct PreparedConfig {
-    files: ConfigFiles,
+    file: ConfigFile,
     startup_settings: StartupOnlySettings,
     issuers: Vec<Issuer>,
     runtime_config: RuntimeConfig,
@@ -106,7 +106,7 @@ impl ConfigSource {
             initial: None,
             permit: CheckPermit::default(),
         };
-        source.initial = source.files().ok();
+        source.initial = ConfigFile::read(&source.path).ok();
         source
     }
 
@@ -133,37 +133,32 @@ impl ConfigSource {
         ))
     }
 
-    fn files(&self) -> Result<ConfigFiles, Exit> {
-        config_files(&self.path)
-    }
-
-    /// Reads the files and prepares the configuration, unless their hash is `last_tried`. Has no side
+    /// Reads the file and prepares the configuration, unless its hash is `last_tried`. Has no side
     /// effects.
     fn check(&self, last_tried: Option<u64>, state: &GatewayState) -> ReloadOutcome {
-        let files = match self.files() {
-            Ok(files) => files,
+        let file = match ConfigFile::read(&self.path) {
+            Ok(file) => file,
             Err(exit) => return ReloadOutcome::Unreadable(exit),
         };
-        let hash = files.hash();
+        let hash = file.hash();
         if last_tried == Some(hash) {
             return ReloadOutcome::Unchanged;
         }
-        ReloadOutcome::of(hash, || self.prepare(files, state))
+        ReloadOutcome::of(hash, || self.prepare(file, state))
     }
 
-    fn prepare(&self, files: ConfigFiles, state: &GatewayState) -> Result<PreparedConfig, Exit> {
+    fn prepare(&self, file: ConfigFile, state: &GatewayState) -> Result<PreparedConfig, Exit> {
         let before = state.runtime_config.load_full();
-        let config = files.decode(|root| {
+        let config = file.decode(|root| {
             let config = Config::read(root, &self.env)?;
             check_callers(root, &config);
             Some(config)
         })?;
         let startup_settings = StartupOnlySettings::of(&config);
         let issuers = config.issuers(&before.route_table.routes);
-        let runtime_config =
-            RuntimeConfig::new(config, Some(&before), &state.metrics, &state.clock)?;
+        let runtime_config = RuntimeConfig::new(config, Some(&before), &state.metrics)?;
         Ok(PreparedConfig {
-            files,
+            file,
             startup_settings,
             issuers,
             runtime_config,
@@ -181,17 +176,14 @@ impl ConfigReloader {
         rejection: Degradation,
     ) -> Self {
         let initial = source.initial.as_ref();
-        let last_tried = initial.map(ConfigFiles::hash);
+        let last_tried = initial.map(ConfigFile::hash);
         let hash = last_tried.map(|hash| format!("{hash:016x}"));
-        let included = initial.into_iter().flat_map(ConfigFiles::included);
-        let included: Vec<String> = included.map(str::to_owned).collect();
         if let Some(hash) = &hash {
             state.metrics.config.set_hash(hash);
         }
         let mut status = state.config_status.lock();
         status.file = Some(source.path.display().to_string());
         status.hash = hash;
-        status.included_files = included;
         drop(status);
         Self {
             source,
@@ -259,8 +251,7 @@ impl ConfigReloader {
         self.reload_certificates(forced);
         self.reload_api_keys();
         let current = self.state.runtime_config.load_full();
-        let renewed = current.has_changed_files()
-            || current.pools.iter().any(|pool| pool.has_changed_files());
+        let renewed = current.pools.iter().any(|pool| pool.has_changed_files());
         drop(current);
         self.reload(forced || renewed, permit);
         self.retired
@@ -291,38 +282,32 @@ impl ConfigReloader {
             }
             ReloadOutcome::Valid(hash, prepared) => {
                 *self.last_tried.lock() = Some(hash);
-                let (restart_needed, files) = self.activate(*prepared);
+                let (restart_needed, file) = self.activate(*prepared);
                 self.record_success(hash, &restart_needed);
                 if let Some(editor) = &self.editor {
-                    editor.record(files);
+                    editor.record(file);
                 }
             }
         }
     }
 
-    fn activate(&self, prepared: PreparedConfig) -> (Vec<&'static str>, ConfigFiles) {
+    fn activate(&self, prepared: PreparedConfig) -> (Vec<&'static str>, ConfigFile) {
         let PreparedConfig {
-            files,
+            file,
             startup_settings,
             issuers,
             runtime_config,
         } = prepared;
         let trust = Handle::current().block_on(self.state.verifier.prepare(issuers));
         self.pools.sync(&runtime_config.pools);
-        self.state.limiter.set_capacity(runtime_config.limits.keys);
-        self.state
-            .connection_limit
-            .resize(runtime_config.limits.connections);
         // Trust is updated first, so that requests under the new policies find the claims that
         // these evaluate.
         self.state.verifier.adopt(trust);
         let before = self.state.runtime_config.swap(Arc::new(runtime_config));
         self.state.runtime_config.load().drain_replaced(&before);
         self.retired.lock().push(before);
-        let included = files.included().map(str::to_owned).collect();
-        self.update_status(|status| status.included_files = included);
         let restart_needed = self.startup_settings.differences(&startup_settings);
-        (restart_needed, files)
+        (restart_needed, file)
     }
 
     fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {

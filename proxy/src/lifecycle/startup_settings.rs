@@ -3,26 +3,19 @@
 use std::path::PathBuf;
 
 use postern_core::config::AdminListener;
-use postern_core::token::TokenLimits;
-use postern_service::log::Log;
 use postern_service::trace::TracingConfig;
 
-use crate::config::{AccessLogConfig, AcmeConfig, Config, ListenerConfig, TokenConfig};
+use crate::config::{Config, ListenerConfig};
 
 /// The settings that a reload cannot change.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct StartupOnlySettings {
-    listen: Vec<ListenerConfig>,
-    acme: Option<AcmeConfig>,
+    /// The values as text, by the name of the table or key.
+    values: [(&'static str, String); 9],
+    // Not as text, which hides their secrets.
     admin: Option<AdminListener>,
-    config_history: Option<PathBuf>,
-    log: Log,
-    workers: Option<usize>,
-    access_log: AccessLogConfig,
     tracing: Option<TracingConfig>,
-    tokens: TokenConfig,
-    token_limits: TokenLimits,
-    handover: Option<PathBuf>,
+    config_history: Option<PathBuf>,
 }
 
 impl StartupOnlySettings {
@@ -39,31 +32,35 @@ impl StartupOnlySettings {
             identity,
             tokens,
             api_keys: _,
-            limits: _,
+            limits,
             stop: _,
             handover,
             access_log,
             tracing,
-            dns: _,
             upstreams: _,
             routes: _,
             cors: _,
             response_headers: _,
             tests: _,
         } = config;
+        // Access lists are part of the runtime configuration.
+        let listen: Vec<_> = listen.iter().map(ListenerConfig::without_access).collect();
+        let values = [
+            ("listen", format!("{listen:?}")),
+            ("acme", format!("{acme:?}")),
+            ("log", format!("{log:?}")),
+            ("workers", format!("{workers:?}")),
+            ("access_log", format!("{access_log:?}")),
+            ("tokens", format!("{tokens:?}")),
+            ("identity", format!("{:?}", identity.token_limits)),
+            ("limits", format!("{:?}", limits.connections)),
+            ("handover", format!("{handover:?}")),
+        ];
         Self {
-            // Access lists are part of the runtime configuration.
-            listen: listen.iter().map(ListenerConfig::without_access).collect(),
-            acme: acme.clone(),
+            values,
             admin: admin.clone(),
-            config_history: config_history.clone(),
-            log: log.clone(),
-            workers: *workers,
-            access_log: access_log.clone(),
             tracing: tracing.clone(),
-            tokens: tokens.clone(),
-            token_limits: identity.token_limits,
-            handover: handover.clone(),
+            config_history: config_history.clone(),
         }
     }
 
@@ -72,37 +69,43 @@ impl StartupOnlySettings {
         self.config_history.clone()
     }
 
+    /// Returns the names of the values that differ.
     pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let Self {
-            listen,
-            acme,
-            admin,
-            config_history,
-            log,
-            workers,
-            access_log,
-            tracing,
-            tokens,
-            token_limits,
-            handover,
-        } = self;
-        let all = [
-            ("listen", *listen != other.listen),
-            ("acme", *acme != other.acme),
-            (
-                "admin",
-                *admin != other.admin || *config_history != other.config_history,
-            ),
-            ("log", *log != other.log),
-            ("workers", *workers != other.workers),
-            ("access_log", *access_log != other.access_log),
-            ("tracing", *tracing != other.tracing),
-            ("tokens", *tokens != other.tokens),
-            ("identity", *token_limits != other.token_limits),
-            ("handover", *handover != other.handover),
+        let is_other_admin =
+            self.admin != other.admin || self.config_history != other.config_history;
+        let with_secrets = [
+            ("admin", is_other_admin),
+            ("tracing", self.tracing != other.tracing),
         ];
-        all.into_iter()
-            .filter_map(|(name, differs)| differs.then_some(name))
+        let pairs = self.values.iter().zip(&other.values);
+        let as_text = pairs.map(|(own, other)| (own.0, own != other));
+        let all = with_secrets.into_iter().chain(as_text);
+        all.filter_map(|(name, differs)| differs.then_some(name))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_core::config::{Env, parse};
+
+    use super::*;
+
+    #[test]
+    fn changed_secret_differs() {
+        let text = "[[listen]]\naddress = \"127.0.0.1:1\"\n\
+                    [admin]\naddress = \"127.0.0.1:2\"\ntoken_env = \"ADMIN\"\n\
+                    [tracing]\nendpoint = \"http://127.0.0.1:3\"\nheaders = { Authorization = \"SPANS\" }\n\
+                    [upstream.a]\naddresses = [\"127.0.0.1:4\"]\n";
+        let settings = |admin: &str, spans: &str| {
+            let env = Env::from([("ADMIN", admin), ("SPANS", spans)]);
+            let config = parse("p.toml", text, |root| Config::read(root, &env));
+            StartupOnlySettings::of(&config.expect("reads"))
+        };
+        let (one, two) = ("a".repeat(32), "b".repeat(32));
+        let running = settings(&one, "1");
+        assert!(running.differences(&settings(&one, "1")).is_empty());
+        assert_eq!(running.differences(&settings(&two, "1")), ["admin"]);
+        assert_eq!(running.differences(&settings(&one, "2")), ["tracing"]);
     }
 }

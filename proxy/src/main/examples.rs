@@ -13,8 +13,7 @@ Examples:
   postern-proxy check --json";
 pub(super) const ROUTES: &str = "\
 Examples:
-  postern-proxy routes --json
-  postern-proxy routes --live";
+  postern-proxy routes --json";
 pub(super) const EXPLAIN: &str = "\
 Examples:
   postern-proxy explain GET https://api.example.com/actors/42 --token user:42

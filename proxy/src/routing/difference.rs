@@ -160,7 +160,7 @@ pub fn uncompared_changes(old: &Config, new: &Config) -> Option<String> {
     let [before, after] = [old, new].map(|config| {
         settings! { config:
             listen acme admin config_history log workers identity tokens api_keys limits stop
-            handover access_log tracing dns cors response_headers
+            handover access_log tracing cors response_headers
         }
     });
     let changed = before.iter().zip(&after).filter(|(old, new)| old != new);

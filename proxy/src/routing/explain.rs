@@ -1,7 +1,5 @@
 //! The `explain` command: describes the route and the decision of a request.
 
-mod traffic;
-
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -13,14 +11,14 @@ use postern_http::message::target::RequestTarget;
 use crate::certificates::principal_caller;
 use crate::config::{CallerRules, RoutePolicy};
 use crate::config::{CertificatePrincipal, PathPattern, PathSegment};
-use crate::config::{Config, FixedBody, Route, RouteAnswer, TestToken, UpstreamConfig};
+use crate::config::{Config, Route, RouteAnswer, TestToken, UpstreamConfig};
 use crate::routing::decision::{access_list, decide, is_public};
+use crate::routing::listing;
 use crate::routing::outcome::Outcome;
 use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::routing::variables::RequestVariables;
-use traffic::{write_targets, write_traffic_rules};
 
 /// The caller of the request to explain.
 #[derive(Clone, Debug)]
@@ -145,18 +143,23 @@ fn write_route(out: &mut String, upstreams: &[&UpstreamConfig], route: &Route, p
         let _memory_only = writeln!(out, "           with {}", condition.name);
     }
     let _memory_only = writeln!(out, "policy     {}", describe_policy(&route.policy));
-    if let Some(authorize) = &route.settings.authorize {
-        let (url, timeout) = (&authorize.url, authorize.timeout);
+    for target in &route.targets {
+        let upstream = upstreams[target.upstream];
+        let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
+        let host = upstream.host.as_ref().and_then(|host| host.to_str().ok());
         let _memory_only = writeln!(
             out,
-            "external   what the policy allows is decided by {url} within {timeout:?}{}",
-            match authorize.report_only {
-                true => " (report only)",
-                false => "",
-            }
+            "upstream   {} (weight {}): {}{}",
+            upstream.name,
+            target.weight,
+            addresses.join(", "),
+            host.map_or(String::new(), |host| format!(", Host {host}"))
         );
     }
-    write_targets(out, upstreams, route);
+    if let Some(mirror) = &route.mirror {
+        let (name, percent) = (&upstreams[mirror.upstream].name, mirror.share * 100.0);
+        let _memory_only = writeln!(out, "mirror     {name} ({percent} % of the requests)");
+    }
     if let Some(rewrite) = &route.rewrite {
         let forwarded = rewrite.apply(path.as_bytes());
         let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
@@ -173,12 +176,7 @@ fn write_route(out: &mut String, upstreams: &[&UpstreamConfig], route: &Route, p
         let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
         let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
     }
-    write_traffic_rules(out, upstreams, route);
-    let _memory_only = writeln!(
-        out,
-        "limits     body {} bytes, deadline {:?}",
-        route.settings.body_bytes, route.settings.deadline
-    );
+    let _memory_only = writeln!(out, "limits     {}", listing::limits(route).join(", "));
 }
 
 fn describe_match(pattern: &PathPattern, path: &str) -> String {
@@ -345,10 +343,7 @@ fn describe_response(answer: &RouteAnswer) -> String {
     let content_type = response.content_type.as_ref();
     let content_type = content_type.and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or("no body");
-    match &response.body {
-        FixedBody::Text(text) => format!("{content_type}, {} bytes", text.len()),
-        FixedBody::File(file) => format!("{content_type}, from {}", file.path().display()),
-    }
+    format!("{content_type}, {} bytes", response.body.len())
 }
 
 /// Returns the header fields that the gateway adds for this caller.
@@ -428,38 +423,5 @@ mod tests {
         let refused = CallerSource::Rejected("token_expired");
         assert!(explain("GET", "/auth/me", &refused).contains("401 token_expired"));
         assert!(explain("POST", "/auth/login", &refused).contains("decision   allow"));
-    }
-
-    #[test]
-    fn explain_describes_conditions_and_rewrite() {
-        let text = include_str!("../tests/everything.toml");
-        let config = read_config(text).expect("reads");
-        let url = "https://example.com/v1/42/rest/of/it?v=2&w=x";
-        let nobody = CallerSource::Assumed(TestToken::None);
-        let mut headers = HeaderMap::new();
-        assert!(
-            explain(&config, "GET", url, &headers, &nobody, None)
-                .contains("route      none: no path matches")
-        );
-        headers.insert("x-beta", "1".parse().expect("a value"));
-        headers.insert("x-any", "whatever".parse().expect("a value"));
-        let address = "10.1.2.3".parse().ok();
-        let output = explain(&config, "GET", url, &headers, &nobody, address);
-        for line in [
-            "route      all: ",
-            "           with x-beta\n",
-            "           with v\n",
-            "upstream   one (weight 9): 127.0.0.1:1, name.internal:2, ",
-            "forwarded  /api/42/rest/of/it\n",
-            "external   what the policy allows is decided by http://127.0.0.1:9000/check within 500ms (report only)\n",
-            "upstream   two (weight 1): 127.0.0.1:4, PROXY protocol v2\n",
-            "access     only 10.0.0.0/8, but not 10.9.0.0/16: accepts 10.1.2.3\n",
-            "compress   zstd, br, gzip from 256 bytes\n",
-            "mirror     three (50 % of the requests)\n",
-            "rate       5 requests per 60s by principal (report only)\n",
-            "decision   401 authentication_required",
-        ] {
-            assert!(output.contains(line), "{line} is missing:\n{output}");
-        }
     }
 }

@@ -88,7 +88,7 @@ fn target(route: &Route, upstreams: &[&str]) -> String {
 }
 
 /// Describes what else can reject a request.
-fn limits(route: &Route) -> Vec<String> {
+pub(super) fn limits(route: &Route) -> Vec<String> {
     let marked = |report_only: bool| if report_only { " (report only)" } else { "" };
     let settings = &route.settings;
     let access = settings.access.iter().map(|it| format!("access {it}"));

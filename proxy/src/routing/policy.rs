@@ -120,7 +120,7 @@ pub(crate) mod tests {
         }))
     }
 
-    pub(crate) fn service(name: &str) -> Caller {
+    fn service(name: &str) -> Caller {
         Caller::Service(std::sync::Arc::new(Service {
             issuer: "https://services".into(),
             subject: name.into(),
@@ -139,26 +139,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn caller_of_the_wrong_kind_fails_authentication() {
-        let users = protected(Some(UserRule::default()), None);
-        let services = protected(None, Some(ServiceRule::default()));
-        assert_eq!(users.decide(&user(&[], &[]), "/a"), Ok(()));
-        assert_eq!(
-            users.decide(&service("auth"), "/a"),
-            Err(Code::UserRequired)
-        );
-        assert_eq!(services.decide(&service("auth"), "/a"), Ok(()));
-        assert_eq!(
-            services.decide(&user(&[], &[]), "/a"),
-            Err(Code::ServiceRequired)
-        );
-        assert_eq!(
-            protected(None, None).decide(&user(&[], &[]), "/a"),
-            Err(Code::ServiceRequired)
-        );
-    }
-
-    #[test]
     fn service_names_are_compared_exactly() {
         let rule = ServiceRule {
             allow: Some(vec!["auth".to_owned()]),
@@ -166,14 +146,10 @@ pub(crate) mod tests {
         };
         let policy = protected(None, Some(rule));
         assert_eq!(policy.decide(&service("auth"), "/a"), Ok(()));
-        assert_eq!(
-            policy.decide(&service("Auth"), "/a"),
-            Err(Code::ServiceNotAllowed)
-        );
-        assert_eq!(
-            policy.decide(&service("auth2"), "/a"),
-            Err(Code::ServiceNotAllowed)
-        );
+        for other in ["Auth", "auth2", "aut"] {
+            let decided = policy.decide(&service(other), "/a");
+            assert_eq!(decided, Err(Code::ServiceNotAllowed), "{other}");
+        }
     }
 
     #[test]

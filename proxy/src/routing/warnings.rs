@@ -7,7 +7,7 @@ use ahash::AHashMap;
 use postern_core::token::Caller;
 
 use crate::config::{AccessList, Config, PathPattern, PathSegment, UpstreamAddress};
-use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest};
+use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest, TestToken};
 use crate::routing::difference::callers::{CallerKind, addresses, callers};
 use crate::routing::difference::header_map;
 use crate::routing::difference::request_space;
@@ -23,13 +23,14 @@ const MAX_UNTESTED: usize = 3;
 
 /// Returns warnings: upstreams that no route uses or that lead to the gateway itself, routes that no
 /// `[[test]]` selects, public routes that take requests which a protected route would take without
-/// them, and routes that take other spellings of protected paths.
+/// them (unless a test shows that this is meant), and routes that take other spellings of protected
+/// paths.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let mut all = unused_upstreams(config);
     all.extend(loops(config));
     all.extend(untested_routes(config));
-    all.extend(public_exceptions(&config.routes));
+    all.extend(public_exceptions(config));
     all.extend(unprotected_spellings(config));
     all
 }
@@ -51,13 +52,19 @@ fn unused_upstreams(config: &Config) -> Vec<String> {
         .collect()
 }
 
-fn untested_routes(config: &Config) -> Vec<String> {
+/// Returns the names of the routes that the tests select which `is_counted`.
+fn tested_routes(config: &Config, is_counted: impl Fn(&RouteTest) -> bool) -> HashSet<String> {
     let table = RouteTable::new(config.routes.clone());
-    let selected = |test: &RouteTest| {
+    let tests = config.tests.iter().filter(|test| is_counted(test));
+    let selected = tests.filter_map(|test| {
         let index = route_tests::find(&table, test).ok()?.1.route()?;
         Some(table.routes[index].name.clone())
-    };
-    let tested: HashSet<String> = config.tests.iter().filter_map(selected).collect();
+    });
+    selected.collect()
+}
+
+fn untested_routes(config: &Config) -> Vec<String> {
+    let tested = tested_routes(config, |_| true);
     let names = config.routes.iter().map(|route| route.name.as_str());
     let untested: Vec<&str> = names.filter(|name| !tested.contains(*name)).collect();
     if untested.len() > MAX_UNTESTED {
@@ -97,9 +104,15 @@ fn loops(config: &Config) -> Vec<String> {
     all
 }
 
-fn public_exceptions(routes: &[Route]) -> Vec<String> {
+/// Returns public routes within a protected one, unless a `[[test]]` without credentials selects them.
+fn public_exceptions(config: &Config) -> Vec<String> {
     let mut all = Vec::new();
-    for public in routes.iter().filter(|route| route.policy.is_public()) {
+    let is_anonymous =
+        |test: &RouteTest| test.token == TestToken::None && test.certificate.is_none();
+    let confirmed = tested_routes(config, is_anonymous);
+    let routes = &config.routes;
+    let public = routes.iter().filter(|route| route.policy.is_public());
+    for public in public.filter(|route| !confirmed.contains(&route.name)) {
         let shadowed = routes.iter().find(|route| {
             !route.policy.is_public()
                 && route.pattern.methods.contains(public.pattern.methods)
@@ -108,7 +121,8 @@ fn public_exceptions(routes: &[Route]) -> Vec<String> {
         });
         if let Some(shadowed) = shadowed {
             all.push(format!(
-                "route {}: is public, and takes requests that the protected route {} would take",
+                "route {}: is public, and takes requests that the protected route {} would take; if this is \
+                 meant, add a [[test]] of it without a token",
                 public.name, shadowed.name
             ));
         }

@@ -169,43 +169,6 @@ mod tests {
     }
 
     #[test]
-    fn connection_of_a_trusted_proxy_is_closed_for_no_stream() {
-        let (limits, now) = (ClientLimits::default(), Instant::now());
-        let mut tracker = ConnectionAbuseTracker::new(&limits, true, now);
-        for _ in 0..10 * MAX_EXCESS_RESETS {
-            tracker.note_stream_ended(StreamEnd::Reset, now);
-            tracker.note_stream_ended(StreamEnd::Malformed, now);
-        }
-        assert_eq!(tracker.violation(&limits, 10 * MAX_EXCESS_RESETS), None);
-    }
-
-    #[test]
-    fn excess_resets_are_a_violation_reported_once() {
-        for goaway_sent in [false, true] {
-            let (mut tracker, limits, now) = tracker();
-            if goaway_sent {
-                tracker.note_goaway(now);
-            }
-            for _ in 0..MAX_EXCESS_RESETS {
-                tracker.note_stream_ended(StreamEnd::Reset, now);
-                tracker.note_stream_ended(StreamEnd::Reset, now);
-                tracker.note_stream_ended(StreamEnd::Completed, now);
-            }
-            assert_eq!(tracker.violation(&limits, 0), None);
-            tracker.note_stream_ended(StreamEnd::Reset, now);
-            assert_eq!(tracker.violation(&limits, 0), Some(Violation::RapidReset));
-            assert_eq!(tracker.violation(&limits, 0), None, "once");
-        }
-    }
-
-    #[test]
-    fn excess_open_streams_are_a_violation() {
-        let (mut tracker, limits, _) = tracker();
-        assert_eq!(tracker.violation(&limits, 200), None);
-        assert_eq!(tracker.violation(&limits, 201), Some(Violation::RapidReset));
-    }
-
-    #[test]
     fn completed_request_offsets_a_malformed_one() {
         let (mut tracker, limits, now) = tracker();
         for _ in 0..10 * MAX_EXCESS_MALFORMED {

@@ -10,12 +10,11 @@ use postern_core::log_limit::LogLimit;
 use postern_core::network::{IpNetworks, client_limit_key};
 use postern_http::downstream::{ClientConnection, ClientTransport};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use crate::certificates::ServerTls;
 use crate::config::HttpsRedirect;
-use crate::downstream::connection_limit::ConnectionLimit;
 use crate::downstream::connection_permit::{ConnectionsByAddress, CountedConnection};
 use crate::downstream::session_ext::ConnectionAttributes;
 use crate::downstream::tls;
@@ -47,7 +46,7 @@ pub(crate) struct ListenerProtocol {
 #[derive(Clone)]
 pub(crate) struct ConnectionAcceptor {
     pub(crate) connections: Arc<ConnectionHandler>,
-    pub(crate) connection_limit: Arc<ConnectionLimit>,
+    pub(crate) connection_limit: Arc<Semaphore>,
     pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
     pub(crate) tasks: TaskTracker,
     /// Cancelled when idle connections must be closed.
@@ -83,7 +82,8 @@ impl ConnectionAcceptor {
         &self,
         listener: &TcpListener,
     ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-        let total = self.connection_limit.acquire().await.ok()?;
+        let total = Arc::clone(&self.connection_limit);
+        let total = total.acquire_owned().await.ok()?;
         match listener.accept().await {
             Ok((stream, peer)) => Some((stream, peer, total)),
             Err(error) => {
@@ -108,7 +108,8 @@ impl ConnectionAcceptor {
             return;
         };
         for _ in 0..MAX_QUEUED_CONNECTIONS {
-            let Ok(total) = self.connection_limit.try_acquire() else {
+            let total = Arc::clone(&self.connection_limit).try_acquire_owned();
+            let Ok(total) = total else {
                 return;
             };
             let (stream, peer) = match listener.accept() {

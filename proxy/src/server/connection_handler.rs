@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::http::ServerSession;
+use pingora::apps::HttpServerApp;
+use pingora::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
 use postern_core::{Code, Problem};
 use postern_http::downstream::{

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server::Builder;
+use pingora::apps::HttpServerApp;
 use pingora::http::ResponseHeader;
-use pingora_core::apps::HttpServerApp;
-use pingora_core::protocols::http::ServerSession;
+use pingora::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
 use postern_core::{Code, Problem};
 use postern_http::client_shares::{ClientShare, ClientShares, client_limit};
@@ -286,7 +286,7 @@ impl StreamHandler {
         if exchange.write_head(Box::new(head), false).is_ok() {
             let body = exchange.write_data(Bytes::from(rendered.body), true);
             let _gone_or_slow = tokio::time::timeout(self.limits.http.head_timeout, body).await;
-            exchange.drain(self.limits.http.head_timeout).await;
+            exchange.drain().await;
         }
     }
 }

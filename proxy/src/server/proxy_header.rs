@@ -102,25 +102,4 @@ mod tests {
             assert_eq!((source, &rest), (Ok(expected), b"GET /"), "{cut}");
         }
     }
-
-    #[tokio::test]
-    async fn connection_without_a_header_is_rejected() {
-        for (bytes, expected) in [
-            (&b""[..], HeaderError::Disconnected),
-            (b"PROXY TCP4", HeaderError::Disconnected),
-            (
-                b"GET / HTTP/1.1\r\n",
-                HeaderError::Rejected(CloseReason::ProxyHeaderMissing),
-            ),
-            (
-                b"PROXY TCP4 x\r\n",
-                HeaderError::Rejected(CloseReason::ProxyHeaderMalformed),
-            ),
-        ] {
-            let (mut client, mut server) = pair().await;
-            client.write_all(bytes).await.expect("writes");
-            client.shutdown().await.expect("shuts down");
-            assert_eq!(read_source(&mut server).await, Err(expected), "{bytes:?}");
-        }
-    }
 }

@@ -12,10 +12,8 @@ pub(crate) struct ConfigStatus {
     pub(crate) file: Option<String>,
     /// Number of the active configuration, from 1.
     pub(crate) version: u64,
-    /// Hash of the active text, with that of the included files.
+    /// Hash of the active text.
     pub(crate) hash: Option<String>,
-    /// The included files, in the order in which they were read.
-    pub(crate) included_files: Vec<String>,
     /// Time of its activation.
     pub(crate) loaded_at: Option<Timestamp>,
     /// The error because of which the current file is not active.

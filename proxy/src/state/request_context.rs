@@ -54,7 +54,7 @@ pub(crate) struct ReceivedRequest {
     /// Whether `client_address` is that of the client. If a trusted proxy does not know it, it is
     /// that of the proxy, for limits; access lists refuse it.
     pub(crate) is_client_known: bool,
-    /// A hash of the client address, for limits, consistent hashing and shares of upstreams.
+    /// A hash of the client address, for limits and shares of upstreams.
     pub(crate) client_key: u64,
     /// The host that a trusted proxy reports as the requested one, if a route accepts it.
     pub(crate) forwarded_host: Option<HeaderValue>,

@@ -2,28 +2,22 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use postern_core::Clock;
 use postern_core::exit::Exit;
 use postern_core::identity::TrustConfig;
 use postern_core::weighted::weighted_choice;
 use postern_http::client_shares::SharedBudget;
-use postern_store::cache::{self, Cache};
 
 use crate::api_keys::ApiKeyFile;
 use crate::config::{
-    ApiKeyConfig, BodyFile, ClientLimits, Config, CorsPolicy, ExternalAuthorization, HeaderChanges,
-    Route, ShutdownConfig,
+    ApiKeyConfig, ClientLimits, Config, CorsPolicy, ExternalAuthorization, HeaderChanges, Route,
+    ShutdownConfig,
 };
 use crate::external_authorization::ExternalAuthorizer;
 use crate::routing::table::RouteTable;
 use crate::state::listener_access::ListenerAccess;
 use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
 use crate::upstream::{NameResolver, UpstreamPool};
-
-/// Timeout of the rate limit store, after which requests are counted locally.
-const STORE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A configuration in force. Requests keep the snapshot with which they started.
 #[derive(Debug)]
@@ -48,8 +42,6 @@ pub(crate) struct RuntimeConfig {
     pub(crate) identity: TrustConfig,
     /// The graceful shutdown settings.
     pub(crate) shutdown: ShutdownConfig,
-    /// The store of rate limits across gateways.
-    pub(crate) rate_limit_store: Option<Cache>,
 }
 
 /// The state of a route.
@@ -73,7 +65,6 @@ impl RuntimeConfig {
         mut config: Config,
         previous: Option<&Self>,
         metrics: &GatewayMetrics,
-        clock: &Clock,
     ) -> Result<Self, Exit> {
         let api_key_config = config.api_keys.take();
         let api_keys = api_key_config
@@ -81,22 +72,16 @@ impl RuntimeConfig {
             .map(|keys| api_key_file(keys.file.clone(), previous));
         let kept = previous.map(|previous| &previous.listener_access);
         let listener_access = ListenerAccess::new(&config.listen, kept);
-        let mut routes = config.routes;
-        for answer in routes.iter_mut().filter_map(|route| route.answer.as_mut()) {
-            Arc::make_mut(answer).load()?;
-        }
-        let table = RouteTable::new(routes);
-        let resolver = previous
-            .map(|previous| Arc::clone(&previous.resolver))
-            .filter(|resolver| *resolver.config() == config.dns)
-            .unwrap_or_else(|| Arc::new(NameResolver::new(config.dns.clone())));
+        let table = RouteTable::new(config.routes);
+        let resolver = previous.map(|previous| Arc::clone(&previous.resolver));
+        let resolver = resolver.unwrap_or_default();
         let reusable = |upstream: &crate::config::UpstreamConfig| {
             let pools = previous
                 .map(|previous| previous.pools.as_slice())
                 .unwrap_or_default();
             pools
                 .iter()
-                .find(|pool| pool.is_reusable(upstream, &resolver))
+                .find(|pool| pool.is_reusable(upstream))
                 .map(Arc::clone)
         };
         let pool = |upstream: crate::config::UpstreamConfig| match reusable(&upstream) {
@@ -112,12 +97,6 @@ impl RuntimeConfig {
         let route_states = states
             .map(|route| RouteState::new(route, previous, metrics))
             .collect::<Result<_, _>>()?;
-        let same = previous.filter(|previous| previous.limits.store == config.limits.store);
-        let store = match (same, &config.limits.store) {
-            (Some(same), _) => same.rate_limit_store.clone(),
-            (None, None) => None,
-            (None, Some(url)) => Some(Cache::open_with(url, &rate_limit_store_options(clock))?),
-        };
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let (cors, response_headers) = (config.cors, config.response_headers);
         Ok(Self {
@@ -133,7 +112,6 @@ impl RuntimeConfig {
             listener_access,
             identity: config.identity,
             shutdown: stop,
-            rate_limit_store: store,
         })
     }
 
@@ -145,13 +123,6 @@ impl RuntimeConfig {
             let successor = pools.find(|it| it.config.name == pool.config.name);
             pool.drain_removed(successor.map(|pool| &**pool));
         }
-    }
-
-    /// Returns whether a file with a fixed response was modified since it was read.
-    pub(crate) fn has_changed_files(&self) -> bool {
-        let answers = self.route_table.routes.iter();
-        let mut files = answers.filter_map(|route| route.answer.as_ref()?.file());
-        files.any(BodyFile::has_changed)
     }
 
     /// Returns an upstream pool of the route; `turn` distributes requests by weight.
@@ -174,7 +145,7 @@ impl RuntimeConfig {
 
 impl RouteState {
     /// Prepares the state of a route. An external authorization of `previous` that has not changed is
-    /// kept with its cached decisions.
+    /// kept with its circuit breaker.
     fn new(
         route: &Route,
         previous: Option<&RuntimeConfig>,
@@ -222,14 +193,6 @@ fn api_key_file(path: PathBuf, previous: Option<&RuntimeConfig>) -> Result<Arc<A
     }
 }
 
-fn rate_limit_store_options(clock: &Clock) -> cache::CacheOptions {
-    cache::CacheOptions {
-        deadline: STORE_TIMEOUT,
-        clock: clock.clone(),
-        ..cache::CacheOptions::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,7 +200,7 @@ mod tests {
 
     #[test]
     fn reload_keeps_unchanged_upstreams() {
-        let (metrics, clock) = (GatewayMetrics::new().expect("metrics"), Clock::system());
+        let metrics = GatewayMetrics::new().expect("metrics");
         let load = |retries: u32, previous: Option<&RuntimeConfig>| {
             let text = format!(
                 "[[listen]]\naddress = \"127.0.0.1:0\"\n[limits]\nmin_rate = {}\n\
@@ -246,7 +209,7 @@ mod tests {
                 retries + 1
             );
             let config = read_config(&text).expect("reads");
-            RuntimeConfig::new(config, previous, &metrics, &clock).expect("ready")
+            RuntimeConfig::new(config, previous, &metrics).expect("ready")
         };
         let previous = load(0, None);
         let after = load(1, Some(&previous));

@@ -4,22 +4,25 @@
 //! and events are dropped and counted.
 
 mod event;
-mod file;
 
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use postern_core::exit::Exit;
+use postern_core::log_limit::LogLimit;
 use prometheus::IntCounter;
 
 use crate::config;
 use crate::config::{AccessLogSink, ClientAddressDetail};
 pub use event::AccessEvent;
 pub(crate) use event::{append_text, logged_address};
-use file::LogFile;
 
 /// Maximum delay of an event in the buffer.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
@@ -31,14 +34,14 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which shutdown checks whether the writer has ended.
 const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Minimum time between two log events about failed writes.
-const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum bytes of events that wait for a slow sink; further ones are dropped and counted.
+const MAX_BUFFER_BYTES: usize = 8 << 20;
 
 /// Buffered bytes at which the writer is woken early.
 const WAKE_BYTES: usize = 64 << 10;
 
 /// The access log. Dropping the last handle writes the buffered events as far as the sink accepts
-/// them within [`CLOSE_TIMEOUT`]; the others are dropped and counted.
+/// them within [`CLOSE_TIMEOUT`].
 #[derive(Debug)]
 pub(crate) struct AccessLog {
     shared: Arc<SharedBuffer>,
@@ -57,28 +60,18 @@ struct SharedBuffer {
 #[derive(Debug, Default)]
 struct BufferState {
     buffer: Vec<u8>,
-    /// Number of appended events.
-    appended: u64,
-    /// Number of appended events that were written, or could not be written.
-    done: u64,
     reopen: bool,
     closed: bool,
-    /// Whether the events that were not done when the log was closed were counted as dropped.
-    abandoned: bool,
 }
 
-/// Failed writes, for log events at intervals.
-#[derive(Debug, Default)]
-struct WriteFailures {
-    /// Time from which the next failure is logged; `None` while writing succeeds.
-    next_event_at: Option<Instant>,
-    suppressed: u64,
-}
-
-enum LogSink {
-    Stdout,
-    Stderr,
-    File(LogFile),
+/// The writer of the thread.
+struct Writer {
+    sink: File,
+    /// The path of a file, which another program may move away.
+    path: Option<PathBuf>,
+    dropped: IntCounter,
+    failures: LogLimit,
+    is_failing: bool,
 }
 
 // === impl AccessLog ===
@@ -93,36 +86,38 @@ impl AccessLog {
         dropped: IntCounter,
     ) -> Result<Self, Exit> {
         let shared = Arc::new(SharedBuffer::default());
-        let sink = match &config.to {
-            AccessLogSink::Off => None,
-            AccessLogSink::Stdout => Some(LogSink::Stdout),
-            AccessLogSink::Stderr => Some(LogSink::Stderr),
-            AccessLogSink::File(path) => {
-                let file = LogFile::open(path.clone(), config.max_bytes).map_err(|error| {
-                    Exit::unavailable(format!(
-                        "{}: cannot write the access log: {error}",
-                        path.display()
-                    ))
-                })?;
-                Some(LogSink::File(file))
-            }
+        let duplicate = |output: &dyn AsFd| output.as_fd().try_clone_to_owned().map(File::from);
+        let (name, sink) = match &config.to {
+            AccessLogSink::Off => ("off", None),
+            AccessLogSink::Stdout => ("stdout", Some(duplicate(&std::io::stdout()))),
+            AccessLogSink::Stderr => ("stderr", Some(duplicate(&std::io::stderr()))),
+            AccessLogSink::File(path) => (path.to_str().unwrap_or_default(), Some(open(path))),
+        };
+        let failed =
+            |error| Exit::unavailable(format!("{name}: cannot write the access log: {error}"));
+        let path = match &config.to {
+            AccessLogSink::File(path) => Some(path.clone()),
+            AccessLogSink::Off | AccessLogSink::Stdout | AccessLogSink::Stderr => None,
         };
         let writer = sink.map(|sink| {
-            let (shared, dropped) = (Arc::clone(&shared), dropped.clone());
+            let writer = Writer {
+                sink: sink?,
+                path,
+                dropped: dropped.clone(),
+                failures: LogLimit::new(),
+                is_failing: false,
+            };
+            let shared = Arc::clone(&shared);
             std::thread::Builder::new()
                 .name("access-log".to_owned())
-                .spawn(move || run_writer(&shared, sink, &dropped))
+                .spawn(move || writer.run(&shared))
         });
-        let writer = writer.transpose().map_err(|error| {
-            Exit::unavailable(format!("cannot start the access log's thread: {error}"))
-        })?;
-        let (capacity, client_address) = (config.buffer_bytes, config.client_address);
         Ok(Self {
             shared,
-            writer,
-            capacity,
+            writer: writer.transpose().map_err(failed)?,
+            capacity: MAX_BUFFER_BYTES,
             dropped,
-            client_address,
+            client_address: config.client_address,
         })
     }
 
@@ -141,7 +136,6 @@ impl AccessLog {
         }
         let wake = state.buffer.len() < WAKE_BYTES && state.buffer.len() + line.len() >= WAKE_BYTES;
         state.buffer.extend_from_slice(line);
-        state.appended += 1;
         drop(state);
         if wake {
             self.shared.wake.notify_one();
@@ -155,131 +149,82 @@ impl AccessLog {
     }
 }
 
-impl AccessLog {
-    /// Counts the events that were not written, and logs the number if standard error accepts it.
-    fn count_lost(&self) {
-        let mut state = self.shared.state.lock();
-        let lost = state.appended - state.done;
-        state.abandoned = true;
-        drop(state);
-        self.dropped.inc_by(lost);
-        // Standard error may be the same pipe.
-        let warning = std::thread::spawn(move || {
-            tracing::warn!(lost, "access log closed before its sink took all events");
-        });
-        ends_within(CLOSE_TIMEOUT / 4, &warning);
-    }
-}
-
-/// Waits for a thread that may be blocked. Returns whether it ended within the timeout.
-fn ends_within(timeout: Duration, thread: &JoinHandle<()>) -> bool {
-    let until = Instant::now() + timeout;
-    while !thread.is_finished() {
-        if Instant::now() >= until {
-            return false;
-        }
-        std::thread::sleep(CLOSE_POLL_INTERVAL);
-    }
-    true
-}
-
 impl Drop for AccessLog {
     fn drop(&mut self) {
         self.shared.state.lock().closed = true;
         self.shared.wake.notify_one();
-        if let Some(writer) = self.writer.take()
-            && !ends_within(CLOSE_TIMEOUT, &writer)
-        {
-            self.count_lost();
-        }
-    }
-}
-
-// === impl WriteFailures ===
-
-impl WriteFailures {
-    /// Logs a failure, at most one in [`FAILURE_LOG_INTERVAL`], and the first success after it.
-    fn note(&mut self, written: &std::io::Result<()>, lost: u64) {
-        let now = Instant::now();
-        match (written, self.next_event_at) {
-            (Ok(()), None) => {}
-            (Ok(()), Some(_)) => {
-                let suppressed = self.suppressed;
-                tracing::info!(suppressed, "access log written again");
-                *self = Self::default();
-            }
-            (Err(_), Some(at)) if now < at => self.suppressed += 1,
-            (Err(error), _) => {
-                let suppressed = std::mem::take(&mut self.suppressed);
-                tracing::warn!(%error, lost, suppressed, "access log write failed");
-                self.next_event_at = Some(now + FAILURE_LOG_INTERVAL);
-            }
-        }
-    }
-}
-
-/// Runs the writer thread.
-fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
-    let (mut batch, mut failures) = (Vec::new(), WriteFailures::default());
-    loop {
-        let mut state = shared.state.lock();
-        let is_idle = |state: &mut BufferState| {
-            state.buffer.len() < WAKE_BYTES && !state.reopen && !state.closed
-        };
-        shared
-            .wake
-            .wait_while_for(&mut state, is_idle, FLUSH_INTERVAL);
-        std::mem::swap(&mut batch, &mut state.buffer);
-        let taken = state.appended;
-        let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
-        drop(state);
-        let written = sink.write(&batch);
-        let lost = written.as_ref().err().map_or(0, |_| line_count(&batch));
-        let mut state = shared.state.lock();
-        state.done = taken;
-        if written.is_err() && !state.abandoned {
-            dropped.inc_by(lost);
-        }
-        drop(state);
-        if !batch.is_empty() {
-            failures.note(&written, lost);
-        }
-        batch.clear();
-        batch.shrink_to(4 * WAKE_BYTES);
-        if reopen {
-            sink.reopen();
-        }
-        if closed {
+        let Some(writer) = self.writer.take() else {
             return;
+        };
+        let until = Instant::now() + CLOSE_TIMEOUT;
+        while !writer.is_finished() && Instant::now() < until {
+            std::thread::sleep(CLOSE_POLL_INTERVAL);
         }
     }
 }
 
-fn line_count(batch: &[u8]) -> u64 {
-    batch.iter().filter(|byte| **byte == b'\n').count() as u64
+/// Opens a file to append to it, and creates it if it does not exist.
+fn open(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o640).open(path)
 }
 
-// === impl LogSink ===
+// === impl Writer ===
 
-impl LogSink {
-    fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        match self {
-            Self::Stdout => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(batch)?;
-                out.flush()
+impl Writer {
+    fn run(mut self, shared: &SharedBuffer) {
+        let mut batch = Vec::new();
+        loop {
+            let mut state = shared.state.lock();
+            let is_idle = |state: &mut BufferState| {
+                state.buffer.len() < WAKE_BYTES && !state.reopen && !state.closed
+            };
+            shared
+                .wake
+                .wait_while_for(&mut state, is_idle, FLUSH_INTERVAL);
+            std::mem::swap(&mut batch, &mut state.buffer);
+            let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
+            drop(state);
+            if !batch.is_empty() {
+                self.write(&batch);
             }
-            Self::Stderr => std::io::stderr().lock().write_all(batch),
-            Self::File(file) => file.write(batch),
+            batch.clear();
+            batch.shrink_to(4 * WAKE_BYTES);
+            if reopen {
+                self.reopen();
+            }
+            if closed {
+                return;
+            }
         }
     }
 
+    fn write(&mut self, batch: &[u8]) {
+        match self.sink.write_all(batch) {
+            Ok(()) if self.is_failing => {
+                self.is_failing = false;
+                tracing::info!("access log written again");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.is_failing = true;
+                let lost = batch.iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.dropped.inc_by(lost);
+                if let Some(suppressed) = self.failures.admit() {
+                    tracing::warn!(%error, lost, suppressed, "access log write failed");
+                }
+            }
+        }
+    }
+
+    /// Opens the file again, which has been moved away. The old one stays in use if that fails.
     fn reopen(&mut self) {
-        if let Self::File(file) = self {
-            file.reopen();
+        let Some(path) = &self.path else { return };
+        match open(path) {
+            Ok(fresh) => self.sink = fresh,
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "access log reopen failed");
+            }
         }
     }
 }
@@ -292,14 +237,11 @@ mod tests {
         let dropped = IntCounter::new("dropped", "dropped").expect("a name");
         let config = config::AccessLogConfig {
             to,
-            buffer_bytes,
             client_address: ClientAddressDetail::Off,
-            max_bytes: Some(8),
         };
-        (
-            AccessLog::open(&config, dropped.clone()).expect("opens"),
-            dropped,
-        )
+        let mut log = AccessLog::open(&config, dropped.clone()).expect("opens");
+        log.capacity = buffer_bytes;
+        (log, dropped)
     }
 
     #[test]
@@ -324,27 +266,27 @@ mod tests {
     }
 
     #[test]
-    fn failed_writes_are_logged_at_intervals_and_once_at_the_end() {
+    fn failed_writes_are_logged_once_with_their_end() {
         let (log, _guard) = postern_core::testing::CapturedLog::start();
         let count = |words: &[&str]| log.with(words);
-        let (mut failures, full) = (WriteFailures::default(), || {
-            Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
-        });
-        failures.note(&Ok(()), 0);
+        let open = |path: &str| OpenOptions::new().write(true).open(path).expect("opens");
+        let mut writer = Writer {
+            sink: open("/dev/full"),
+            path: None,
+            dropped: IntCounter::new("dropped", "dropped").expect("a name"),
+            failures: LogLimit::new(),
+            is_failing: false,
+        };
         for _ in 0..3 {
-            failures.note(&full(), 7);
+            writer.write(b"one\ntwo\n");
         }
-        assert_eq!(count(&["access log write failed"]), 1, "{}", log.text());
-        failures.next_event_at = Some(Instant::now());
-        failures.note(&full(), 7);
-        assert_eq!(
-            count(&["access log write failed", "lost=7", "suppressed=2"]),
-            1,
-            "{}",
-            log.text()
-        );
-        failures.note(&Ok(()), 0);
-        failures.note(&Ok(()), 0);
+        let words = ["access log write failed", "lost=2"];
+        assert_eq!(count(&words), 1, "{}", log.text());
+        assert_eq!(writer.dropped.get(), 6);
+        writer.sink = open("/dev/null");
+        for _ in 0..2 {
+            writer.write(b"one\n");
+        }
         assert_eq!(count(&["access log written again"]), 1, "{}", log.text());
     }
 
@@ -355,33 +297,6 @@ mod tests {
         log.append(b"two\n");
         drop(log);
         assert_eq!(dropped.get(), 2);
-    }
-
-    #[test]
-    fn events_of_a_blocked_sink_are_counted_once() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("pipe");
-        let made = std::process::Command::new("mkfifo").arg(&path).status();
-        assert!(made.expect("mkfifo runs").success());
-        let options = std::fs::OpenOptions::new().read(true).write(true).clone();
-        let reader = options.open(&path).expect("opens");
-        let (log, dropped) = log(AccessLogSink::File(path), 1 << 20);
-        // More than the pipe's buffer.
-        for _ in 0..300 {
-            let mut line = vec![b'x'; 1_023];
-            line.push(b'\n');
-            log.append(&line);
-        }
-        let shared = Arc::clone(&log.shared);
-        drop(log);
-        let counted = dropped.get();
-        assert!(counted > 0, "the writer is blocked");
-        drop(reader);
-        // The writer's handle is the other one.
-        while Arc::strong_count(&shared) > 1 {
-            std::thread::yield_now();
-        }
-        assert_eq!(dropped.get(), counted);
     }
 
     #[test]

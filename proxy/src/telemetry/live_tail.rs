@@ -1,17 +1,18 @@
 //! The live tail: access events for the readers of `GET /admin/requests`, as server-sent events.
 //!
-//! The newest events are kept, with which a reader begins: at most [`MAX_RATE`] of them in a second, so
-//! that a busy gateway does not format the others. The event of a request that a reader selects is
-//! formatted once and added to the queues. A queue is bounded: events that do not fit are dropped and
-//! counted, so that a slow reader neither delays a request nor needs more memory. Events above the
-//! maximum rate of a reader are counted without being formatted.
+//! The newest events are kept, and a reader begins with them. At most [`MAX_RATE`] events in a second
+//! are kept, and as many are sent to each reader, so that a busy gateway does not format the others.
+//! The event of a request that a reader selects is formatted once and sent to its channel. Events that
+//! do not fit are dropped and counted, so that a slow reader neither delays a request nor needs more
+//! memory.
 
 mod filter;
 mod history;
-mod queue;
+mod reader;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -21,23 +22,33 @@ use super::access_log::{AccessEvent, append_text};
 use super::metrics::LiveTailMetrics;
 pub(crate) use filter::TailFilter;
 use history::EventHistory;
-pub(crate) use queue::TailReader;
-use queue::{Pace, TailQueue};
+use reader::Tail;
+pub(crate) use reader::TailReader;
 
 /// Maximum number of readers.
 pub(crate) const MAX_TAILS: usize = 8;
 /// What precedes the JSON of an event.
 const EVENT_PREFIX: &[u8] = b"event: request\ndata: ";
-/// Events per second that are kept without a reader.
+/// Maximum events per second.
 const MAX_RATE: NonZeroU32 = NonZeroU32::new(500).expect("is not zero");
+/// The events that are admitted at once: those of this time.
+const MAX_BURST: Duration = Duration::from_millis(250);
 
 /// The readers that follow the requests of the gateway.
 #[derive(Debug)]
 pub(crate) struct LiveTail {
-    tails: RwLock<Vec<Arc<TailQueue>>>,
+    tails: RwLock<Vec<Arc<Tail>>>,
     history: Mutex<EventHistory>,
     pace: Mutex<Pace>,
     metrics: LiveTailMetrics,
+}
+
+/// Admits [`MAX_RATE`] events: the generic cell rate algorithm (ITU-T I.371), which accepts a burst
+/// of [`MAX_BURST`].
+#[derive(Debug)]
+struct Pace {
+    /// The time at which the next event would be due at the maximum rate.
+    due_at: Instant,
 }
 
 /// What an event of the live tail has beside the members of the access event.
@@ -56,7 +67,7 @@ pub(crate) struct TailDetails<'a> {
 /// The readers that select an event, and whether it is kept for later ones.
 #[derive(Debug)]
 pub(crate) struct SelectedTails<'a> {
-    tails: Vec<Arc<TailQueue>>,
+    tails: Vec<Arc<Tail>>,
     history: Option<&'a Mutex<EventHistory>>,
 }
 
@@ -67,7 +78,7 @@ impl LiveTail {
         Arc::new(Self {
             tails: RwLock::default(),
             history: Mutex::default(),
-            pace: Mutex::new(Pace::new(MAX_RATE, Instant::now())),
+            pace: Mutex::new(Pace::new()),
             metrics,
         })
     }
@@ -77,29 +88,30 @@ impl LiveTail {
         self.history.lock().select(filter)
     }
 
-    /// Adds a reader, for which a stalled one (`TailQueue::is_stalled`) is disconnected. Returns `None` if
-    /// there are [`MAX_TAILS`] others.
+    /// Adds a reader in place of stalled ones. Returns `None` if there are [`MAX_TAILS`] others.
     pub(crate) fn open(self: &Arc<Self>, filter: TailFilter) -> Option<TailReader> {
-        let queue = Arc::new(TailQueue::new(filter, self.metrics.dropped.clone()));
         let mut tails = self.tails.write();
+        tails.retain(|tail| !tail.is_stalled());
         if tails.len() >= MAX_TAILS {
-            let now = Instant::now();
-            let stalled = tails.iter().position(|tail| tail.is_stalled(now))?;
-            tails.swap_remove(stalled).close();
+            return None;
         }
-        for event in self.recent(&queue.filter) {
-            queue.push(&event);
-        }
-        tails.push(Arc::clone(&queue));
+        let recent = self.recent(&filter);
+        let (tail, events) = Tail::new(filter, self.metrics.dropped.clone());
+        tails.push(Arc::clone(&tail));
         self.note_readers(tails.len());
         drop(tails);
-        Some(TailReader::new(queue, Arc::clone(self)))
+        Some(TailReader::new(tail, events, recent, Arc::clone(self)))
+    }
+
+    fn contains(&self, tail: &Arc<Tail>) -> bool {
+        let tails = self.tails.read();
+        tails.iter().any(|known| Arc::ptr_eq(known, tail))
     }
 
     /// Removes a reader.
-    fn close(&self, queue: &Arc<TailQueue>) {
+    fn close(&self, tail: &Arc<Tail>) {
         let mut tails = self.tails.write();
-        tails.retain(|tail| !Arc::ptr_eq(tail, queue));
+        tails.retain(|known| !Arc::ptr_eq(known, tail));
         self.note_readers(tails.len());
     }
 
@@ -111,7 +123,7 @@ impl LiveTail {
     /// Returns the readers that select the event; `None` if there is none and it is not kept.
     pub(crate) fn select(&self, event: &AccessEvent<'_>) -> Option<SelectedTails<'_>> {
         let tails = self.tails.read();
-        let selects = |tail: &&Arc<TailQueue>| tail.filter.selects(event) && tail.admits();
+        let selects = |tail: &&Arc<Tail>| tail.filter.selects(event) && tail.admits();
         let selected = tails.iter().filter(selects);
         let tails: Vec<_> = selected.map(Arc::clone).collect();
         // No request waits for another one here.
@@ -124,10 +136,29 @@ impl LiveTail {
     }
 }
 
+// === impl Pace ===
+
+impl Pace {
+    fn new() -> Self {
+        Self {
+            due_at: Instant::now(),
+        }
+    }
+
+    fn admits(&mut self, now: Instant) -> bool {
+        let due_at = self.due_at.max(now);
+        let admits = due_at <= now + MAX_BURST;
+        if admits {
+            self.due_at = due_at + Duration::from_secs(1) / MAX_RATE.get();
+        }
+        admits
+    }
+}
+
 // === impl SelectedTails ===
 
 impl SelectedTails<'_> {
-    /// Adds an event to the queues. `line` is the access event as one line of JSON.
+    /// Sends an event to the readers. `line` is the access event as one line of JSON.
     pub(crate) fn publish(&self, line: &[u8], details: &TailDetails<'_>) {
         let event = Bytes::from(details.server_sent_event(line));
         for tail in &self.tails {

@@ -1,14 +1,6 @@
 //! The access event: its schema, and the cause of each failure, also over HTTP/2.
 
-use std::time::Duration;
-
-use postern_core::clock::Timestamp;
-use serde_json::Value;
-use tokio::net::TcpListener;
-
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls_gateway::{TlsGateway, head, send};
+use super::*;
 
 /// Sends a request to a gateway of its own, and returns the event.
 async fn event_of(behavior: OriginBehavior, settings: (&str, &str), request: &str) -> Value {
@@ -22,7 +14,7 @@ async fn event_of(behavior: OriginBehavior, settings: (&str, &str), request: &st
     all.remove(0)
 }
 
-const GET: &str = "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+const CLOSING_GET: &str = "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
 #[tokio::test]
 async fn event_has_the_schema_of_all_log_lines() {
@@ -33,7 +25,8 @@ async fn event_has_the_schema_of_all_log_lines() {
     gateway.get("/no-such-route", "").await;
     gateway.send("BAD\r\n\r\n").await;
     let address = gateway.origin.address.to_string();
-    let metrics = gateway.admin_get("/metrics").await;
+    // The name is that of the metrics.
+    gateway.assert_metric("route=\"open\"").await;
     let events = gateway.finish().await;
     let event = &events[0];
     let time = event["timestamp"].as_str().expect("a time");
@@ -55,12 +48,7 @@ async fn event_has_the_schema_of_all_log_lines() {
     ] {
         assert_eq!(event[field], value, "{field} {event}");
     }
-    assert_eq!(
-        (&event["attempts"], &event["cause"]),
-        (&1.into(), &Value::Null)
-    );
-    let label = format!("route=\"{}\"", event["route"].as_str().expect("a route"));
-    assert!(metrics.contains(&label), "the name is that of the metrics");
+    assert_members(event, &json!({ "attempts": 1, "cause": null }));
     assert_eq!(events[1]["route"], "none", "{}", events[1]);
     assert!(events[1]["attempts"].is_null(), "{}", events[1]);
     assert!(
@@ -82,16 +70,9 @@ async fn cause_of_a_failure_is_logged() {
         (OriginBehavior::Close, ("", NO_RETRY), 502, "reset"),
         (invalid, ("", NO_RETRY), 502, "invalid_response"),
     ] {
-        let event = event_of(behavior, settings, GET).await;
-        assert_eq!(
-            (&event["cause"], &event["status"]),
-            (&cause.into(), &status.into()),
-            "{event}"
-        );
-        assert_eq!(
-            (&event["upstream"], &event["attempts"]),
-            (&"origin".into(), &1.into())
-        );
+        let event = event_of(behavior, settings, CLOSING_GET).await;
+        assert_members(&event, &json!({ "cause": cause, "status": status }));
+        assert_members(&event, &json!({ "upstream": "origin", "attempts": 1 }));
     }
 }
 
@@ -110,15 +91,15 @@ async fn cause_of_a_failed_connection_is_logged() {
         ),
         ("no-such-name.invalid:1", "", "no_endpoint", None),
     ] {
-        let unused = TestOrigin::start(OriginBehavior::Answer).await;
         let upstream = format!("addresses = [\"{address}\"]\nretries = 0\n{settings}");
-        let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
-        gateway.get("/open", "").await;
-        let metrics = gateway.admin_get("/metrics").await;
+        let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
+        let answer = gateway.get("/open", "").await;
+        let is_unavailable = answer.status == 503;
+        assert_eq!(answer.header("retry-after").is_some(), is_unavailable);
         let counted = format!(
             "postern_proxy_upstream_failures_total{{cause=\"{cause}\",upstream=\"origin\"}} 1"
         );
-        assert!(metrics.contains(&counted), "{metrics}");
+        gateway.assert_metric(&counted).await;
         let events = gateway.finish().await;
         assert_eq!(events[0]["cause"], cause, "{}", events[0]);
         assert_eq!(events[0]["upstream"], "origin", "{}", events[0]);
@@ -133,16 +114,13 @@ async fn cause_of_a_failed_connection_is_logged() {
 
 #[tokio::test]
 async fn retried_request_counts_its_attempts() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let (address, settings) = (
-        origin.address,
-        "load_balancing = \"round_robin\"\n[upstream.origin.outlier]\nfailures = 0",
-    );
-    let upstream = format!("addresses = [\"127.0.0.1:1\", \"{address}\"]\n{settings}");
-    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
+    let upstream = "addresses = [\"127.0.0.1:1\", \"{origin}\"]\nload_balancing = \"round_robin\"\n\
+                    [upstream.origin.outlier]\nfailures = 0";
+    let gateway = TestGateway::with(OriginBehavior::Answer, "", upstream).await;
     for _ in 0..2 {
         assert_eq!(gateway.get("/open", "").await.status, 200);
     }
+    let address = gateway.origin.address.to_string();
     let events = gateway.finish().await;
     // Each turn of round robin begins with the address that refuses.
     assert!(
@@ -150,7 +128,7 @@ async fn retried_request_counts_its_attempts() {
         "{events:?}"
     );
     for event in &events {
-        assert_eq!(event["upstream_address"], address.to_string(), "{event}");
+        assert_eq!(event["upstream_address"], address, "{event}");
         assert!(event["cause"].is_null(), "it was answered: {event}");
     }
 }
@@ -163,17 +141,15 @@ async fn response_cut_by_the_deadline_names_the_deadline() {
         OriginBehavior::Events,
         OriginBehavior::Drip(Duration::from_millis(100)),
     ] {
-        let event = event_of(behavior, (limits, ""), GET).await;
-        assert_eq!(
-            (&event["status"], &event["code"], &event["cause"]),
-            (&200.into(), &"upstream_timeout".into(), &"deadline".into()),
-            "{event}"
+        let event = event_of(behavior, (limits, ""), CLOSING_GET).await;
+        assert_members(
+            &event,
+            &json!({ "status": 200, "code": "upstream_timeout", "cause": "deadline" }),
         );
     }
     let front = TlsGateway::start(OriginBehavior::Events, limits, "").await;
     let mut client = front.client().await;
-    let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
-    let mut body = answer.await.expect("a head").into_body();
+    let mut body = open_body(&mut client, "/open").await;
     let reading = async {
         while let Some(Ok(part)) = body.data().await {
             body.flow_control()
@@ -181,9 +157,7 @@ async fn response_cut_by_the_deadline_names_the_deadline() {
                 .expect("a stream");
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("ends");
+    in_time(reading).await;
     let events = front.gateway.finish().await;
     assert_eq!(events[0]["cause"], "deadline", "{}", events[0]);
     assert_ne!(events[0]["code"], "client_closed", "{}", events[0]);
@@ -203,15 +177,11 @@ async fn disconnect_of_the_client_is_logged_as_such() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, counted)
-        .await
-        .expect("ends");
+    in_time(counted).await;
     let events = gateway.finish().await;
-    assert_eq!(
-        (&events[0]["cause"], &events[0]["code"]),
-        (&"client_disconnected".into(), &"client_closed".into()),
-        "{}",
-        events[0]
+    assert_members(
+        &events[0],
+        &json!({ "cause": "client_disconnected", "code": "client_closed" }),
     );
 }
 
@@ -224,11 +194,7 @@ async fn too_large_body_is_logged_with_its_cause() {
                    9\r\n123456789\r\n0\r\n\r\n";
     for request in [known, chunked] {
         let event = event_of(OriginBehavior::Answer, (limits, ""), request).await;
-        assert_eq!(
-            (&event["status"], &event["cause"]),
-            (&413.into(), &"body_too_large".into()),
-            "{event}"
-        );
+        assert_members(&event, &json!({ "status": 413, "cause": "body_too_large" }));
     }
 }
 

@@ -1,35 +1,18 @@
 //! Access lists of listeners and routes.
 
-use super::harness::TestGateway;
-use super::origin::{OriginBehavior, TestOrigin};
-use postern_core::config::{Env, parse};
-
-use crate::Config;
+use super::*;
 
 /// The routes: `/office` for 192.0.2.0/24 except .9, `/others` for all but 198.51.100.0/24.
-const ROUTES: &str = r#"
-[[route]]
-name = "office"
-path = "/office"
-methods = ["GET"]
-upstream = "origin"
-access = { allow = ["192.0.2.0/24", "2001:db8::/32"], deny = ["192.0.2.9"] }
-policy = { users = "any" }
-
-[[route]]
-name = "others"
-path = "/others"
-methods = ["GET"]
-upstream = "origin"
-access = { deny = ["198.51.100.0/24"] }
-policy = "public"
-cors = { origins = ["https://app.example.com"] }
-"#;
+fn routes() -> String {
+    let office = "access = { allow = [\"192.0.2.0/24\", \"2001:db8::/32\"], deny = [\"192.0.2.9\"] }\n\
+                  policy = { users = \"any\" }";
+    let others = "access = { deny = [\"198.51.100.0/24\"] }\npolicy = \"public\"\n\
+                  cors = { origins = [\"https://app.example.com\"] }";
+    route("office", "/office", office) + &route("others", "/others", others)
+}
 
 async fn gateway(limits: &str) -> TestGateway {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    TestGateway::before(origin, &upstream, limits, ROUTES).await
+    TestGateway::routed(OriginBehavior::Answer, "", limits, &routes()).await
 }
 
 #[tokio::test]
@@ -57,9 +40,8 @@ async fn route_list_decides_by_client_address() {
     }
     let received = gateway.origin.seen().len();
     assert_eq!(received, 4, "refused requests");
-    let metrics = gateway.admin_get("/metrics").await;
     let counted = "code=\"address_not_allowed\",route=\"office\"} 4";
-    assert!(metrics.contains(counted), "{metrics}");
+    gateway.assert_metric(counted).await;
     let events = gateway.finish().await;
     let refused = events
         .iter()
@@ -68,52 +50,40 @@ async fn route_list_decides_by_client_address() {
 }
 
 #[tokio::test]
-async fn forged_forwarded_address_is_not_allowed() {
-    let gateway = gateway("").await;
-    let token = format!("Authorization: Bearer {}\r\n", gateway.user());
+async fn refused_address_learns_no_path_and_no_methods() {
+    let direct = gateway("").await;
+    let token = format!("Authorization: Bearer {}\r\n", direct.user());
     let forged = format!("X-Forwarded-For: 192.0.2.1\r\n{token}");
-    let response = gateway.get("/office", &forged).await;
-    assert_eq!(response.code(), "address_not_allowed");
-    assert!(gateway.origin.seen().is_empty());
-}
-
-#[tokio::test]
-async fn refused_address_learns_no_path_without_a_token() {
-    let gateway = gateway("").await;
-    for target in ["/office", "/no-such-path"] {
-        let response = gateway.get(target, "").await;
-        assert_eq!(response.code(), "authentication_required", "{target}");
+    for (target, headers, code) in [
+        ("/office", forged.as_str(), "address_not_allowed"),
+        ("/office", "", "authentication_required"),
+        ("/no-such-path", "", "authentication_required"),
+    ] {
+        let response = direct.get(target, headers).await;
+        assert_eq!(response.code(), code, "{target} {headers}");
     }
-}
-
-#[tokio::test]
-async fn refused_address_learns_no_methods() {
+    assert!(direct.origin.seen().is_empty());
     let gateway = gateway("trusted_proxies = [\"127.0.0.0/8\"]").await;
     for (client, status) in [("198.51.100.1", 403), ("203.0.113.1", 405)] {
-        let request =
-            format!("DELETE /others HTTP/1.1\r\nHost: gate\r\nX-Forwarded-For: {client}\r\n\r\n");
+        let page = "Origin: https://app.example.com\r\n";
+        let request = format!(
+            "DELETE /others HTTP/1.1\r\nHost: gate\r\n{page}X-Forwarded-For: {client}\r\n\r\n"
+        );
         let response = gateway.send(&request).await;
         assert_eq!(response.status, status, "{client}");
         assert_eq!(response.header("allow").is_some(), status == 405);
+        // The refusal can be read by pages of allowed origins.
+        let origin = response.header("access-control-allow-origin");
+        assert_eq!(origin, Some("https://app.example.com"));
     }
-}
-
-#[tokio::test]
-async fn refusal_can_be_read_by_pages_of_allowed_origins() {
-    let gateway = gateway("trusted_proxies = [\"127.0.0.0/8\"]").await;
-    let headers = "Origin: https://app.example.com\r\nX-Forwarded-For: 198.51.100.1\r\n";
-    let response = gateway.get("/others", headers).await;
-    assert_eq!(response.code(), "address_not_allowed");
-    let origin = response.header("access-control-allow-origin");
-    assert_eq!(origin, Some("https://app.example.com"));
 }
 
 #[tokio::test]
 async fn listener_list_closes_connections_and_is_reloaded() {
     let gateway = gateway("").await;
     assert_eq!(gateway.get("/others", "").await.status, 200);
-    let version = |status: &serde_json::Value, wanted: u64| {
-        assert_eq!(status["lastError"], serde_json::Value::Null, "{status}");
+    let version = |status: &Value, wanted: u64| {
+        assert_eq!(status["lastError"], Value::Null, "{status}");
         status["version"] == wanted
     };
     gateway.edit(|text| {
@@ -126,9 +96,8 @@ async fn listener_list_closes_connections_and_is_reloaded() {
     assert_eq!(status["restartNeeded"], serde_json::json!([]), "{status}");
     let mut client = gateway.connect().await;
     assert!(client.is_closed().await, "a connection without an answer");
-    let metrics = gateway.admin_get("/metrics").await;
     let counted = "postern_proxy_connections_closed_total{reason=\"address_not_allowed\"} 1";
-    assert!(metrics.contains(counted), "{metrics}");
+    gateway.assert_metric(counted).await;
     // A listener that the file no longer contains keeps its list until the restart.
     gateway.edit(|text| text.replace("127.0.0.1:1\"\naccess", "127.0.0.1:2\"\naccess"));
     let status = gateway
@@ -154,7 +123,8 @@ fn route_test_has_a_client_address() {
     let read = |test: &str| {
         let text = format!(
             "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.origin]\naddresses = [\"127.0.0.1:2\"]\n\
-             {ROUTES}\n[[test]]\nrequest = \"GET /others\"\n{test}\n"
+             {}\n[[test]]\nrequest = \"GET /others\"\n{test}\n",
+            routes()
         );
         parse("p.toml", &text, |root| Config::read(root, &env))
             .map(|_| ())
@@ -177,11 +147,9 @@ fn route_test_has_a_client_address() {
 
 #[tokio::test]
 async fn report_only_list_counts_and_forwards() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let routes = ROUTES.replace("\"192.0.2.9\"] }", "\"192.0.2.9\"], report_only = true }");
+    let routes = routes().replace("\"192.0.2.9\"] }", "\"192.0.2.9\"], report_only = true }");
     let limits = "trusted_proxies = [\"127.0.0.0/8\"]";
-    let gateway = TestGateway::before(origin, &upstream, limits, &routes).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, "", limits, &routes).await;
     let token = format!("Authorization: Bearer {}\r\n", gateway.user());
     for (client, credentials, status) in [
         ("192.0.2.1", token.as_str(), 200),
@@ -196,9 +164,8 @@ async fn report_only_list_counts_and_forwards() {
     let refused = format!("X-Forwarded-For: 192.0.2.9\r\nAuthorization: Bearer {token}\r\n");
     let response = gateway.get("/office", &refused).await;
     assert_eq!(response.code(), "user_required", "the policy is enforced");
-    let metrics = gateway.admin_get("/metrics").await;
     let counted = "postern_proxy_access_list_report_only_total{route=\"office\"} 2\n";
-    assert!(metrics.contains(counted), "{metrics}");
+    gateway.assert_metric(counted).await;
     let events = gateway.finish().await;
     let audits = events.iter().map(|event| &event["report_only"]);
     let reported = audits.filter(|code| *code == "address_not_allowed").count();
@@ -213,9 +180,7 @@ async fn report_only_listener_list_counts_connections() {
             "address = \"127.0.0.1:1\"\naccess = { deny = [\"127.0.0.0/8\"], report_only = true }";
         text.replace("address = \"127.0.0.1:1\"", list)
     });
-    gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    gateway.wait_for_version(2).await;
     assert_eq!(gateway.get("/others", "").await.status, 200);
     let metrics = gateway.admin_get("/metrics").await;
     let counted = "postern_proxy_connections_report_only_total 1\n";

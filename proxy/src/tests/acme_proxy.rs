@@ -1,29 +1,20 @@
 //! A proxy in front of an ACME server that rewrites its answers.
 
-use std::sync::Arc;
-
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use serde_json::Value;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::certificate_folder::CertificateFolder;
+use super::*;
 
 /// What is done to the answers.
 #[derive(Clone, Debug)]
 pub(super) enum Rewrite {
-    /// The certificate is replaced.
-    Certificate(String),
     /// The directory does not end.
     Endless,
-    /// The tokens of challenges are replaced.
-    Token(String),
     /// Each answer has this `Retry-After`, and the certificate is empty.
     RetryAfterAndCertificate(String),
 }
@@ -47,7 +38,7 @@ struct TlsListener {
 
 impl axum::serve::Listener for TlsListener {
     type Io = TlsStream<TcpStream>;
-    type Addr = std::net::SocketAddr;
+    type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
@@ -123,9 +114,7 @@ async fn forward(State(state): State<ProxyState>, request: Request) -> Response 
     let body = response.bytes().await.expect("a body");
     let is_certificate = body.starts_with(b"-----BEGIN");
     let body = match &*state.rewrite {
-        Rewrite::Certificate(other) if is_certificate => Body::from(other.clone()),
         Rewrite::Endless => Body::from(vec![b' '; 1 << 20]),
-        Rewrite::Token(token) => Body::from(with_token(&body, token)),
         Rewrite::RetryAfterAndCertificate(delay) => {
             answer = answer.header("retry-after", delay);
             match is_certificate {
@@ -133,19 +122,6 @@ async fn forward(State(state): State<ProxyState>, request: Request) -> Response 
                 false => Body::from(body),
             }
         }
-        Rewrite::Certificate(_) => Body::from(body),
     };
     answer.body(body).expect("a response")
-}
-
-fn with_token(body: &[u8], token: &str) -> Vec<u8> {
-    let Ok(mut json) = serde_json::from_slice::<Value>(body) else {
-        return body.to_vec();
-    };
-    if let Some(challenges) = json["challenges"].as_array_mut() {
-        for challenge in challenges {
-            challenge["token"] = token.into();
-        }
-    }
-    json.to_string().into_bytes()
 }

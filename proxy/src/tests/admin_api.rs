@@ -1,11 +1,9 @@
 //! The routes under `/admin/` of the admin listener.
 
-use postern_core::testing::CapturedLog;
 use reqwest::Method;
-use serde_json::{Value, json};
 
 use super::admin_client::{assert_problem, call, get, post, start};
-use super::harness::{ADMIN_TOKEN, TestGateway};
+use super::*;
 
 /// All routes: the method, the path, and whether it requires an operator.
 const ROUTES: [(Method, &str, bool); 16] = [
@@ -102,18 +100,12 @@ async fn principal_is_that_of_a_request() {
     };
     let (status, user) = ask(&format!("Bearer {}", gateway.user())).await;
     assert_eq!(status, 200, "{user}");
-    assert_eq!(
-        (&user["kind"], &user["subject"]),
-        (&json!("user"), &json!("ada"))
-    );
+    assert_members(&user, &json!({ "kind": "user", "subject": "ada" }));
     assert_eq!(user["scopes"], json!(["read", "write"]));
     assert_eq!(user["issuer"], json!(gateway.user_issuer()));
     assert!(user["expiresAt"].is_string(), "{user}");
     let (_, service) = ask(&format!("Bearer {}", gateway.service("auth"))).await;
-    assert_eq!(
-        (&service["kind"], &service["service"]),
-        (&json!("service"), &json!("auth"))
-    );
+    assert_members(&service, &json!({ "kind": "service", "service": "auth" }));
     let expired = gateway.user_until(1_700_000_001);
     for (value, code) in [
         (format!("Bearer {expired}"), "token_expired"),
@@ -122,11 +114,8 @@ async fn principal_is_that_of_a_request() {
         (format!("Bearer {}", "a".repeat(60_000)), "token_malformed"),
     ] {
         let (status, problem) = ask(&value).await;
-        assert_eq!(
-            (status, &problem["code"]),
-            (401, &json!(code)),
-            "{value:.40}"
-        );
+        assert_eq!(status, 401, "{problem}");
+        assert_members(&problem, &json!({ "code": code }));
     }
     // A header field cannot have such a value.
     let found = ask("Bearer a\r\nX-Postern-Kind: user").await;
@@ -144,14 +133,13 @@ async fn actor_groups_are_those_of_the_actor_pool_only() {
     gateway.edit(|text| {
         format!("{text}\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"{others}\"\nclients = [\"web\"]\n")
     });
-    gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    gateway.wait_for_version(2).await;
     for (issuer, actor_groups) in [(&actors, json!(["admin"])), (&others, json!([]))] {
         let token = gateway.user_with(&json!({ "iss": issuer, "cognito:groups": ["admin"] }));
         let body = json!({ "authorization": format!("Bearer {token}") });
         let (status, user) = post(&gateway, "/admin/principal", body).await;
-        assert_eq!((status, &user["issuer"]), (200, &json!(issuer)), "{user}");
+        assert_eq!(status, 200, "{user}");
+        assert_members(&user, &json!({ "issuer": issuer }));
         assert_eq!(user["groups"], json!(["admin"]), "{user}");
         assert_eq!(user["actorGroups"], actor_groups, "{user}");
     }
@@ -164,9 +152,7 @@ async fn info_has_the_hash_of_the_configuration_in_force() {
     assert_eq!(first["service"], "postern-proxy");
     assert!(first["startedAt"].is_string(), "{first}");
     gateway.edit(|text| text.replace("path = \"/open\"", "path = \"/opened\""));
-    let status = gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    let status = gateway.wait_for_version(2).await;
     let second = get(&gateway, "/admin/info").await;
     assert_eq!(second["configHash"], status["hash"]);
     assert_ne!(first["configHash"], second["configHash"]);
@@ -210,10 +196,7 @@ async fn explain_decides_as_the_configuration_in_force() {
     assert_eq!(user["route"], "any: GET, POST /any/{id}");
     let real =
         explain(json!({ "request": request, "token": gateway.user(), "host": "gate" })).await;
-    assert_eq!(
-        (&real["decision"], &real["caller"]),
-        (&json!("allow"), &json!("user ada"))
-    );
+    assert_members(&real, &json!({ "decision": "allow", "caller": "user ada" }));
     let expired = gateway.user_until(1_700_000_001);
     let expired = explain(json!({ "request": request, "token": expired })).await;
     assert_eq!(expired["decision"], "401 token_expired");
@@ -282,10 +265,8 @@ async fn drained_address_gets_no_requests_until_restored() {
     assert_eq!(gateway.get("/open", "").await.status, 200);
     let (log, _guard) = CapturedLog::start();
     let (status, drained) = change("drain").await;
-    assert_eq!(
-        (status, &drained["endpoint"]["draining"]),
-        (200, &json!(true))
-    );
+    assert_eq!(status, 200);
+    assert_members(&drained["endpoint"], &json!({ "draining": true }));
     assert_eq!(drained["upstream"], "origin");
     assert!(drained["notice"].is_string(), "{drained}");
     assert_logged(
@@ -299,10 +280,8 @@ async fn drained_address_gets_no_requests_until_restored() {
         "upstream_unavailable"
     );
     let (status, restored) = change("restore").await;
-    assert_eq!(
-        (status, &restored["endpoint"]["draining"]),
-        (200, &json!(false))
-    );
+    assert_eq!(status, 200);
+    assert_members(&restored["endpoint"], &json!({ "draining": false }));
     assert_logged(
         &log,
         "upstream.restore",
@@ -348,18 +327,11 @@ async fn ejection_by_operator_has_end_and_cause() {
         endpoint["ejected"]["cause"], "operator",
         "not ended by a success"
     );
-    post(
-        &gateway,
-        "/admin/upstreams/origin/restore",
-        json!({ "address": address }),
-    )
-    .await;
-    let listed = get(&gateway, "/admin/upstreams").await;
-    assert_eq!(
-        listed["upstreams"][0]["endpoints"][0]["ejected"],
-        Value::Null
-    );
     let named = json!({ "address": address });
+    post(&gateway, "/admin/upstreams/origin/restore", named.clone()).await;
+    let listed = get(&gateway, "/admin/upstreams").await;
+    let endpoint = &listed["upstreams"][0]["endpoints"][0];
+    assert_eq!(endpoint["ejected"], Value::Null);
     for path in [
         "/admin/upstreams/none/eject",
         "/admin/upstreams/origin/delete",
@@ -393,8 +365,8 @@ async fn keys_are_listed_with_their_public_members() {
         .find(|issuer| issuer["issuer"] == json!(gateway.user_issuer()))
         .expect("the pool");
     let key = &issuer["keys"][0];
-    assert_eq!((&key["kid"], &key["alg"]), (&json!("k1"), &json!("ES256")));
-    assert_eq!((&key["kty"], &key["use"]), (&json!("EC"), &json!("sig")));
+    assert_members(key, &json!({ "kid": "k1", "alg": "ES256" }));
+    assert_members(key, &json!({ "kty": "EC", "use": "sig" }));
     assert!(
         key["jwk"]["x"].is_string() && key["firstSeen"].is_string(),
         "{key}"

@@ -1,10 +1,8 @@
 //! Calls of the routes under `/admin/`, as the operator `grace`.
 
 use reqwest::Method;
-use serde_json::Value;
 
-use super::harness::TestGateway;
-use super::origin::OriginBehavior;
+use super::*;
 
 pub(super) async fn start() -> TestGateway {
     TestGateway::start(OriginBehavior::Answer).await

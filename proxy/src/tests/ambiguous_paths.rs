@@ -1,68 +1,24 @@
 //! Routes that accept ambiguous paths, and the ways around the policy of another route.
 
-use tokio::net::TcpStream;
+use super::*;
 
-use super::harness::TestGateway;
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls_gateway::get;
+fn ambiguous_routes() -> String {
+    let routes = route_table(
+        r#"
+        open | /* | "*" | policy = "public"\nambiguous_paths = true
+        projects | /projects/{id} | "GET" | policy = "public"\nambiguous_paths = true\nrewrite = { strip = "/projects", add = "/api" }
+        old | /old/* | "GET" | policy = "public"\nambiguous_paths = true\nredirect = { to = "/{path.*}" }
+        admin | /admin/* | "GET" | policy = { users = "any" }
+        own | /own/{tenant}/{id}/* | "GET" | policy = { users = { owner = "id" } }\nambiguous_paths = true
+        named | /named/{id}/* | "GET" | policy = "public"\nambiguous_paths = true\nrequest_headers = { set = { X-Object = "{path.id}" } }
+        strict | /strict/* | "GET" | policy = "public"
+        "#,
+    );
+    format!("{routes}{TESTS}")
+}
 
-const ROUTES: &str = r#"
-[[route]]
-name = "open"
-path = "/*"
-methods = ["*"]
-upstream = "origin"
-policy = "public"
-ambiguous_paths = true
-
-[[route]]
-name = "projects"
-path = "/projects/{id}"
-methods = ["GET"]
-upstream = "origin"
-policy = "public"
-ambiguous_paths = true
-rewrite = { strip = "/projects", add = "/api" }
-
-[[route]]
-name = "old"
-path = "/old/*"
-methods = ["GET"]
-policy = "public"
-ambiguous_paths = true
-redirect = { to = "/{path.*}" }
-
-[[route]]
-name = "admin"
-path = "/admin/*"
-methods = ["GET"]
-upstream = "origin"
-policy = { users = "any" }
-
-[[route]]
-name = "own"
-path = "/own/{tenant}/{id}/*"
-methods = ["GET"]
-upstream = "origin"
-policy = { users = { owner = "id" } }
-ambiguous_paths = true
-
-[[route]]
-name = "named"
-path = "/named/{id}/*"
-methods = ["GET"]
-upstream = "origin"
-policy = "public"
-ambiguous_paths = true
-request_headers = { set = { X-Object = "{path.id}" } }
-
-[[route]]
-name = "strict"
-path = "/strict/*"
-methods = ["GET"]
-upstream = "origin"
-policy = "public"
-
+/// What route tests say about them.
+const TESTS: &str = r#"
 [[test]]
 request = "GET /a%2Fb"
 route = "open"
@@ -122,13 +78,8 @@ const TARGETS: [(&str, u16, &str); 33] = [
 
 #[tokio::test]
 async fn ambiguous_path_does_not_reach_another_route() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
-    tokio::spawn(connection);
-    let mut client = client.ready().await.expect("ready");
+    let gateway = TestGateway::h2c(OriginBehavior::Answer, "", "", &ambiguous_routes()).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     for (target, status, forwarded) in TARGETS {
         let before = gateway.origin.seen().len();
         let answer = gateway.get(target, "").await;

@@ -1,13 +1,20 @@
 //! Redirects and fixed responses: answers of the gateway itself.
 
-use bytes::Bytes;
-use h2::client::SendRequest;
-use tokio::net::TcpStream;
+use super::*;
 
-use super::harness::TestGateway;
-use super::tls_gateway::{get, head, reply, send};
+pub(super) fn answering_routes() -> String {
+    let simple = route_table(
+        r#"
+        go | /go/* | "GET" | policy = "public"\nredirect = { to = "/{path.*}{query}" }
+        joined | /joined/* | "GET" | policy = "public"\nredirect = { to = "/{path.*}/evil.com" }
+        user | /user | "GET" | policy = { users = "any" }\nrespond = {}\nresponse_headers = { set = { X-User = "{principal}" } }
+        empty | /empty | "GET" | policy = "public"\nrespond = { status = 204 }
+        "#,
+    );
+    format!("{simple}{RICH_ROUTES}")
+}
 
-pub(super) const ROUTES: &str = r#"
+const RICH_ROUTES: &str = r#"
 [[route]]
 name = "old"
 path = "/old/{id}/*"
@@ -16,20 +23,6 @@ hosts = ["gate", "*.example.com"]
 redirect = { to = "https://{host}/new/{path.*}/{path.id}{query}", status = 301 }
 policy = "public"
 response_headers = { set = { X-Own = "{route} {upstream}" } }
-
-[[route]]
-name = "go"
-path = "/go/*"
-methods = ["GET"]
-redirect = { to = "/{path.*}{query}" }
-policy = "public"
-
-[[route]]
-name = "joined"
-path = "/joined/*"
-methods = ["GET"]
-redirect = { to = "/{path.*}/evil.com" }
-policy = "public"
 
 [[route]]
 name = "whole"
@@ -42,16 +35,10 @@ policy = { users = "any" }
 name = "text"
 path = "/text"
 methods = ["GET", "HEAD", "POST"]
-respond = { body = "{not a variable}\n", headers = { X-Id = "{request_id}", X-User = "{principal}", Cache-Control = "no-store" } }
+respond = { body = "{not a variable}" }
+response_headers = { set = { X-Id = "{request_id}", X-User = "{principal}", Cache-Control = "no-store" } }
 policy = "public"
 cors = { origins = ["https://app"] }
-
-[[route]]
-name = "user"
-path = "/user"
-methods = ["GET"]
-respond = { headers = { X-User = "{principal}" } }
-policy = { users = "any" }
 
 [[route]]
 name = "gone"
@@ -60,67 +47,39 @@ methods = ["*"]
 respond = { status = 410, content_type = "text/html", body = "<p>gone" }
 policy = "public"
 limits = [{ by = "route", requests = 3, per = "1h" }]
-
-[[route]]
-name = "empty"
-path = "/empty"
-methods = ["GET"]
-respond = { status = 204 }
-policy = "public"
 "#;
-
-async fn http2(gateway: &TestGateway) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
-    tokio::spawn(connection);
-    client.ready().await.expect("ready")
-}
 
 #[tokio::test]
 async fn redirect_is_answered_by_the_gateway() {
-    let gateway = TestGateway::answering("h2c = true", "", ROUTES).await;
-    for (request, status, location) in [
-        (
-            "GET /old/1/a/b?c=d HTTP/1.1\r\nHost: gate",
-            301,
-            "https://gate/new/a/b/1?c=d",
-        ),
-        (
-            "HEAD /old/1/a HTTP/1.1\r\nHost: GATE:8500",
-            301,
-            "https://gate/new/a/1",
-        ),
-        (
-            "GET /old/1/a HTTP/1.1\r\nHost: a.Example.com.",
-            301,
-            "https://a.example.com/new/a/1",
-        ),
-        (
-            "GET /old/%C3%A9/a?%0d%0aX:y HTTP/1.1\r\nHost: gate",
-            301,
-            "https://gate/new/a/%C3%A9?%0d%0aX:y",
-        ),
-        ("GET /go/a/?b HTTP/1.1\r\nHost: anything", 308, "/a/?b"),
-        ("GET /go/ HTTP/1.1\r\nHost: anything", 308, "/"),
-        ("GET /go/evil.com HTTP/1.1\r\nHost: h", 308, "/evil.com"),
-        (
-            "GET /go/@evil.com/x HTTP/1.1\r\nHost: h",
-            308,
-            "/@evil.com/x",
-        ),
-        ("GET /joined/ HTTP/1.1\r\nHost: h", 308, "/evil.com"),
-        ("GET /joined/a HTTP/1.1\r\nHost: h", 308, "/a/evil.com"),
-        ("GET /go/https:evil HTTP/1.0\r\nHost: h", 308, "/https:evil"),
-    ] {
-        let answer = gateway.send(&format!("{request}\r\n\r\n")).await;
-        assert_eq!(answer.status, status, "{request} {}", answer.head);
-        assert_eq!(answer.header("location"), Some(location), "{request}");
-        assert_eq!(answer.header("content-length"), Some("0"), "{request}");
-        assert!(answer.header("x-request-id").is_some(), "{request}");
-        let own = (status == 301).then_some("old ");
-        assert_eq!(answer.header("x-own"), own, "{request}");
+    let gateway = TestGateway::answering("h2c = true", "", &answering_routes()).await;
+    for [target, host, status, location] in rows(
+        "/old/1/a/b?c=d | gate | 301 | https://gate/new/a/b/1?c=d
+         /old/1/a | GATE:8500 | 301 | https://gate/new/a/1
+         /old/1/a | a.Example.com. | 301 | https://a.example.com/new/a/1
+         /old/%C3%A9/a?%0d%0aX:y | gate | 301 | https://gate/new/a/%C3%A9?%0d%0aX:y
+         /go/a/?b | anything | 308 | /a/?b
+         /go/ | anything | 308 | /
+         /go/evil.com | h | 308 | /evil.com
+         /go/@evil.com/x | h | 308 | /@evil.com/x
+         /joined/ | h | 308 | /evil.com
+         /joined/a | h | 308 | /a/evil.com
+         /go/https:evil | h | 308 | /https:evil",
+    ) {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let answer = gateway.send(&request).await;
+        assert_eq!(
+            answer.status.to_string(),
+            status,
+            "{target} {}",
+            answer.head
+        );
+        assert_eq!(answer.header("location"), Some(&*location), "{target}");
+        assert_eq!(answer.header("content-length"), Some("0"), "{target}");
+        assert!(answer.header("x-request-id").is_some(), "{target}");
+        let own = (status == "301").then_some("old ");
+        assert_eq!(answer.header("x-own"), own, "{target}");
     }
-    let mut client = http2(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     let answer = get(&mut client, "/old/1/a?b", &[]).await;
     assert_eq!(answer.status, 301);
     assert_eq!(answer.headers["location"], "https://gate/new/a/1?b");
@@ -128,16 +87,13 @@ async fn redirect_is_answered_by_the_gateway() {
     assert_eq!(gateway.origin.seen(), Vec::<String>::new());
     let events = gateway.finish().await;
     let event = &events[0];
-    assert_eq!(
-        (&event["status"], &event["route"]),
-        (&301.into(), &"old".into())
-    );
+    assert_members(event, &json!({ "status": 301, "route": "old" }));
     assert!(event["upstream"].is_null(), "{event}");
 }
 
 #[tokio::test]
 async fn redirect_does_not_leave_the_hosts_of_the_route() {
-    let gateway = TestGateway::answering("h2c = true", "", ROUTES).await;
+    let gateway = TestGateway::answering("h2c = true", "", &answering_routes()).await;
     for (target, host, status) in [
         ("/old/1/a", "evil.com", 401),
         ("/old/1/a", "gate.evil.com", 401),
@@ -159,7 +115,7 @@ async fn redirect_does_not_leave_the_hosts_of_the_route() {
         assert_eq!(answer.header("location"), None, "{request} {}", answer.head);
         assert_eq!(answer.header("set-cookie"), None);
     }
-    let mut client = http2(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     let foreign = http::Request::builder().uri("https://evil.com/old/1/a");
     let foreign = foreign.body(()).expect("a request");
     let (answer, _) = send(&mut client, foreign, true);
@@ -168,7 +124,7 @@ async fn redirect_does_not_leave_the_hosts_of_the_route() {
 
 #[tokio::test]
 async fn policy_and_limits_apply_to_answers() {
-    let gateway = TestGateway::answering("", "", ROUTES).await;
+    let gateway = TestGateway::answering("", "", &answering_routes()).await;
     assert_eq!(
         gateway.get("/whole/a", "").await.code(),
         "authentication_required"
@@ -176,10 +132,7 @@ async fn policy_and_limits_apply_to_answers() {
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let answer = gateway.get("/whole/a?b", &bearer).await;
     assert_eq!(answer.status, 307);
-    assert_eq!(
-        answer.header("location"),
-        Some("https://example.org:8443/whole/a?b")
-    );
+    answer.assert_header("location", "https://example.org:8443/whole/a?b");
     let service = format!("Authorization: Bearer {}\r\n", gateway.service("auth"));
     assert_eq!(gateway.get("/whole/a", &service).await.status, 401);
     let statuses = [410, 410, 410, 429];
@@ -201,99 +154,46 @@ async fn policy_and_limits_apply_to_answers() {
 
 #[tokio::test]
 async fn fixed_response_has_body_and_length() {
-    let gateway = TestGateway::answering("h2c = true", "", ROUTES).await;
+    let gateway = TestGateway::answering("h2c = true", "", &answering_routes()).await;
     let answer = gateway.get("/text", "Origin: https://app\r\n").await;
     assert_eq!(
         (answer.status, answer.body.as_str()),
-        (200, "{not a variable}\n")
+        (200, "{not a variable}")
     );
-    assert_eq!(
-        answer.header("content-type"),
-        Some("text/plain; charset=utf-8")
-    );
+    answer.assert_header("content-type", "text/plain; charset=utf-8");
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert_eq!(answer.header("x-id"), answer.header("x-request-id"));
     assert_eq!(answer.header("x-user"), None);
-    assert_eq!(
-        answer.header("access-control-allow-origin"),
-        Some("https://app")
-    );
+    answer.assert_header("access-control-allow-origin", "https://app");
 
     // The body of a request is skipped, and the connection stays usable.
     let mut client = gateway.connect().await;
-    client
-        .write("POST /text HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbodyHEAD /text HTTP/1.1\r\nHost: h\r\n\r\n")
-        .await;
-    assert_eq!(client.response().await.expect("a response").status, 200);
+    let post = "POST /text HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody";
+    let head = "HEAD /text HTTP/1.1\r\nHost: h\r\n\r\n";
+    assert_eq!(client.ask(&format!("{post}{head}")).await.status, 200);
     let response = client.until("\r\n\r\n").await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    assert!(
-        response
-            .to_ascii_lowercase()
-            .contains("content-length: 17\r\n"),
-        "{response}"
-    );
+    let fields = response.to_ascii_lowercase();
+    assert!(fields.contains("content-length: 16\r\n"), "{response}");
     client.write("GET /empty HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let response = client.until("\r\n\r\n").await;
     assert!(response.starts_with("HTTP/1.1 204"), "{response}");
-    assert!(
-        !response.to_ascii_lowercase().contains("content-length"),
-        "{response}"
-    );
-    assert!(
-        !response.to_ascii_lowercase().contains("content-type"),
-        "{response}"
-    );
+    let fields = response.to_ascii_lowercase();
+    assert!(!fields.contains("content-length") && !fields.contains("content-type"));
 
     let answer = gateway.get("/gone/a", "").await;
     assert_eq!((answer.status, answer.body.as_str()), (410, "<p>gone"));
     assert_eq!(answer.header("content-type"), Some("text/html"));
 
-    let mut client = http2(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     assert_eq!(
         get(&mut client, "/text", &[]).await.body,
-        "{not a variable}\n"
+        "{not a variable}"
     );
-    let (answer, _) = send(&mut client, head("HEAD", "/text", &[]), true);
-    let answer = reply(answer).await.expect("a response");
+    let answer = call(&mut client, "HEAD", "/text", &[]).await;
     assert_eq!((answer.status, answer.body.len()), (200, 0));
-    assert_eq!(answer.headers["content-length"], "17");
+    assert_eq!(answer.headers["content-length"], "16");
     assert_eq!(gateway.origin.seen(), Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn modified_file_of_a_response_is_reloaded() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("page.html");
-    std::fs::write(&file, "one").expect("writes");
-    let route = format!(
-        "[[route]]\npath = \"/page\"\nmethods = [\"GET\"]\npolicy = \"public\"\nrespond = {{ file = \"{}\" }}\n",
-        file.display()
-    );
-    let gateway = TestGateway::answering("", "", &route).await;
-    let answer = gateway.get("/page", "").await;
-    assert_eq!(answer.body, "one");
-    assert_eq!(
-        answer.header("content-type"),
-        Some("text/html; charset=utf-8")
-    );
-    std::fs::write(&file, "another").expect("writes");
-    gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
-    assert_eq!(gateway.get("/page", "").await.body, "another");
-    // A file that is missing does not replace the response.
-    std::fs::remove_file(&file).expect("removes");
-    let status = gateway
-        .wait_for_config_status(|status| !status["lastError"].is_null())
-        .await;
-    assert!(
-        status["lastError"]
-            .to_string()
-            .contains("page.html: cannot read"),
-        "{status}"
-    );
-    assert_eq!(gateway.get("/page", "").await.body, "another");
 }
 
 #[tokio::test]
@@ -331,7 +231,7 @@ async fn listener_redirects_to_https() {
         assert_eq!(answer.status, status, "{request}");
         assert_eq!(answer.header("location"), None, "{request}");
     }
-    let mut client = http2(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     let answer = get(&mut client, "/a?b", &[]).await;
     assert_eq!(
         (answer.status, &answer.headers["location"]),
@@ -344,8 +244,5 @@ async fn listener_redirects_to_https() {
     let answer = gateway
         .send("GET /x HTTP/1.1\r\nHost: evil.com\r\n\r\n")
         .await;
-    assert_eq!(
-        answer.header("location"),
-        Some("https://www.example.com:8443/x")
-    );
+    answer.assert_header("location", "https://www.example.com:8443/x");
 }

@@ -1,61 +1,34 @@
 //! API keys of services.
 
-use std::path::{Path, PathBuf};
-
-use postern_core::clock::Timestamp;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use super::harness::{STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::http2_client_on;
-use super::tls_gateway::get;
+use super::*;
 use crate::api_keys::{NewApiKey, create};
 
-const ROUTES: &str = r#"
-[[route]]
-name = "open"
-path = "/open"
-methods = ["GET"]
-upstream = "origin"
-policy = "public"
-
-[[route]]
-name = "partner"
-path = "/partner"
-methods = ["GET"]
-upstream = "origin"
-policy = { services = { allow = ["partner-x"], scopes = ["read"] } }
-
-[[route]]
-name = "others"
-path = "/others"
-methods = ["GET"]
-upstream = "origin"
-policy = { services = ["auth"] }
-
-[[route]]
-name = "writers"
-path = "/writers"
-methods = ["GET"]
-upstream = "origin"
-policy = { services = { scopes = ["write"] } }
-
-[[route]]
-name = "users"
-path = "/users"
-methods = ["GET"]
-upstream = "origin"
-policy = { users = "any" }
-
-[[route]]
-name = "socket"
-path = "/socket"
-methods = ["GET"]
-upstream = "origin"
-policy = { services = "any" }
-websocket = true
-"#;
+fn routes() -> String {
+    [
+        route("open", "/open", "policy = \"public\""),
+        route(
+            "partner",
+            "/partner",
+            "policy = { services = { allow = [\"partner-x\"], scopes = [\"read\"] } }",
+        ),
+        route("others", "/others", "policy = { services = [\"auth\"] }"),
+        route(
+            "writers",
+            "/writers",
+            "policy = { services = { scopes = [\"write\"] } }",
+        ),
+        route("users", "/users", "policy = { users = \"any\" }"),
+        route(
+            "socket",
+            "/socket",
+            "policy = { services = \"any\" }\nwebsocket = true",
+        ),
+    ]
+    .concat()
+}
 
 /// Creates a key with the scope `read`. Returns it and its entry.
 fn new_key(name: &str, seed: u8) -> (String, String) {
@@ -84,10 +57,8 @@ impl KeyGateway {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(Self::path(folder.path()), keys).expect("writes");
         let file = Self::path(folder.path()).display().to_string();
-        let routes = format!("[api_keys]\nfile = \"{file}\"\n{places}{ROUTES}");
-        let origin = TestOrigin::start(behavior).await;
-        let upstream = format!("addresses = [\"{}\"]", origin.address);
-        let gateway = TestGateway::h2c(origin, &upstream, limits, &routes).await;
+        let routes = format!("[api_keys]\nfile = \"{file}\"\n{places}{}", routes());
+        let gateway = TestGateway::h2c(behavior, "", limits, &routes).await;
         Self { gateway, folder }
     }
 
@@ -221,52 +192,40 @@ async fn key_that_is_not_accepted_is_never_logged() {
         "{text}"
     );
     let last = events.last().expect("an event");
-    assert_eq!(
-        (&last["caller_service"], &last["kind"]),
-        (&"partner-x".into(), &"service".into())
+    assert_members(
+        last,
+        &json!({ "caller_service": "partner-x", "kind": "service" }),
     );
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one sequence of requests")]
 async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
     let (key, entry) = new_key("partner-x", 1);
-    let (imported, digest) = ("old+key/1", hex::encode(Sha256::digest("old+key/1")));
+    let digest = hex::encode(Sha256::digest("old+key/1"));
     let entries = format!(
         "{entry}[[key]]\nid = \"old\"\nname = \"partner-x\"\nscopes = [\"read\"]\nsha256 = \"{digest}\"\n"
     );
     let places = "header = \"X-Key\"\nquery = \"key\"\n";
     let keys = KeyGateway::with_places(OriginBehavior::Answer, "", &entries, places).await;
     let gateway = &keys.gateway;
-    let field = |value: &str| format!("x-KEY: {value}\r\n");
-    let accepted = [
-        ("/partner".to_owned(), field(&key), "/partner"),
-        ("/partner".to_owned(), field(imported), "/partner"),
-        (
-            "/open".to_owned(),
-            format!("X_Key: {key}\r\nX.Key: {key}\r\n"),
-            "/open",
-        ),
-        (format!("/partner?key={key}"), String::new(), "/partner"),
-        (
-            "/partner?key=old%2Bkey%2F1".to_owned(),
-            String::new(),
-            "/partner",
-        ),
-        (
-            format!("/partner?a=%20&%6bey={key}&&b"),
-            String::new(),
-            "/partner?a=%20&&b",
-        ),
-        (
-            format!("/open?key={key}&key={key}&keys=1"),
-            String::new(),
-            "/open?keys=1",
-        ),
-        (format!("/partner?key={imported}"), field(&key), "/partner"),
-    ];
-    for (target, headers, forwarded) in &accepted {
-        let response = gateway.get(target, headers).await;
+    let filled = |text: String| {
+        let token = format!("Authorization: Bearer {}\r\n", gateway.user());
+        text.replace("KEY", &key).replace("TOKEN", &token)
+    };
+    for [target, headers, forwarded] in rows(
+        r"
+        /partner | x-key: KEY\r\n | /partner
+        /partner | x-key: old+key/1\r\n | /partner
+        /open | X_Key: KEY\r\nX.Key: KEY\r\n | /open
+        /partner?key=KEY | | /partner
+        /partner?key=old%2Bkey%2F1 | | /partner
+        /partner?a=%20&%6bey=KEY&&b | | /partner?a=%20&&b
+        /open?key=KEY&key=KEY&keys=1 | | /open?keys=1
+        /partner?key=old+key/1 | x-key: KEY\r\n | /partner
+        ",
+    ) {
+        let (target, headers) = (filled(target), filled(headers));
+        let response = gateway.get(&target, &headers).await;
         assert_eq!(response.status, 200, "{target} {headers}");
         let seen = gateway.origin.seen().pop().expect("a request");
         let line = format!("GET {forwarded} HTTP/1.1\r\n");
@@ -281,32 +240,18 @@ async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
     let seen = gateway.origin.seen().pop().expect("a request");
     assert!(seen.starts_with("GET /partner?a=1 HTTP/1.1\r\n"), "{seen}");
     let count = gateway.origin.seen().len();
-    let user = format!(
-        "Authorization: Bearer {}\r\n{}",
-        gateway.user(),
-        field(&key)
-    );
-    for (target, headers, code) in [
-        ("/partner".to_owned(), field("wrong"), "invalid_api_key"),
-        ("/partner?key=".to_owned(), String::new(), "invalid_api_key"),
-        (
-            format!("/partner?Key={key}"),
-            String::new(),
-            "authentication_required",
-        ),
-        (
-            "/partner".to_owned(),
-            format!("X_Key: {key}\r\n"),
-            "authentication_required",
-        ),
-        // A token decides, and an imported key is none.
-        ("/partner".to_owned(), user, "service_required"),
-        (
-            "/partner".to_owned(),
-            format!("Authorization: Bearer {imported}\r\n"),
-            "token_malformed",
-        ),
-    ] {
+    // A token decides, and an imported key is none.
+    for [target, headers, code] in rows(
+        r"
+        /partner | x-key: wrong\r\n | invalid_api_key
+        /partner?key= | | invalid_api_key
+        /partner?Key=KEY | | authentication_required
+        /partner | X_Key: KEY\r\n | authentication_required
+        /partner | TOKENx-key: KEY\r\n | service_required
+        /partner | Authorization: Bearer old+key/1\r\n | token_malformed
+        ",
+    ) {
+        let (target, headers) = (filled(target), filled(headers));
         let response = gateway.get(&target, &headers).await;
         assert_eq!(response.code(), code, "{target} {headers}");
     }
@@ -326,11 +271,8 @@ async fn principal_limit_counts_all_keys_of_a_name() {
     assert_eq!(keys.status("/partner", &first).await, 200);
     assert_eq!(keys.status("/partner", &second).await, 200);
     assert_eq!(keys.status("/partner", &first).await, 429);
-    assert_eq!(
-        keys.status("/others", &other).await,
-        401,
-        "another principal"
-    );
+    // Another principal.
+    assert_eq!(keys.status("/others", &other).await, 401);
 }
 
 #[tokio::test]
@@ -340,37 +282,29 @@ async fn removed_key_is_rejected_within_the_reload_interval() {
     assert_eq!(keys.status("/partner", &first).await, 200);
     assert_eq!(keys.status("/partner", &second).await, 401);
     let wait_for = async |key: &str, status: u16| {
-        let waiting = async {
-            while keys.status("/partner", key).await != status {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, waiting)
-            .await
-            .expect("in time");
+        wait_until(async || keys.status("/partner", key).await == status).await;
     };
     keys.write(&two);
     wait_for(&second, 200).await;
     assert_eq!(keys.status("/partner", &first).await, 401, "revoked");
-    let has_metric = async |line: &str| {
-        let waiting = async {
-            while !keys.gateway.admin_get("/metrics").await.contains(line) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, waiting)
-            .await
-            .expect(line);
-    };
     // An invalid file changes nothing.
-    keys.write("[[key]]\nname = 1\n");
-    has_metric("postern_proxy_api_keys_last_reload_successful 0").await;
-    assert_eq!(keys.status("/partner", &second).await, 200);
-    has_metric("api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1")
+    for invalid in ["[[key]]\nname = 1\n", ""] {
+        keys.write(invalid);
+        keys.gateway
+            .wait_for_metric("postern_proxy_api_keys_last_reload_successful 0")
+            .await;
+        assert_eq!(keys.status("/partner", &second).await, 200);
+    }
+    keys.gateway
+        .wait_for_metric(
+            "api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1",
+        )
         .await;
     keys.write("# All are revoked.\n");
     wait_for(&second, 401).await;
-    has_metric("postern_proxy_api_keys_last_reload_successful 1").await;
+    keys.gateway
+        .wait_for_metric("postern_proxy_api_keys_last_reload_successful 1")
+        .await;
 }
 
 #[tokio::test]

@@ -1,21 +1,15 @@
 //! Request and response bodies with any framing and any frame boundaries: the origin and the client
 //! receive exactly one body with one end.
 
-use std::net::SocketAddr;
-
 use postern_http::message::framing::BodyFraming;
 use postern_http::message::head::BodyKind;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
 use super::http2_frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, frame, is_open_after_ping, open,
 };
-use super::origin::{OriginBehavior, TestOrigin, request_length};
-use super::scripted_origin::{answer_http2, start_http2};
-use super::tls_gateway::{TlsGateway, get};
+use super::origin::request_length;
+use super::*;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
@@ -43,10 +37,7 @@ async fn start_recording_origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
 
 /// Returns the body in the bytes of one connection, and checks that nothing follows it.
 async fn received_body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
-    let bytes = tokio::time::timeout(STEP_TIMEOUT, reports.recv())
-        .await
-        .expect("a report in time")
-        .expect("the origin reported");
+    let bytes = in_time(reports.recv()).await.expect("the origin reported");
     let text = String::from_utf8(bytes).expect("text");
     let (head, rest) = text.split_once("\r\n\r\n").expect("a head");
     let head = head.to_ascii_lowercase();
@@ -125,8 +116,12 @@ fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> 
 async fn http2_body_with_any_frame_boundaries_ends_once() {
     let (address, mut reports) = start_recording_origin().await;
     // The harness requires an origin of its own; all requests go to `address`.
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    let front = TlsGateway::start(
+        OriginBehavior::Answer,
+        "",
+        &format!("addresses = [\"{address}\"]"),
+    )
+    .await;
     for parts in [
         &[][..],
         &[""],
@@ -167,9 +162,13 @@ async fn http2_body_with_any_frame_boundaries_ends_once() {
 async fn http1_body_with_any_boundaries_ends_once() {
     let (address, mut reports) = start_recording_origin().await;
     // The harness requires an origin of its own; all requests go to `address`.
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let gateway =
-        TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
+    let gateway = TestGateway::routed(
+        OriginBehavior::Answer,
+        &format!("addresses = [\"{address}\"]"),
+        "",
+        ROUTES,
+    )
+    .await;
     let long = "x".repeat(40 << 10);
     let long_length = format!("Content-Length: {}\r\n", long.len());
     let chunked = "Transfer-Encoding: chunked\r\n";
@@ -219,23 +218,6 @@ async fn http1_body_with_any_boundaries_ends_once() {
 }
 
 #[tokio::test]
-async fn burst_of_small_data_frames_arrives_as_one_body() {
-    let (address, mut reports) = start_recording_origin().await;
-    // The harness requires an origin of its own; all requests go to `address`.
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let front = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
-    let mut stream = open(&front).await;
-    stream
-        .write_all(&frames(&["x"; 1000], false, false).concat())
-        .await
-        .expect("writes");
-    assert_eq!(
-        received_body(&mut reports, "1,000 frames").await,
-        "x".repeat(1000)
-    );
-}
-
-#[tokio::test]
 async fn http2_response_with_any_frame_boundaries_ends_once() {
     let cases: [&'static [&'static [u8]]; 4] = [
         &[b""],
@@ -247,17 +229,9 @@ async fn http2_response_with_any_frame_boundaries_ends_once() {
         let body = String::from_utf8(parts.concat()).expect("text");
         let origin = start_http2(move |_, answer| async move { answer_http2(answer, parts) });
         let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", origin.await);
-        let gateway = TestGateway::before(
-            TestOrigin::start(OriginBehavior::Answer).await,
-            &upstream,
-            "",
-            ROUTES,
-        )
-        .await;
+        let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
         let mut client = gateway.connect().await;
-        client
-            .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-            .await;
+        client.write(GET).await;
         assert!(
             client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"),
             "{parts:?}"
@@ -277,12 +251,7 @@ async fn http2_response_with_any_frame_boundaries_ends_once() {
             );
             assert_eq!(unchunked(chunks), body, "{parts:?}");
         }
-        let front = TlsGateway::before(
-            TestOrigin::start(OriginBehavior::Answer).await,
-            &upstream,
-            "",
-        )
-        .await;
+        let front = TlsGateway::start(OriginBehavior::Answer, "", &upstream).await;
         let got = get(&mut front.client().await, "/open", &[]).await;
         assert_eq!(got.body, body, "{parts:?}");
     }

@@ -1,23 +1,17 @@
 //! Certificates in a folder, and the independent clients `openssl s_client` and `curl`.
 
-use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::Arc;
 
 use rcgen::CertificateParams;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls::CertificateAuthority;
+use super::*;
 
 /// A folder with `ca.pem` and the certificates of one authority.
 pub(super) struct CertificateFolder {
@@ -75,9 +69,7 @@ impl CertificateFolder {
     pub(super) async fn gateway(&self, tls: &str) -> TestGateway {
         let folder = self.folder().display().to_string();
         let tls = format!("[listen.tls]\n{}", tls.replace('$', &folder));
-        let origin = TestOrigin::start(OriginBehavior::Answer).await;
-        let upstream = format!("addresses = [\"{}\"]", origin.address);
-        TestGateway::behind_tls(origin, &upstream, "", &tls).await
+        TestGateway::behind_tls(OriginBehavior::Answer, "", "", &tls).await
     }
 
     /// Connects to `open.test` with a client certificate of this folder.

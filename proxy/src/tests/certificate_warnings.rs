@@ -1,11 +1,10 @@
 //! Warnings of `check` about certificates and revocation lists.
 
-use postern_core::clock::Timestamp;
-use postern_core::config::{Env, parse};
 use rcgen::{CertificateParams, date_time_ymd};
 
-use super::certificate_folder::{CertificateFolder, run};
-use crate::{Config, certificate_warnings};
+use super::client_certificates::write_crl;
+use super::*;
+use crate::certificate_warnings;
 
 /// Noon of 2030-06-01.
 const NOW: Timestamp = Timestamp(1_906_545_600_000);
@@ -103,45 +102,22 @@ fn name_that_the_certificate_lacks_is_reported() {
     );
 }
 
-/// The list is that of `openssl ca`, which is valid for some days from now, long before [`NOW`].
+/// The list is valid for some days from now, long before [`NOW`].
 #[tokio::test]
 async fn expired_revocation_list_is_reported() {
     let files = CertificateFolder::new();
     files.issue_with("server", &["open.test"], valid((2030, 1), (2040, 1)));
-    files.write("index", "");
-    let database = files.path("index");
-    files.write(
-        "ca.cnf",
-        format!(
-            "[ca]\ndefault_ca = a\n[a]\ndatabase = {}\ndefault_md = sha256\n",
-            database.display()
-        ),
-    );
-    let mut command = tokio::process::Command::new("openssl");
-    command.args(["ca", "-gencrl", "-crldays", "3", "-config"]);
-    command.arg(files.path("ca.cnf"));
-    for (option, name) in [
-        ("-keyfile", "ca.key"),
-        ("-cert", "ca.pem"),
-        ("-out", "crl.pem"),
-    ] {
-        command.arg(option).arg(files.path(name));
-    }
-    let output = run(&mut command, "").await;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
+    write_crl(&files, &[], 3).await;
     let tls = format!(
-        "{}client_ca = \"$/ca.pem\"\nclient_crl = \"$/crl.pem\"\nclient_auth = \"required\"\n",
+        "{}client_ca = \"$/ca.pem\"\nclient_crl = \"$/revoked.crl\"\nclient_auth = \"required\"\n",
         files.keys("server")
     );
     let found = warnings(&files, &tls);
     let [only] = found.as_slice() else {
         panic!("{found:?}");
     };
-    assert!(
-        only.starts_with("listen.0.tls.client_crl: $/crl.pem: expired at 20"),
-        "{only}"
-    );
+    let expected = "listen.0.tls.client_crl: $/revoked.crl: expired at 20";
+    assert!(only.starts_with(expected), "{only}");
 }
 
 #[test]

@@ -1,18 +1,10 @@
 //! Client certificates: misdirected requests, services, and revocation.
 
-use std::time::Duration;
-
 use rcgen::{CertificateParams, SanType, SerialNumber};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio_rustls::client::TlsStream;
 
-use super::certificate_folder::{CertificateFolder, run, s_client};
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::content_length;
-use super::tls_gateway::{reply, send};
+use super::*;
 
 /// A certificate for `open.test`, and one for `closed.test` and `*.closed.test` whose clients need
 /// a certificate of the authority, such as `client`.
@@ -86,22 +78,17 @@ async fn host_with_other_client_auth_is_misdirected() {
 #[tokio::test]
 async fn listener_without_tls_does_not_serve_a_protected_host() {
     let (files, tls) = open_and_closed();
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let listen = format!(
         "[[listen]]\naddress = \"127.0.0.1:2\"\n[listen.tls]\n{}",
         tls.replace('$', &files.folder().display().to_string())
     );
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = TestGateway::behind_tls(origin, &upstream, "", &listen).await;
+    let gateway = TestGateway::behind_tls(OriginBehavior::Answer, "", "", &listen).await;
     let get = async |host: &str| {
         let request = format!("GET /open HTTP/1.1\r\nHost: {host}\r\n\r\n");
         gateway.send(&request).await
     };
     let response = get("closed.test").await;
-    assert_eq!(
-        (response.status, response.code().as_str()),
-        (421, "misdirected_request")
-    );
+    assert_eq!(response.problem(), "421 misdirected_request");
     assert_eq!(get("a.b.closed.test").await.status, 421);
     assert_eq!(get(".closed.test").await.status, 400);
     assert_eq!(get("open.test").await.status, 200);
@@ -210,17 +197,9 @@ async fn client_certificate_identifies_a_service() {
     }
     let events = gateway.finish().await;
     let logged = &events[0];
-    assert_eq!(
-        (
-            &logged["caller_service"],
-            &logged["subject"],
-            &logged["issuer"]
-        ),
-        (
-            &"auth".into(),
-            &URI.into(),
-            &"urn:postern:client-certificate".into()
-        )
+    assert_members(
+        logged,
+        &json!({ "caller_service": "auth", "subject": URI, "issuer": "urn:postern:client-certificate" }),
     );
 }
 
@@ -256,7 +235,7 @@ async fn token_decides_before_the_client_certificate() {
 }
 
 /// Writes `revoked.crl`, which revokes the serial numbers and expires `days` from now.
-async fn write_crl(files: &CertificateFolder, serials: &[u64], days: u32) {
+pub(super) async fn write_crl(files: &CertificateFolder, serials: &[u64], days: u32) {
     let revoked =
         |serial: &u64| format!("R\t490101000000Z\t250101000000Z\t{serial:02X}\tunknown\t/CN=x\n");
     files.write("index", serials.iter().map(revoked).collect::<String>());
@@ -304,13 +283,10 @@ async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> String {
             assert_ne!(stream.read_buf(&mut received).await.expect("reads"), 0);
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("a response in time")
+    in_time(reading).await
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one sequence of requests")]
 async fn revoked_client_certificate_is_refused() {
     let files = CertificateFolder::new();
     files.issue("server", &["open.test"]);
@@ -351,43 +327,21 @@ async fn revoked_client_certificate_is_refused() {
     assert_eq!(reply(answer).await.expect("an answer").status, 200);
     // The list is reloaded, and neither a session nor a connection from before outlives it.
     write_crl(&files, &[17, 18], 1).await;
-    let reloading = async {
-        while !get("good").await.starts_with("000") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, reloading)
-        .await
-        .expect("revoked");
+    wait_until(async || get("good").await.starts_with("000")).await;
     let refused = exchange(&mut http1, request).await;
     assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
     assert!(refused.contains("connection: close"), "{refused}");
     let (answer, _) = send(&mut http2, on_http2().expect("a request"), true);
     assert_eq!(reply(answer).await.expect("an answer").status, 421);
-    let ended = tokio::time::timeout(STEP_TIMEOUT, http2_ended).await;
-    ended
-        .expect("GOAWAY")
+    in_time(http2_ended)
+        .await
         .expect("no panic")
         .expect("a clean end");
     // An expired list reveals nothing: all certificates are refused.
     write_crl(&files, &[18], 1).await;
-    let reloading = async {
-        while get("good").await != "200 2" {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, reloading)
-        .await
-        .expect("good again");
+    wait_until(async || get("good").await == "200 2").await;
     write_crl(&files, &[18], 0).await;
-    let expiring = async {
-        while !get("good").await.starts_with("000") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, expiring)
-        .await
-        .expect("expired");
+    wait_until(async || get("good").await.starts_with("000")).await;
 }
 
 #[test]
@@ -400,7 +354,7 @@ fn client_certificate_decides_in_route_tests_and_explain() {
              certificate = \"{name}\"\ntoken = \"{token}\"\ndecision = \"{decision}\"\n"
         )
     };
-    let read = super::read_config;
+    let read = read_config;
     let config = read(&text(URI, "none", "allow")).expect("reads");
     read(&text(URI, "user", "service_required")).expect("the token decides");
     let exit = read(&text("other", "none", "allow")).expect_err("unknown");
@@ -415,7 +369,7 @@ fn client_certificate_decides_in_route_tests_and_explain() {
         &config,
         "GET",
         "/auth-only",
-        &http::HeaderMap::new(),
+        &HeaderMap::new(),
         &sender,
         None,
     );

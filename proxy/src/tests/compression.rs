@@ -1,20 +1,13 @@
 //! Compressed responses: heads and bodies over each version of HTTP.
 
 use std::io::Read;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use http::{HeaderValue, Response};
 use tokio::sync::Notify;
 
 use super::compression_client::{Received, ask, decode, gateway_at, text};
-use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::scripted_origin::{http2_client, start, start_http2};
-use super::tls_gateway::{get, head, reply, send};
+use super::scripted_origin::start;
+use super::*;
 
 /// Starts a gateway whose origin sends this response.
 async fn gateway(answer: &str, compression: &str) -> TestGateway {
@@ -90,11 +83,10 @@ async fn response_is_compressed_by_the_negotiated_coding() {
         );
         assert!(got.content == body.as_bytes());
     }
-    let metrics = gateway.admin_get("/metrics").await;
     let line = "postern_proxy_compressed_responses_total{coding=\"gzip\"} 1";
-    assert!(metrics.contains(line), "{metrics}");
+    gateway.assert_metric(line).await;
     let input = "postern_proxy_compression_input_bytes_total{coding=\"gzip\"} 100000";
-    assert!(metrics.contains(input), "{metrics}");
+    gateway.assert_metric(input).await;
     let events = gateway.finish().await;
     let codings: Vec<_> = events
         .iter()
@@ -106,32 +98,20 @@ async fn response_is_compressed_by_the_negotiated_coding() {
 #[tokio::test]
 async fn excluded_response_is_sent_as_it_is() {
     let body = text(5_000);
-    let vary = Some("accept-encoding");
-    for (fields, want_vary) in [
-        ("Content-Type: text/html\r\nContent-Encoding: br\r\n", None),
-        (
-            "Content-Type: text/html\r\nContent-Encoding: identity\r\n",
-            None,
-        ),
-        (
-            "Content-Type: text/html\r\nCache-Control: public, No-Transform\r\n",
-            None,
-        ),
-        (
-            "Content-Type: text/html\r\nContent-Digest: sha-256=:AA==:\r\n",
-            None,
-        ),
-        (
-            "Content-Type: text/html\r\nContent-Range: bytes 0-9/10\r\n",
-            None,
-        ),
-        ("Content-Type: text/event-stream\r\n", None),
-        ("Content-Type: application/grpc-web\r\n", None),
-        ("Content-Type: image/png\r\n", None),
-        ("Content-Type: texthtml\r\n", None),
-        ("", None),
-        ("Content-Type: text/html\r\nSet-Cookie: a=b\r\n", vary),
+    for fields in [
+        "Content-Type: text/html\r\nContent-Encoding: br\r\n",
+        "Content-Type: text/html\r\nContent-Encoding: identity\r\n",
+        "Content-Type: text/html\r\nCache-Control: public, No-Transform\r\n",
+        "Content-Type: text/html\r\nContent-Digest: sha-256=:AA==:\r\n",
+        "Content-Type: text/html\r\nContent-Range: bytes 0-9/10\r\n",
+        "Content-Type: text/event-stream\r\n",
+        "Content-Type: application/grpc-web\r\n",
+        "Content-Type: image/png\r\n",
+        "Content-Type: texthtml\r\n",
+        "",
+        "Content-Type: text/html\r\nSet-Cookie: a=b\r\n",
     ] {
+        let want_vary = fields.contains("Cookie").then_some("accept-encoding");
         let gateway = gateway(&sized(fields, &body), "true").await;
         let got = fetch(&gateway, "GET", ACCEPT_GZIP).await;
         let coding = got.field("content-encoding");
@@ -193,11 +173,8 @@ async fn response_with_credentials_is_compressed_only_if_asked() {
     let gateway = gateway(&answer, "true").await;
     let fields = format!("{ACCEPT_GZIP}Cache-Control: no-transform\r\n");
     let got = fetch(&gateway, "GET", &fields).await;
-    assert_eq!(
-        got.field("content-encoding"),
-        None,
-        "the request forbids it"
-    );
+    // The request forbids it.
+    assert_eq!(got.field("content-encoding"), None);
 }
 
 #[tokio::test]
@@ -244,12 +221,7 @@ async fn http2_response_is_compressed() {
         assert!(!got.headers.contains_key("transfer-encoding"));
         assert!(decode(Some(coding), &got.body) == body.as_bytes());
     }
-    let (answer, _) = send(
-        &mut client,
-        head("HEAD", "/open", &[("accept-encoding", "br")]),
-        true,
-    );
-    let got = reply(answer).await.expect("a response");
+    let got = call(&mut client, "HEAD", "/open", &[("accept-encoding", "br")]).await;
     assert!(!got.headers.contains_key("content-encoding"));
     assert_eq!(got.headers["vary"], "Accept-Encoding");
 }
@@ -303,7 +275,7 @@ async fn streamed_part_is_not_delayed() {
             connection.send("7\r\nsecond\n\r\n0\r\n\r\n").await;
         }
     });
-    let gateway = gateway_at(origin.await, "{ algorithms = [\"gzip\"] }", "").await;
+    let gateway = gateway_at(origin.await, "true", "").await;
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     let request =
         format!("GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n{ACCEPT_GZIP}\r\n");
@@ -324,9 +296,7 @@ async fn streamed_part_is_not_delayed() {
         is_read.notify_one();
         stream.read_to_end(&mut bytes).await.expect("reads");
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("parts in time");
+    in_time(reading).await;
     assert_eq!(Received::parse(&bytes).decoded(), "first\nsecond\n");
 }
 
@@ -367,36 +337,5 @@ async fn cancelled_response_returns_its_memory() {
     client.until("\r\n\r\n").await;
     drop(client);
     let line = "postern_proxy_compressed_responses_total{coding=\"gzip\"} 1";
-    let waiting = async {
-        while !gateway.admin_get("/metrics").await.contains(line) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, waiting)
-        .await
-        .expect("the end in time");
-}
-
-/// A response that expands to 64 MiB is compressed as it arrives.
-#[tokio::test]
-async fn highly_compressible_response_is_streamed() {
-    const PART: usize = 64 << 10;
-    const PARTS: usize = 1024;
-    let origin = start(|mut connection| async move {
-        let _head = connection.take_head().await;
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
-            PART * PARTS
-        );
-        connection.send(head).await;
-        let part = vec![b'x'; PART];
-        for _ in 0..PARTS {
-            connection.send(&part).await;
-        }
-    });
-    let gateway = gateway_at(origin.await, "true", "").await;
-    let got = fetch(&gateway, "GET", ACCEPT_GZIP).await;
-    assert!(got.is_whole);
-    assert_eq!(got.field("content-encoding"), Some("gzip"));
-    assert_eq!(got.decoded().len(), PART * PARTS);
+    gateway.wait_for_metric(line).await;
 }

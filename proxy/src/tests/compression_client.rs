@@ -1,13 +1,8 @@
 //! A client of compressed responses, and gateways that compress.
 
 use std::io::Read;
-use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
-use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 /// A route that compresses, with these lines.
 fn route(compression: &str) -> String {
@@ -33,9 +28,8 @@ pub(super) async fn gateway_at(
     compression: &str,
     upstream: &str,
 ) -> TestGateway {
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{address}\"]\n{upstream}");
-    TestGateway::h2c(unused, &upstream, "", &route(compression)).await
+    TestGateway::h2c(OriginBehavior::Answer, &upstream, "", &route(compression)).await
 }
 
 /// A response as its client received it: the head in lower case, and the content.
@@ -55,41 +49,27 @@ impl Received {
         let head = String::from_utf8(head.to_vec())
             .expect("text")
             .to_ascii_lowercase();
-        if !head.contains("transfer-encoding: chunked") {
-            return Self {
-                head,
-                content: rest.to_vec(),
-                is_whole: true,
-            };
-        }
-        let mut content = Vec::new();
-        loop {
-            let Some(line) = rest.windows(2).position(|window| window == b"\r\n") else {
-                return Self {
-                    head,
-                    content,
-                    is_whole: false,
+        let (mut content, mut is_whole) = (rest.to_vec(), true);
+        if head.contains("transfer-encoding: chunked") {
+            (content, is_whole) = (Vec::new(), false);
+            while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+                let size = std::str::from_utf8(&rest[..line]).expect("a size");
+                let size = usize::from_str_radix(size, 16).expect("a size");
+                if size == 0 {
+                    is_whole = &rest[line..] == b"\r\n\r\n";
+                    break;
+                }
+                let Some(chunk) = rest.get(line + 2..line + 2 + size) else {
+                    break;
                 };
-            };
-            let size = std::str::from_utf8(&rest[..line]).expect("a size");
-            let size = usize::from_str_radix(size, 16).expect("a size");
-            if size == 0 {
-                let is_whole = &rest[line..] == b"\r\n\r\n";
-                return Self {
-                    head,
-                    content,
-                    is_whole,
-                };
+                content.extend_from_slice(chunk);
+                rest = rest.get(line + 4 + size..).unwrap_or_default();
             }
-            let Some(chunk) = rest.get(line + 2..line + 2 + size) else {
-                return Self {
-                    head,
-                    content,
-                    is_whole: false,
-                };
-            };
-            content.extend_from_slice(chunk);
-            rest = rest.get(line + 4 + size..).unwrap_or_default();
+        }
+        Self {
+            head,
+            content,
+            is_whole,
         }
     }
 

@@ -1,41 +1,10 @@
 //! Mistakes and route tests of a configuration, and report-only policies.
 
-use postern_core::config::{Env, parse};
-
-use super::harness::TestGateway;
-use super::origin::{OriginBehavior, TestOrigin};
 use super::read_config as read;
-use crate::Config;
-
-/// Asserts that each text is rejected with its message, and names every one that is not.
-#[track_caller]
-fn assert_rejected<'a>(cases: impl IntoIterator<Item = (String, &'a str)>) {
-    let wrong: Vec<_> = cases
-        .into_iter()
-        .filter_map(|(text, expected)| {
-            let said = match read(&text) {
-                Ok(_) => "accepted".to_owned(),
-                Err(exit) => exit.message().to_owned(),
-            };
-            (said != expected).then_some((expected, said))
-        })
-        .collect();
-    assert!(wrong.is_empty(), "expected and found: {wrong:#?}");
-}
+use super::*;
 
 const UPSTREAM: &str =
     "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.a]\naddresses = [\"127.0.0.1:2\"]\n";
-
-#[test]
-fn report_only_policy_allows_in_route_tests() {
-    let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\n";
-    let test =
-        "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_required\"\n";
-    let with = |policy: &str| read(&format!("{UPSTREAM}{route}policy = {policy}\n{test}"));
-    with("{ services = \"any\" }").expect("refused");
-    let exit = with("{ services = \"any\", report_only = true }").expect_err("must be rejected");
-    assert!(exit.message().contains("is decided allow"), "{exit}");
-}
 
 #[test]
 fn route_test_compares_the_reported_code() {
@@ -137,56 +106,26 @@ decision = "insufficient_scope"
 
 #[test]
 fn contradictory_setting_is_rejected_at_its_line() {
-    let route = |more: &str| {
-        format!("[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"\n{more}")
-    };
-    let one = route("name = \"first\"\nupstream = \"a\"\n");
-    let twice = route("name = \"second\"\nupstream = \"a\"\n");
-    let unweighted = route("upstream = { a = 0 }\n");
-    for (text, line, said) in [
-        (
-            format!("{one}{twice}"),
-            11,
-            "route.1: can never be taken: first takes all its requests",
-        ),
-        (
-            unweighted,
-            9,
-            "route.0.upstream: at least one weight must be more than 0",
-        ),
-        (
-            "[limits]\nstore = \"redis://user:hidden@h:1\"\n".to_owned(),
-            6,
-            "limits.store: must not hold a password: set POSTERN_LIMITS_STORE instead",
-        ),
-        (
-            "[stop]\nlinger = \"5s\"\ndrain = \"5s\"\n".to_owned(),
-            6,
-            "stop.linger: must be less than drain, or 0",
-        ),
-        (
-            "[stop]\nlinger = \"30s\"\n".to_owned(),
-            6,
-            "stop.linger: must be less than drain, or 0",
-        ),
-    ] {
-        let exit = read(&format!("{UPSTREAM}{text}")).expect_err(said);
-        assert!(
-            exit.message().contains(&format!("p.toml:{line}: {said}")),
-            "{exit}"
-        );
-        assert!(!exit.message().contains("hidden"), "{exit}");
+    let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"";
+    for [text, said] in rows(
+        r#"
+        ROUTE\nname = "first"\nupstream = "a"\nROUTE\nupstream = "a" | 11: route.1: can never be taken: first takes all its requests
+        ROUTE\nupstream = { a = 0 } | 9: route.0.upstream: at least one weight must be more than 0
+        [stop]\nlinger = "5s"\ndrain = "5s" | 6: stop.linger: must be less than drain, or 0
+        [stop]\nlinger = "30s" | 6: stop.linger: must be less than drain, or 0
+        "#,
+    ) {
+        let text = format!("{UPSTREAM}{}\n", text.replace("ROUTE", route));
+        let exit = read(&text).expect_err(&said);
+        assert!(exit.message().contains(&format!("p.toml:{said}")), "{exit}");
     }
     let stop = |text: &str| {
         read(&format!("{UPSTREAM}[stop]\n{text}\n"))
             .expect("reads")
             .stop
     };
-    assert_eq!(
-        stop("drain = \"1s\"").linger.as_millis(),
-        500,
-        "linger is less than drain"
-    );
+    // Linger is less than drain.
+    assert_eq!(stop("drain = \"1s\"").linger.as_millis(), 500);
     assert!(stop("drain = \"0s\"\nlinger = \"0s\"").linger.is_zero());
 }
 
@@ -194,94 +133,28 @@ fn contradictory_setting_is_rejected_at_its_line() {
 fn each_mistake_is_reported_once() {
     let route =
         "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = \"public\"\n";
-    let with = |from: &str, to: &str| format!("{UPSTREAM}{route}").replace(from, to);
-    assert_rejected([
-        (
-            with("[\"GET\"]", "[\"get\"]"),
-            "p.toml:7: route.0.methods.0: must be a registered method such as GET, HEAD, POST, PUT, PATCH, \
-             DELETE, OPTIONS, or * for all",
-        ),
-        (
-            with("[\"GET\"]", "[]"),
-            "p.toml:7: route.0.methods: must not be empty",
-        ),
-        (
-            with("[\"127.0.0.1:2\"]", "[8915]"),
-            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501, auth.internal:8501, \
-             srv://_http._tcp.auth.internal or unix:/run/auth.sock, or a table with address and weight",
-        ),
-        (
-            with("upstream = \"a\"", "upstream = 7"),
-            "p.toml:8: route.0.upstream: must be the name of an upstream, or a table of names with their weights",
-        ),
-        (
-            with("upstream = \"a\"", "upstream = { a = \"x\" }"),
-            "p.toml:8: route.0.upstream.a: must be an integer, not a string",
-        ),
-        (
-            with("\"public\"", "{ users = 1 }"),
-            "p.toml:9: route.0.policy.users: must be \"any\" or a table with scopes, groups, owner or claims",
-        ),
-        (
-            with("\"public\"", "{ users = { owner = \"id\" } }"),
-            "p.toml:9: route.0.policy.users.owner: the path has no {id}",
-        ),
-        (
-            with("\"public\"", "{ services = \"auth\" }"),
-            "p.toml:9: route.0.policy.services: must be \"any\", a list of names or a table with allow or scopes",
-        ),
-        (
-            with("[upstream.a]", "[upstream.a]\nretries = 0\n[upstream.a]"),
-            "p.toml:5: duplicate key `upstream.a`",
-        ),
-        (
-            format!(
-                "{}[[test]]\nrequest = \"GET /a\"\ntoken = 1\ndecision = \"allow\"\n",
-                with("", "")
-            ),
-            "p.toml:12: test.0.token: must be none, user, user:SUBJECT, service:NAME or a table",
-        ),
-        (
-            format!(
-                "{}[[test]]\nrequest = \"GET /a\"\ndecision = \"authentication_required\"\n",
-                with("", "")
-            ),
-            "p.toml:10: test.0: test \"GET /a\": is decided allow, not authentication_required",
-        ),
-    ]);
-}
-
-#[test]
-fn mistakes_in_names_and_servers_are_explained() {
-    let with = |from: &str, to: &str| UPSTREAM.replace(from, to);
-    assert_rejected([
-        (
-            with("[\"127.0.0.1:2\"]", "[\"srv://a\", \"b:1\"]"),
-            "p.toml:4: upstream.a.addresses: an srv:// address must be the only one: the records have their own \
-             priorities and weights",
-        ),
-        (
-            with(
-                "[\"127.0.0.1:2\"]",
-                "[{ address = \"srv://a\", weight = 2 }]",
-            ),
-            "p.toml:4: upstream.a.addresses.0.weight: SRV records have their own weights",
-        ),
-        (
-            with(
-                "[upstream.a]",
-                "[dns]\nservers = [\"localhost\"]\n[upstream.a]",
-            ),
-            "p.toml:4: dns.servers.0: must be an IP address, such as 10.0.0.2 or 127.0.0.1:5353",
-        ),
-        (
-            with(
-                "[upstream.a]",
-                "[dns]\nmin_ttl = \"1m\"\nmax_ttl = \"1s\"\n[upstream.a]",
-            ),
-            "p.toml:5: dns.max_ttl: must not be less than min_ttl",
-        ),
-    ]);
+    for [from, to, expected] in rows(
+        r#"
+        ["GET"] | ["get"] | 7: route.0.methods.0: must be a registered method such as GET, HEAD, POST
+        ["GET"] | [] | 7: route.0.methods: must not be empty
+        ["127.0.0.1:2"] | [8915] | 4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501, auth.internal:8501 or unix:/run/auth.sock
+        upstream = "a" | upstream = 7 | 8: route.0.upstream: must be the name of an upstream
+        upstream = "a" | upstream = { a = "x" } | 8: route.0.upstream.a: must be an integer, not a string
+        "public" | { users = 1 } | 9: route.0.policy.users: must be "any" or a table
+        "public" | { users = { owner = "id" } } | 9: route.0.policy.users.owner: the path has no {id}
+        "public" | { services = "auth" } | 9: route.0.policy.services: must be "any", a list
+        [upstream.a] | [upstream.a]\nretries = 0\n[upstream.a] | 5: duplicate key `upstream.a`
+        "public" | "public"\n[upstream.actor]\naddresses = ["127.0.0.1:3"]\n[[route]]\npath = "/b"\nmethods = ["GET"]\npolicy = "public"\nupstream = "actr" | 16: route.1.upstream: there is no [upstream.actr]; did you mean `actor`?
+        "public" | "public"\n[[test]]\nrequest = "GET /a"\ntoken = 1\ndecision = "allow" | 12: test.0.token: must be none, user, user:SUBJECT, service:NAME or a table
+        "public" | "public"\n[[test]]\nrequest = "GET /a"\ndecision = "authentication_required" | 10: test.0: test "GET /a": is decided allow, not authentication_required
+        "#,
+    ) {
+        let exit = read_config(&format!("{UPSTREAM}{route}").replace(&from, &to));
+        let exit = exit.expect_err(&expected);
+        let message = exit.message();
+        let is_expected = message.starts_with(&format!("p.toml:{expected}"));
+        assert!(is_expected && message.lines().count() == 1, "{message}");
+    }
 }
 
 #[test]
@@ -348,7 +221,7 @@ fn policy_that_nobody_can_satisfy_is_a_mistake() {
 fn key_folder_that_others_may_write_is_a_mistake() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().expect("a folder");
-    let check = |path: &std::path::Path| {
+    let check = |path: &Path| {
         let text = format!("{UPSTREAM}[tokens]\njwks_dir = \"{}\"\n", path.display());
         let read = parse("p.toml", &text, |root| {
             let config = Config::read(root, &Env::default())?;
@@ -429,9 +302,7 @@ fn missing_files_are_reported_at_their_lines() {
 async fn report_only_decision_is_logged_and_forwarded() {
     let route = "[[route]]\nname = \"watched\"\npath = \"/watched\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
                  policy = { services = [\"auth\"], report_only = true }\n";
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = TestGateway::before(origin, &upstream, "", route).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, "", "", route).await;
     let ask = async |token: String| {
         gateway
             .get("/watched", &format!("Authorization: Bearer {token}\r\n"))
@@ -447,10 +318,9 @@ async fn report_only_decision_is_logged_and_forwarded() {
     assert_eq!(ask(gateway.service("notify")).await, 200);
     assert_eq!(ask(gateway.service("auth")).await, 200);
     assert_eq!(gateway.origin.seen().len(), 3);
-    let metrics = gateway.admin_get("/metrics").await;
     let counted =
         "postern_proxy_policy_report_only_total{code=\"service_not_allowed\",route=\"watched\"} 1";
-    assert!(metrics.contains(counted), "{metrics}");
+    gateway.assert_metric(counted).await;
     let events = gateway.finish().await;
     let audits: Vec<_> = events
         .iter()
@@ -461,7 +331,7 @@ async fn report_only_decision_is_logged_and_forwarded() {
         audits,
         ["service_required", "service_not_allowed", ""]
             .map(|code| match code {
-                "" => serde_json::Value::Null,
+                "" => Value::Null,
                 code => code.into(),
             })
             .iter()

@@ -1,11 +1,9 @@
 //! The configuration file over the admin listener.
 
-use postern_core::testing::CapturedLog;
 use reqwest::Method;
-use serde_json::{Value, json};
 
 use super::admin_client::{call, get, start};
-use super::harness::{STEP_TIMEOUT, TestGateway};
+use super::*;
 
 pub(super) const CONFIG: &str = "/admin/config";
 pub(super) const CHECK: &str = "/admin/config/check";
@@ -40,8 +38,7 @@ pub(super) async fn wait_for_history(gateway: &TestGateway, count: usize) -> Val
             tokio::task::yield_now().await;
         }
     };
-    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-    waited.expect("recorded")
+    in_time(waiting).await
 }
 
 pub(super) fn moved(text: &str) -> String {
@@ -56,10 +53,7 @@ async fn saved_text_is_in_force_logged_and_recorded() {
     let first = get(&gateway, CONFIG).await;
     assert_eq!(first["text"], file_text(&gateway));
     assert_eq!(first["hash"], first["hashInForce"]);
-    assert_eq!(
-        (&first["editable"], &first["version"]),
-        (&json!(true), &json!(1))
-    );
+    assert_members(&first, &json!({ "editable": true, "version": 1 }));
     let (status, saved) = save(&gateway, moved).await;
     assert_eq!(status, 200, "{saved}");
     let expected = (&json!(2), &json!([]), &json!(false));
@@ -149,11 +143,8 @@ async fn one_of_two_concurrent_changes_is_refused() {
     // The same text again is no change, for gateways that share a file.
     let body = json!({ "text": file_text(&gateway), "baseHash": present["hash"] });
     let (status, again) = call(&gateway, Method::PUT, CONFIG, &body).await;
-    assert_eq!(
-        (status, &again["unchanged"]),
-        (200, &json!(true)),
-        "{again}"
-    );
+    assert_eq!(status, 200, "{again}");
+    assert_members(&again, &json!({ "unchanged": true }));
     assert_eq!(again["version"], done.1["version"]);
 }
 
@@ -183,11 +174,8 @@ async fn text_that_does_not_load_is_refused_with_its_lines() {
     ];
     for (case, text, code) in cases {
         let (status, problem) = save(&gateway, |_| text).await;
-        assert_eq!(
-            (status, &problem["code"]),
-            (422, &json!("validation_failed")),
-            "{case}: {problem}"
-        );
+        assert_eq!(status, 422, "{problem}");
+        assert_members(&problem, &json!({ "code": "validation_failed" }));
         assert_eq!(problem["errors"][0]["code"], code, "{case}: {problem}");
         let detail = problem["errors"][0]["detail"].as_str().expect("a detail");
         assert!(detail.contains("proxy.toml:"), "{case}: {detail}");
@@ -249,14 +237,8 @@ async fn check_reports_lines_tests_and_witnesses() {
     let line = lines as u64 + 2;
     let file = gateway.log.path().join("proxy.toml").display().to_string();
     let (passed, failed) = (&report["tests"][0], &report["tests"][1]);
-    assert_eq!(
-        (&passed["ok"], &passed["line"], &passed["file"]),
-        (&json!(true), &json!(line), &json!(file))
-    );
-    assert_eq!(
-        (&failed["ok"], &failed["line"]),
-        (&json!(false), &json!(line + 3))
-    );
+    assert_members(passed, &json!({ "ok": true, "line": line, "file": file }));
+    assert_members(failed, &json!({ "ok": false, "line": line + 3 }));
     assert!(
         failed["detail"]
             .as_str()
@@ -301,17 +283,15 @@ async fn wider_access_is_refused_if_asked_for() {
     for (text, target) in [(&text, json!("/auth-only")), (&uncompared, Value::Null)] {
         let body = json!({ "text": text, "baseHash": hash, "refuseWidened": true });
         let (status, problem) = call(&gateway, Method::PUT, CONFIG, &body).await;
-        assert_eq!(
-            (status, &problem["errors"][0]["code"]),
-            (422, &json!("access_widened")),
-            "{problem}"
-        );
+        assert_eq!(status, 422);
+        assert_members(&problem["errors"][0], &json!({ "code": "access_widened" }));
         assert_eq!(problem["check"]["differences"][0]["target"], target);
         assert_eq!(file_text(&gateway), before);
     }
     let body = json!({ "text": text, "baseHash": hash });
     let (status, saved) = call(&gateway, Method::PUT, CONFIG, &body).await;
-    assert_eq!((status, &saved["widened"]), (200, &json!(true)), "{saved}");
+    assert_eq!(status, 200, "{saved}");
+    assert_members(&saved, &json!({ "widened": true }));
     // A narrower one needs no consent.
     let body = json!({ "text": before, "baseHash": saved["hash"], "refuseWidened": true });
     assert_eq!(call(&gateway, Method::PUT, CONFIG, &body).await.0, 200);
@@ -328,18 +308,12 @@ async fn earlier_configuration_is_restored_as_a_change() {
     assert_eq!(call(&gateway, Method::POST, &path, &stale).await.0, 409);
     let body = json!({ "baseHash": saved["hash"] });
     let (status, restored) = call(&gateway, Method::POST, &path, &body).await;
-    assert_eq!(
-        (status, &restored["version"]),
-        (200, &json!(3)),
-        "{restored}"
-    );
+    assert_eq!(status, 200, "{restored}");
+    assert_members(&restored, &json!({ "version": 3 }));
     assert_eq!(file_text(&gateway), before);
     assert_eq!(gateway.get("/open", "").await.status, 200);
     let history = get(&gateway, HISTORY).await["history"].take();
-    assert_eq!(
-        (&history[0]["operator"], &history[0]["number"]),
-        (&json!("grace"), &json!(3))
-    );
+    assert_members(&history[0], &json!({ "operator": "grace", "number": 3 }));
     for number in [
         "9",
         "0",
@@ -355,34 +329,4 @@ async fn earlier_configuration_is_restored_as_a_change() {
         let (status, _) = call(&gateway, Method::POST, &format!("{path}/restore"), &body).await;
         assert_eq!(status, 404, "{number}");
     }
-}
-
-#[tokio::test]
-async fn included_files_are_shown_checked_and_kept() {
-    let gateway = start().await;
-    let folder = gateway.log.path().join("conf.d");
-    std::fs::create_dir(&folder).expect("a folder");
-    let route = "[[route]]\nname = \"more\"\npath = \"/more\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
-    std::fs::write(folder.join("more.toml"), route).expect("writes");
-    let (status, saved) = save(&gateway, |text| {
-        format!("include = [\"conf.d/*.toml\"]\n{text}")
-    })
-    .await;
-    assert_eq!(status, 200, "{saved}");
-    assert_eq!(gateway.get("/more", "").await.status, 200);
-    let shown = get(&gateway, CONFIG).await;
-    assert_eq!(shown["includedFiles"][0]["text"], route);
-    std::fs::write(folder.join("more.toml"), format!("{route}x = 1\n")).expect("writes");
-    let report = check(&gateway, shown["text"].as_str().expect("a text")).await;
-    let error = &report["errors"][0];
-    let file = error["file"].as_str().expect("a file");
-    assert!(file.ends_with("conf.d/more.toml"), "{error}");
-    assert_eq!(error["line"], 7, "{error}");
-    // The base is the hash of all files: a change of an included one is a conflict as well.
-    let body = json!({ "text": moved(&file_text(&gateway)), "baseHash": shown["hash"] });
-    let (status, problem) = call(&gateway, Method::PUT, CONFIG, &body).await;
-    assert_eq!(
-        (status, &problem["code"]),
-        (409, &json!("configuration_changed"))
-    );
 }

@@ -1,11 +1,7 @@
 //! Upstream connections on which a client has authenticated itself, as by NTLM.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use super::harness::STEP_TIMEOUT;
-use super::scripted_origin::{OK, answer_http2, gateway, start};
+use super::scripted_origin::{gateway, start};
+use super::*;
 
 /// Starts an origin that authenticates connections. Its answer names the user of the connection and
 /// the number of requests on it.
@@ -109,12 +105,10 @@ async fn authenticated_connection_belongs_to_its_client_connection() {
         let mut client = gateway.connect().await;
         let mut other = gateway.connect().await;
         for (request, status) in &steps {
-            client.write(request).await;
-            let response = client.response().await.expect("an answer");
+            let response = client.ask(request).await;
             let expected = if is_bound { *status } else { 401 };
             assert_eq!(response.status, expected, "{request}");
-            other.write(&get("")).await;
-            let response = other.response().await.expect("an answer");
+            let response = other.ask(&get("")).await;
             assert_eq!(response.status, 401, "another connection");
         }
         drop(client);
@@ -140,11 +134,9 @@ async fn bound_connection_is_closed_with_its_client_connection() {
     let gateway = gateway(&[origin], "idle_timeout = \"1h\"", "").await;
     let mut client = gateway.connect().await;
     let request = "GET /open HTTP/1.1\r\nHost: gate\r\nAuthorization: NTLM x\r\n\r\n";
-    client.write(request).await;
-    assert_eq!(client.response().await.expect("an answer").status, 200);
+    assert_eq!(client.ask(request).await.status, 200);
     drop(client);
-    let closing = tokio::time::timeout(STEP_TIMEOUT, is_closed.recv()).await;
-    assert!(closing.is_ok());
+    in_time(is_closed.recv()).await;
 }
 
 #[tokio::test]

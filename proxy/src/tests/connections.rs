@@ -1,67 +1,45 @@
 //! Connection limits, tunnels and access events.
 
-use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
 use super::scripted_origin;
-use super::tls_gateway::{TlsGateway, reply, send};
+use super::*;
 
 #[tokio::test]
 async fn connections_above_the_address_limit_are_closed() {
     let gateway =
         TestGateway::with(OriginBehavior::Answer, "connections_per_address = 2", "").await;
     let (mut one, two) = (gateway.connect().await, gateway.connect().await);
-    one.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(one.response().await.expect("a response").status, 200);
+    assert_eq!(one.ask(GET).await.status, 200);
     let mut third = gateway.connect().await;
     assert!(third.is_closed().await, "above the limit");
-    assert!(
-        gateway
-            .admin_get("/metrics")
-            .await
-            .contains("postern_connections_refused_total 1")
-    );
+    gateway
+        .assert_metric("postern_connections_refused_total 1")
+        .await;
     drop(two);
     let again = async {
         loop {
             let mut client = gateway.connect().await;
-            client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+            client.write(GET).await;
             if client.response().await.is_some() {
                 return;
             }
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, again)
-        .await
-        .expect("a released permit");
+    in_time(again).await;
 }
 
 #[tokio::test]
 async fn connections_above_the_total_limit_wait() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "connections = 1", "").await;
     let mut first = gateway.connect().await;
-    first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(first.response().await.expect("a response").status, 200);
+    assert_eq!(first.ask(GET).await.status, 200);
     let mut second = gateway.connect().await;
-    second.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    second.write(GET).await;
     assert_eq!(gateway.origin.seen().len(), 1, "queued by the kernel");
     let mut byte = [0];
-    assert!(
-        second.stream.try_read(&mut byte).is_err(),
-        "nothing is sent"
-    );
+    // Nothing is sent.
+    assert!(second.stream.try_read(&mut byte).is_err());
     drop(first);
-    assert_eq!(second.response().await.expect("a response").status, 200);
-    let mut third = gateway.connect().await;
-    third.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    gateway.edit(|text| text.replace("connections = 1", "connections = 2"));
-    assert_eq!(
-        third.response().await.expect("a response").status,
-        200,
-        "a reload adds a permit"
-    );
+    assert_eq!(second.answer().await.status, 200);
 }
 
 /// Returns targets with every visible character, as it is and encoded.
@@ -90,13 +68,10 @@ fn targets() -> Vec<String> {
 
 #[tokio::test]
 async fn target_is_forwarded_and_logged_unchanged() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let address = origin.address;
     let route = "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
-    let upstream = format!("addresses = [\"{address}\"]");
-    let gateway = TestGateway::before(
-        origin,
-        &upstream,
+    let gateway = TestGateway::routed(
+        OriginBehavior::Answer,
+        "",
         "",
         &format!("{route}{}", ROUTES.replace("/any/{id}", "/other")),
     )
@@ -133,11 +108,8 @@ async fn target_is_forwarded_and_logged_unchanged() {
             "{event}"
         );
     }
-    assert_eq!(
-        forwarded.next(),
-        None,
-        "rejected requests are not forwarded"
-    );
+    // Rejected requests are not forwarded.
+    assert_eq!(forwarded.next(), None);
     assert!(
         (40..targets.len() - 40).contains(&seen.len()),
         "{} of {} passed",
@@ -156,8 +128,7 @@ async fn idle_tunnel_is_closed_and_active_one_kept() {
     );
     let (mut silent, mut speaking) = (gateway.connect().await, gateway.connect().await);
     for client in [&mut silent, &mut speaking] {
-        client.write(&upgrade).await;
-        assert_eq!(client.response().await.expect("a response").status, 101);
+        assert_eq!(client.ask(&upgrade).await.status, 101);
         assert_eq!(client.bytes(5).await, "hello");
     }
     let mut rest = Vec::new();
@@ -174,9 +145,7 @@ async fn idle_tunnel_is_closed_and_active_one_kept() {
             }
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, closed)
-        .await
-        .expect("the idle tunnel is closed in time");
+    in_time(closed).await;
     speaking.write("still here").await;
     assert!(speaking.until("still here").await.ends_with("still here"));
 }
@@ -199,25 +168,22 @@ async fn tunnel_of_a_silent_origin_ends_after_its_client() {
              Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
         ))
         .await;
-    assert_eq!(client.response().await.expect("a response").status, 101);
+    assert_eq!(client.answer().await.status, 101);
     client.stream.shutdown().await.expect("a half-close");
     assert!(client.is_closed().await);
 }
 
 #[tokio::test]
 async fn route_overrides_read_timeout_and_retries() {
-    let origin = TestOrigin::start(OriginBehavior::Hang).await;
     let route = |name: &str, more: &str| {
         format!(
             "[[route]]\npath = \"/{name}\"\nmethods = [\"GET\"]\nupstream = \"{name}\"\npolicy = \"public\"\n{more}\n"
         )
     };
-    let upstream = format!(
-        "addresses = [\"{}\"]\n[upstream.quick]\naddresses = [\"{}\"]\n[upstream.once]\naddresses = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n",
-        origin.address, origin.address
-    );
+    let upstream = "addresses = [\"{origin}\"]\n[upstream.quick]\naddresses = [\"{origin}\"]\n\
+                    [upstream.once]\naddresses = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n";
     let routes = route("quick", "read_timeout = \"100ms\"") + &route("once", "retries = 0");
-    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
+    let gateway = TestGateway::routed(OriginBehavior::Hang, upstream, "", &routes).await;
     assert_eq!(gateway.get("/quick", "").await.code(), "upstream_timeout");
     assert_eq!(
         gateway.get("/once", "").await.code(),
@@ -237,65 +203,32 @@ async fn route_overrides_read_timeout_and_retries() {
 async fn server_options_request_is_answered() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let mut client = gateway.connect().await;
+    let star = "OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok";
     for _ in 0..2 {
-        client
-            .write("OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
-            .await;
-        let answer = client.response().await.expect("a response");
+        let answer = client.ask(star).await;
         assert_eq!((answer.status, answer.body.as_str()), (204, ""));
         assert!(answer.header("x-request-id").is_some());
     }
-    assert_eq!(
-        gateway
-            .send("OPTIONS * HTTP/1.0\r\nHost: h\r\n\r\n")
-            .await
-            .status,
-        204
-    );
-    assert_eq!(
-        gateway
-            .send("GET * HTTP/1.1\r\nHost: h\r\n\r\n")
-            .await
-            .status,
-        400
-    );
+    for (line, status) in [("OPTIONS * HTTP/1.0", 204), ("GET * HTTP/1.1", 400)] {
+        let answer = gateway.send(&format!("{line}\r\nHost: h\r\n\r\n")).await;
+        assert_eq!(answer.status, status, "{line}");
+    }
     let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
-    let star = http::Request::builder()
+    let over_http2 = http::Request::builder()
         .method("OPTIONS")
         .uri("*")
         .header("host", "gate")
         .body(());
-    let (answer, _) = send(&mut front.client().await, star.expect("a request"), true);
+    let (answer, _) = send(
+        &mut front.client().await,
+        over_http2.expect("a request"),
+        true,
+    );
     assert_eq!(reply(answer).await.expect("a response").status, 204);
     assert!(gateway.origin.seen().is_empty() && front.gateway.origin.seen().is_empty());
-    let limited = TestGateway::with(
-        OriginBehavior::Answer,
-        "address = { requests = 1, per = \"1h\", burst = 1 }",
-        "",
-    )
-    .await;
-    let statuses = [
-        limited
-            .send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n")
-            .await
-            .status,
-        {
-            limited
-                .send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n")
-                .await
-                .status
-        },
-    ];
-    assert_eq!(statuses, [204, 429]);
-}
-
-#[tokio::test]
-async fn unsupported_version_is_answered_with_505() {
-    let gateway = TestGateway::start(OriginBehavior::Answer).await;
-    let answer = gateway.send("GET /open HTTP/1.2\r\nHost: h\r\n\r\n").await;
-    assert_eq!(
-        (answer.status, answer.code().as_str()),
-        (505, "http_version_not_supported")
-    );
-    assert!(gateway.origin.seen().is_empty());
+    let limits = "address = { requests = 1, per = \"1h\", burst = 1 }";
+    let limited = TestGateway::with(OriginBehavior::Answer, limits, "").await;
+    for status in [204, 429] {
+        assert_eq!(limited.send(star).await.status, status);
+    }
 }

@@ -1,7 +1,6 @@
 //! Cross-origin requests.
 
-use super::harness::{ROUTES, RawResponse, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 /// Starts a gateway with `common` as `[defaults.cors]` and the lines `own` in the route `closed`.
 async fn gateway(common: &str, own: &str) -> TestGateway {
@@ -9,13 +8,11 @@ async fn gateway(common: &str, own: &str) -> TestGateway {
 }
 
 async fn gateway_before(behavior: OriginBehavior, common: &str, own: &str) -> TestGateway {
-    let origin = TestOrigin::start(behavior).await;
-    let upstream = format!("addresses = [\"{}\"]\n{common}", origin.address);
     let closed = format!(
         "[[route]]\nname = \"closed\"\npath = \"/closed\"\nmethods = [\"GET\", \"PUT\"]\nupstream = \"origin\"\n\
          policy = {{ users = \"any\" }}\n{own}\n"
     );
-    TestGateway::before(origin, &upstream, "", &format!("{ROUTES}{closed}")).await
+    TestGateway::routed(behavior, common, "", &format!("{ROUTES}{closed}")).await
 }
 
 async fn preflight(gateway: &TestGateway, target: &str, origin: &str, method: &str) -> RawResponse {
@@ -197,10 +194,8 @@ async fn fields_that_the_upstream_exposes_are_readable() {
 
 #[tokio::test]
 async fn preflights_count_for_the_address() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]\n{COMMON}", origin.address);
     let limits = "address = { requests = 2, per = \"1h\" }";
-    let gateway = TestGateway::before(origin, &upstream, limits, ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, COMMON, limits, ROUTES).await;
     for status in [204, 204, 429] {
         assert_eq!(
             preflight(&gateway, "/open", "https://app", "GET")
@@ -208,5 +203,32 @@ async fn preflights_count_for_the_address() {
                 .status,
             status
         );
+    }
+}
+
+#[tokio::test]
+async fn rule_for_every_origin_echoes_none() {
+    for origins in ["\"*\"", "\"https://app\", \"*\""] {
+        let upstream = format!("[defaults.cors]\norigins = [{origins}]");
+        let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
+        for page in ["https://app", "https://other", "null"] {
+            let preflight = format!("Origin: {page}\r\nAccess-Control-Request-Method: GET\r\n");
+            let request = format!("OPTIONS /open HTTP/1.1\r\nHost: gate\r\n{preflight}\r\n");
+            let mut answers = vec![gateway.send(&request).await];
+            answers.push(gateway.get("/open", &format!("Origin: {page}\r\n")).await);
+            answers.push(gateway.get("/any/1", &format!("Origin: {page}\r\n")).await);
+            for answer in answers {
+                assert_eq!(
+                    answer.header("access-control-allow-origin"),
+                    Some("*"),
+                    "{page}"
+                );
+                assert_eq!(
+                    answer.header("access-control-allow-credentials"),
+                    None,
+                    "{page}"
+                );
+            }
+        }
     }
 }

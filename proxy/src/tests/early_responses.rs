@@ -1,25 +1,17 @@
 //! Responses that begin before the request has ended.
 
 use std::future::pending;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::process::Command;
 
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::{OK, gateway, http2_client, start, start_http2};
-use super::tls_gateway::{head, reply, send};
+use super::scripted_origin::{gateway, start};
+use super::*;
 
 const BODY_BYTES: usize = 100_000;
 const FIRST_BYTES: usize = 20_000;
 
 /// Reads until `count` bytes of the body have arrived.
-async fn read_body(stream: &mut tokio::net::TcpStream, seen: &mut Vec<u8>, count: usize) {
+async fn read_body(stream: &mut TcpStream, seen: &mut Vec<u8>, count: usize) {
     loop {
         let end = seen.windows(4).position(|window| window == b"\r\n\r\n");
         if end.is_some_and(|end| seen.len() >= end + 4 + count) {
@@ -46,9 +38,8 @@ async fn http1_response_arrives_during_its_upload() {
         let next = stream.read_buf(&mut seen).await.expect("reads");
         String::from_utf8_lossy(&seen[seen.len() - next..]).into_owned()
     });
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{address}\"]");
-    let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
     let mut client = gateway.connect().await;
     let head = format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
     client
@@ -62,8 +53,7 @@ async fn http1_response_arrives_during_its_upload() {
     other
         .write("GET /open?next HTTP/1.1\r\nHost: gate\r\n\r\n")
         .await;
-    let next = tokio::time::timeout(STEP_TIMEOUT, origin).await;
-    let next = next.expect("a request in time").expect("no panic");
+    let next = in_time(origin).await.expect("no panic");
     assert!(next.starts_with("GET /open?next "), "{next}");
 }
 
@@ -80,9 +70,7 @@ async fn http2_response_arrives_during_its_upload() {
     });
     let gateway = gateway(&[origin.await], "", "").await;
     let mut client = http2_client(&gateway, 1 << 20).await;
-    let length = BODY_BYTES.to_string();
-    let fields = [("content-length", length.as_str())];
-    let (answer, mut upload) = send(&mut client, head("POST", "/open", &fields), false);
+    let (answer, mut upload) = upload(&mut client, "/open", BODY_BYTES);
     let part = Bytes::from(vec![b'x'; FIRST_BYTES]);
     upload.send_data(part, false).expect("sends");
     let exchange = async {
@@ -165,14 +153,13 @@ async fn response_of_an_upstream_that_stopped_reading_arrives() {
         far
     });
     let mut response = vec![0; 12];
-    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_exact(&mut response)).await;
-    read.expect("a response in time").expect("a response");
+    in_time(near.read_exact(&mut response))
+        .await
+        .expect("a response");
     assert_eq!(response, b"HTTP/1.1 200");
     sending.abort();
     let mut client = http2_client(&gateway, 1 << 20).await;
-    let length = huge.len().to_string();
-    let fields = [("content-length", length.as_str())];
-    let (answer, mut upload) = send(&mut client, head("POST", "/open", &fields), false);
+    let (answer, mut upload) = upload(&mut client, "/open", huge.len());
     upload.send_data(huge.into(), true).expect("sends");
     assert_eq!(reply(answer).await.expect("a response").status, 200);
 }
@@ -186,16 +173,13 @@ async fn early_response_frees_the_slot_of_its_upstream() {
         let gateway = gateway(&[origin], "in_flight = 1", "").await;
         let mut client = gateway.connect().await;
         let head_line = format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}");
-        client
-            .write(&format!("{head_line}\r\n\r\n{}", "x".repeat(FIRST_BYTES)))
+        let response = client
+            .ask(&format!("{head_line}\r\n\r\n{}", "x".repeat(FIRST_BYTES)))
             .await;
-        let response = client.response().await.expect("a response");
         assert_eq!((response.status, response.body.as_str()), (200, "ok"));
         assert_eq!(gateway.get("/open", "").await.status, 200, "{length}");
         let mut client = http2_client(&gateway, 1 << 20).await;
-        let digits = length.to_string();
-        let fields = [("content-length", digits.as_str())];
-        let (answer, mut upload) = send(&mut client, head("POST", "/open", &fields), false);
+        let (answer, mut upload) = upload(&mut client, "/open", length);
         let part = Bytes::from(vec![b'x'; FIRST_BYTES]);
         upload.send_data(part, false).expect("sends");
         assert_eq!(reply(answer).await.expect("a response").status, 200);
@@ -216,8 +200,7 @@ async fn early_response_over_http2_keeps_the_client_connection() {
     let mut client = gateway.connect().await;
     for part in ["", "12345", "1234567890"] {
         let head = "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: 10\r\n\r\n";
-        client.write(&format!("{head}{part}")).await;
-        let response = client.response().await.expect("a response");
+        let response = client.ask(&format!("{head}{part}")).await;
         assert_eq!(response.status, 200, "{part}");
         assert_eq!(response.header("connection"), Some("keep-alive"), "{part}");
         client.write(&"x".repeat(10 - part.len())).await;
@@ -231,23 +214,49 @@ async fn connection_with_an_early_answer_is_not_reused() {
         let gateway = gateway(&[origin], "", "").await;
         let before = connections.load(Ordering::Relaxed);
         let mut client = gateway.connect().await;
-        client
-            .write(&format!(
+        assert_eq!(client.ask(&format!(
                 "POST /open HTTP/1.1\r\nHost: gate\r\n{expect}Transfer-Encoding: chunked\r\n\r\n"
-            ))
-            .await;
-        assert_eq!(client.response().await.expect("a response").status, 200);
+            )).await.status, 200);
         client.write("5\r\nhello\r\n0\r\n\r\n").await;
         // The connection is free when the upstream has received the end.
-        while gateway
-            .admin_get("/upstreams")
-            .await
-            .contains("\"inFlight\":1")
-        {
-            tokio::task::yield_now().await;
-        }
+        wait_until(async || {
+            let upstreams = gateway.admin_get("/upstreams").await;
+            !upstreams.contains("\"inFlight\":1")
+        })
+        .await;
         assert_eq!(gateway.get("/open", "").await.status, 200);
         let after = connections.load(Ordering::Relaxed);
         assert_eq!(after - before, 2, "{expect}");
+    }
+}
+
+/// curl 7.88 loses the response if the stream is reset while it is sending.
+#[tokio::test]
+async fn curl_gets_early_answers_to_http2_uploads() {
+    let gateway = TestGateway::answering("h2c = true", "body_bytes = \"8MiB\"", ROUTES).await;
+    let body = "x".repeat(16 << 20);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("upload");
+    std::fs::write(&file, &body).expect("writes");
+    let file = file.to_str().expect("a path");
+    let long = format!("/open?{}", "x".repeat(9_000));
+    for (path, source, status) in [
+        ("/any/1", file, "401"),
+        ("/any/1", "-", "401"),
+        ("/open", file, "413"),
+        (&long, file, "414"),
+    ] {
+        let output = run(
+            Command::new("curl")
+                .args(["--silent", "--noproxy", "*", "--output", "/dev/null"])
+                .args(["--http2-prior-knowledge", "--request", "POST"])
+                .args(["--write-out", "%{http_code} %{exitcode}"])
+                .args(["--max-time", "20", "--upload-file", source])
+                .arg(format!("http://{}{path}", gateway.address)),
+            &body,
+        )
+        .await;
+        let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(answer, format!("{status} 0"), "{path:.20} {source}");
     }
 }

@@ -1,19 +1,14 @@
 //! External authorization services.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, StatusCode};
-use parking_lot::Mutex;
-use tokio::net::TcpListener;
+use http::StatusCode;
 use tokio::sync::Semaphore;
 
-use super::harness::{RawClient, STEP_TIMEOUT, TestGateway, fetch, has_field};
 use super::load_balancers::Program;
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 /// A service that answers with the status that the target contains, such as `/open?403`.
 #[derive(Clone)]
@@ -74,29 +69,25 @@ impl CheckService {
 
     /// Waits until this number of checks has arrived.
     async fn wait_for_checks(&self, count: usize) {
-        let waiting = async {
-            while self.checks() < count {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, waiting)
-            .await
-            .expect("in time");
+        wait_until(async || self.checks() >= count).await;
     }
 }
 
 /// Starts a gateway whose routes `/open` (public) and `/users` ask a service.
 async fn gateway(service: SocketAddr, authorize: &str) -> TestGateway {
-    let routes = ["open\"\nname = \"open\"\npolicy = \"public\"", "users\"\nname = \"users\"\npolicy = { users = \"any\" }"].map(|route| {
-        format!(
-            "[[route]]\nmethods = [\"GET\", \"POST\"]\nupstream = \"origin\"\n\
-             authorize = {{ url = \"http://{service}/check\", forward_headers = [\"x-tenant\"]{authorize} }}\n\
-             path = \"/{route}\n"
-        )
-    });
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    TestGateway::before(origin, &upstream, "", &routes.concat()).await
+    let authorize = format!(
+        "authorize = {{ url = \"http://{service}/check\", forward_headers = [\"x-tenant\"]{authorize} }}"
+    );
+    let any = "policy = { users = \"any\", services = \"any\" }";
+    let routes = [
+        route(
+            "open",
+            "/open",
+            &format!("policy = \"public\"\n{authorize}"),
+        ),
+        route("users", "/users", &format!("{any}\n{authorize}")),
+    ];
+    TestGateway::routed(OriginBehavior::Answer, "", "", &routes.concat()).await
 }
 
 #[tokio::test]
@@ -141,16 +132,12 @@ async fn service_decides_after_the_policy() {
     let before = service.checks();
     let response = gateway.get("/users?200", "").await;
     assert_eq!(response.code(), "authentication_required");
-    assert_eq!(
-        service.checks(),
-        before,
-        "no check of what the policy refuses"
-    );
+    // No check of what the policy refuses.
+    assert_eq!(service.checks(), before);
     assert_eq!(gateway.origin.seen().len(), 1);
-    let metrics = gateway.admin_get("/metrics").await;
     for (result, count) in [("allowed", 1), ("denied", 2)] {
         let line = format!("result=\"{result}\",route=\"users\"}} {count}");
-        assert!(metrics.contains(&line), "{line}: {metrics}");
+        gateway.assert_metric(&line).await;
     }
     let events = gateway.finish().await;
     let denied = events
@@ -187,28 +174,19 @@ async fn anything_else_than_a_decision_is_unavailable() {
         );
         assert!(response.header("retry-after").is_some());
     }
-    assert_eq!(
-        gateway.get("/open?200", "").await.status,
-        200,
-        "resets the failures"
-    );
+    // Resets the failures.
+    assert_eq!(gateway.get("/open?200", "").await.status, 200);
     service.is_holding.store(true, Ordering::Relaxed);
     let response = gateway.get("/open?200", "").await;
-    assert_eq!(
-        response.code(),
-        "authorization_unavailable",
-        "no answer in time"
-    );
+    // No answer in time.
+    assert_eq!(response.code(), "authorization_unavailable");
     let unused = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = unused.local_addr().expect("bound");
     drop(unused);
     let unreachable = self::gateway(address, "").await;
     let response = unreachable.get("/open", "").await;
-    assert_eq!(
-        response.code(),
-        "authorization_unavailable",
-        "no connection"
-    );
+    // No connection.
+    assert_eq!(response.code(), "authorization_unavailable");
     assert!(unreachable.origin.seen().is_empty());
     assert_eq!(gateway.origin.seen().len(), 1);
 }
@@ -226,27 +204,17 @@ async fn no_call_is_made_after_five_failures() {
         assert_eq!(gateway.get("/open?502", "").await.status, 503);
     }
     assert_eq!(service.checks(), 5);
-    assert_eq!(
-        gateway.get("/open?200", "").await.status,
-        503,
-        "the circuit is open"
-    );
+    // The circuit is open.
+    assert_eq!(gateway.get("/open?200", "").await.status, 503);
     assert_eq!(service.checks(), 5, "no call");
     // Half-open after a second: one call decides.
-    let recovered = async {
-        while gateway.get("/open?200", "").await.status != 200 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, recovered)
-        .await
-        .expect("in time");
+    wait_until(async || gateway.get("/open?200", "").await.status == 200).await;
     assert_eq!(service.checks(), 6);
 }
 
 /// Asks for a route from 127.0.0.`last`.
 async fn ask_from(gateway: &TestGateway, last: u8, target: &str) -> RawClient {
-    let mut client = super::upstream_shares::client_from(gateway, last).await;
+    let mut client = client_from(gateway, last).await;
     client
         .write(&format!("GET {target} HTTP/1.1\r\nHost: gate\r\n\r\n"))
         .await;
@@ -270,11 +238,11 @@ async fn calls_of_one_client_leave_places_for_others() {
     service.wait_for_checks(32 + 20).await;
     service.permits.add_permits(64);
     for mut user in users {
-        assert_eq!(user.response().await.expect("an answer").status, 200);
+        assert_eq!(user.answer().await.status, 200);
     }
     let mut refused = 0;
     for mut client in greedy {
-        refused += usize::from(client.response().await.expect("an answer").status == 503);
+        refused += usize::from(client.answer().await.status == 503);
     }
     assert_eq!(refused, 32);
 }
@@ -296,97 +264,16 @@ async fn timeouts_of_one_client_or_beside_answers_do_not_open_the_circuit() {
             assert_eq!(gateway.get("/open?200", "").await.status, 200);
         }
         for mut client in slow {
-            assert_eq!(client.response().await.expect("an answer").status, 503);
+            assert_eq!(client.answer().await.status, 503);
         }
         service.is_holding.store(false, Ordering::Relaxed);
         let expected = if is_open { 503 } else { 200 };
         for last in 10..30 {
             let mut user = ask_from(&gateway, last, &format!("/open?200&{last}")).await;
-            let status = user.response().await.expect("an answer").status;
+            let status = user.answer().await.status;
             assert_eq!(status, expected, "{clients} {has_answer} {last}");
         }
     }
-}
-
-#[tokio::test]
-async fn decision_is_cached_for_equal_requests_only() {
-    let service = CheckService::start().await;
-    let cached = gateway(service.address, ", cache = \"1h\"").await;
-    let token = format!("Authorization: Bearer {}\r\n", cached.user());
-    for _ in 0..3 {
-        assert_eq!(cached.get("/users?200", &token).await.status, 200);
-        assert_eq!(cached.get("/users?403", &token).await.status, 403);
-    }
-    assert_eq!(service.checks(), 2, "allowed and denied");
-    let seen = cached.origin.seen();
-    assert!(
-        seen.iter().all(|it| has_field(it, "x-tenant: acme")),
-        "{seen:?}"
-    );
-    let request = |method: &str, host: &str| {
-        format!("{method} /users?200 HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n{token}\r\n")
-    };
-    for (method, host) in [("POST", "gate"), ("GET", "other"), ("POST", "gate")] {
-        assert_eq!(cached.send(&request(method, host)).await.status, 200);
-    }
-    assert_eq!(service.checks(), 4, "another method, another host");
-    let mut client = super::proxy_protocol::connect_from([127, 0, 0, 3], cached.address).await;
-    client.write(&request("GET", "gate")).await;
-    assert_eq!(client.response().await.expect("a response").status, 200);
-    assert_eq!(service.checks(), 5, "another client address");
-    // A failure is not cached.
-    for _ in 0..2 {
-        assert_eq!(cached.get("/users?500", &token).await.status, 503);
-    }
-    assert_eq!(service.checks(), 7);
-    let uncached = gateway(service.address, "").await;
-    for _ in 0..2 {
-        assert_eq!(uncached.get("/open?200", "").await.status, 200);
-    }
-    assert_eq!(service.checks(), 9);
-}
-
-#[tokio::test]
-async fn another_caller_has_its_own_decision() {
-    let service = CheckService::start().await;
-    let routes = format!(
-        "[[route]]\nname = \"all\"\npath = \"/all\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
-         policy = {{ users = \"any\", services = \"any\" }}\n\
-         authorize = {{ url = \"http://{}/check\", cache = \"1h\" }}\n",
-        service.address
-    );
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
-    for token in [gateway.user(), gateway.service("auth"), gateway.user()] {
-        let headers = format!("Authorization: Bearer {token}\r\n");
-        assert_eq!(gateway.get("/all", &headers).await.status, 200);
-    }
-    assert_eq!(service.checks(), 2);
-}
-
-#[tokio::test]
-async fn equal_requests_at_the_same_time_share_one_call() {
-    let service = CheckService::start().await;
-    service.is_holding.store(true, Ordering::Relaxed);
-    let gateway = Arc::new(gateway(service.address, ", timeout = \"5s\", in_flight = 4").await);
-    let ask = |target: &'static str| {
-        let gateway = Arc::clone(&gateway);
-        tokio::spawn(async move { gateway.get(target, "").await.status })
-    };
-    let mut equal: Vec<_> = (0..4).map(|_| ask("/open?200")).collect();
-    let other = ask("/open?204");
-    service.wait_for_checks(2).await;
-    // A third check of one client is beyond its share of half of `in_flight`.
-    assert_eq!(ask("/open?201").await.expect("no panic"), 503);
-    // The call continues for the others when one of them disconnects.
-    equal.remove(0).abort();
-    service.permits.add_permits(8);
-    for request in equal {
-        assert_eq!(request.await.expect("no panic"), 200);
-    }
-    assert_eq!(other.await.expect("no panic"), 200);
-    assert!(service.checks() <= 3, "{}", service.checks());
 }
 
 #[tokio::test]
@@ -429,10 +316,9 @@ async fn report_only_service_rejects_nothing() {
         assert!(!seen.contains("mallory"), "{query}: {seen}");
     }
     service.is_holding.store(true, Ordering::Relaxed);
-    let asked = std::time::Instant::now();
+    let asked = Instant::now();
     assert_eq!(gateway.get("/open?200&held", "").await.status, 200);
     assert!(asked.elapsed() < STEP_TIMEOUT, "bounded by the timeout");
-    let metrics = gateway.admin_get("/metrics").await;
     for (code, count) in [
         ("authorization_required", 1),
         ("authorization_denied", 1),
@@ -440,7 +326,7 @@ async fn report_only_service_rejects_nothing() {
     ] {
         let name = "postern_proxy_external_authorization_report_only_total";
         let counted = format!("{name}{{code=\"{code}\",route=\"open\"}} {count}\n");
-        assert!(metrics.contains(&counted), "{counted}{metrics}");
+        gateway.assert_metric(&counted).await;
     }
     let events = gateway.finish().await;
     let denied = events

@@ -1,40 +1,22 @@
 //! gRPC on the wire, and HTTP/2 without TLS.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use bytes::Bytes;
-use h2::client::SendRequest;
 use h2::server::SendResponse;
-use http::{HeaderMap, HeaderValue, Request, Response};
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use http::{HeaderValue, Request, Response};
 
-use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::start_http2;
-use super::tls_gateway;
+use super::*;
 
-const ROUTES: &str = r#"
-[[route]]
-path = "/s/*"
-methods = ["POST", "GET"]
-upstream = "origin"
-policy = "public"
-
-[[route]]
-path = "/locked/*"
-methods = ["POST"]
-upstream = "origin"
-policy = { services = ["auth"] }
-
-[[route]]
-path = "/brief/*"
-methods = ["POST"]
-upstream = "origin"
-policy = "public"
-deadline = "300ms"
-"#;
+fn routes() -> String {
+    [
+        route("s", "/s/*", "policy = \"public\""),
+        route("locked", "/locked/*", "policy = { services = [\"auth\"] }"),
+        route(
+            "brief",
+            "/brief/*",
+            "policy = \"public\"\ndeadline = \"300ms\"",
+        ),
+    ]
+    .concat()
+}
 
 /// Starts an origin whose behavior is the last segment of the path, and which reports the `te`
 /// field that it received.
@@ -51,65 +33,38 @@ async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>)
     let head = Response::builder()
         .header("content-type", "application/grpc")
         .header("x-te", te);
-    match request.uri().path().rsplit('/').next().unwrap_or_default() {
-        "only" => {
-            let head = head
-                .header("grpc-status", "5")
-                .header("grpc-message", "no such thing");
-            let _gone = respond.send_response(head.body(()).expect("a head"), true);
-        }
-        "silent" => std::future::pending().await,
-        "begins" => {
-            let mut stream = respond
-                .send_response(head.body(()).expect("a head"), false)
-                .expect("sends");
-            stream
-                .send_data(Bytes::from_static(b"part"), false)
-                .expect("sends");
-            std::future::pending::<()>().await;
-        }
+    let kind = request.uri().path().rsplit('/').next().unwrap_or_default();
+    if kind == "silent" {
+        return std::future::pending().await;
+    }
+    if kind == "only" {
+        let head = head.header("grpc-status", "5");
+        let head = head.header("grpc-message", "no such thing").body(());
+        let _gone = respond.send_response(head.expect("a head"), true);
+        return;
+    }
+    let head = head.body(()).expect("a head");
+    let mut stream = respond.send_response(head, false).expect("sends");
+    let part = if kind == "reply" { "reply" } else { "part" };
+    stream.send_data(part.into(), false).expect("sends");
+    match kind {
+        "begins" => std::future::pending().await,
         "breaks" => {
-            let mut stream = respond
-                .send_response(head.body(()).expect("a head"), false)
-                .expect("sends");
-            stream
-                .send_data(Bytes::from_static(b"part"), false)
-                .expect("sends");
             tokio::time::sleep(Duration::from_millis(50)).await;
             stream.send_reset(h2::Reason::INTERNAL_ERROR);
         }
         _ => {
-            let mut stream = respond
-                .send_response(head.body(()).expect("a head"), false)
-                .expect("sends");
-            stream
-                .send_data(Bytes::from_static(b"reply"), false)
-                .expect("sends");
-            stream
-                .send_trailers(HeaderMap::from_iter([
-                    (
-                        http::HeaderName::from_static("grpc-status"),
-                        HeaderValue::from_static("0"),
-                    ),
-                    (http::header::SET_COOKIE, HeaderValue::from_static("a=b")),
-                    (
-                        http::HeaderName::from_static("x-postern-code"),
-                        HeaderValue::from_static("internal"),
-                    ),
-                ]))
-                .expect("sends");
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", HeaderValue::from_static("0"));
+            trailers.insert("set-cookie", HeaderValue::from_static("a=b"));
+            trailers.insert("x-postern-code", HeaderValue::from_static("internal"));
+            stream.send_trailers(trailers).expect("sends");
         }
     }
 }
 
 async fn gateway(upstream: &str, limits: &str) -> TestGateway {
-    TestGateway::h2c(
-        TestOrigin::start(OriginBehavior::Answer).await,
-        upstream,
-        limits,
-        ROUTES,
-    )
-    .await
+    TestGateway::h2c(OriginBehavior::Answer, upstream, limits, &routes()).await
 }
 
 async fn before_origin() -> TestGateway {
@@ -118,13 +73,6 @@ async fn before_origin() -> TestGateway {
         "",
     )
     .await
-}
-
-async fn connect(gateway: &TestGateway) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
-    tokio::spawn(connection);
-    client.ready().await.expect("ready")
 }
 
 /// The result of a call: status, fields, body and trailers.
@@ -174,15 +122,13 @@ async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str
             trailers,
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("in time")
+    in_time(reading).await
 }
 
 #[tokio::test]
 async fn te_and_trailers_are_forwarded() {
     let gateway = before_origin().await;
-    let mut client = connect(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     let outcome = call(&mut client, "/s/reply", &[]).await;
     assert_eq!((outcome.status, &*outcome.body), (200, &b"reply"[..]));
     assert_eq!(outcome.fields["x-te"], "trailers");
@@ -198,14 +144,14 @@ async fn te_and_trailers_are_forwarded() {
     assert_eq!(only.fields["grpc-message"], "no such thing");
     assert_eq!((only.body.len(), only.trailers), (0, None));
     // `te` is not added if the client does not send it.
-    let plain = tls_gateway::get(&mut client, "/s/reply", &[]).await;
+    let plain = get(&mut client, "/s/reply", &[]).await;
     assert_eq!(plain.headers["x-te"], "none");
 }
 
 #[tokio::test]
 async fn call_ends_at_the_smaller_deadline() {
     let gateway = before_origin().await;
-    let mut client = connect(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     for (path, fields) in [
         ("/s/silent", &[("grpc-timeout", "200m")][..]),
         ("/brief/silent", &[("grpc-timeout", "1H")]),
@@ -231,7 +177,7 @@ async fn call_ends_at_the_smaller_deadline() {
 async fn rejections_are_trailers_only() {
     let gateway = before_origin().await;
     let token = format!("Bearer {}", gateway.user());
-    let mut client = connect(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     for (path, fields, status) in [
         ("/locked/x", &[][..], "16"),
         ("/locked/x", &[("authorization", token.as_str())], "16"),
@@ -243,16 +189,8 @@ async fn rejections_are_trailers_only() {
         assert_eq!(outcome.trailers_only(), status, "{path} {fields:?}");
     }
     // Other requests get an HTTP response as before.
-    let (answer, _) = tls_gateway::send(
-        &mut client,
-        tls_gateway::head("POST", "/locked/x", &[]),
-        true,
-    );
-    let plain = tls_gateway::reply(answer).await.expect("a response");
-    assert_eq!(
-        (plain.status, plain.code().as_str()),
-        (401, "authentication_required")
-    );
+    let plain = tls_gateway::call(&mut client, "POST", "/locked/x", &[]).await;
+    assert_eq!(plain.problem(), "401 authentication_required");
     let events = gateway.finish().await;
     assert!(
         events.iter().all(|event| event["code"] != "ok"),
@@ -269,7 +207,7 @@ async fn rate_limit_and_timeout_are_unavailable() {
         .local_addr()
         .expect("bound");
     let closed = gateway(&format!("addresses = [\"{dead}\"]\nhttp2 = true"), limits).await;
-    let mut client = connect(&closed).await;
+    let mut client = http2_client(&closed, 65_535).await;
     let away = call(&mut client, "/s/reply", &[]).await;
     assert_eq!(away.trailers_only(), "14");
     call(&mut client, "/s/reply", &[]).await;
@@ -286,7 +224,7 @@ async fn rate_limit_and_timeout_are_unavailable() {
         origin().await
     );
     let slow = gateway(&upstream, "").await;
-    let mut client = connect(&slow).await;
+    let mut client = http2_client(&slow, 65_535).await;
     assert_eq!(
         call(&mut client, "/s/silent", &[]).await.trailers_only(),
         "14"
@@ -296,17 +234,14 @@ async fn rate_limit_and_timeout_are_unavailable() {
 #[tokio::test]
 async fn calls_ended_by_the_server_are_not_abuse() {
     let gateway = before_origin().await;
-    let mut client = connect(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     for _ in 0..150 {
         let request =
             Request::post("http://gate/s/only").header("content-type", "application/grpc");
         let (response, mut body) = client
             .send_request(request.body(()).expect("a request"), false)
             .expect("a stream");
-        let head = tokio::time::timeout(STEP_TIMEOUT, response)
-            .await
-            .expect("in time")
-            .expect("a response");
+        let head = in_time(response).await.expect("a response");
         assert_eq!(head.headers()["grpc-status"], "5");
         body.send_reset(h2::Reason::NO_ERROR);
     }
@@ -324,10 +259,7 @@ async fn calls_ended_by_the_server_are_not_abuse() {
 async fn h2c_listener_accepts_both_versions() {
     let gateway = before_origin().await;
     let old = gateway.get("/nowhere", "").await;
-    assert_eq!(
-        (old.status, old.code().as_str()),
-        (401, "authentication_required")
-    );
+    assert_eq!(old.problem(), "401 authentication_required");
     // The preface may arrive byte by byte.
     let mut client = gateway.connect().await;
     client.stream.set_nodelay(true).expect("a socket");
@@ -342,26 +274,19 @@ async fn h2c_listener_accepts_both_versions() {
         .expect("writes");
     let settings = client.bytes(9).await;
     assert_eq!(settings.as_bytes().get(3), Some(&4), "SETTINGS");
-    let mut client = connect(&gateway).await;
-    let new = tls_gateway::get(&mut client, "/nowhere", &[]).await;
-    assert_eq!(
-        (new.status, new.code().as_str()),
-        (401, "authentication_required")
-    );
+    let mut client = http2_client(&gateway, 65_535).await;
+    let new = get(&mut client, "/nowhere", &[]).await;
+    assert_eq!(new.problem(), "401 authentication_required");
     let events = gateway.finish().await;
     assert_eq!(events.last().expect("one")["protocol"], "HTTP/2");
 }
 
 #[tokio::test]
 async fn h2c_is_forwarded_as_http_scheme() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
-    let mut client = connect(&gateway).await;
+    let gateway = TestGateway::h2c(OriginBehavior::Answer, "", "", &routes()).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     assert_eq!(
-        tls_gateway::get(&mut client, "/s/x", &[("te", "trailers")])
-            .await
-            .status,
+        get(&mut client, "/s/x", &[("te", "trailers")]).await.status,
         200
     );
     assert_eq!(call(&mut client, "/s/x", &[]).await.status, 200);

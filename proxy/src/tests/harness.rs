@@ -1,25 +1,16 @@
 //! A gateway in front of one origin, with a user pool that signs tokens.
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio_util::sync::CancellationToken;
-
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use postern_core::Clock;
-use postern_core::config::{Env, parse};
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
+use crate::{App, Listeners};
+
 pub(super) use super::raw_client::{RawClient, RawResponse, fetch, has_field};
-use crate::{App, Config, Listeners, PreviousProcess};
 
 /// The secret of the routes under `/admin/`.
 pub(super) const ADMIN_TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -59,13 +50,39 @@ policy = { users = "any" }
 websocket = true
 "#;
 
+/// Returns a route to the origin with these further lines.
+pub(super) fn route(name: &str, path: &str, lines: &str) -> String {
+    format!(
+        "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nmethods = [\"GET\", \"POST\"]\n\
+         upstream = \"origin\"\n{lines}\n"
+    )
+}
+
+/// Returns routes of a table: name, path, methods and other lines of each, and the upstream unless
+/// the gateway answers.
+pub(super) fn route_table(table: &str) -> String {
+    let route = |[name, path, methods, lines]: [String; 4]| {
+        let is_answered = lines.contains("redirect") || lines.contains("respond");
+        let upstream = if is_answered {
+            ""
+        } else {
+            "upstream = \"origin\""
+        };
+        format!(
+            "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nmethods = [{methods}]\n{upstream}\n{lines}\n"
+        )
+    };
+    rows(table).into_iter().map(route).collect()
+}
+
 /// Parts of the configuration file of a [`TestGateway`]: lines of `[[listen]]`, of `[upstream.origin]`
 /// and of `[limits]`, of which `body_bytes` and `deadline` are those of `[defaults]`; and the routes.
 struct ConfigParts<'a>(&'a str, &'a str, &'a str, &'a str);
 
 impl ConfigParts<'_> {
-    /// Returns the configuration file.
-    fn text(&self, access_log: &Path) -> String {
+    /// Returns the configuration file. The upstream has the address of the origin, unless its lines
+    /// have others, in which `{origin}` is replaced.
+    fn text(&self, access_log: &Path, origin: SocketAddr) -> String {
         let Self(listen, upstream, limits, routes) = self;
         let is_default =
             |line: &&str| line.starts_with("body_bytes = ") || line.starts_with("deadline = ");
@@ -74,11 +91,17 @@ impl ConfigParts<'_> {
         if !defaults.is_empty() {
             defaults.insert_str(0, "[defaults]\n");
         }
+        let mut own = upstream.lines().take_while(|line| !line.starts_with('['));
+        let addresses = match own.any(|line| line.starts_with("addresses = ")) {
+            true => String::new(),
+            false => format!("addresses = [\"{origin}\"]\n"),
+        };
         format!(
             "[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n\
              [access_log]\nto = \"{}\"\n[admin]\naddress = \"127.0.0.1:3\"\ntoken_env = \"ADMIN_TOKEN\"\n{defaults}\n[limits]\n{limits}\n\
-             [upstream.origin]\n{upstream}\n{routes}",
-            access_log.display()
+             [upstream.origin]\n{addresses}{}\n{routes}",
+            access_log.display(),
+            upstream.replace("{origin}", &origin.to_string())
         )
     }
 }
@@ -101,17 +124,19 @@ impl TestGateway {
         Self::with(behavior, "", "").await
     }
 
-    /// `limits` are lines of `[limits]`, `upstream` lines of `[upstream.origin]`.
+    /// `limits` are lines of `[limits]`, `upstream` lines of `[upstream.origin]` and further tables.
     pub(super) async fn with(behavior: OriginBehavior, limits: &str, upstream: &str) -> Self {
+        Self::routed(behavior, upstream, limits, ROUTES).await
+    }
+
+    pub(super) async fn routed(
+        behavior: OriginBehavior,
+        upstream: &str,
+        limits: &str,
+        routes: &str,
+    ) -> Self {
         let origin = TestOrigin::start(behavior).await;
-        let address = origin.address;
-        Self::before(
-            origin,
-            &format!("addresses = [\"{address}\"]\n{upstream}"),
-            limits,
-            ROUTES,
-        )
-        .await
+        Self::before(origin, upstream, limits, routes).await
     }
 
     pub(super) async fn before(
@@ -125,86 +150,50 @@ impl TestGateway {
 
     /// `tls` is the table `[listen.tls]`.
     pub(super) async fn behind_tls(
-        origin: TestOrigin,
+        behavior: OriginBehavior,
         upstream: &str,
         limits: &str,
         tls: &str,
     ) -> Self {
+        let origin = TestOrigin::start(behavior).await;
         Self::launch(origin, ConfigParts(tls, upstream, limits, ROUTES)).await
     }
 
     /// Starts a gateway on these sockets. `listen` are the lines of the first `[[listen]]`, and
     /// further tables.
-    pub(super) async fn on_listeners(
-        public: Vec<TcpListener>,
-        origin: TestOrigin,
-        upstream: &str,
-        listen: &str,
-    ) -> Self {
-        let listeners = Listeners {
-            public,
-            admin: Some(bind().await),
-        };
-        Self::run(
-            listeners,
-            None,
-            origin,
-            ConfigParts(listen, upstream, "", ROUTES),
-        )
-        .await
+    pub(super) async fn on_listeners(public: Vec<TcpListener>, listen: &str) -> Self {
+        let origin = TestOrigin::start(OriginBehavior::Answer).await;
+        Self::run(public, origin, ConfigParts(listen, "", "", ROUTES)).await
     }
 
     /// Starts a gateway without TLS, for clients of HTTP/1.1 and HTTP/2.
     pub(super) async fn h2c(
-        origin: TestOrigin,
+        behavior: OriginBehavior,
         upstream: &str,
         limits: &str,
         routes: &str,
     ) -> Self {
+        let origin = TestOrigin::start(behavior).await;
         Self::launch(origin, ConfigParts("h2c = true", upstream, limits, routes)).await
     }
 
     /// Starts a gateway whose upstream gets no requests. `listen` are lines of `[[listen]]`.
     pub(super) async fn answering(listen: &str, limits: &str, routes: &str) -> Self {
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
-        let upstream = format!("addresses = [\"{}\"]", origin.address);
-        Self::launch(origin, ConfigParts(listen, &upstream, limits, routes)).await
-    }
-
-    /// Starts a gateway on sockets inherited from another one.
-    pub(super) async fn on(
-        listeners: Listeners,
-        previous: PreviousProcess,
-        origin: TestOrigin,
-        upstream: &str,
-    ) -> Self {
-        Self::run(
-            listeners,
-            Some(previous),
-            origin,
-            ConfigParts("", upstream, "", ROUTES),
-        )
-        .await
+        Self::launch(origin, ConfigParts(listen, "", limits, routes)).await
     }
 
     async fn launch(origin: TestOrigin, parts: ConfigParts<'_>) -> Self {
-        let listeners = Listeners {
-            public: vec![bind_narrow()],
-            admin: Some(bind().await),
-        };
-        Self::run(listeners, None, origin, parts).await
+        Self::run(vec![bind_narrow()], origin, parts).await
     }
 
-    async fn run(
-        listeners: Listeners,
-        previous: Option<PreviousProcess>,
-        origin: TestOrigin,
-        parts: ConfigParts<'_>,
-    ) -> Self {
+    async fn run(public: Vec<TcpListener>, origin: TestOrigin, parts: ConfigParts<'_>) -> Self {
+        let (address, admin) = (public[0].local_addr().expect("bound"), bind().await);
+        let admin_address = admin.local_addr().expect("bound");
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
         let pool = serve_keys(&key).await;
         let log = tempfile::tempdir().expect("a folder");
-        let text = parts.text(&log.path().join("access.log"));
+        let text = parts.text(&log.path().join("access.log"), origin.address);
         let endpoint = format!("http://{pool}");
         let env = Env::from([
             (
@@ -224,20 +213,12 @@ impl TestGateway {
         let app = App::build(config, Clock::system())
             .expect("builds")
             .watch(file, env);
-        let bound =
-            |listener: Option<&TcpListener>| listener.expect("one").local_addr().expect("bound");
-        let (address, admin_address) = (
-            bound(listeners.public.first()),
-            bound(listeners.admin.as_ref()),
-        );
         let shutdown = CancellationToken::new();
-        let stop = shutdown.clone();
-        let running = match previous {
-            None => tokio::spawn(app.run(listeners, stop)),
-            Some(old) => {
-                tokio::spawn(async { app.take_over(listeners, old, stop).await.expect("ready") })
-            }
+        let listeners = Listeners {
+            public,
+            admin: Some(admin),
         };
+        let running = tokio::spawn(app.run(listeners, shutdown.clone()));
         let issuer = endpoint;
         let admin_client = reqwest::Client::builder()
             .no_proxy()
@@ -311,17 +292,12 @@ impl TestGateway {
     }
 
     pub(super) async fn connect(&self) -> RawClient {
-        RawClient {
-            stream: TcpStream::connect(self.address).await.expect("connects"),
-            buffer: Vec::new(),
-        }
+        RawClient::connect(self.address).await
     }
 
     /// Sends raw bytes on a new connection and reads one response.
     pub(super) async fn send(&self, raw: &str) -> RawResponse {
-        let mut client = self.connect().await;
-        client.write(raw).await;
-        client.response().await.expect("a response")
+        self.connect().await.ask(raw).await
     }
 
     /// Sends a request with additional header lines.
@@ -380,22 +356,64 @@ impl TestGateway {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(STEP_TIMEOUT, waiting)
-            .await
-            .expect("a configuration in time")
+        in_time(waiting).await
+    }
+
+    /// Waits until this version of the configuration is in force. Returns its status.
+    pub(super) async fn wait_for_version(&self, version: u64) -> Value {
+        let is_active = |status: &Value| status["version"] == version;
+        self.wait_for_config_status(is_active).await
+    }
+
+    /// Waits until the last reload has failed. Returns its error.
+    pub(super) async fn wait_for_config_error(&self) -> String {
+        let is_wrong = |status: &Value| status["lastError"].is_string();
+        let status = self.wait_for_config_status(is_wrong).await;
+        status["lastError"].as_str().expect("a text").to_owned()
+    }
+
+    /// Waits until the metrics have this text.
+    pub(super) async fn wait_for_metric(&self, text: &str) {
+        wait_until(async || self.admin_get("/metrics").await.contains(text)).await;
+    }
+
+    pub(super) async fn assert_metric(&self, text: &str) {
+        let metrics = self.admin_get("/metrics").await;
+        assert!(metrics.contains(text), "{text}: {metrics}");
     }
 
     /// Stops the gateway and returns its access events.
     pub(super) async fn finish(self) -> Vec<Value> {
         self.shutdown.cancel();
-        tokio::time::timeout(STEP_TIMEOUT, self.running)
-            .await
-            .expect("ends")
-            .expect("does not panic");
+        in_time(self.running).await.expect("does not panic");
         let text = std::fs::read_to_string(self.log.path().join("access.log")).expect("a log");
         text.lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect()
+    }
+}
+
+/// Waits for a step of a test.
+pub(super) async fn in_time<F: Future>(step: F) -> F::Output {
+    let done = tokio::time::timeout(STEP_TIMEOUT, step).await;
+    done.expect("a step takes less than STEP_TIMEOUT")
+}
+
+/// Waits until a condition holds.
+pub(super) async fn wait_until(is: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    in_time(waiting).await;
+}
+
+/// Asserts that an object has these members.
+#[track_caller]
+pub(super) fn assert_members(object: &Value, expected: &Value) {
+    for (name, value) in expected.as_object().expect("an object") {
+        assert_eq!(&object[name], value, "{name}: {object}");
     }
 }
 

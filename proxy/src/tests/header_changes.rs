@@ -1,77 +1,41 @@
 //! Changes of header fields over HTTP/2, and values that clients control.
 
-use std::sync::Arc;
+use super::*;
 
-use bytes::Bytes;
-use h2::client::SendRequest;
-use tokio::net::TcpStream;
-
-use super::harness::{TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls_gateway::{get, head, reply, send};
-
-const ROUTES: &str = r#"
-[defaults]
-request_headers = { remove = ["X-Debug"] }
-response_headers = { set = { X-Default = "{path} {route}", X-Frame = "deny" } }
-
-[[route]]
-name = "open"
-path = "/open/{id}/*"
-methods = ["GET", "POST"]
-upstream = "origin"
-policy = "public"
+fn routes() -> String {
+    let open = r#"policy = "public"
 rewrite = { strip = "/open", add = "/inner" }
 request_headers = { set = { X-Client = "{client_address}", X-User = "{principal}", X-Where = "{scheme}://{host}{path}{query}", X-What = "{method} {route} {upstream} {{}}", X-Real-IP = "{client_address}", X-Forwarded-Port = "{port}", X-Forwarded-Prefix = "/open" }, add = { X-List = "{path.id}", X-Rest = "{path.*}" }, remove = ["Accept-Language", "X-Removed"] }
-response_headers = { set = { X-Own = "{request_id}", Cache-Control = "no-store" }, add = { X-Many = "gateway" }, remove = ["X-Internal"] }
-
-[[route]]
-name = "closed"
-path = "/closed"
-methods = ["GET"]
-upstream = "origin"
-policy = { users = "any" }
+response_headers = { set = { X-Own = "{request_id}", Cache-Control = "no-store" }, add = { X-Many = "gateway" }, remove = ["X-Internal"] }"#;
+    let closed = r#"policy = { users = "any" }
 request_headers = { set = { X-User = "{principal}", X-Issuer = "{issuer}" } }
-response_headers = { set = { X-User = "{principal}", X-Upstream = "{upstream}" } }
-
-[[route]]
-name = "default"
-path = "/default"
-methods = ["GET"]
-upstream = "origin"
-policy = "public"
-
-[[route]]
-name = "inheriting"
-path = "/inheriting"
-methods = ["GET"]
-upstream = "origin"
-policy = "public"
-response_headers = { inherit = true, set = { Content-Security-Policy = "self", X_Frame = "same" } }
-
-[[route]]
-name = "kept"
-path = "/kept"
-methods = ["GET"]
-upstream = "origin"
-policy = "public"
-server_headers = true
+response_headers = { set = { X-User = "{principal}", X-Upstream = "{upstream}" } }"#;
+    let inheriting = r#"policy = "public"
+response_headers = { inherit = true, set = { Content-Security-Policy = "self", X_Frame = "same" } }"#;
+    let defaults = r#"[defaults]
+request_headers = { remove = ["X-Debug"] }
+response_headers = { set = { X-Default = "{path} {route}", X-Frame = "deny" } }
 "#;
+    [
+        defaults.to_owned(),
+        route("open", "/open/{id}/*", open),
+        route("closed", "/closed", closed),
+        route("default", "/default", "policy = \"public\""),
+        route("inheriting", "/inheriting", inheriting),
+        route(
+            "kept",
+            "/kept",
+            "policy = \"public\"\nserver_headers = true",
+        ),
+    ]
+    .concat()
+}
 
 const RESPONSE: &str = "HTTP/1.1 200 OK\r\nServer: origin/1.2\r\nX-Powered-By: PHP\r\nX-AspNet-Version: 4\r\n\
                         X-Internal: secret\r\nX-Many: one\r\nX-Many: two\r\nX-Own: upstream\r\nContent-Length: 2\r\n\r\nok";
 
 async fn gateway() -> TestGateway {
-    let origin = TestOrigin::start(OriginBehavior::Text(RESPONSE)).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    TestGateway::h2c(origin, &upstream, "", ROUTES).await
-}
-
-async fn http2(gateway: &TestGateway) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
-    tokio::spawn(connection);
-    client.ready().await.expect("ready")
+    TestGateway::h2c(OriginBehavior::Text(RESPONSE), "", "", &routes()).await
 }
 
 /// Returns the values of a field of a message, in order.
@@ -93,17 +57,17 @@ async fn fields_of_requests_are_changed_over_both_protocols() {
     let target = "/open/7%20a/b/c?d=%0d%0aX-Evil:1";
     let answer = gateway.get(target, fields).await;
     assert_eq!(answer.status, 200, "{}", answer.head);
-    let mut client = http2(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     let lower: Vec<(&str, &str)> = fields
         .lines()
         .filter_map(|line| line.split_once(": "))
         .collect();
-    let (answer, _) = send(
-        &mut client,
-        head("GET", "/open/7%20a/b/c?d=%0d%0aX-Evil:1", &lower),
-        true,
+    assert_eq!(
+        get(&mut client, "/open/7%20a/b/c?d=%0d%0aX-Evil:1", &lower)
+            .await
+            .status,
+        200
     );
-    assert_eq!(reply(answer).await.expect("a response").status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 2);
     for request in &seen {
@@ -162,7 +126,7 @@ async fn fields_of_responses_are_changed_over_both_protocols() {
     assert_eq!(values(&kept, "server"), ["origin/1.2"], "{kept}");
     assert_eq!(values(&kept, "x-powered-by"), ["PHP"], "{kept}");
     assert_eq!(values(&kept, "x-internal"), ["secret"], "{kept}");
-    let mut client = http2(&gateway).await;
+    let mut client = http2_client(&gateway, 65_535).await;
     let answer = get(&mut client, "/open/1/2", &[]).await;
     assert_eq!(answer.headers["x-own"], answer.headers["x-request-id"]);
     assert_eq!(answer.headers.get_all("x-many").iter().count(), 3);
@@ -217,7 +181,7 @@ async fn line_break_in_a_subject_reaches_no_message() {
         } else {
             assert_eq!(values(&answer.head, "x-user"), [""; 0], "{subject:?}");
         }
-        let mut client = http2(&gateway).await;
+        let mut client = http2_client(&gateway, 65_535).await;
         let bearer = format!("Bearer {token}");
         let answer = get(&mut client, "/closed", &[("authorization", &bearer)]).await;
         assert_eq!(answer.status, status, "{subject:?}");

@@ -1,17 +1,11 @@
 //! HTTP/1.0 clients, which support neither chunked framing nor interim responses.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 /// Returns all bytes that a client receives, and the end of its connection.
 async fn ask(answer: &'static str, method: &str, fields: &str) -> (String, std::io::Result<usize>) {
-    let origin = TestOrigin::start(OriginBehavior::Text(answer)).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
     let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
-    let gateway = TestGateway::before(origin, &upstream, "", &routes).await;
+    let gateway = TestGateway::routed(OriginBehavior::Text(answer), "", "", &routes).await;
     let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     let request = format!("{method} /open HTTP/1.0\r\nHost: gate\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).await.expect("writes");

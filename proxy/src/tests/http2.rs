@@ -1,14 +1,8 @@
 //! HTTP/2 requests: the same deadlines, limits and checks as for HTTP/1.
 
 use std::task::Poll;
-use std::time::Duration;
 
-use bytes::Bytes;
-use serde_json::Value;
-
-use super::harness::{STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::OriginBehavior;
-use super::tls_gateway::{TlsGateway, get, head, reply, send};
+use super::*;
 
 #[tokio::test]
 async fn stalled_body_is_rejected() {
@@ -22,92 +16,27 @@ async fn stalled_body_is_rejected() {
     body.send_data(Bytes::from_static(b"a"), false)
         .expect("sends");
     let reply = reply(answer).await.expect("a response");
-    assert_eq!(
-        (reply.status, reply.code().as_str()),
-        (400, "request_timeout")
-    );
-    assert_eq!(
-        get(&mut client, "/open", &[]).await.status,
-        200,
-        "other streams are not affected"
-    );
+    assert_eq!(reply.problem(), "400 request_timeout");
+    // Other streams are not affected.
+    assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
     let events = front.gateway.finish().await;
-    assert_eq!(
-        (&events[0]["code"], &events[0]["protocol"]),
-        (&"request_timeout".into(), &"HTTP/2".into())
+    assert_members(
+        &events[0],
+        &json!({ "code": "request_timeout", "protocol": "HTTP/2" }),
     );
-}
-
-#[tokio::test]
-async fn stream_of_a_stalled_reader_is_reset() {
-    let front = TlsGateway::start(OriginBehavior::Flood, "stall_timeout = \"150ms\"", "").await;
-    let mut client = front.client().await;
-    let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
-    let mut body = answer.await.expect("a head").into_body();
-    let reading = async {
-        // Flow-control capacity is not released, so that the window is exhausted.
-        while let Some(part) = body.data().await {
-            if part.is_err() {
-                return true;
-            }
-        }
-        false
-    };
-    assert!(
-        tokio::time::timeout(STEP_TIMEOUT, reading)
-            .await
-            .expect("the end in time"),
-        "truncated"
-    );
-    let events = front.gateway.finish().await;
-    assert_eq!(events[0]["code"], "request_timeout");
 }
 
 #[tokio::test]
 async fn request_and_upstream_deadlines_apply() {
     let front = TlsGateway::start(OriginBehavior::Hang, "deadline = \"150ms\"", "").await;
     let slow = get(&mut front.client().await, "/open", &[]).await;
-    assert_eq!(
-        (slow.status, slow.code().as_str()),
-        (504, "upstream_timeout")
-    );
+    assert_eq!(slow.problem(), "504 upstream_timeout");
     // The connect timeout does not add to the read timeout once a connection is established;
     // otherwise STEP_TIMEOUT would be exceeded.
     let timeouts = "connect_timeout = \"30s\"\nread_timeout = \"150ms\"";
     let front = TlsGateway::start(OriginBehavior::Hang, "", timeouts).await;
     let silent = get(&mut front.client().await, "/open", &[]).await;
-    assert_eq!(
-        (silent.status, silent.code().as_str()),
-        (504, "upstream_timeout")
-    );
-    let silent = TestGateway::with(OriginBehavior::Hang, "", timeouts)
-        .await
-        .get("/open", "")
-        .await;
-    assert_eq!(
-        (silent.status, silent.code().as_str()),
-        (504, "upstream_timeout")
-    );
-}
-
-#[tokio::test]
-async fn upload_may_exceed_the_read_timeout() {
-    let front =
-        TlsGateway::start(OriginBehavior::AnswerPosts, "", "read_timeout = \"150ms\"").await;
-    let mut client = front.client().await;
-    let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
-    body.send_data(Bytes::from_static(b"first "), false)
-        .expect("sends");
-    // This request starts later, and its deadline passes first.
-    assert_eq!(
-        get(&mut client, "/open", &[]).await.code(),
-        "upstream_timeout"
-    );
-    body.send_data(Bytes::from_static(b"second"), true)
-        .expect("sends");
-    assert_eq!(reply(answer).await.expect("a response").status, 200);
-    let seen = front.gateway.origin.seen().concat();
-    assert!(seen.contains("first ") && seen.contains("second"), "{seen}");
+    assert_eq!(silent.problem(), "504 upstream_timeout");
 }
 
 /// More data than announced is a stream error, before any of it is forwarded.
@@ -162,33 +91,6 @@ async fn short_body_of_a_rejected_request_is_read() {
         let reset = std::future::poll_fn(|cx| Poll::Ready(body.poll_reset(cx))).await;
         assert!(!matches!(reset, Poll::Ready(Ok(_))), "{path} {reset:?}");
     }
-}
-
-#[tokio::test]
-async fn upload_with_trailers_is_complete() {
-    let front =
-        TlsGateway::start(OriginBehavior::AnswerPosts, "", "read_timeout = \"150ms\"").await;
-    let mut client = front.client().await;
-    let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
-    body.send_data(Bytes::from_static(b"whole"), false)
-        .expect("sends");
-    // This request starts later, and its deadline passes first.
-    assert_eq!(
-        get(&mut client, "/open", &[]).await.code(),
-        "upstream_timeout"
-    );
-    let trailers = [("x-sum".parse().expect("a name"), "1".parse().expect("text"))]
-        .into_iter()
-        .collect();
-    body.send_trailers(trailers).expect("sends");
-    assert_eq!(reply(answer).await.expect("a response").status, 200);
-    let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
-    body.send_trailers(http::HeaderMap::new()).expect("sends");
-    assert_eq!(
-        reply(answer).await.expect("a response").status,
-        200,
-        "without a body"
-    );
 }
 
 /// Uploads `sent` bytes and trailers. Returns the status, or the reason of a reset.
@@ -246,13 +148,9 @@ async fn idle_connection_is_closed() {
         for _ in 0..requests {
             assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
         }
-        let ended = tokio::time::timeout(STEP_TIMEOUT, ended)
-            .await
-            .expect("the end in time");
-        assert!(
-            ended.expect("does not panic").is_ok(),
-            "GOAWAY with NO_ERROR"
-        );
+        let ended = in_time(ended).await;
+        // GOAWAY with NO_ERROR.
+        assert!(ended.expect("does not panic").is_ok());
     }
 }
 
@@ -264,139 +162,55 @@ async fn concurrent_streams_are_limited() {
     assert_eq!(client.current_max_send_streams(), 2);
 }
 
+/// Checks that no event contains a path.
 #[tokio::test]
-async fn repeated_resets_close_the_connection() {
-    let front = TlsGateway::start(OriginBehavior::Hang, "", "").await;
-    let (client, connection) = h2::client::handshake(front.connect().await)
-        .await
-        .expect("a handshake");
-    let ended = tokio::spawn(connection);
-    let attack = async {
-        let mut client = client;
-        for number in 1..=400 {
-            client = match client.ready().await {
-                Ok(client) => client,
-                Err(error) => return (number, error),
-            };
-            let Ok((_answer, mut stream)) = client.send_request(head("GET", "/open", &[]), true)
-            else {
-                continue;
-            };
-            // Each request is forwarded to the origin, which is the most expensive case.
-            while front.gateway.origin.seen().len() < number && !ended.is_finished() {
-                tokio::task::yield_now().await;
-            }
-            stream.send_reset(h2::Reason::CANCEL);
-        }
-        panic!("400 streams were begun and given up");
-    };
-    let (number, error) = tokio::time::timeout(STEP_TIMEOUT, attack)
-        .await
-        .expect("the end in time");
-    assert!((100..140).contains(&number), "{number}");
-    assert_eq!(
-        error.reason(),
-        Some(h2::Reason::ENHANCE_YOUR_CALM),
-        "{error}"
-    );
-    assert!(
-        front
-            .gateway
-            .admin_get("/metrics")
-            .await
-            .contains("postern_http2_rapid_resets_total 1")
-    );
-    front.client().await;
-}
-
-#[tokio::test]
-async fn http2_targets_are_checked_as_strictly() {
-    let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
+async fn http2_heads_are_checked_as_strictly() {
+    let limits = "target_bytes = 64\nhead_fields = 10";
+    let front = TlsGateway::start(OriginBehavior::Answer, limits, "").await;
     let mut client = front.client().await;
-    let bearer = format!("Bearer {}", front.gateway.user());
-    for target in [
-        "/any/a%2fb",
-        "/any/%2e%2e/open",
-        "//open",
-        "/any//x",
-        "/any/x;y",
-        "/any/%ff",
-        "/%6fpen",
+    let long = format!("/open?{}", "x".repeat(64));
+    for (target, fields, code) in [
+        (long.as_str(), &[][..], "target_too_long"),
+        ("/open", &[("x", "y"); 11], "head_too_large"),
+        ("/open", &[("host", "elsewhere")], "invalid_target"),
+        ("/open", &[("content-length", "0"); 2], "invalid_header"),
     ] {
-        let reply = get(&mut client, target, &[("authorization", &bearer)]).await;
-        assert_eq!(
-            (reply.status, reply.code().as_str()),
-            (400, "invalid_target"),
-            "{target}"
-        );
+        assert_eq!(get(&mut client, target, fields).await.code(), code);
     }
     assert!(front.gateway.origin.seen().is_empty());
-    check_rejected_heads(&front.gateway.finish().await);
-}
-
-/// Checks that no event contains a path.
-fn check_rejected_heads(events: &[Value]) {
-    assert!(!events.is_empty());
+    front
+        .gateway
+        .assert_metric("postern_proxy_rejected_before_routing_total{code=\"target_too_long\"} 1")
+        .await;
+    let events = front.gateway.finish().await;
+    let is_known = |event: &Value| event["protocol"] == "HTTP/2" && event["path"].is_null();
     assert!(
-        events
-            .iter()
-            .all(|event| event["protocol"] == "HTTP/2" && event["path"].is_null()),
+        !events.is_empty() && events.iter().all(is_known),
         "{events:?}"
     );
 }
 
 #[tokio::test]
-async fn http2_heads_are_checked_as_strictly() {
+async fn oversized_http2_request_is_rejected() {
     let front = TlsGateway::start(
         OriginBehavior::Answer,
-        "target_bytes = 64\nhead_fields = 10",
+        "head_bytes = \"2KiB\"\nbody_bytes = 16",
         "",
     )
     .await;
     let mut client = front.client().await;
-    let long = format!("/open?{}", "x".repeat(64));
-    assert_eq!(get(&mut client, &long, &[]).await.code(), "target_too_long");
-    assert_eq!(
-        get(&mut client, "/open", &[("x", "y"); 11]).await.code(),
-        "head_too_large"
-    );
-    let elsewhere = get(&mut client, "/open", &[("host", "elsewhere")]).await;
-    assert_eq!(elsewhere.code(), "invalid_target");
-    let twice = [("content-length", "0"), ("content-length", "0")];
-    assert_eq!(
-        get(&mut client, "/open", &twice).await.code(),
-        "invalid_header"
-    );
-    assert!(front.gateway.origin.seen().is_empty());
-    assert!(
-        front
-            .gateway
-            .admin_get("/metrics")
-            .await
-            .contains("postern_proxy_rejected_before_routing_total{code=\"target_too_long\"} 1")
-    );
-    check_rejected_heads(&front.gateway.finish().await);
-}
-
-#[tokio::test]
-async fn oversized_http2_head_is_answered_with_431() {
-    let front = TlsGateway::start(OriginBehavior::Answer, "head_bytes = \"2KiB\"", "").await;
-    let mut client = front.client().await;
     let large = get(&mut client, "/open", &[("x", &"y".repeat(2048))]).await;
-    assert_eq!(
-        (large.status, large.code().as_str()),
-        (431, "head_too_large")
-    );
-    assert_eq!(
-        get(&mut client, "/open", &[("x", &"y".repeat(1800))])
-            .await
-            .status,
-        200
-    );
+    assert_eq!(large.problem(), "431 head_too_large");
+    let fits = get(&mut client, "/open", &[("x", &"y".repeat(1800))]).await;
+    assert_eq!(fits.status, 200);
+    let post = head("POST", "/open", &[("content-length", "17")]);
+    let (answer, _body) = send(&mut client, post, false);
+    let answer = reply(answer).await.expect("a response");
+    assert_eq!(answer.problem(), "413 body_too_large");
     let events = front.gateway.finish().await;
-    assert_eq!(
-        (&events[0]["code"], &events[0]["protocol"]),
-        (&"head_too_large".into(), &"HTTP/2".into())
+    assert_members(
+        &events[0],
+        &json!({ "code": "head_too_large", "protocol": "HTTP/2" }),
     );
 }
 
@@ -434,14 +248,7 @@ async fn shutdown_completes_streams_and_accepts_no_more() {
         .expect("sends");
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
     front.gateway.shutdown.cancel();
-    let refused = async {
-        while client.clone().ready().await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, refused)
-        .await
-        .expect("the client gets a response");
+    wait_until(async || client.clone().ready().await.is_err()).await;
     body.send_data(Bytes::from_static(b"b"), true)
         .expect("sends");
     assert_eq!(reply(answer).await.expect("a response").status, 200);

@@ -1,12 +1,8 @@
 //! Malformed and abusive HTTP/2 frame sequences.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::harness::STEP_TIMEOUT;
-use super::origin::OriginBehavior;
-use super::tls_gateway::{TlsGateway, get};
+use super::*;
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -66,9 +62,7 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
         }
         frames
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("the connection is closed in time")
+    in_time(reading).await
 }
 
 /// Returns the error code of the last GOAWAY.
@@ -133,10 +127,8 @@ async fn continuation_flood_closes_the_connection() {
         while let Ok(1..) = reader.read(&mut space).await {}
     };
     let ended = tokio::time::timeout(STEP_TIMEOUT, async { tokio::join!(flood, drain).0 }).await;
-    assert!(
-        ended.expect("the end in time"),
-        "100 MB of fields were accepted"
-    );
+    // 100 MB of fields are not accepted.
+    assert!(ended.expect("the end in time"));
     assert!(front.gateway.origin.seen().is_empty());
     assert_eq!(
         get(&mut front.client().await, "/open", &[]).await.status,
@@ -150,9 +142,8 @@ async fn settings_are_sent_before_the_client_has_sent_anything() {
     let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = front.connect().await;
     let mut header = [0; 9];
-    tokio::time::timeout(STEP_TIMEOUT, stream.read_exact(&mut header))
+    in_time(stream.read_exact(&mut header))
         .await
-        .expect("settings in time")
         .expect("a frame");
     assert_eq!(header[3], SETTINGS);
 }
@@ -207,9 +198,7 @@ pub(super) async fn is_open_after_ping(stream: &mut TlsStream<TcpStream>) -> boo
         }
         true
     };
-    tokio::time::timeout(STEP_TIMEOUT, settling)
-        .await
-        .expect("a response in time")
+    in_time(settling).await
 }
 
 /// Opens and resets streams until the connection is closed. Returns their number.
@@ -235,13 +224,10 @@ async fn resets_before_rejection_are_counted() {
     // Without a token, so that the gateway answers by itself without polling the client.
     let taken = resets_until_closed(&mut open(&front).await, "/any/1").await;
     assert!((90..150).contains(&taken), "{taken}");
-    assert!(
-        front
-            .gateway
-            .admin_get("/metrics")
-            .await
-            .contains("postern_http2_rapid_resets_total 1")
-    );
+    front
+        .gateway
+        .assert_metric("postern_http2_rapid_resets_total 1")
+        .await;
 }
 
 #[tokio::test]
@@ -256,9 +242,7 @@ async fn resets_after_goaway_are_limited() {
         .windows(5)
         .any(|window| window == [8, GOAWAY, 0, 0, 0])
     {
-        let read = tokio::time::timeout(STEP_TIMEOUT, stream.read(&mut space))
-            .await
-            .expect("notified in time");
+        let read = in_time(stream.read(&mut space)).await;
         bytes.extend_from_slice(&space[..read.expect("reads")]);
     }
     let taken = resets_until_closed(&mut stream, "/open").await;
@@ -314,27 +298,11 @@ async fn unread_last_bytes_time_out() {
         .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &ask].concat())
         .await
         .expect("writes");
-    let gone = async {
-        while !front
-            .gateway
-            .admin_get("/metrics")
-            .await
-            .contains("postern_connections 0")
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, gone)
-        .await
-        .expect("the connection is closed");
-    assert!(
-        front
-            .gateway
-            .admin_get("/metrics")
-            .await
-            .contains("code=\"ok\",route=\"open\"} 1"),
-        "after the response"
-    );
+    front.gateway.wait_for_metric("postern_connections 0").await;
+    front
+        .gateway
+        .assert_metric("code=\"ok\",route=\"open\"} 1")
+        .await;
 }
 
 #[tokio::test]
@@ -353,19 +321,8 @@ async fn shutdown_waits_for_slow_readers() {
     slow.write_all(&[&settings[..], &ask].concat())
         .await
         .expect("writes");
-    let over = async {
-        while !front
-            .gateway
-            .admin_get("/metrics")
-            .await
-            .contains("code=\"ok\",route=\"open\"} 1")
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, over)
-        .await
-        .expect("the gateway received the whole response");
+    let over = "code=\"ok\",route=\"open\"} 1";
+    front.gateway.wait_for_metric(over).await;
     quick.write_all(&settings).await.expect("writes");
     assert!(is_open_after_ping(&mut quick).await);
     front.gateway.shutdown.cancel();
@@ -416,10 +373,8 @@ async fn empty_scheme_is_rejected() {
         .write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block))
         .await
         .expect("writes");
-    assert!(
-        is_open_after_ping(&mut stream).await,
-        "only the stream is rejected"
-    );
+    // Only the stream is rejected.
+    assert!(is_open_after_ping(&mut stream).await);
     assert!(
         front.gateway.origin.seen().is_empty(),
         "{:?}",

@@ -4,19 +4,13 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use h2::RecvStream;
-use h2::client::SendRequest;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpSocket;
 
-use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::{OK, gateway, http2_client, start};
-use super::tls_gateway::{TlsGateway, head, reply, send};
+use super::scripted_origin::{gateway, start};
+use super::*;
 
 /// Streams that are open at once.
 const STREAMS: u8 = 20;
@@ -32,7 +26,7 @@ fn body(seed: u8, length: usize) -> Vec<u8> {
 }
 
 /// Starts an origin that answers `/open?SEED-LENGTH`; every second one with chunks.
-async fn start_origin() -> std::net::SocketAddr {
+async fn start_origin() -> SocketAddr {
     start(|mut connection| async move {
         while let Some(request) = connection.take_head().await {
             let query = request.split(['?', ' ']).nth(2).expect("a query");
@@ -150,8 +144,12 @@ async fn check_all_streams(client: &mut SendRequest<Bytes>, length: usize, case:
 async fn every_byte_of_many_large_responses_arrives() {
     let address = start_origin().await;
     let plain = gateway(&[address], "", "").await;
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let encrypted = TlsGateway::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    let encrypted = TlsGateway::start(
+        OriginBehavior::Answer,
+        "",
+        &format!("addresses = [\"{address}\"]"),
+    )
+    .await;
     for (window, all, length) in [
         (500, 65_535, 20_000),
         (16_385, 65_535, 200_000),
@@ -193,8 +191,7 @@ async fn events_are_forwarded_over_http2_without_delay() {
         let second = events.data().await.expect("an event").expect("data");
         assert_eq!(second, "second.\n");
     };
-    let exchange = tokio::time::timeout(STEP_TIMEOUT, exchange).await;
-    exchange.expect("the events in time");
+    in_time(exchange).await;
 }
 
 /// Returns the statuses and `Link` fields of all responses to a request.
@@ -203,7 +200,7 @@ async fn interim_and_final(
     fields: &[(&str, &str)],
 ) -> Vec<String> {
     let (mut answer, _) = send(client, head("GET", "/open", fields), true);
-    let shown = |head: &http::HeaderMap, status: u16| format!("{status} {:?}", head.get("link"));
+    let shown = |head: &HeaderMap, status: u16| format!("{status} {:?}", head.get("link"));
     let mut seen = Vec::new();
     while let Some(interim) = poll_fn(|cx| answer.poll_informational(cx)).await {
         let interim = interim.expect("no reset");
@@ -241,6 +238,43 @@ async fn interim_responses_are_forwarded_over_http2() {
     }
 }
 
+#[tokio::test]
+async fn interim_responses_of_http2_upstreams_are_forwarded() {
+    let origin = start_http2(|_request, mut answer| async move {
+        for (status, link) in [(100, "</x>"), (103, "</a>"), (103, "</b>")] {
+            let interim = http::Response::builder().status(status);
+            let interim = interim.header("link", link).body(()).expect("a head");
+            answer.send_informational(interim).expect("sent");
+            // The head is sent alone.
+            tokio::task::yield_now().await;
+        }
+        answer_http2(answer, &[b"ok"]);
+    })
+    .await;
+    let gateway = gateway(&[origin], "http2 = true", "").await;
+    let mut client = http2_client(&gateway, 1 << 20).await;
+    let expected = ["103 Some(\"</a>\")", "103 Some(\"</b>\")", "200 None"];
+    assert_eq!(interim_and_final(&mut client, &[]).await, expected);
+    let mut client = gateway.connect().await;
+    client
+        .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+        .await;
+    for link in ["a", "b"] {
+        let interim = client.until("\r\n\r\n").await;
+        assert!(
+            interim.starts_with("HTTP/1.1 103 Early Hints\r\n"),
+            "{interim}"
+        );
+        assert!(
+            interim.contains(&format!("link: </{link}>\r\n")),
+            "{interim}"
+        );
+    }
+    let last = client.until("0\r\n\r\n").await;
+    assert!(last.starts_with("HTTP/1.1 200 "), "{last}");
+    assert!(last.ends_with("\r\n\r\n2\r\nok\r\n0\r\n\r\n"), "{last}");
+}
+
 /// A client that gets DATA after the head resets the stream.
 #[tokio::test]
 async fn answer_of_the_gateway_to_head_has_no_body_over_http2() {
@@ -253,8 +287,7 @@ async fn answer_of_the_gateway_to_head_has_no_body_over_http2() {
         ("HEAD", "/open"),
         ("GET", "/open"),
     ] {
-        let (answer, _) = send(&mut client, head(method, target, &[]), true);
-        let response = reply(answer).await.expect("no reset");
+        let response = call(&mut client, method, target, &[]).await;
         assert!(response.status >= 400, "{method} {target}");
         assert_eq!(response.body.is_empty(), method == "HEAD", "{target}");
     }
@@ -267,8 +300,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Requests an endless body and reads its beginning fast.
 async fn read_fast(gateway: &TestGateway, count: usize) -> RecvStream {
     let mut client = http2_client(gateway, 1_000).await;
-    let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
-    let mut body = answer.await.expect("a head").into_body();
+    let mut body = open_body(&mut client, "/open").await;
     assert!(read(&mut body, count).await, "fast");
     body
 }
@@ -294,42 +326,8 @@ async fn reader_that_stalls_is_closed_within_two_windows() {
     let mut body = read_fast(&gateway, 100_000).await;
     let stalled_at = Instant::now();
     let closed = async { while let Some(Ok(_)) = body.data().await {} };
-    let closed = tokio::time::timeout(STEP_TIMEOUT, closed).await;
-    closed.expect("the end in time");
+    in_time(closed).await;
     let waited = stalled_at.elapsed();
     assert!(waited > STALL_TIMEOUT / 2, "{waited:?}");
     assert!(waited < STALL_TIMEOUT * 3, "{waited:?}");
-}
-
-/// Reads 16,000 bytes a second for five seconds.
-async fn read_steadily(mut body: RecvStream) {
-    const STEP_BYTES: usize = 800;
-    let mut pace = tokio::time::interval(Duration::from_millis(50));
-    let mut unread = 0;
-    for _ in 0..100 {
-        pace.tick().await;
-        while unread < STEP_BYTES {
-            let part = tokio::time::timeout(STEP_TIMEOUT, body.data()).await;
-            let part = part.expect("in time").expect("no end");
-            unread += part.expect("the stream is open").len();
-        }
-        let released = body.flow_control().release_capacity(STEP_BYTES);
-        released.expect("received");
-        unread -= STEP_BYTES;
-    }
-}
-
-#[tokio::test]
-async fn reader_that_slows_down_to_the_minimum_rate_is_served() {
-    let origin = TestOrigin::start(OriginBehavior::Flood).await;
-    let gateway = gateway(&[origin.address], "", SLOW_LIMITS).await;
-    // They slow down at different places of a part that the gateway has started to write.
-    let mut readers = Vec::new();
-    for count in 0..8 {
-        let body = read_fast(&gateway, 100_000 + 2_000 * count).await;
-        readers.push(tokio::spawn(read_steadily(body)));
-    }
-    for reader in readers {
-        reader.await.expect("served");
-    }
 }

@@ -1,27 +1,16 @@
 //! HTTP/2 to upstreams, from clients of both versions.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response};
-use parking_lot::Mutex;
+use http::{HeaderValue, Response};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 
-use super::harness::{ROUTES, TestGateway};
 use super::http2_frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, frame,
 };
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::{answer_http2, start, start_http2};
-use super::tls::CertificateAuthority;
-use super::tls_gateway::{TlsGateway, get};
+use super::scripted_origin::start;
+use super::*;
 
 /// The requests that an origin received: pseudo-header fields as text, and fields.
 type SeenRequests = Arc<Mutex<Vec<(String, HeaderMap)>>>;
@@ -90,8 +79,7 @@ fn upstream(address: SocketAddr) -> String {
 #[tokio::test]
 async fn http1_request_is_forwarded_over_http2() {
     let (address, seen) = origin(None).await;
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let gateway = TestGateway::before(unused, &upstream(address), "", ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream(address), "", ROUTES).await;
     let bearer = format!(
         "Authorization: Bearer {}\r\nX_Postern_Subject: eve\r\n",
         gateway.user()
@@ -122,38 +110,8 @@ async fn http1_request_is_forwarded_over_http2() {
 }
 
 #[tokio::test]
-async fn http2_stream_is_forwarded_with_trailers() {
-    let (address, seen) = origin(None).await;
-    let front = TlsGateway::before(
-        TestOrigin::start(OriginBehavior::Answer).await,
-        &upstream(address),
-        "",
-    )
-    .await;
-    let mut client = front.client().await;
-    assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
-    let (answer, mut body) = client
-        .send_request(super::tls_gateway::head("POST", "/open", &[]), false)
-        .expect("a stream");
-    body.send_data(Bytes::from_static(b"ping"), true)
-        .expect("sends");
-    let mut body = answer.await.expect("a response").into_body();
-    assert_eq!(
-        body.data().await.expect("a part").expect("complete"),
-        "ping"
-    );
-    let trailers = body.trailers().await.expect("complete").expect("trailers");
-    assert_eq!(trailers["grpc-status"], "0");
-    assert_eq!(seen.lock().len(), 2);
-}
-
-#[tokio::test]
 async fn tls_upstream_negotiates_http2() {
-    let (folder, authority) = (
-        tempfile::tempdir().expect("a folder"),
-        CertificateAuthority::new(),
-    );
-    authority.write(folder.path());
+    let (folder, _) = CertificateAuthority::in_folder();
     let pem = |name: &str| folder.path().join(name);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
@@ -176,13 +134,7 @@ async fn tls_upstream_negotiates_http2() {
         let host = "host = \"localhost:8443\"\nretries = 0\n[upstream.origin.tls]";
         let file = pem(file).display().to_string();
         let upstream = format!("{}\n{host}\n{key} = \"{file}\"", upstream(address));
-        let gateway = TestGateway::before(
-            TestOrigin::start(OriginBehavior::Answer).await,
-            &upstream,
-            "",
-            ROUTES,
-        )
-        .await;
+        let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
         let before = seen.lock().len();
         assert_eq!(gateway.get("/open", "").await.status, status, "{key}");
         let seen = seen.lock().split_off(before);
@@ -285,9 +237,8 @@ async fn unprocessed_request_is_repeated_whatever_its_method() {
         ] {
             let address = refusing_origin(refusal, is_early, 3).await;
             let settings = "retries = 0\nretry_budget = 0\n[upstream.origin.outlier]\nfailures = 1";
-            let unused = TestOrigin::start(OriginBehavior::Answer).await;
             let upstream = format!("{}\n{settings}", upstream(address));
-            let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
+            let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
             let length = body.len();
             let request = format!(
                 "{method} /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -297,10 +248,9 @@ async fn unprocessed_request_is_repeated_whatever_its_method() {
                 let length = body.len();
                 assert_eq!(status, 200, "{refusal:?} {method} {length} {count}");
             }
-            let metrics = gateway.admin_get("/metrics").await;
             for counter in ["ejections", "retries", "retries_denied"] {
                 let name = format!("postern_{counter}_total{{upstream=\"origin\"}}");
-                assert!(metrics.contains(&format!("{name} 0\n")), "{name} {metrics}");
+                gateway.assert_metric(&format!("{name} 0\n")).await;
             }
         }
     }
@@ -315,8 +265,7 @@ async fn upstream_that_always_refuses_is_asked_eight_times() {
         async move { answer.send_reset(h2::Reason::REFUSED_STREAM) }
     })
     .await;
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let gateway = TestGateway::before(unused, &upstream(address), "", ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream(address), "", ROUTES).await;
     let began = Instant::now();
     let answer = gateway.get("/open", "").await;
     assert_eq!(answer.status, 502, "{}", answer.head);
@@ -331,12 +280,7 @@ async fn http2_authority_is_forwarded() {
                  rewrite = { strip = \"/api\", add = \"/v1\" }\n\
                  request_headers = { set = { X-Path = \"{path}{query}\" }, remove = [\"x-removed\"] }\n";
     let upstream = format!("{}\n{route}", upstream(address));
-    let front = TlsGateway::before(
-        TestOrigin::start(OriginBehavior::Answer).await,
-        &upstream,
-        "",
-    )
-    .await;
+    let front = TlsGateway::start(OriginBehavior::Answer, "", &upstream).await;
     let mut client = front.client().await;
     for path in ["/open?q", "/api/things?q"] {
         let fields = [("x-path", "forged"), ("x-removed", "1")];
@@ -376,8 +320,7 @@ async fn client_that_expects_an_interim_response_gets_one() {
         answer_http2(answer, &[b"ok"]);
     })
     .await;
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let gateway = TestGateway::before(unused, &upstream(origin), "", ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream(origin), "", ROUTES).await;
     let mut client = gateway.connect().await;
     client
         .write("POST /open HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")

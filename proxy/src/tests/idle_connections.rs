@@ -1,14 +1,10 @@
 //! Idle connections that their upstream has closed.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::harness::STEP_TIMEOUT;
-use super::scripted_origin::{OK, OriginConnection, content_length, gateway, start};
+use super::scripted_origin::{gateway, start};
+use super::*;
 
 /// The upstream closes its connection at the moment at which the next request arrives. Then the
 /// kernel knows of it, and the gateway's runtime does not: it polls the sockets after the request
@@ -33,8 +29,7 @@ async fn connection_closed_at_the_last_moment_fails_no_request() {
         let mut client = gateway.connect().await;
         let request =
             format!("{method} /open HTTP/1.1\r\nHost: gate\r\nContent-Length: 3\r\n\r\nabc");
-        client.write(&request).await;
-        assert_eq!(client.response().await.expect("a response").status, 200);
+        assert_eq!(client.ask(&request).await.status, 200);
         let idle = answered.recv().await.expect("a connection");
         let (mut signal, mut signaled) = UnixStream::pair().expect("a pair");
         // Both sockets become readable for the same poll. The task of the test runs first.

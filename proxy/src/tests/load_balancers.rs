@@ -1,17 +1,12 @@
-//! The PROXY protocol with HAProxy and nginx, as senders and as receivers.
+//! The PROXY protocol of HAProxy in front of the gateway.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::net::Ipv4Addr;
 use std::process::Stdio;
-use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
 use super::proxy_protocol::connect_from;
-use super::tls::CertificateAuthority;
+use super::*;
 
 /// A running program with its folder.
 pub(super) struct Program {
@@ -113,18 +108,12 @@ impl Program {
         let is_listening = tokio::time::timeout(STEP_TIMEOUT * 2, listening).await;
         is_listening.unwrap_or(false).then_some(started)
     }
-
-    fn file(&self, name: &str) -> String {
-        self._folder.path().join(name).display().to_string()
-    }
 }
 
 #[tokio::test]
 async fn haproxy_in_front_reports_the_client() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
     let listen = "proxy_protocol = { from = [\"127.0.0.1\"] }";
-    let gateway = TestGateway::behind_tls(origin, &upstream, "", listen).await;
+    let gateway = TestGateway::behind_tls(OriginBehavior::Answer, "", "", listen).await;
     for option in [
         "send-proxy",
         "send-proxy-v2",
@@ -137,77 +126,12 @@ async fn haproxy_in_front_reports_the_client() {
         ))
         .await;
         let mut client = connect_from([127, 0, 0, 7], balancer.address).await;
-        client
-            .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-            .await;
-        let response = client.response().await.expect("a response");
+        let response = client.ask(GET).await;
         assert_eq!(response.status, 200, "{option}");
         let seen = gateway.origin.seen().pop().expect("a request");
         assert!(
             has_field(&seen, "X-Forwarded-For: 127.0.0.7"),
             "{option}: {seen}"
         );
-    }
-}
-
-/// Asserts that a receiver answers with the address and port of the client.
-async fn assert_receives_source(receiver: &Program, version: &str, tls: bool) {
-    let mut upstream = format!(
-        "addresses = [\"{}\"]\nproxy_protocol = \"{version}\"\n",
-        receiver.address
-    );
-    if tls {
-        let ca = receiver.file("ca.pem");
-        upstream += &format!("tls = {{ name = \"localhost\", ca = \"{ca}\" }}\n");
-    }
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
-    let mut client = connect_from([127, 0, 0, 9], gateway.address).await;
-    let port = client.stream.local_addr().expect("connected").port();
-    // The second request reuses the connection.
-    for _ in 0..2 {
-        client
-            .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-            .await;
-        let response = client.response().await.expect("a response");
-        assert_eq!(
-            response.status, 200,
-            "{version} tls {tls}: {}",
-            response.body
-        );
-        assert_eq!(
-            response.body,
-            format!("127.0.0.9:{port}"),
-            "{version} tls {tls}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn haproxy_behind_receives_the_client() {
-    for (bind, tls) in [("", false), (" ssl crt {folder}/both.pem", true)] {
-        let receiver = Program::haproxy(&format!(
-            "frontend back\nbind 127.0.0.1:{{port}} accept-proxy{bind}\n\
-             http-request return status 200 content-type text/plain lf-string %[src]:%[src_port]\n"
-        ))
-        .await;
-        for version in ["v1", "v2"] {
-            assert_receives_source(&receiver, version, tls).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn nginx_behind_receives_the_client() {
-    let keys = "ssl_certificate {folder}/server.pem;\nssl_certificate_key {folder}/server.key;\n";
-    for (listen, keys, tls) in [("", "", false), (" ssl", keys, true)] {
-        let receiver = Program::nginx(&format!(
-            "listen 127.0.0.1:{{port}}{listen} proxy_protocol;\n{keys}\
-             location / {{ return 200 \"$proxy_protocol_addr:$proxy_protocol_port\"; }}"
-        ))
-        .await;
-        for version in ["v1", "v2"] {
-            assert_receives_source(&receiver, version, tls).await;
-        }
     }
 }

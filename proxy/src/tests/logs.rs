@@ -1,27 +1,16 @@
 //! Log events about failing upstreams.
 
-use std::net::SocketAddr;
-
-use postern_core::testing::CapturedLog;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
-
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 #[tokio::test]
 async fn connect_error_is_logged_with_its_cause() {
     let (log, _guard) = CapturedLog::start();
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream =
         "addresses = [\"127.0.0.1:1\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0";
-    let gateway = TestGateway::before(unused, upstream, "", ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, upstream, "", ROUTES).await;
     for _ in 0..2 {
         let answer = gateway.get("/open", "").await;
-        assert_eq!(
-            (answer.status, answer.code().as_str()),
-            (503, "upstream_unavailable")
-        );
+        assert_eq!(answer.problem(), "503 upstream_unavailable");
         let id = answer.header("x-request-id").expect("an id");
         let words = [
             "upstream attempt failed",
@@ -73,9 +62,13 @@ async fn failed_exchange_is_logged_without_response_bytes() {
 #[tokio::test]
 async fn request_without_an_available_address_is_logged() {
     let (log, _guard) = CapturedLog::start();
-    let away = TestOrigin::start(OriginBehavior::Answer).await;
-    let nowhere =
-        TestGateway::before(away, "addresses = [\"no-such-name.invalid:1\"]", "", ROUTES).await;
+    let nowhere = TestGateway::routed(
+        OriginBehavior::Answer,
+        "addresses = [\"no-such-name.invalid:1\"]",
+        "",
+        ROUTES,
+    )
+    .await;
     assert_eq!(
         nowhere.get("/open", "").await.code(),
         "upstream_unavailable"
@@ -96,15 +89,8 @@ async fn request_beyond_the_capacity_is_logged() {
         let (log, _guard) = CapturedLog::start();
         let gateway = TestGateway::with(OriginBehavior::Hang, limits, "in_flight = 1").await;
         let mut held = gateway.connect().await;
-        held.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
-        let sent = async {
-            while gateway.origin.seen().is_empty() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, sent)
-            .await
-            .expect("a request in flight");
+        held.write(GET).await;
+        wait_until(async || !gateway.origin.seen().is_empty()).await;
         for level in [" WARN ", "DEBUG "] {
             let answer = gateway.get("/open", "").await;
             assert_eq!(answer.code(), "upstream_unavailable");
@@ -115,63 +101,24 @@ async fn request_beyond_the_capacity_is_logged() {
     }
 }
 
-const DEADLINE_ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\"]\n\
-                              upstream = \"origin\"\npolicy = \"public\"\ndeadline = \"200ms\"\n";
-
-/// Starts a server that answers each connection with text that is not TLS.
-async fn plain_text_server() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let _gone = stream.write_all(b"this is not TLS at all\r\n\r\n").await;
-        }
-    });
-    address
-}
-
 #[tokio::test]
-async fn each_cause_of_a_failed_attempt_is_logged() {
-    const TLS: &str = "connect_timeout = \"300ms\"\n[upstream.origin.tls]\nname = \"origin\"";
-    let mut missing = Vec::new();
-    for (is_silent, upstream, routes, code, cause) in [
-        (
-            true,
-            "read_timeout = \"150ms\"",
-            ROUTES,
-            "upstream_timeout",
-            "timed out",
-        ),
-        (true, "", DEADLINE_ROUTE, "upstream_timeout", "timed out"),
-        (true, TLS, ROUTES, "upstream_timeout", "ConnectTimedout"),
-        (
-            false,
-            TLS,
-            ROUTES,
-            "upstream_failed",
-            "TLSHandshakeFailure: TLS connect() failed",
-        ),
+async fn cause_of_a_failed_tls_connection_is_logged() {
+    let plain_text = scripted_origin::start(|mut connection| async move {
+        connection.send("this is not TLS at all\r\n\r\n").await;
+    });
+    let silent = TestOrigin::start(OriginBehavior::Hang).await;
+    let tls = "retries = 0\nconnect_timeout = \"300ms\"\n[upstream.origin.tls]\nname = \"origin\"";
+    for (address, code, cause) in [
+        (silent.address, "upstream_timeout", "ConnectTimedout"),
+        (plain_text.await, "upstream_failed", "TLSHandshakeFailure"),
     ] {
         let (log, _guard) = CapturedLog::start();
-        let origin = TestOrigin::start(OriginBehavior::Hang).await;
-        let address = match is_silent {
-            true => origin.address,
-            false => plain_text_server().await,
-        };
-        let upstream = format!("addresses = [\"{address}\"]\nretries = 0\n{upstream}");
-        let gateway = TestGateway::before(origin, &upstream, "", routes).await;
+        let gateway = scripted_origin::gateway(&[address], tls, "").await;
         let answer = gateway.get("/open", "").await;
+        assert_eq!(answer.code(), code);
         let (id, address) = (answer.header("x-request-id"), address.to_string());
         let id = id.expect("an id");
         let words = ["upstream attempt failed", " WARN ", id, &address, cause];
-        if answer.code() != code || log.with(&words) != 1 {
-            let text = log.text();
-            let failed = text
-                .lines()
-                .filter(|line| line.contains("upstream attempt failed"));
-            let failed = failed.collect::<String>();
-            missing.push((upstream, answer.code(), failed));
-        }
+        assert_eq!(log.with(&words), 1, "{}", log.text());
     }
-    assert!(missing.is_empty(), "{missing:#?}");
 }

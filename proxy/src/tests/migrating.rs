@@ -1,11 +1,7 @@
 //! The examples of `docs/manual/migrating.md`, and the first one of `gateway.md`: the gateway's own are
 //! loaded with their route tests. Those of others are read in `traefik_peer.rs`, and run in `migrating_peers.rs`.
 
-use std::path::Path;
-
-use postern_core::config::{Env, parse};
-
-use crate::Config;
+use super::*;
 
 /// Number of sections with examples.
 pub(super) const TOPICS: usize = 10;

@@ -1,21 +1,14 @@
 //! The examples of `docs/manual/migrating.md` beside the programs that they replace.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use postern_core::Clock;
-use postern_core::config::{Env, parse};
 use postern_core::testing::skipped;
-use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::harness::{RawClient, STEP_TIMEOUT};
 use super::load_balancers::Program;
 use super::migrating::examples;
-use super::origin::{OriginBehavior, TestOrigin};
 use super::traefik_peer::program;
 use super::upstream_settings::{self_signed, socket_of};
-use crate::{App, Config, Listeners};
+use super::*;
+use crate::{App, Listeners};
 
 /// The languages of the examples: nginx, Traefik, Caddy and Postern.
 const PEERS: [&str; 4] = ["nginx", "yaml", "caddyfile", "toml"];
@@ -163,9 +156,7 @@ async fn start_ready(
 }
 
 async fn start_gateway(example: &str) -> Peer {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("binds");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     let text = format!("[[listen]]\naddress = \"{address}\"\n{example}");
     let config = parse("example.toml", &text, |root| {
@@ -196,10 +187,7 @@ async fn ask(peer: &Peer, request: &str, origins: [&TestOrigin; 2]) -> String {
     let Ok(stream) = TcpStream::connect(peer.address).await else {
         return String::new();
     };
-    let mut client = RawClient {
-        stream,
-        buffer: Vec::new(),
-    };
+    let mut client = RawClient::new(stream);
     let head = format!("{line} HTTP/1.1\r\nHost: example.com\r\n{fields}Content-Length: 0\r\n\r\n");
     client.write(&head).await;
     let Some(answer) = client.response().await else {

@@ -1,25 +1,13 @@
 //! Mirrored requests: their content, and their isolation from the requests themselves.
 
 use std::future::pending;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
-
-use super::harness::{STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::{http2_client, start};
-use super::tls_gateway::{head, reply, send};
+use super::scripted_origin::start;
+use super::*;
 
 /// Starts a gateway that mirrors requests to this address with these settings.
-async fn gateway(origin: TestOrigin, candidate: SocketAddr, settings: &str) -> TestGateway {
-    let upstream = format!(
-        "addresses = [\"{}\"]\n[upstream.candidate]\naddresses = [\"{candidate}\"]\nretries = 2\n",
-        origin.address
-    );
+async fn gateway(origin: OriginBehavior, candidate: SocketAddr, settings: &str) -> TestGateway {
+    let upstream = format!("[upstream.candidate]\naddresses = [\"{candidate}\"]\nretries = 2\n");
     let routes = format!(
         "[[route]]\nname = \"open\"\npath = \"/open/*\"\nmethods = [\"GET\", \"HEAD\", \"POST\"]\nupstream = \"origin\"\n\
          policy = \"public\"\nrewrite = {{ strip = \"/open\", add = \"/new\" }}\nbody_bytes = \"4MiB\"\n\
@@ -38,17 +26,7 @@ async fn answering() -> TestOrigin {
 async fn wait_for(gateway: &TestGateway, route: &str, result: &str, count: usize) {
     let name = "postern_proxy_mirrored_requests_total";
     let line = format!("{name}{{result=\"{result}\",route=\"{route}\"}} {count}\n");
-    let waiting = async {
-        while !gateway.admin_get("/metrics").await.contains(&line) {
-            tokio::task::yield_now().await;
-        }
-    };
-    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-    assert!(
-        waited.is_ok(),
-        "{line}{}",
-        gateway.admin_get("/metrics").await
-    );
+    gateway.wait_for_metric(&line).await;
 }
 
 /// Returns the head of a request in lower case, and its body.
@@ -82,7 +60,7 @@ async fn mirrored_request_is_equal_except_for_its_marker() {
     ];
     for request in &requests {
         let candidate = answering().await;
-        let gateway = gateway(answering().await, candidate.address, "").await;
+        let gateway = gateway(OriginBehavior::Answer, candidate.address, "").await;
         let answer = gateway.send(&request.replace("HEAD", "GET")).await;
         assert_eq!(answer.status, 200);
         wait_for(&gateway, "open", "answered", 1).await;
@@ -107,7 +85,7 @@ async fn mirrored_request_is_equal_except_for_its_marker() {
 #[tokio::test]
 async fn http2_request_is_mirrored_with_its_identity() {
     let candidate = answering().await;
-    let gateway = gateway(answering().await, candidate.address, "").await;
+    let gateway = gateway(OriginBehavior::Answer, candidate.address, "").await;
     let mut client = http2_client(&gateway, 1 << 16).await;
     let (answer, mut body) = send(&mut client, head("POST", "/open/1", &[]), false);
     body.send_data("hello".into(), true).expect("sends");
@@ -149,18 +127,14 @@ async fn hanging_mirror_neither_delays_nor_accumulates() {
     });
     // One client gets half of them.
     let settings = ", timeout = \"300ms\", in_flight = 4";
-    let gateway = gateway(answering().await, hanging.await, settings).await;
+    let gateway = gateway(OriginBehavior::Answer, hanging.await, settings).await;
     for _ in 0..5 {
         let answered = gateway.get("/open/1", "");
         let answer = tokio::time::timeout(Duration::from_secs(5), answered).await;
         assert_eq!(answer.expect("no delay").status, 200);
     }
     wait_for(&gateway, "open", "timed_out", 2).await;
-    let metrics = gateway.admin_get("/metrics").await;
-    assert!(
-        metrics.contains("result=\"dropped_in_flight\""),
-        "{metrics}"
-    );
+    gateway.assert_metric("result=\"dropped_in_flight\"").await;
     // The slots are free again.
     assert_eq!(gateway.get("/open/1", "").await.status, 200);
     wait_for(&gateway, "open", "timed_out", 3).await;
@@ -171,7 +145,7 @@ async fn failed_mirror_is_counted_and_never_repeated() {
     let refused = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = refused.local_addr().expect("bound");
     drop(refused);
-    let unreachable = gateway(answering().await, address, "").await;
+    let unreachable = gateway(OriginBehavior::Answer, address, "").await;
     for _ in 0..3 {
         assert_eq!(unreachable.get("/open/1", "").await.status, 200);
     }
@@ -187,12 +161,12 @@ async fn failed_mirror_is_counted_and_never_repeated() {
             }
         }
     });
-    let closing = gateway(answering().await, closing.await, "").await;
+    let closing = gateway(OriginBehavior::Answer, closing.await, "").await;
     assert_eq!(closing.get("/open/1", "").await.status, 200);
     wait_for(&closing, "open", "failed", 1).await;
     assert_eq!(*attempts.lock(), 1);
-    let garbage = TestOrigin::start(OriginBehavior::Garbage).await;
-    let confused = gateway(answering().await, garbage.address, "").await;
+    let garbage = TestOrigin::start(OriginBehavior::Text("this is not HTTP at all\r\n\r\n")).await;
+    let confused = gateway(OriginBehavior::Answer, garbage.address, "").await;
     assert_eq!(confused.get("/open/1", "").await.status, 200);
     wait_for(&confused, "open", "failed", 1).await;
 }
@@ -200,7 +174,12 @@ async fn failed_mirror_is_counted_and_never_repeated() {
 #[tokio::test]
 async fn long_body_is_forwarded_and_not_mirrored() {
     let candidate = answering().await;
-    let gateway = gateway(answering().await, candidate.address, ", body_bytes = 30000").await;
+    let gateway = gateway(
+        OriginBehavior::Answer,
+        candidate.address,
+        ", body_bytes = 30000",
+    )
+    .await;
     let body = "x".repeat(30_001);
     let sized =
         format!("POST /open/1 HTTP/1.1\r\nHost: gate\r\nContent-Length: 30001\r\n\r\n{body}");
@@ -218,13 +197,12 @@ async fn long_body_is_forwarded_and_not_mirrored() {
 #[tokio::test]
 async fn share_of_zero_and_upgrades_are_not_mirrored() {
     let candidate = answering().await;
-    let gateway_of_all = gateway(answering().await, candidate.address, "").await;
+    let gateway_of_all = gateway(OriginBehavior::Answer, candidate.address, "").await;
     let ntlm = "Authorization: NTLM TlRMTVNTUAAB\r\n";
     assert_eq!(gateway_of_all.get("/open/1", ntlm).await.status, 200);
-    let gateway_without = gateway(answering().await, candidate.address, ", share = 0").await;
+    let gateway_without = gateway(OriginBehavior::Answer, candidate.address, ", share = 0").await;
     assert_eq!(gateway_without.get("/open/1", "").await.status, 200);
-    let origin = TestOrigin::start(OriginBehavior::Upgrade).await;
-    let gateway = gateway(origin, candidate.address, "").await;
+    let gateway = gateway(OriginBehavior::Upgrade, candidate.address, "").await;
     let request = format!(
         "GET /closed HTTP/1.1\r\nHost: gate\r\nAuthorization: Bearer {}\r\nConnection: Upgrade\r\n\
          Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
@@ -258,7 +236,7 @@ async fn endless_mirrored_response_is_aborted() {
         }
     });
     let settings = ", timeout = \"300ms\", in_flight = 2";
-    let gateway = gateway(answering().await, endless.await, settings).await;
+    let gateway = gateway(OriginBehavior::Answer, endless.await, settings).await;
     assert_eq!(gateway.get("/open/1", "").await.status, 200);
     let end = tokio::time::timeout(STEP_TIMEOUT, ended.recv()).await;
     assert_eq!(end.expect("the mirrored request is aborted"), Some(()));

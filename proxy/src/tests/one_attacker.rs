@@ -1,16 +1,11 @@
 //! Resources of which one client takes as much as it can: 20 others are served meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use tokio::sync::watch;
 
 use super::compression_client::{gateway_at, text};
-use super::harness::TestGateway;
 use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame};
-use super::scripted_origin::{OK, gateway, http2_client, start, start_http2};
-use super::tls_gateway::{head, reply, send};
-use super::upstream_shares::client_from;
+use super::scripted_origin::{gateway, start};
+use super::*;
 
 /// The last octet of the attacker's address, and those of the users.
 const ATTACKER: u8 = 2;
@@ -19,7 +14,7 @@ const USERS: std::ops::Range<u8> = 10..30;
 const TRUSTED: &str = "trusted_proxies = [\"127.0.0.1/32\"]";
 
 /// An origin that answers nothing but a user's requests. Counts the others.
-async fn partial_origin() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+async fn partial_origin() -> (SocketAddr, Arc<AtomicUsize>) {
     let held = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&held);
     let address = start(move |mut connection| {
@@ -43,7 +38,7 @@ async fn until(count: &AtomicUsize, wanted: usize) {
             tokio::task::yield_now().await;
         }
     };
-    let waited = tokio::time::timeout(super::harness::STEP_TIMEOUT, waiting).await;
+    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
     waited.unwrap_or_else(|_| panic!("{wanted} wanted, {count:?}"));
 }
 
@@ -51,7 +46,7 @@ async fn answered_users(gateway: &TestGateway) -> usize {
     let mut answered = 0;
     for last in USERS {
         let mut user = client_from(gateway, last).await;
-        user.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
+        user.write(GET).await;
         answered += usize::from(user.response().await.is_some_and(|it| it.status == 200));
     }
     answered
@@ -143,9 +138,7 @@ async fn empty_frames_do_not_close_the_connection_of_a_trusted_proxy() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (origin, _) = partial_origin().await;
     let gateway = gateway(&[origin], "", TRUSTED).await;
-    let mut stream = tokio::net::TcpStream::connect(gateway.address)
-        .await
-        .expect("connects");
+    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
     // `POST http://gate/open` (RFC 7541, appendix A).
     let request = b"\x83\x86\x04\x05/open\x01\x04gate";
     // `GET` of the same, after the frames have been counted.
@@ -173,7 +166,7 @@ async fn empty_frames_do_not_close_the_connection_of_a_trusted_proxy() {
             assert_ne!(read, 0, "closed: {received:?}");
         }
     };
-    tokio::time::timeout(super::harness::STEP_TIMEOUT, reading)
+    tokio::time::timeout(STEP_TIMEOUT, reading)
         .await
         .expect("an answer");
 }
@@ -188,12 +181,12 @@ async fn disconnects_before_an_http2_answer_are_limited() {
         let mut opened = opened.clone();
         async move {
             drop(opened.wait_for(|it| *it).await);
-            super::scripted_origin::answer_http2(answer, &[b"ok"]);
+            answer_http2(answer, &[b"ok"]);
         }
     })
     .await;
     let gateway = gateway(&[origin], "http2 = true", "").await;
-    let request = "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
+    let request = GET;
     let mut is_refused = false;
     for number in 1..600 {
         let mut client = client_from(&gateway, ATTACKER).await;

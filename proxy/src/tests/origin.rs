@@ -1,12 +1,8 @@
 //! An origin that records every byte that it receives.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 
-use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
+use super::*;
 
 /// The behavior of an origin.
 #[derive(Clone, Copy)]
@@ -21,8 +17,6 @@ pub(super) enum OriginBehavior {
     Close,
     /// Answers the first request of a connection and closes after the second.
     AnswerOnce,
-    /// Sends bytes that are not HTTP.
-    Garbage,
     /// Sends `101` with the first bytes of the tunnel in the same packet, then echoes.
     Upgrade,
     /// Like `Upgrade`, and closes at once.
@@ -131,7 +125,6 @@ async fn serve(
                 return;
             }
             OriginBehavior::Close => return,
-            OriginBehavior::Garbage => "this is not HTTP at all\r\n\r\n",
             OriginBehavior::Text(text) => text,
             OriginBehavior::EchoLocation => &redirect,
             OriginBehavior::Events => return events(stream, &record).await,

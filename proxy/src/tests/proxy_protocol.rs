@@ -1,22 +1,13 @@
 //! The PROXY protocol on connections of clients.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
-use postern_http::message::proxy_protocol::{ProxyProtocolVersion, write};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpSocket;
-
-use super::harness::{RawClient, STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::http2_client_on;
-use super::tls_gateway::{TlsGateway, get};
+use super::*;
 
 /// Starts a gateway whose listener expects headers from these networks.
 async fn gateway(from: &str, listen: &str, limits: &str) -> TestGateway {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
     let listen = format!("proxy_protocol = {{ from = [\"{from}\"] }}\n{listen}");
-    TestGateway::behind_tls(origin, &upstream, limits, &listen).await
+    TestGateway::behind_tls(OriginBehavior::Answer, "", limits, &listen).await
 }
 
 /// Connects from a loopback address.
@@ -24,18 +15,42 @@ pub(super) async fn connect_from(client: [u8; 4], to: SocketAddr) -> RawClient {
     let socket = TcpSocket::new_v4().expect("a socket");
     let local = SocketAddr::from((Ipv4Addr::from(client), 0));
     socket.bind(local).expect("all of 127.0.0.0/8 is local");
-    RawClient {
-        stream: socket.connect(to).await.expect("connects"),
-        buffer: Vec::new(),
-    }
+    RawClient::new(socket.connect(to).await.expect("connects"))
 }
 
+/// A version of the protocol.
+#[derive(Clone, Copy, Debug)]
+enum ProxyProtocolVersion {
+    V1,
+    V2,
+}
+
+/// Returns a header with this source, and the same address as destination.
 fn header(version: ProxyProtocolVersion, source: &str) -> Vec<u8> {
-    let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
-    write(
-        version,
-        Some((address(source), address("198.51.100.1:443")).into()),
-    )
+    let source: SocketAddr = source.parse().expect("an address");
+    let (ip, port) = (source.ip(), source.port());
+    match version {
+        ProxyProtocolVersion::V1 => {
+            let family = if ip.is_ipv4() { "TCP4" } else { "TCP6" };
+            format!("PROXY {family} {ip} {ip} {port} 443\r\n").into_bytes()
+        }
+        ProxyProtocolVersion::V2 => {
+            let (family, length, octets) = match ip {
+                IpAddr::V4(ip) => (0x11, 12, ip.octets().to_vec()),
+                IpAddr::V6(ip) => (0x21, 36, ip.octets().to_vec()),
+            };
+            let fixed = [0x21, family, 0, length];
+            let ports = [port.to_be_bytes(), [1, 187]].concat();
+            [
+                &b"\r\n\r\n\0\r\nQUIT\n"[..],
+                &fixed,
+                &octets,
+                &octets,
+                &ports,
+            ]
+            .concat()
+        }
+    }
 }
 
 async fn connect_with(gateway: &TestGateway, header: &[u8]) -> RawClient {
@@ -46,11 +61,11 @@ async fn connect_with(gateway: &TestGateway, header: &[u8]) -> RawClient {
 
 async fn ask(client: &mut RawClient, headers: &str) -> u16 {
     client
-        .write(&format!(
+        .ask(&format!(
             "GET /open HTTP/1.1\r\nHost: gate\r\n{headers}\r\n"
         ))
-        .await;
-    client.response().await.expect("a response").status
+        .await
+        .status
 }
 
 #[tokio::test]
@@ -110,10 +125,7 @@ async fn header_is_required_from_its_networks_only() {
         let mut client = connect_from([127, 0, 0, 2], gateway.address).await;
         let header = header(version, "192.0.2.1:4000");
         client.stream.write_all(&header).await.expect("writes");
-        client
-            .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-            .await;
-        let response = client.response().await.expect("a response");
+        let response = client.ask(GET).await;
         assert_eq!(response.status, 400, "{version:?}");
     }
     let seen = gateway.origin.seen();
@@ -138,7 +150,7 @@ async fn connection_without_a_valid_header_is_closed() {
     let wrong_checksum = [&v2[..14], &[0, 19], &v2[16..], &[3, 0, 4, 1, 2, 3, 4]].concat();
     let endless = format!("PROXY UNKNOWN {}", "x".repeat(200));
     for (bytes, reason) in [
-        (&b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n"[..], "missing"),
+        (GET.as_bytes(), "missing"),
         (b"\x16\x03\x01\x00\xf0\x01", "missing"),
         (b"PROXY TCP4 192.0.2.1\r\n", "malformed"),
         (endless.as_bytes(), "malformed"),
@@ -163,9 +175,7 @@ async fn connection_without_a_valid_header_is_closed() {
         let mut rest = Vec::new();
         let reading = client.stream.read_to_end(&mut rest);
         // The close is a reset if bytes are unread.
-        let _end_or_reset = tokio::time::timeout(STEP_TIMEOUT, reading)
-            .await
-            .expect("closed in time");
+        let _end_or_reset = in_time(reading).await;
         assert!(
             rest.is_empty(),
             "{reason}: {:?}",
@@ -183,8 +193,9 @@ async fn connection_without_a_valid_header_is_closed() {
 #[tokio::test]
 async fn own_connections_of_a_load_balancer_have_its_address() {
     let gateway = gateway("127.0.0.0/8", "", "").await;
-    for version in [ProxyProtocolVersion::V1, ProxyProtocolVersion::V2] {
-        let mut client = connect_with(&gateway, &write(version, None)).await;
+    let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+    for header in [&b"PROXY UNKNOWN\r\n"[..], local] {
+        let mut client = connect_with(&gateway, header).await;
         assert_eq!(ask(&mut client, "").await, 200);
         let seen = gateway.origin.seen().pop().expect("a request");
         assert!(has_field(&seen, "X-Forwarded-For: 127.0.0.1"), "{seen}");
@@ -202,21 +213,15 @@ async fn limits_and_lists_apply_to_the_source() {
     };
     let mut first = connect("192.0.2.1").await;
     assert_eq!(ask(&mut first, "").await, 200);
-    assert_eq!(
-        ask(&mut first, "").await,
-        429,
-        "the second request of the source"
-    );
-    assert!(
-        connect("192.0.2.1").await.is_closed().await,
-        "its second connection"
-    );
+    // The second request of the source.
+    assert_eq!(ask(&mut first, "").await, 429);
+    // Its second connection.
+    assert!(connect("192.0.2.1").await.is_closed().await);
     let mut second = connect("192.0.2.2").await;
     assert_eq!(ask(&mut second, "").await, 200, "another source");
     assert!(connect("203.0.113.1").await.is_closed().await);
-    let metrics = gateway.admin_get("/metrics").await;
     let counted = "postern_proxy_connections_closed_total{reason=\"address_not_allowed\"} 1";
-    assert!(metrics.contains(counted), "{metrics}");
+    gateway.assert_metric(counted).await;
 }
 
 #[tokio::test]

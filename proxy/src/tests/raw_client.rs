@@ -1,12 +1,13 @@
 //! An HTTP/1 client that sends raw bytes and reads responses.
 
-use std::net::SocketAddr;
+use super::*;
 
-use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+/// A request.
+pub(super) const GET: &str = "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
 
-use super::harness::STEP_TIMEOUT;
+/// The fields of a request for a WebSocket.
+pub(super) const UPGRADE: &str =
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 
 /// A client that sends raw bytes.
 pub(super) struct RawClient {
@@ -22,6 +23,17 @@ pub(super) struct RawResponse {
 }
 
 impl RawClient {
+    pub(super) async fn connect(address: SocketAddr) -> Self {
+        Self::new(TcpStream::connect(address).await.expect("connects"))
+    }
+
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            buffer: Vec::new(),
+        }
+    }
+
     pub(super) async fn write(&mut self, raw: &str) {
         self.stream.write_all(raw.as_bytes()).await.expect("writes");
     }
@@ -38,9 +50,18 @@ impl RawClient {
                 }
             }
         };
-        tokio::time::timeout(STEP_TIMEOUT, reading)
-            .await
-            .expect("a response in time")
+        in_time(reading).await
+    }
+
+    /// Returns the next response.
+    pub(super) async fn answer(&mut self) -> RawResponse {
+        self.response().await.expect("a response")
+    }
+
+    /// Sends raw bytes and returns the next response.
+    pub(super) async fn ask(&mut self, raw: &str) -> RawResponse {
+        self.write(raw).await;
+        self.answer().await
     }
 
     async fn fill(&mut self) -> usize {
@@ -97,9 +118,7 @@ impl RawClient {
     /// Returns all bytes until the connection is closed; `None` if it is reset.
     pub(super) async fn rest(&mut self) -> Option<String> {
         let reading = self.stream.read_to_end(&mut self.buffer);
-        let read = tokio::time::timeout(STEP_TIMEOUT, reading)
-            .await
-            .expect("the end in time");
+        let read = in_time(reading).await;
         read.ok()
             .map(|_| String::from_utf8_lossy(&std::mem::take(&mut self.buffer)).into_owned())
     }
@@ -114,32 +133,34 @@ impl RawClient {
             if let Some(at) = found {
                 return self.bytes(at + end.len()).await;
             }
-            assert_ne!(
-                tokio::time::timeout(STEP_TIMEOUT, self.fill())
-                    .await
-                    .expect("bytes in time"),
-                0
-            );
+            assert_ne!(in_time(self.fill()).await, 0, "the connection ended");
         }
     }
 
     /// Returns the next `count` bytes.
     pub(super) async fn bytes(&mut self, count: usize) -> String {
         while self.buffer.len() < count {
-            let read = tokio::time::timeout(STEP_TIMEOUT, self.fill())
-                .await
-                .expect("bytes in time");
-            assert_ne!(read, 0, "the connection ended");
+            assert_ne!(in_time(self.fill()).await, 0, "the connection ended");
         }
         String::from_utf8_lossy(&self.buffer.drain(..count).collect::<Vec<u8>>()).into_owned()
     }
 }
 
 impl RawResponse {
+    /// Returns the status and the code of a problem, such as `404 not_found`.
+    pub(super) fn problem(&self) -> String {
+        format!("{} {}", self.status, self.code())
+    }
+
     pub(super) fn code(&self) -> String {
         let body: Value = serde_json::from_str(&self.body).expect("a problem");
         assert_eq!(body["status"], self.status, "{body}");
         body["code"].as_str().expect("a code").to_owned()
+    }
+
+    #[track_caller]
+    pub(super) fn assert_header(&self, name: &str, value: &str) {
+        assert_eq!(self.header(name), Some(value), "{}", self.head);
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
@@ -154,16 +175,8 @@ impl RawResponse {
 
 /// Sends one request on a new connection. A connection closed without a response is an error.
 pub(super) async fn fetch(address: SocketAddr, target: &str) -> RawResponse {
-    let mut client = RawClient {
-        stream: TcpStream::connect(address).await.expect("connects"),
-        buffer: Vec::new(),
-    };
-    client
-        .write(&format!(
-            "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        ))
-        .await;
-    client.response().await.expect("a response")
+    let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    RawClient::connect(address).await.ask(&request).await
 }
 
 /// Returns whether a request contains this field line, ignoring case.

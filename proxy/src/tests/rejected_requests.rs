@@ -1,40 +1,23 @@
-use std::time::{Duration, Instant};
-
-use tokio::net::TcpStream;
-
-use super::harness::{RawClient, TestGateway, has_field};
-use super::origin::OriginBehavior;
+use super::*;
 
 /// Requests that are rejected before anything is forwarded, and after which the connection is
 /// closed.
 #[tokio::test]
 async fn malformed_request_closes_the_connection() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
-    let bearer = format!("Authorization: Bearer {}", gateway.user());
+    // All forms are in the tests of heads.
     for raw in [
-        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-            .to_owned(),
-        "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_owned(),
-        "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n"
-            .to_owned(),
-        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab".to_owned(),
-        "GET /open HTTP/1.1\nHost: h\n\n".to_owned(),
-        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\rb\r\n\r\n".to_owned(),
-        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\0b\r\n\r\n".to_owned(),
-        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n".to_owned(),
-        "GET /open HTTP/1.1\r\n\r\n".to_owned(),
-        "\r\n\r\nGET /open HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
-        "GET /open HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n".to_owned(),
-        "GET http://other/open HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
-        "GET /open HTTP/1.1\r\nHost : h\r\n\r\n".to_owned(),
-        "GET /open\r\nHost: h\r\n\r\n".to_owned(),
-        "CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n".to_owned(),
-        format!("GET /any/1 HTTP/1.1\r\nHost: h\r\n{bearer}\r\nConnection: Authorization\r\n\r\n"),
-        format!("GET /any/1 HTTP/1.1\r\nHost: h\r\n{bearer}\r\nConnection: close, X-Postern-Kind\r\n\r\n"),
+        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "GET /open HTTP/1.1\nHost: h\n\n",
+        "GET /open HTTP/1.1\r\n\r\n",
+        "\r\n\r\nGET /open HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /open\r\nHost: h\r\n\r\n",
+        "CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n",
+        "GET /any/1 HTTP/1.1\r\nHost: h\r\nConnection: Authorization\r\n\r\n",
     ] {
         let mut client = gateway.connect().await;
-        client.write(&raw).await;
-        let answer = client.response().await.expect("a response");
+        let answer = client.ask(raw).await;
         assert_eq!(answer.status, 400, "{raw:?} {answer:?}");
         assert_eq!(answer.header("connection"), Some("close"), "{raw:?}");
         assert!(answer.code().starts_with("invalid_"), "{answer:?}");
@@ -44,24 +27,6 @@ async fn malformed_request_closes_the_connection() {
         gateway.origin.seen().is_empty(),
         "{:?}",
         gateway.origin.seen()
-    );
-}
-
-#[tokio::test]
-async fn absolute_target_is_forwarded_in_origin_form() {
-    let gateway = TestGateway::start(OriginBehavior::Answer).await;
-    assert_eq!(
-        gateway
-            .send("GET http://h/open?a HTTP/1.1\r\nHost: h\r\n\r\n")
-            .await
-            .status,
-        200
-    );
-    assert!(
-        gateway
-            .origin
-            .only()
-            .starts_with("GET /open?a HTTP/1.1\r\n")
     );
 }
 
@@ -91,7 +56,7 @@ async fn unusual_request_forms_are_accepted() {
         let mut client = gateway.connect().await;
         client.write(raw).await;
         for _ in 0..raw.matches(" HTTP/1").count() {
-            let answer = client.response().await.expect("a response");
+            let answer = client.answer().await;
             assert_eq!(answer.status, 200, "{raw:?} {answer:?}");
         }
         let seen = gateway.origin.seen().pop().expect("a request");
@@ -114,56 +79,17 @@ async fn any_query_of_a_browser_is_forwarded() {
 }
 
 #[tokio::test]
-async fn ambiguous_targets_are_rejected() {
-    let gateway = TestGateway::start(OriginBehavior::Answer).await;
-    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
-    for target in [
-        "/any/a%2fb",
-        "/any/a%5cb",
-        "/any/../open",
-        "/any/%2e%2e/open",
-        "//open",
-        "/any//x",
-        "/any/x;y",
-        "/any/x#y",
-        "/any/%00",
-        "/any/%ff",
-        "/any/%",
-        "/%6fpen",
-        "/any/./x",
-        "/any/x\\y",
-    ] {
-        let answer = gateway.get(target, &bearer).await;
-        assert_eq!(
-            (answer.status, answer.code().as_str()),
-            (400, "invalid_target"),
-            "{target}"
-        );
-    }
-    assert!(gateway.origin.seen().is_empty());
-}
-
-#[tokio::test]
 async fn head_size_is_limited() {
-    let gateway = TestGateway::with(
-        OriginBehavior::Answer,
-        "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20",
-        "",
-    )
-    .await;
-    let field = format!("X: {}\r\n", "x".repeat(4096));
-    assert_eq!(gateway.get("/open", &field).await.code(), "head_too_large");
-    assert_eq!(
-        gateway.get("/open", &"X: y\r\n".repeat(20)).await.code(),
-        "head_too_large"
-    );
-    assert_eq!(
-        gateway
-            .get(&format!("/open?{}", "x".repeat(600)), "")
-            .await
-            .code(),
-        "target_too_long"
-    );
+    let limits = "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20";
+    let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
+    let (long, large) = ("x".repeat(600), "x".repeat(4096));
+    for (target, fields, code) in [
+        ("/open", format!("X: {large}\r\n"), "head_too_large"),
+        ("/open", "X: y\r\n".repeat(20), "head_too_large"),
+        (&format!("/open?{long}"), String::new(), "target_too_long"),
+    ] {
+        assert_eq!(gateway.get(target, &fields).await.code(), code);
+    }
     let endless = gateway.send(&"x".repeat(8192)).await;
     assert_eq!(endless.status, 431);
 }
@@ -181,17 +107,12 @@ async fn malformed_chunk_ends_the_request() {
         "0;\r\n\r\n",
     ] {
         let mut client = gateway.connect().await;
-        client
-            .write(&format!(
+        let answer = client
+            .ask(&format!(
                 "{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n"
             ))
             .await;
-        let answer = client.response().await.expect("a response");
-        assert_eq!(
-            (answer.status, answer.code().as_str()),
-            (400, "invalid_request"),
-            "{body:?}"
-        );
+        assert_eq!(answer.problem(), "400 invalid_request", "{body:?}");
         assert!(client.is_closed().await, "{body:?}");
     }
     let mut client = gateway.connect().await;
@@ -202,11 +123,7 @@ async fn malformed_chunk_ends_the_request() {
         ))
         .await;
     for _ in 0..2 {
-        assert_eq!(
-            client.response().await.expect("a response").status,
-            200,
-            "trailers are dropped"
-        );
+        assert_eq!(client.answer().await.status, 200, "trailers are dropped");
     }
     let seen = gateway.origin.seen();
     assert!(
@@ -259,11 +176,7 @@ async fn late_body_of_rejected_request_is_not_a_request() {
                     .await;
                 match connection {
                     "close" => assert!(client.is_closed().await, "{head}"),
-                    _ => assert_eq!(
-                        client.response().await.expect("a response").status,
-                        200,
-                        "{head}"
-                    ),
+                    _ => assert_eq!(client.answer().await.status, 200, "{head}"),
                 }
                 let reached = gateway.origin.seen().split_off(before);
                 assert_eq!(
@@ -290,12 +203,7 @@ async fn body_of_rejected_request_has_the_same_limits() {
         for (status, head, body) in &requests {
             let began = Instant::now();
             let mut client = gateway.connect().await;
-            client.write(head).await;
-            assert_eq!(
-                client.response().await.expect("a response").status,
-                *status,
-                "{head}"
-            );
+            assert_eq!(client.ask(head).await.status, *status, "{head}");
             assert!(client.is_closed().await, "{limits} {head}");
             let taken = began.elapsed();
             assert!(
@@ -318,20 +226,8 @@ async fn admin_listener_rejects_foreign_hosts() {
         ("evil.example", 400),
         ("10.0.0.5", 400),
     ] {
-        let stream = TcpStream::connect(gateway.admin).await.expect("connects");
-        let mut client = RawClient {
-            stream,
-            buffer: Vec::new(),
-        };
-        client
-            .write(&format!(
-                "GET /config/status HTTP/1.1\r\nHost: {host}\r\n\r\n"
-            ))
-            .await;
-        assert_eq!(
-            client.response().await.expect("a response").status,
-            status,
-            "{host}"
-        );
+        let mut client = RawClient::connect(gateway.admin).await;
+        let request = format!("GET /config/status HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(client.ask(&request).await.status, status, "{host}");
     }
 }

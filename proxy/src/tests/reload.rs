@@ -1,14 +1,7 @@
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-use postern_core::config::{Env, load, parse};
+use postern_core::config::load;
 use postern_core::testing::{ConfigurationReference, IDENTITY_TABLES, assert_schema_written};
 
-use super::env;
-use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::origin::OriginBehavior;
-use crate::Config;
+use super::*;
 
 #[tokio::test]
 async fn valid_file_is_activated_and_invalid_one_ignored() {
@@ -16,40 +9,23 @@ async fn valid_file_is_activated_and_invalid_one_ignored() {
     assert_eq!(gateway.get("/new", "").await.status, 401);
     let route = "\n[[route]]\nname = \"new\"\npath = \"/new\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n";
     gateway.edit(|text| format!("{text}{route}"));
-    let status = gateway
-        .wait_for_config_status(|status| !status["lastError"].is_null())
-        .await;
-    assert_eq!(status["version"], 1);
-    let error = status["lastError"].as_str().expect("a string");
+    let error = gateway.wait_for_config_error().await;
     assert!(
         error.contains("policy: is required") && error.contains("proxy.toml:"),
         "{error}"
     );
-    assert!(
-        gateway
-            .admin_get("/metrics")
-            .await
-            .contains("postern_proxy_config_last_reload_successful 0")
-    );
+    gateway
+        .assert_metric("postern_proxy_config_last_reload_successful 0")
+        .await;
     assert_eq!(gateway.get("/new", "").await.status, 401);
     gateway.edit(|text| format!("{text}policy = \"public\"\n"));
-    let status = gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    let status = gateway.wait_for_version(2).await;
     assert!(status["lastError"].is_null(), "{status}");
     assert_eq!(gateway.get("/new", "").await.status, 200);
     let test = "\n[[test]]\nrequest = \"GET /new\"\ndecision = \"not_found\"\n";
     gateway.edit(|text| format!("{text}{test}"));
-    let status = gateway
-        .wait_for_config_status(|status| !status["lastError"].is_null())
-        .await;
-    assert!(
-        status["lastError"]
-            .as_str()
-            .expect("a string")
-            .contains("is decided allow, not not_found"),
-        "{status}"
-    );
+    let said = gateway.wait_for_config_error().await;
+    assert!(said.contains("is decided allow, not not_found"), "{said}");
     assert_eq!(gateway.get("/new", "").await.status, 200);
 }
 
@@ -65,9 +41,7 @@ async fn further_issuer_is_not_required_for_readiness() {
     };
     let partner = "\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"http://127.0.0.1:1\"\nclients = [\"web\"]\n";
     gateway.edit(|text| format!("{text}{partner}"));
-    gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    gateway.wait_for_version(2).await;
     let keys = gateway.admin_get("/jwks/status").await;
     assert!(
         keys.contains("the server cannot be reached"),
@@ -76,14 +50,7 @@ async fn further_issuer_is_not_required_for_readiness() {
     // Readiness is evaluated once per second, and the age of the keys is updated after it.
     for _ in 0..2 {
         let before = looked().await;
-        let again = async {
-            while looked().await == before {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, again)
-            .await
-            .expect("reads again");
+        wait_until(async || looked().await != before).await;
         assert!(
             !gateway.admin_get("/readyz").await.contains("keys of"),
             "{}",
@@ -100,35 +67,22 @@ async fn temporarily_missing_file_is_accepted_again() {
         gateway.log.path().join("aside.toml"),
     );
     std::fs::rename(&file, &aside).expect("moves");
-    let status = gateway
-        .wait_for_config_status(|status| !status["lastError"].is_null())
-        .await;
-    assert!(
-        status["lastError"]
-            .as_str()
-            .expect("a string")
-            .contains("cannot read"),
-        "{status}"
-    );
+    let said = gateway.wait_for_config_error().await;
+    assert!(said.contains("cannot read"), "{said}");
     std::fs::rename(&aside, &file).expect("moves back");
     gateway
         .wait_for_config_status(|status| status["lastError"].is_null())
         .await;
-    assert!(
-        gateway
-            .admin_get("/metrics")
-            .await
-            .contains("postern_proxy_config_last_reload_successful 1")
-    );
+    gateway
+        .assert_metric("postern_proxy_config_last_reload_successful 1")
+        .await;
 }
 
 #[tokio::test]
 async fn startup_only_changes_are_reported() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
-    let status = gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    let status = gateway.wait_for_version(2).await;
     assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
     let more = "[tokens]\ncache_bytes = \"1MiB\"\n[handover]\nsocket = \"/tmp/none\"\n[stop]\ndrain = \"1s\"\n";
     let tls = "[upstream.far]\naddresses = [\"127.0.0.1:9\"]\n[upstream.far.tls]\n";
@@ -136,51 +90,15 @@ async fn startup_only_changes_are_reported() {
         format!(
             "{more}{tls}{}",
             text.replace("127.0.0.1:2\"", "127.0.0.1:1\"")
-                .replace("[limits]", "[limits]\nconnections = 7\nkeys = 2000")
+                .replace("[limits]", "[limits]\nstreams = 7")
         )
     });
-    let status = gateway
-        .wait_for_config_status(|status| status["version"] == 3)
-        .await;
+    let status = gateway.wait_for_version(3).await;
     let needed = serde_json::json!(["tokens", "handover"]);
     assert_eq!(
         status["restartNeeded"], needed,
         "reloadable settings are not reported"
     );
-}
-
-#[tokio::test]
-async fn reload_fails_no_request() {
-    let gateway = Arc::new(TestGateway::start(OriginBehavior::Answer).await);
-    let (done, served) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU32::new(0)),
-    );
-    let clients: Vec<_> = (0..4)
-        .map(|_| {
-            let (gateway, done, served) =
-                (Arc::clone(&gateway), Arc::clone(&done), Arc::clone(&served));
-            tokio::spawn(async move {
-                let mut client = gateway.connect().await;
-                while !done.load(Ordering::Relaxed) {
-                    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-                    assert_eq!(client.response().await.expect("a response").status, 200);
-                    served.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    for version in 2..5 {
-        gateway.edit(|text| format!("{text}\n# {version}\n"));
-        gateway
-            .wait_for_config_status(|status| status["version"] == version)
-            .await;
-    }
-    done.store(true, Ordering::Relaxed);
-    for client in clients {
-        client.await.expect("no request fails");
-    }
-    assert!(served.load(Ordering::Relaxed) > 3);
 }
 
 #[test]
@@ -207,19 +125,6 @@ fn commented_examples_are_valid() {
     })
     .expect("reads");
     assert_eq!(config.identity.issuers().len(), 3, "{shown}");
-}
-
-#[test]
-fn every_key_is_read() {
-    let text = include_str!("everything.toml");
-    let config = parse("everything.toml", text, |root| Config::read(root, &env())).expect("reads");
-    assert_eq!(
-        (
-            config.routes[0].targets.len(),
-            config.upstreams[0].addresses.len()
-        ),
-        (2, 3)
-    );
 }
 
 #[test]

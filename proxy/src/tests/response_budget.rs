@@ -1,22 +1,14 @@
 //! Bytes of responses that the gateway holds for readers that take nothing.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use bytes::Bytes;
-use h2::client::{ResponseFuture, SendRequest};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use h2::client::ResponseFuture;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls_gateway::{head, reply, send};
-use super::upstream_shares::http2_from;
+use super::*;
 
 /// The longest response of the origin of these tests.
 const BODY_BYTES: usize = 8 << 20;
@@ -164,10 +156,8 @@ async fn held_bytes(
     tokio::time::timeout(3 * STEP_TIMEOUT, settling)
         .await
         .expect("at rest in time");
-    assert!(
-        written.load(Ordering::Relaxed) < bodies * BODY_BYTES,
-        "the reader did not hold it up"
-    );
+    // The reader has held it up.
+    assert!(written.load(Ordering::Relaxed) < bodies * BODY_BYTES);
     known.0
 }
 
@@ -182,22 +172,11 @@ async fn gauge(gateway: &TestGateway) -> usize {
     value.parse().expect("a number")
 }
 
-/// An HTTP/2 client without a window.
-async fn without_window(gateway: &TestGateway) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let mut builder = h2::client::Builder::new();
-    let shaking = builder.initial_window_size(0).handshake(stream);
-    let (client, connection) = shaking.await.expect("a handshake");
-    tokio::spawn(connection);
-    client.ready().await.expect("ready")
-}
-
 /// Clients stall for as long as a test takes on a busy machine.
 async fn before(address: SocketAddr, is_http2: bool, limits: &str) -> TestGateway {
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let limits = format!("stall_timeout = \"10m\"\n{limits}");
     let upstream = format!("addresses = [\"{address}\"]\nhttp2 = {is_http2}");
-    TestGateway::h2c(unused, &upstream, &limits, ROUTES).await
+    TestGateway::h2c(OriginBehavior::Answer, &upstream, &limits, ROUTES).await
 }
 
 #[tokio::test]
@@ -208,7 +187,7 @@ async fn http1_reader_makes_the_gateway_hold_64_kib() {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4 << 10).expect("a size");
         let mut stream = socket.connect(gateway.address).await.expect("connects");
-        let request = "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
+        let request = GET;
         stream.write_all(request.as_bytes()).await.expect("writes");
         let held = held_bytes(&gateway, address, (&written, 1)).await;
         assert!(
@@ -224,7 +203,7 @@ async fn http2_stream_makes_the_gateway_hold_64_kib() {
     for is_http2 in [false, true] {
         let (address, written) = counting_origin(is_http2).await;
         let gateway = before(address, is_http2, "").await;
-        let mut client = without_window(&gateway).await;
+        let mut client = http2_client(&gateway, 0).await;
         let mut answers = Vec::new();
         for count in 1..=2 {
             let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
@@ -254,8 +233,7 @@ async fn until_held(gateway: &TestGateway, wanted: usize, case: &str) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-    assert!(waited.is_ok(), "{held} bytes, {wanted} expected: {case}");
+    in_time(waiting).await;
 }
 
 /// A budget of 16 responses, and what one address may have of it: all as a trusted proxy.
@@ -268,14 +246,7 @@ const BUDGETS: [(&str, usize); 2] = [
 ];
 
 async fn answers_again(gateway: &TestGateway) {
-    let waiting = async {
-        while gauge(gateway).await != 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, waiting)
-        .await
-        .expect("all is given back");
+    wait_until(async || gauge(gateway).await == 0).await;
 }
 
 #[tokio::test]
@@ -283,7 +254,7 @@ async fn burst_of_streams_does_not_pass_the_budget() {
     for (limits, units) in BUDGETS {
         let (address, _) = counting_origin(false).await;
         let gateway = before(address, false, limits).await;
-        let mut client = without_window(&gateway).await;
+        let mut client = http2_client(&gateway, 0).await;
         let answers: Vec<ResponseFuture> = (0..60)
             .map(|_| send(&mut client, head("GET", "/open", &[]), true).0)
             .collect();
@@ -311,7 +282,7 @@ async fn burst_over_http1_does_not_pass_the_budget() {
     for (limits, units) in BUDGETS {
         let (address, _) = counting_origin(false).await;
         let gateway = before(address, false, limits).await;
-        let request = "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
+        let request = GET;
         let mut clients = Vec::new();
         for _ in 0..40 {
             clients.push(gateway.connect().await);
@@ -321,11 +292,7 @@ async fn burst_over_http1_does_not_pass_the_budget() {
         }
         until_held(&gateway, units * STREAM_BYTES, limits).await;
         let refused = gateway.send(request).await;
-        assert_eq!(
-            (refused.status, refused.code().as_str()),
-            (503, "unavailable"),
-            "{limits}"
-        );
+        assert_eq!(refused.problem(), "503 unavailable", "{limits}");
         drop(clients);
         answers_again(&gateway).await;
     }
@@ -335,15 +302,14 @@ async fn burst_over_http1_does_not_pass_the_budget() {
 async fn one_address_leaves_the_budget_to_others() {
     let (address, _) = counting_origin(false).await;
     let gateway = before(address, false, BUDGETS[0].0).await;
-    let mut client = without_window(&gateway).await;
+    let mut client = http2_client(&gateway, 0).await;
     let _held: Vec<ResponseFuture> = (0..20)
         .map(|_| send(&mut client, head("GET", "/open", &[]), true).0)
         .collect();
     until_held(&gateway, 2 * STREAM_BYTES, "one address").await;
     for last in 10..30 {
         let mut other = http2_from(&gateway, last, 65_535).await;
-        let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
-        let body = reply(answer).await.expect("an answer").body;
+        let body = get(&mut other, "/open", &[]).await.body;
         assert_eq!(body.len(), BODY_BYTES, "{last}");
     }
 }

@@ -1,9 +1,7 @@
 //! `postern-proxy routes`, `/routes` of the admin listener, and the warnings of `check`.
 
-use super::harness::{ROUTES, TestGateway};
-use super::origin::OriginBehavior;
-use super::read_config;
-use crate::{Config, RouteSummary, format_routes, routes, warnings};
+use super::*;
+use crate::{RouteSummary, format_routes, routes, warnings};
 
 fn config(text: &str) -> Config {
     let text = format!(
@@ -65,9 +63,7 @@ async fn admin_listener_lists_the_routes_in_force() {
     let live = listed(&gateway.admin_get("/routes").await);
     assert_eq!(live, routes(&config(ROUTES)));
     gateway.edit(|text| text.replace("path = \"/open\"", "path = \"/opened\""));
-    gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    gateway.wait_for_version(2).await;
     let live = listed(&gateway.admin_get("/routes").await);
     assert!(live.iter().any(|route| route.path == "/opened"), "{live:?}");
 }
@@ -82,45 +78,39 @@ fn unused_and_untested_parts_are_warned_about() {
     };
     let users = "{ users = \"any\" }";
     let test = "[[test]]\nrequest = \"GET /a/x\"\nroute = \"all\"\ntoken = \"user\"\ndecision = \"allow\"\n";
-    let with = |extra: &str| {
-        let all = route("all", "/a/*", users);
-        warnings(&config(&format!("{all}{extra}{test}")))
-    };
-    assert!(with("").is_empty(), "{:?}", with(""));
-    let looping = "[upstream.own]\naddresses = [\"127.0.0.1:8500\"]\n";
-    let own = with(&format!(
-        "[[listen]]\naddress = \"0.0.0.0:8500\"\n{looping}"
-    ));
-    assert_eq!(
-        own,
-        [
-            "upstream.own: no route uses it",
-            "upstream.own: 127.0.0.1:8500 is a listener of the gateway itself"
-        ]
-    );
+    let looping = "[[listen]]\naddress = \"0.0.0.0:8500\"\n[upstream.own]\naddresses = [\"127.0.0.1:8500\"]\n";
     let many: String = (0..4)
         .map(|at| route(&format!("r{at}"), &format!("/r{at}"), users))
         .collect();
-    assert_eq!(
-        with(&many),
-        ["no [[test]] selects 4 of 5 routes: r0, r1, r2, …"]
-    );
-    let spare = "[upstream.spare]\naddresses = [\"127.0.0.1:2\"]\n";
-    assert_eq!(with(spare), ["upstream.spare: no route uses it"]);
-    assert_eq!(
-        with(&route("other", "/b", users)),
-        ["route other: no [[test]] selects it"]
-    );
-    let public = with(&route("open", "/a/b", "\"public\""));
-    assert_eq!(
-        public,
-        [
-            "route open: no [[test]] selects it",
-            "route open: is public, and takes requests that the protected route all would take"
-        ]
-    );
-    let beside = with(&route("open", "/c/*", "\"public\""));
-    assert_eq!(beside, ["route open: no [[test]] selects it"]);
+    let untested = "route open: no [[test]] selects it";
+    let taken = "route open: is public, and takes requests that the protected route all would take; if this is \
+                 meant, add a [[test]] of it without a token";
+    let open = route("open", "/a/b", "\"public\"");
+    let open_test = "[[test]]\nrequest = \"GET /a/b\"\ndecision = \"allow\"\n";
+    for (extra, expected) in [
+        (String::new(), &[][..]),
+        (
+            looping.to_owned(),
+            &[
+                "upstream.own: no route uses it",
+                "upstream.own: 127.0.0.1:8500 is a listener of the gateway itself",
+            ],
+        ),
+        (many, &["no [[test]] selects 4 of 5 routes: r0, r1, r2, …"]),
+        (
+            "[upstream.spare]\naddresses = [\"127.0.0.1:2\"]\n".to_owned(),
+            &["upstream.spare: no route uses it"],
+        ),
+        (route("open", "/b", users), &[untested]),
+        (open.clone(), &[untested, taken]),
+        (format!("{open}{open_test}token = \"user\"\n"), &[taken]),
+        (format!("{open}{open_test}"), &[]),
+        (route("open", "/c/*", "\"public\""), &[untested]),
+    ] {
+        let all = route("all", "/a/*", users);
+        let found = warnings(&config(&format!("{all}{extra}{test}")));
+        assert_eq!(found, expected, "{extra}");
+    }
 }
 
 #[test]
@@ -144,40 +134,30 @@ fn unprotected_spelling_of_a_protected_path_is_warned_about() {
             "route site: takes GET {taken}, which an upstream may read as {path} of the route admin, with less protection"
         )]
     };
-    let ignoring = format!("{admins}\nignore_case = true");
     let listed = "policy = \"public\"\naccess = { allow = [\"10.0.0.0/8\"] }";
-    let users = public.replace("\"public\"", "{ users = \"any\" }");
-    let dry = admins.replace("] } }", "] }, report_only = true }");
-    for (admin, lines, site, expected) in [
-        ("/admin/*", admins, public, warned("/ADMIN/X", "/admin/x")),
-        ("/admin/*", &*ignoring, public, Vec::new()),
-        ("/admin", &ignoring, public, warned("/admin/", "/admin")),
-        ("/admin/", &ignoring, public, warned("/admin", "/admin/")),
-        (
-            "/{id}/admin",
-            admins,
-            public,
-            warned("/X/ADMIN", "/x/admin"),
-        ),
-        ("/admin/*", admins, &users, warned("/ADMIN/X", "/admin/x")),
-        ("/admin/*", listed, public, warned("/ADMIN/X", "/admin/x")),
-        ("/admin/*", &dry, public, Vec::new()),
-        ("/admin/*", "policy = \"public\"", public, Vec::new()),
-        (
-            "/admin/*",
-            admins,
-            &public.replace("origin", "other"),
-            Vec::new(),
-        ),
-        (
-            "/admin/*",
-            admins,
-            "respond = { status = 404 }\npolicy = \"public\"",
-            Vec::new(),
-        ),
-        ("/1/*", admins, public, Vec::new()),
-    ] {
-        assert_eq!(with(admin, lines, site), expected, "{admin} {lines} {site}");
+    for [admin, lines, site, taken, path] in rows(
+        r#"
+        /admin/* | ADMINS | PUBLIC | /ADMIN/X | /admin/x
+        /admin/* | ADMINS\nignore_case = true | PUBLIC | |
+        /admin | ADMINS\nignore_case = true | PUBLIC | /admin/ | /admin
+        /admin/ | ADMINS\nignore_case = true | PUBLIC | /admin | /admin/
+        /{id}/admin | ADMINS | PUBLIC | /X/ADMIN | /x/admin
+        /admin/* | ADMINS | upstream = "origin"\npolicy = { users = "any" } | /ADMIN/X | /admin/x
+        /admin/* | policy = "public"\naccess = { allow = ["10.0.0.0/8"] } | PUBLIC | /ADMIN/X | /admin/x
+        /admin/* | policy = { users = { groups = ["admin"] }, report_only = true } | PUBLIC | |
+        /admin/* | policy = "public" | PUBLIC | |
+        /admin/* | ADMINS | upstream = "other"\npolicy = "public" | |
+        /admin/* | ADMINS | respond = { status = 404 }\npolicy = "public" | |
+        /1/* | ADMINS | PUBLIC | |
+        "#,
+    ) {
+        let lines = lines.replace("ADMINS", admins);
+        let expected = match taken.as_str() {
+            "" => Vec::new(),
+            taken => warned(taken, &path),
+        };
+        let found = with(&admin, &lines, &site.replace("PUBLIC", public));
+        assert_eq!(found, expected, "{admin} {lines} {site}");
     }
     let inner = |path: &str, policy: &str| {
         format!(

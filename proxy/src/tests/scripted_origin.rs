@@ -1,18 +1,12 @@
 //! Origins that run a script per connection, and gateways in front of them.
 
 use std::future::{Future, pending};
-use std::net::SocketAddr;
 
-use bytes::Bytes;
 use h2::RecvStream;
-use h2::client::SendRequest;
 use h2::server::SendResponse;
 use http::Request;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
 
-use super::harness::{ROUTES, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 /// A short response.
 pub(super) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -139,10 +133,9 @@ pub(super) fn content_length(head: &str) -> usize {
 
 /// Starts a gateway for clients of HTTP/1.1 and HTTP/2 in front of these addresses.
 pub(super) async fn gateway(addresses: &[SocketAddr], upstream: &str, limits: &str) -> TestGateway {
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let upstream = format!("addresses = {addresses:?}\n{upstream}");
-    TestGateway::h2c(unused, &upstream, limits, ROUTES).await
+    TestGateway::h2c(OriginBehavior::Answer, &upstream, limits, ROUTES).await
 }
 
 /// Opens an HTTP/2 connection whose streams have a receive window of this size.

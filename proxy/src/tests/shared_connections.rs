@@ -1,20 +1,10 @@
 //! HTTP/2 connections that carry requests of several clients, one of which misbehaves.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
-use bytes::Bytes;
-use h2::client::{ResponseFuture, SendRequest};
+use h2::client::ResponseFuture;
 use tokio::sync::watch;
 
-use super::harness::STEP_TIMEOUT;
-use super::scripted_origin::{
-    OK, OriginConnection, answer_http2, content_length, gateway, http2_client, start, start_http2,
-};
-use super::tls_gateway::{get, head, reply, send};
-use super::upstream_shares::{client_from, http2_from};
+use super::scripted_origin::{gateway, start};
+use super::*;
 
 /// Clients whose requests must all be answered.
 const USERS: u8 = 20;
@@ -52,13 +42,7 @@ impl WaitingOrigin {
     }
 
     async fn until_arrived(&self, count: usize) {
-        let waiting = async {
-            while self.arrived.load(Ordering::Relaxed) < count {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-        waited.unwrap_or_else(|_| panic!("{count} wanted, {:?}", self.arrived));
+        wait_until(async || self.arrived.load(Ordering::Relaxed) >= count).await;
     }
 }
 
@@ -182,11 +166,8 @@ async fn resets_of_one_client_do_not_close_an_upstream_connection() {
     }
     origin.permits.send_replace(true);
     assert_eq!(count_answered(users).await, usize::from(USERS));
-    let metrics = back.admin_get("/metrics").await;
-    assert!(
-        metrics.contains("postern_http2_rapid_resets_total 0"),
-        "{metrics}"
-    );
+    back.assert_metric("postern_http2_rapid_resets_total 0")
+        .await;
 }
 
 /// An HTTP/2 origin that reads no bodies of requests with `x-stuck`, and answers others at their end.
@@ -230,13 +211,12 @@ async fn unread_uploads_of_one_client_do_not_stop_others() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     for last in 0..USERS {
         let mut client = client_from(&gateway, 10 + last).await;
-        client.write(&post("", 10)).await;
-        let response = client.response().await.expect("an answer");
+        let response = client.ask(&post("", 10)).await;
         assert_eq!(response.status, 200, "{last}: {}", response.body);
     }
     let began = Instant::now();
     for mut client in stuck {
-        let response = client.response().await.expect("an answer");
+        let response = client.answer().await;
         let answer = (response.status, response.code());
         assert_eq!(answer, (504, "upstream_timeout".to_owned()));
     }
@@ -246,12 +226,10 @@ async fn unread_uploads_of_one_client_do_not_stop_others() {
     assert!(began.elapsed() < Duration::from_secs(4), "{began:?}");
     // The origin gets its windows back.
     let mut client = client_from(&gateway, 2).await;
-    client.write(&post("", 100_000)).await;
-    assert_eq!(client.response().await.expect("an answer").status, 200);
-    let metrics = gateway.admin_get("/metrics").await;
+    assert_eq!(client.ask(&post("", 100_000)).await.status, 200);
     let failures =
         "postern_proxy_upstream_failures_total{cause=\"response_timeout\",upstream=\"origin\"} 7";
-    assert!(metrics.contains(failures), "{metrics}");
+    gateway.assert_metric(failures).await;
 }
 
 #[tokio::test]

@@ -1,30 +1,9 @@
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
 
-use super::harness::{STEP_TIMEOUT, TestGateway, fetch};
-use super::origin::OriginBehavior;
-use super::tls_gateway::{TlsGateway, get};
-
-const REQUEST: &str = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
+use super::*;
 
 /// Idle connections are closed at once.
 const NO_LINGER: &str = "[stop]\nlinger = \"0s\"";
-
-#[tokio::test]
-async fn idle_gateway_stops_at_once() {
-    let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
-    let mut client = gateway.connect().await;
-    client.write(REQUEST).await;
-    assert_eq!(client.response().await.expect("a response").status, 200);
-    let began = Instant::now();
-    gateway.finish().await;
-    assert!(
-        began.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        began.elapsed()
-    );
-    assert!(client.is_closed().await);
-}
 
 #[tokio::test]
 async fn request_in_flight_is_answered_before_exit() {
@@ -34,20 +13,15 @@ async fn request_in_flight_is_answered_before_exit() {
         .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na")
         .await;
     let mut warm = gateway.connect().await;
-    warm.write(REQUEST).await;
-    assert_eq!(warm.response().await.expect("a response").status, 200);
+    assert_eq!(warm.ask(GET).await.status, 200);
     gateway.shutdown.cancel();
     assert!(warm.is_closed().await, "idle connections are closed first");
-    client.write("bc").await;
-    let answer = client.response().await.expect("a response");
+    let answer = client.ask("bc").await;
     assert_eq!(
         (answer.status, answer.header("connection")),
         (200, Some("close"))
     );
-    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
-        .await
-        .expect("ends")
-        .expect("does not panic");
+    in_time(gateway.running).await.expect("does not panic");
 }
 
 #[tokio::test]
@@ -55,20 +29,15 @@ async fn keep_alive_client_gets_connection_close() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "", "[stop]\nlinger = \"10s\"").await;
     let (mut warm, mut late) = (gateway.connect().await, gateway.connect().await);
     for client in [&mut warm, &mut late] {
-        client.write(REQUEST).await;
         assert_eq!(
-            client
-                .response()
-                .await
-                .expect("a response")
-                .header("connection"),
+            client.ask(GET).await.header("connection"),
             Some("keep-alive")
         );
     }
     let began = Instant::now();
     gateway.shutdown.cancel();
     loop {
-        warm.write(REQUEST).await;
+        warm.write(GET).await;
         if warm
             .response()
             .await
@@ -83,23 +52,14 @@ async fn keep_alive_client_gets_connection_close() {
     let ending = tokio::time::timeout(Duration::from_millis(200), late.is_closed()).await;
     assert!(ending.is_err(), "a new connection may still send a request");
     // Of pipelined requests, only the first is answered.
-    late.write(&REQUEST.repeat(3)).await;
     assert_eq!(
-        late.response()
-            .await
-            .expect("a response")
-            .header("connection"),
+        late.ask(&GET.repeat(3)).await.header("connection"),
         Some("close")
     );
     assert!(late.is_closed().await);
-    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
-        .await
-        .expect("ends")
-        .expect("does not panic");
-    assert!(
-        began.elapsed() < Duration::from_secs(10),
-        "closed connections do not delay the exit"
-    );
+    in_time(gateway.running).await.expect("does not panic");
+    // Closed connections do not delay the exit.
+    assert!(began.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]
@@ -110,7 +70,7 @@ async fn queued_connections_are_served() {
     let waiting: Vec<_> = (0..32)
         .map(|_| {
             let mut client = std::net::TcpStream::connect(gateway.address).expect("connects");
-            client.write_all(REQUEST.as_bytes()).expect("writes");
+            client.write_all(GET.as_bytes()).expect("writes");
             client
         })
         .collect();
@@ -145,26 +105,15 @@ async fn http2_client_gets_goaway_after_its_first_request() {
     let young_ended = tokio::spawn(connection);
     let mut young = young.ready().await.expect("ready");
     front.gateway.shutdown.cancel();
-    let ended = tokio::time::timeout(STEP_TIMEOUT, warm_ended)
-        .await
-        .expect("the end in time");
-    assert!(
-        ended.expect("does not panic").is_ok(),
-        "GOAWAY with NO_ERROR"
-    );
+    let ended = in_time(warm_ended).await;
+    // GOAWAY with NO_ERROR.
+    assert!(ended.expect("does not panic").is_ok());
     assert!(!young_ended.is_finished());
-    assert_eq!(
-        get(&mut young, "/open", &[]).await.status,
-        200,
-        "a new connection may send a request"
-    );
-    let ended = tokio::time::timeout(STEP_TIMEOUT, young_ended)
-        .await
-        .expect("the end in time");
-    assert!(
-        ended.expect("does not panic").is_ok(),
-        "GOAWAY with NO_ERROR"
-    );
+    // A new connection may send a request.
+    assert_eq!(get(&mut young, "/open", &[]).await.status, 200);
+    let ended = in_time(young_ended).await;
+    // GOAWAY with NO_ERROR.
+    assert!(ended.expect("does not panic").is_ok());
     front.gateway.finish().await;
 }
 
@@ -172,22 +121,14 @@ async fn http2_client_gets_goaway_after_its_first_request() {
 async fn unready_gateway_still_serves_during_notice() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "", "[stop]\nnotice = \"1h\"").await;
     let ready = async |wanted: u16| {
-        let turning = async {
-            while fetch(gateway.admin, "/readyz").await.status != wanted {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(STEP_TIMEOUT, turning)
-            .await
-            .expect("readiness in time");
+        wait_until(async || fetch(gateway.admin, "/readyz").await.status == wanted).await;
     };
     ready(200).await;
     gateway.shutdown.cancel();
     ready(503).await;
     let mut client = gateway.connect().await;
     for _ in 0..3 {
-        client.write(REQUEST).await;
-        let answer = client.response().await.expect("a response");
+        let answer = client.ask(GET).await;
         assert_eq!(
             (answer.status, answer.header("connection")),
             (200, Some("keep-alive"))

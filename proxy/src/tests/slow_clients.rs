@@ -1,10 +1,4 @@
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpSocket;
-
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 #[tokio::test]
 async fn incomplete_head_is_answered_with_400() {
@@ -12,9 +6,8 @@ async fn incomplete_head_is_answered_with_400() {
     let mut silent = gateway.connect().await;
     assert!(silent.is_closed().await, "no first request");
     let mut slow = gateway.connect().await;
-    slow.write("GET /open HTTP/1.1\r\nHo").await;
     assert_eq!(
-        slow.response().await.expect("a response").code(),
+        slow.ask("GET /open HTTP/1.1\r\nHo").await.code(),
         "request_timeout"
     );
     assert!(slow.is_closed().await);
@@ -29,85 +22,43 @@ async fn second_request_has_the_same_deadline() {
     )
     .await;
     let mut client = gateway.connect().await;
-    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(client.response().await.expect("a response").status, 200);
-    client.write("GET /open HTTP/1.1\r\nHo").await;
+    assert_eq!(client.ask(GET).await.status, 200);
     assert_eq!(
-        client.response().await.expect("a response").code(),
+        client.ask("GET /open HTTP/1.1\r\nHo").await.code(),
         "request_timeout"
     );
     let mut idle = gateway.connect().await;
-    idle.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(idle.response().await.expect("a response").status, 200);
+    assert_eq!(idle.ask(GET).await.status, 200);
     assert!(idle.is_closed().await, "an idle connection");
-}
-
-#[tokio::test]
-async fn stalled_body_is_rejected() {
-    let gateway = TestGateway::with(OriginBehavior::Answer, "stall_timeout = \"150ms\"", "").await;
-    let mut client = gateway.connect().await;
-    client
-        .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
-        .await;
-    let answer = client.response().await.expect("a response");
-    assert_eq!(
-        (answer.status, answer.code().as_str()),
-        (400, "request_timeout")
-    );
-    assert!(client.is_closed().await);
-}
-
-#[tokio::test]
-async fn request_has_a_total_deadline() {
-    let gateway = TestGateway::with(OriginBehavior::Hang, "deadline = \"150ms\"", "").await;
-    let answer = gateway.get("/open", "").await;
-    assert_eq!(
-        (answer.status, answer.code().as_str()),
-        (504, "upstream_timeout")
-    );
 }
 
 #[tokio::test]
 async fn stalled_reader_is_disconnected() {
     let gateway = TestGateway::with(OriginBehavior::Flood, "stall_timeout = \"200ms\"", "").await;
     let mut client = gateway.connect().await;
-    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    let gone = async {
-        while !gateway
-            .admin_get("/metrics")
-            .await
-            .contains("code=\"client_closed\"")
-            && !gateway
-                .admin_get("/metrics")
-                .await
-                .contains("code=\"request_timeout\"")
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, gone)
-        .await
-        .expect("the connection is closed");
+    client.write(GET).await;
+    wait_until(async || {
+        let metrics = gateway.admin_get("/metrics").await;
+        metrics.contains("code=\"client_closed\"") || metrics.contains("code=\"request_timeout\"")
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn events_are_forwarded_without_delay() {
     let gateway = TestGateway::start(OriginBehavior::Events).await;
     let mut client = gateway.connect().await;
-    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    client.write(GET).await;
     let head = client.until("\r\n\r\n").await;
     assert!(
         head.to_ascii_lowercase()
             .contains("transfer-encoding: chunked"),
         "{head}"
     );
-    assert_eq!(
-        client.until("\n\r\n").await,
-        "8\r\nfirst..\n\r\n",
-        "before the second event"
-    );
+    // Before the second event.
+    assert_eq!(client.until("\n\r\n").await, "8\r\nfirst..\n\r\n");
     let mut other = gateway.connect().await;
-    other.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    other.write(GET).await;
     assert_eq!(
         client.until("0\r\n\r\n").await,
         "8\r\nsecond.\n\r\n0\r\n\r\n"
@@ -116,14 +67,16 @@ async fn events_are_forwarded_without_delay() {
 
 #[tokio::test]
 async fn response_cut_at_deadline_is_an_upstream_timeout() {
-    let origin = TestOrigin::start(OriginBehavior::Events).await;
-    let upstream = format!(
-        "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
-        origin.address
-    );
-    let gateway = TestGateway::before(origin, &upstream, "deadline = \"300ms\"", ROUTES).await;
+    let upstream = "[upstream.origin.outlier]\nfailures = 1";
+    let gateway = TestGateway::routed(
+        OriginBehavior::Events,
+        upstream,
+        "deadline = \"300ms\"",
+        ROUTES,
+    )
+    .await;
     let mut client = gateway.connect().await;
-    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    client.write(GET).await;
     client.until("first..\n\r\n").await;
     assert!(client.is_closed().await);
     let upstreams = gateway.admin_get("/upstreams").await;
@@ -132,35 +85,22 @@ async fn response_cut_at_deadline_is_an_upstream_timeout() {
         "not counted as a failure: {upstreams}"
     );
     let events = gateway.finish().await;
-    assert_eq!(
-        (&events[0]["status"], &events[0]["code"]),
-        (&200.into(), &"upstream_timeout".into())
+    assert_members(
+        &events[0],
+        &json!({ "status": 200, "code": "upstream_timeout" }),
     );
 }
 
 #[tokio::test]
 async fn slow_reader_is_not_an_upstream_failure() {
-    let origin = TestOrigin::start(OriginBehavior::Flood).await;
-    let upstream = format!(
-        "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
-        origin.address
-    );
-    let gateway = TestGateway::before(origin, &upstream, "deadline = \"1s\"", ROUTES).await;
+    let upstream = "[upstream.origin.outlier]\nfailures = 1";
+    let gateway =
+        TestGateway::routed(OriginBehavior::Flood, upstream, "deadline = \"1s\"", ROUTES).await;
     let mut client = gateway.connect().await;
-    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    client.write(GET).await;
     client.until("\r\n\r\n").await;
-    let over = async {
-        while !gateway
-            .admin_get("/metrics")
-            .await
-            .contains("code=\"request_timeout\",route=\"open\"} 1")
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, over)
-        .await
-        .expect("the client gets 400");
+    let over = "code=\"request_timeout\",route=\"open\"} 1";
+    gateway.wait_for_metric(over).await;
     let upstreams = gateway.admin_get("/upstreams").await;
     assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
 }
@@ -196,9 +136,7 @@ async fn send_slowly(bytes: usize) -> String {
         far
     });
     let mut answer = String::new();
-    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_string(&mut answer))
-        .await
-        .expect("the end in time");
+    let read = in_time(near.read_to_string(&mut answer)).await;
     read.expect("a response and the end of the connection");
     drop(sending);
     answer
@@ -226,16 +164,11 @@ async fn read_slowly(bytes: usize, ticks: usize) -> usize {
     // A small receive buffer, so that the client's rate is the rate of the connection.
     socket.set_recv_buffer_size(8 << 10).expect("a size");
     let mut stream = socket.connect(gateway.address).await.expect("connects");
-    stream
-        .write_all(b"GET /open HTTP/1.1\r\nHost: h\r\n\r\n")
-        .await
-        .expect("writes");
+    stream.write_all(GET.as_bytes()).await.expect("writes");
     let (mut pace, mut got, mut space) = (tokio::time::interval(TICK_INTERVAL), 0, vec![0; bytes]);
     for _ in 0..ticks {
         pace.tick().await;
-        let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_exact(&mut space))
-            .await
-            .expect("in time");
+        let read = in_time(stream.read_exact(&mut space)).await;
         match read {
             Ok(read) => got += read,
             Err(_) => break,
@@ -246,11 +179,8 @@ async fn read_slowly(bytes: usize, ticks: usize) -> usize {
 
 #[tokio::test]
 async fn reader_below_the_minimum_rate_is_aborted() {
-    assert_eq!(
-        read_slowly(8_000, 100).await,
-        800_000,
-        "400,000 bytes a second"
-    );
+    // 400,000 bytes a second.
+    assert_eq!(read_slowly(8_000, 100).await, 800_000);
     let got = read_slowly(2_000, 400).await;
     assert!(got < 400_000, "100,000 a second: aborted after {got} bytes");
 }

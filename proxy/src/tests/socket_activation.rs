@@ -1,7 +1,7 @@
 use std::net::TcpListener;
 
-use super::read_config;
-use crate::{Config, InheritedSockets};
+use super::*;
+use crate::InheritedSockets;
 
 /// Returns a configuration that listens on these addresses, the last of them for the admin
 /// listener.

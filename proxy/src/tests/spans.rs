@@ -1,26 +1,20 @@
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 const TRACE: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
 
 /// Starts a gateway that exports spans to `collector`.
 async fn traced(collector: &TestOrigin, sample_ratio: &str) -> TestGateway {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let tracing = format!(
         "[tracing]\nendpoint = \"http://{}\"\nsample_ratio = {sample_ratio}",
         collector.address
     );
-    let upstream = format!("addresses = [\"{}\"]\n{tracing}", origin.address);
-    TestGateway::before(origin, &upstream, "", ROUTES).await
+    TestGateway::routed(OriginBehavior::Answer, &tracing, "", ROUTES).await
 }
 
 /// Stops the gateway and returns its log of requests to the origin.
 async fn stop(gateway: TestGateway) -> TestOrigin {
     gateway.shutdown.cancel();
-    tokio::time::timeout(STEP_TIMEOUT, gateway.running)
-        .await
-        .expect("ends")
-        .expect("does not panic");
+    in_time(gateway.running).await.expect("does not panic");
     gateway.origin
 }
 

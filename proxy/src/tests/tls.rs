@@ -1,17 +1,11 @@
-use std::path::Path;
-use std::time::Duration;
-
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::harness::{STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls_gateway::TlsGateway;
+use super::*;
 
 /// A certificate authority for one test.
 pub(super) struct CertificateAuthority(CertifiedIssuer<'static, KeyPair>);
@@ -25,6 +19,13 @@ impl CertificateAuthority {
             CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
                 .expect("signs"),
         )
+    }
+
+    /// Writes a certificate of a new authority to a folder.
+    pub(super) fn in_folder() -> (tempfile::TempDir, Self) {
+        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Self::new());
+        authority.write(folder.path());
+        (folder, authority)
     }
 
     pub(super) fn pem(&self) -> String {
@@ -78,20 +79,19 @@ impl CertificateAuthority {
 }
 
 async fn gateway(folder: &Path, extra: &str) -> TestGateway {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let tls = format!(
         "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n{extra}",
         folder.display()
     );
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
-    TestGateway::behind_tls(origin, &upstream, "", &tls).await
+    TestGateway::behind_tls(OriginBehavior::Answer, "", "", &tls).await
 }
 
-fn client(
+/// Tells whether a client that trusts this authority gets a response.
+async fn is_served(
     gateway: &TestGateway,
     authority: &CertificateAuthority,
     identity: Option<(String, String)>,
-) -> reqwest::Client {
+) -> bool {
     let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).expect("a certificate");
     let mut builder = reqwest::Client::builder()
         .tls_certs_only([root])
@@ -103,64 +103,9 @@ fn client(
         builder =
             builder.identity(reqwest::Identity::from_pem(both.as_bytes()).expect("an identity"));
     }
-    builder.build().expect("a client")
-}
-
-fn url(gateway: &TestGateway, path: &str) -> String {
-    format!("https://localhost:{}{path}", gateway.address.port())
-}
-
-#[tokio::test]
-async fn http2_requests_follow_the_same_rules() {
-    let (folder, authority) = (
-        tempfile::tempdir().expect("a folder"),
-        CertificateAuthority::new(),
-    );
-    authority.write(folder.path());
-    let gateway = gateway(folder.path(), "").await;
-    let client = client(&gateway, &authority, None);
-    let answer = client
-        .get(url(&gateway, "/any/1"))
-        .send()
-        .await
-        .expect("a response");
-    assert_eq!(
-        (answer.status().as_u16(), answer.version()),
-        (401, reqwest::Version::HTTP_2)
-    );
-    let ask = client
-        .get(url(&gateway, "/any/1?q"))
-        .bearer_auth(gateway.user());
-    let answer = ask
-        .header("X-Postern-Kind", "service")
-        .header("x_postern_service", "auth")
-        .send()
-        .await;
-    assert_eq!(answer.expect("a response").status().as_u16(), 200);
-    let seen = gateway.origin.only();
-    assert!(seen.starts_with("GET /any/1?q HTTP/1.1\r\n"), "{seen}");
-    for line in [
-        "x-postern-kind: user",
-        "x-forwarded-proto: https",
-        "x-postern-subject: ada",
-    ] {
-        assert!(has_field(&seen, line), "{line}: {seen}");
-    }
-    assert!(!seen.contains("service"), "{seen}");
-    let posted = client
-        .post(url(&gateway, "/open"))
-        .body("x".repeat(3 << 20))
-        .send()
-        .await
-        .expect("a response");
-    assert_eq!(posted.status().as_u16(), 413);
-    let posted = client
-        .post(url(&gateway, "/open"))
-        .body("x".repeat(100_000))
-        .send()
-        .await
-        .expect("a response");
-    assert_eq!(posted.status().as_u16(), 200);
+    let url = format!("https://localhost:{}/open", gateway.address.port());
+    let answer = builder.build().expect("a client").get(url).send().await;
+    answer.is_ok_and(|answer| answer.status() == 200)
 }
 
 #[tokio::test]
@@ -174,131 +119,101 @@ async fn key_exchange_is_post_quantum_with_a_client_that_has_it() {
 
 #[tokio::test]
 async fn client_certificate_is_required_if_configured() {
-    let (folder, authority) = (
-        tempfile::tempdir().expect("a folder"),
-        CertificateAuthority::new(),
-    );
-    authority.write(folder.path());
+    let (folder, authority) = CertificateAuthority::in_folder();
     let asked = format!("client_ca = \"{}/ca.pem\"\n", folder.path().display());
     let gateway = gateway(folder.path(), &asked).await;
-    assert!(
-        client(&gateway, &authority, None)
-            .get(url(&gateway, "/open"))
-            .send()
-            .await
-            .is_err()
-    );
+    assert!(!is_served(&gateway, &authority, None).await);
     let stranger = CertificateAuthority::new().issue("me");
-    assert!(
-        client(&gateway, &authority, Some(stranger))
-            .get(url(&gateway, "/open"))
-            .send()
-            .await
-            .is_err()
-    );
-    let known = client(&gateway, &authority, Some(authority.issue("me")));
-    assert_eq!(
-        known
-            .get(url(&gateway, "/open"))
-            .send()
-            .await
-            .expect("a response")
-            .status()
-            .as_u16(),
-        200
-    );
+    assert!(!is_served(&gateway, &authority, Some(stranger)).await);
+    let known = authority.issue("me");
+    assert!(is_served(&gateway, &authority, Some(known)).await);
 }
 
 #[tokio::test]
 async fn new_certificate_is_used_without_restart() {
-    let (folder, authority) = (
-        tempfile::tempdir().expect("a folder"),
-        CertificateAuthority::new(),
-    );
-    authority.write(folder.path());
+    let (folder, authority) = CertificateAuthority::in_folder();
     let gateway = gateway(folder.path(), "").await;
     let next = CertificateAuthority::new();
     next.write(folder.path());
-    let renewed = async {
-        while client(&gateway, &next, None)
-            .get(url(&gateway, "/open"))
-            .send()
-            .await
-            .is_err()
-        {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, renewed)
-        .await
-        .expect("the new certificate in time");
-    assert!(
-        client(&gateway, &authority, None)
-            .get(url(&gateway, "/open"))
-            .send()
-            .await
-            .is_err()
-    );
+    wait_until(async || is_served(&gateway, &next, None).await).await;
+    assert!(!is_served(&gateway, &authority, None).await);
 }
 
-/// Starts an origin that requires a client certificate, `client.pem` in the folder.
-pub(super) async fn origin_behind_tls(
-    authority: &CertificateAuthority,
-    folder: &Path,
-    behavior: OriginBehavior,
-) -> TestOrigin {
-    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut roots = rustls::RootCertStore::empty();
-    let pem = |path: &str| folder.join(path);
-    roots
-        .add(CertificateDer::from_pem_file(pem("ca.pem")).expect("invalid authority"))
-        .expect("added");
-    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
-        std::sync::Arc::new(roots),
-        std::sync::Arc::clone(&provider),
-    );
-    let (certificate, key) = authority.issue("me");
-    std::fs::write(pem("client.pem"), certificate).expect("writes");
-    std::fs::write(pem("client.key"), key).expect("writes");
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_client_cert_verifier(verifier.build().expect("a verifier"))
-        .with_single_cert(
-            vec![CertificateDer::from_pem_file(pem("server.pem")).expect("a certificate")],
-            PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
-        )
-        .expect("a configuration");
-    TestOrigin::with(behavior, Some(std::sync::Arc::new(config))).await
+/// The files of an upstream that requires a client certificate.
+pub(super) struct UpstreamTls {
+    folder: tempfile::TempDir,
+    authority: CertificateAuthority,
+}
+
+impl UpstreamTls {
+    pub(super) fn new() -> Self {
+        let (folder, authority) = CertificateAuthority::in_folder();
+        let (certificate, key) = authority.issue("me");
+        let write = |name: &str, text: String| {
+            std::fs::write(folder.path().join(name), text).expect("writes");
+        };
+        write("client.pem", certificate);
+        write("client.key", key);
+        write("other.pem", CertificateAuthority::new().pem());
+        Self { folder, authority }
+    }
+
+    async fn origin(&self, behavior: OriginBehavior) -> TestOrigin {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        let pem = |path: &str| self.folder.path().join(path);
+        roots
+            .add(CertificateDer::from_pem_file(pem("ca.pem")).expect("invalid authority"))
+            .expect("added");
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::clone(&provider),
+        );
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(verifier.build().expect("a verifier"))
+            .with_single_cert(
+                vec![CertificateDer::from_pem_file(pem("server.pem")).expect("a certificate")],
+                PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
+            )
+            .expect("a configuration");
+        TestOrigin::with(behavior, Some(Arc::new(config))).await
+    }
+
+    /// Starts a gateway in front of such an origin, with these lines of the upstream, and this name
+    /// and this authority in its table `tls`.
+    async fn gateway_for(
+        &self,
+        behavior: OriginBehavior,
+        upstream: &str,
+        (name, ca): (&str, &str),
+    ) -> TestGateway {
+        let upstream = format!(
+            "{upstream}\n[upstream.origin.outlier]\nfailures = 0\n[upstream.origin.tls]\nname = \"{name}\"\n\
+             ca = \"{0}/{ca}\"\ncertificate = \"{0}/client.pem\"\nkey = \"{0}/client.key\"",
+            self.folder.path().display()
+        );
+        TestGateway::before(self.origin(behavior).await, &upstream, "", ROUTES).await
+    }
+
+    pub(super) async fn gateway(&self, behavior: OriginBehavior, upstream: &str) -> TestGateway {
+        self.gateway_for(behavior, upstream, ("localhost", "ca.pem"))
+            .await
+    }
 }
 
 #[tokio::test]
 async fn upstream_requires_mutual_tls() {
-    let (folder, authority) = (
-        tempfile::tempdir().expect("a folder"),
-        CertificateAuthority::new(),
-    );
-    authority.write(folder.path());
-    let tls = |name: &str, ca: &str| {
-        format!(
-            "[upstream.origin.tls]\nname = \"{name}\"\nca = \"{0}/{ca}\"\ncertificate = \"{0}/client.pem\"\n\
-             key = \"{0}/client.key\"",
-            folder.path().display()
-        )
-    };
-    std::fs::write(
-        folder.path().join("other.pem"),
-        CertificateAuthority::new().pem(),
-    )
-    .expect("writes");
+    let tls = UpstreamTls::new();
     for (name, ca, status) in [
         ("localhost", "ca.pem", 200),
         ("elsewhere", "ca.pem", 502),
         ("localhost", "other.pem", 502),
     ] {
-        let origin = origin_behind_tls(&authority, folder.path(), OriginBehavior::Answer).await;
-        let upstream = format!("addresses = [\"{}\"]\n{}", origin.address, tls(name, ca));
-        let gateway = TestGateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+        let gateway = tls
+            .gateway_for(OriginBehavior::Answer, "", (name, ca))
+            .await;
         assert_eq!(gateway.get("/open", "").await.status, status, "{name} {ca}");
         assert_eq!(gateway.origin.seen().len(), usize::from(status == 200));
     }
@@ -306,27 +221,13 @@ async fn upstream_requires_mutual_tls() {
 
 #[tokio::test]
 async fn new_upstream_authority_is_used_without_restart() {
-    let (folder, authority) = (
-        tempfile::tempdir().expect("a folder"),
-        CertificateAuthority::new(),
-    );
-    authority.write(folder.path());
-    let origin = origin_behind_tls(&authority, folder.path(), OriginBehavior::Answer).await;
-    let ours = folder.path().join("upstream.pem");
-    std::fs::write(&ours, CertificateAuthority::new().pem()).expect("writes");
-    let upstream = format!(
-        "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 0\n[upstream.origin.tls]\nname = \"localhost\"\n\
-         ca = \"{}\"\ncertificate = \"{2}/client.pem\"\nkey = \"{2}/client.key\"",
-        origin.address,
-        ours.display(),
-        folder.path().display()
-    );
-    let gateway = TestGateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+    let tls = UpstreamTls::new();
+    let names = ("localhost", "other.pem");
+    let gateway = tls.gateway_for(OriginBehavior::Answer, "", names).await;
     assert_eq!(gateway.get("/open", "").await.status, 502);
-    std::fs::write(&ours, authority.pem()).expect("writes");
-    gateway
-        .wait_for_config_status(|status| status["version"] == 2)
-        .await;
+    let file = tls.folder.path().join("other.pem");
+    std::fs::write(file, tls.authority.pem()).expect("writes");
+    gateway.wait_for_version(2).await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
 }
 
@@ -334,10 +235,7 @@ async fn new_upstream_authority_is_used_without_restart() {
 async fn written_data_is_flushed_while_the_upstream_is_silent() {
     let front = TlsGateway::start(OriginBehavior::LargeEvent, "", "").await;
     let mut client = front.connect_narrow("http/1.1").await;
-    client
-        .write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-        .await
-        .expect("writes");
+    client.write_all(GET.as_bytes()).await.expect("writes");
     client.flush().await.expect("writes");
     // By then the gateway has received everything, and most of it is queued in the TLS layer,
     // because the client's receive buffer is small.
@@ -352,7 +250,5 @@ async fn written_data_is_flushed_while_the_upstream_is_silent() {
             );
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("the rest");
+    in_time(reading).await;
 }

@@ -1,21 +1,13 @@
 //! A gateway with a TLS listener, and HTTP/2 clients for it.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use serde_json::Value;
-use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::harness::{STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls::CertificateAuthority;
+use super::*;
 
 /// The gateway and the authority of its certificate.
 pub(super) struct TlsGateway {
@@ -34,38 +26,21 @@ pub(super) struct StreamResponse {
 
 impl TlsGateway {
     pub(super) async fn start(behavior: OriginBehavior, limits: &str, upstream: &str) -> Self {
-        let origin = TestOrigin::start(behavior).await;
-        let address = origin.address;
-        Self::before(
-            origin,
-            &format!("addresses = [\"{address}\"]\n{upstream}"),
-            limits,
-        )
-        .await
-    }
-
-    pub(super) async fn before(origin: TestOrigin, upstream: &str, limits: &str) -> Self {
-        Self::launch(origin, upstream, limits, "").await
+        Self::launch(behavior, upstream, limits, "").await
     }
 
     /// `listen` are further lines of `[[listen]]`.
     pub(super) async fn listening(behavior: OriginBehavior, listen: &str) -> Self {
-        let origin = TestOrigin::start(behavior).await;
-        let upstream = format!("addresses = [\"{}\"]", origin.address);
-        Self::launch(origin, &upstream, "", listen).await
+        Self::launch(behavior, "", "", listen).await
     }
 
-    async fn launch(origin: TestOrigin, upstream: &str, limits: &str, listen: &str) -> Self {
-        let (folder, authority) = (
-            tempfile::tempdir().expect("a folder"),
-            CertificateAuthority::new(),
-        );
-        authority.write(folder.path());
+    async fn launch(behavior: OriginBehavior, upstream: &str, limits: &str, listen: &str) -> Self {
+        let (folder, authority) = CertificateAuthority::in_folder();
         let tls = format!(
             "{listen}[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n",
             folder.path().display()
         );
-        let gateway = TestGateway::behind_tls(origin, upstream, limits, &tls).await;
+        let gateway = TestGateway::behind_tls(behavior, upstream, limits, &tls).await;
         Self {
             gateway,
             authority,
@@ -149,13 +124,39 @@ pub(super) fn send(
 }
 
 /// Sends a request without a body and returns its response.
+pub(super) async fn call(
+    client: &mut SendRequest<Bytes>,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+) -> StreamResponse {
+    let (answer, _) = send(client, head(method, path, fields), true);
+    reply(answer).await.expect("a response")
+}
+
 pub(super) async fn get(
     client: &mut SendRequest<Bytes>,
     path: &str,
     fields: &[(&str, &str)],
 ) -> StreamResponse {
-    let (answer, _) = send(client, head("GET", path, fields), true);
-    reply(answer).await.expect("a response")
+    call(client, "GET", path, fields).await
+}
+
+/// Sends a request and returns the body of its response, of which nothing has been read.
+pub(super) async fn open_body(client: &mut SendRequest<Bytes>, path: &str) -> RecvStream {
+    let (answer, _) = send(client, head("GET", path, &[]), true);
+    answer.await.expect("a head").into_body()
+}
+
+/// Sends the head of a POST request with a body of this length.
+pub(super) fn upload(
+    client: &mut SendRequest<Bytes>,
+    path: &str,
+    length: usize,
+) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
+    let length = length.to_string();
+    let request = head("POST", path, &[("content-length", &length)]);
+    send(client, request, false)
 }
 
 /// Reads a whole response.
@@ -175,12 +176,15 @@ pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<StreamRe
             body: whole.into(),
         })
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("a response in time")
+    in_time(reading).await
 }
 
 impl StreamResponse {
+    /// Returns the status and the code of a problem, such as `404 not_found`.
+    pub(super) fn problem(&self) -> String {
+        format!("{} {}", self.status, self.code())
+    }
+
     pub(super) fn code(&self) -> String {
         let body: Value = serde_json::from_slice(&self.body).expect("a problem");
         body["code"].as_str().expect("a code").to_owned()

@@ -1,10 +1,7 @@
 //! Mistakes in `[listen.tls]` and `[acme]`, and in the files that they name.
 
-use postern_core::config::parse;
-
-use super::certificate_folder::CertificateFolder;
-use super::env;
-use crate::{Config, check_files};
+use super::*;
+use crate::check_files;
 
 /// Returns what is wrong with these lines of `[listen.tls]`, or nothing.
 fn mistakes(tls: &str, files: bool) -> String {
@@ -23,140 +20,42 @@ fn mistakes(tls: &str, files: bool) -> String {
         .unwrap_or_default()
 }
 
-/// Asserts that these lines have this mistake, or none if it is empty.
-#[track_caller]
-fn assert_mistake(tls: &str, expected: &str) {
-    let found = mistakes(tls, false);
-    let is_expected = match expected {
-        "" => found.is_empty(),
-        expected => found.contains(expected),
-    };
-    assert!(is_expected, "{tls}: {found}");
-}
-
 #[test]
 fn contradictory_tls_setting_is_rejected() {
-    let pair = "certificate = \"a\"\nkey = \"b\"\n";
-    let principal = "client_certificates = [{ uri = \"u\", service = \"s\" }]\n";
-    for (tls, expected) in [
-        (pair.to_owned(), ""),
-        (String::new(), "certificate and key are required"),
-        ("key = \"b\"".to_owned(), "certificate and key are required"),
-        (
-            "names = [\"a.test\"]".to_owned(),
-            "names requires certificate",
-        ),
-        (
-            format!("{pair}client_auth = \"optional\""),
-            "require client_ca",
-        ),
-        (format!("{pair}{principal}"), "require client_ca"),
-        (
-            format!("{pair}client_ca = \"c\"\nclient_auth = \"off\""),
-            "client_auth is off, with a client_ca",
-        ),
-        (
-            format!("{pair}client_ca = \"c\"\nclient_certificates = [{{ service = \"s\" }}]"),
-            "exactly one of uri, dns, email and common_name",
-        ),
-        (
-            format!(
-                "{pair}client_ca = \"c\"\nclient_certificates = [{{ uri = \"u\", dns = \"d\", service = \"s\" }}]"
-            ),
-            "exactly one of uri, dns, email and common_name",
-        ),
-        (
-            format!(
-                "{pair}client_ca = \"c\"\nclient_certificates = [{{ uri = \"ü\", service = \"s\" }}]"
-            ),
-            "must be visible ASCII",
-        ),
-    ] {
-        assert_mistake(&tls, expected);
-    }
-}
-
-#[test]
-fn unknown_or_contradictory_protocol_is_rejected() {
-    let pair = "certificate = \"a\"\nkey = \"b\"\n";
-    for (tls, expected) in [
-        (
-            format!(
-                "{pair}client_ca = \"c\"\nclient_certificates = [{{ uri = \"u\", service = \"s\" }}, {{ uri = \"u\", \
-                 service = \"t\" }}]"
-            ),
-            "u occurs twice",
-        ),
-        (
-            format!("{pair}min_version = \"1.1\""),
-            "must be one of 1.2, 1.3",
-        ),
-        (
-            format!("{pair}ciphers = \"old\""),
-            "must be one of intermediate, modern",
-        ),
-        (
-            format!("{pair}min_version = \"1.2\"\nciphers = \"modern\""),
-            "modern is for min_version",
-        ),
-        (
-            format!("{pair}min_version = \"1.3\"\nciphers = \"modern\""),
-            "",
-        ),
-        (
-            format!("{pair}names = [\"*.*.test\"]"),
-            "must be a host name",
-        ),
-        (format!("{pair}names = []"), "must not be empty"),
-        (
-            "acme = [\"a.test\"]".to_owned(),
-            "requires the table [acme]",
-        ),
-        (
-            format!("{pair}[acme]\naccept_terms = true\nstore = \"s\""),
-            "no listener has tls.acme",
-        ),
-    ] {
-        assert_mistake(&tls, expected);
-    }
-}
-
-#[test]
-fn name_or_account_that_acme_cannot_use_is_rejected() {
-    let acme = "[acme]\naccept_terms = true\nstore = \"s\"\n";
-    for (tls, expected) in [
-        (format!("acme = [\"a.test\"]\n{acme}"), ""),
-        (format!("acme = [\"*.a.test\"]\n{acme}"), "dns-01"),
-        (
-            format!("acme = [\"192.0.2.1\"]\n{acme}"),
-            "must be a host name",
-        ),
-        (
-            format!("acme = [\"localhost\"]\n{acme}"),
-            "must be a host name",
-        ),
-        (
-            format!("acme = [\"../a.test\"]\n{acme}"),
-            "must be a host name",
-        ),
-        (
-            format!("acme = [\"a.test\"]\n{}", acme.replace("true", "false")),
-            "agrees to the terms of service",
-        ),
-        (
-            format!("acme = [\"a.test\"]\n{acme}directory = \"http://a.test/\""),
-            "must be an https URL",
-        ),
-        (
-            format!("acme = [\"a.test\"]\n{acme}challenge = \"http-01\""),
-            "requires a listener without TLS",
-        ),
-        (
-            format!("acme = [\"a.test\"]\n{acme}contact = [\"ops@a.test\"]"),
-            "must be a URL such as mailto:",
-        ),
-    ] {
-        assert_mistake(&tls, expected);
+    let pair = "certificate = \"a\"\nkey = \"b\"";
+    let acme = "[acme]\naccept_terms = true\nstore = \"s\"";
+    for [tls, expected] in rows(
+        r#"
+        PAIR |
+        | certificate and key are required
+        key = "b" | certificate and key are required
+        names = ["a.test"] | names requires certificate
+        PAIR\nclient_auth = "optional" | require client_ca
+        PAIR\nclient_certificates = [{ uri = "u", service = "s" }] | require client_ca
+        PAIR\nclient_ca = "c"\nclient_auth = "off" | client_auth is off, with a client_ca
+        PAIR\nclient_ca = "c"\nclient_certificates = [{ service = "s" }] | exactly one of uri, dns, email and common_name
+        PAIR\nclient_ca = "c"\nclient_certificates = [{ uri = "u", dns = "d", service = "s" }] | exactly one of uri, dns, email and common_name
+        PAIR\nclient_ca = "c"\nclient_certificates = [{ uri = "ü", service = "s" }] | must be visible ASCII
+        PAIR\nclient_ca = "c"\nclient_certificates = [{ uri = "u", service = "s" }, { uri = "u", service = "t" }] | u occurs twice
+        PAIR\nmin_version = "1.1" | must be one of 1.2, 1.3
+        PAIR\nnames = ["*.*.test"] | must be a host name
+        PAIR\nnames = [] | must not be empty
+        acme = ["a.test"] | requires the table [acme]
+        PAIR\nACME | no listener has tls.acme
+        acme = ["a.test"]\nACME |
+        acme = ["*.a.test"]\nACME | dns-01
+        acme = ["192.0.2.1"]\nACME | must be a host name
+        acme = ["localhost"]\nACME | must be a host name
+        acme = ["../a.test"]\nACME | must be a host name
+        acme = ["a.test"]\n[acme]\naccept_terms = false\nstore = "s" | agrees to the terms of service
+        acme = ["a.test"]\nACME\ndirectory = "http://a.test/" | must be an https URL
+        acme = ["a.test"]\nACME\ncontact = ["ops@a.test"] | must be a URL such as mailto:
+        "#,
+    ) {
+        let tls = tls.replace("PAIR", pair).replace("ACME", acme);
+        let found = mistakes(&tls, false);
+        let is_expected = found.is_empty() == expected.is_empty() && found.contains(&expected);
+        assert!(is_expected, "{tls}: {found}");
     }
 }
 

@@ -1,16 +1,8 @@
 //! Upstreams that close or stall at every byte of a response: a truncated response must never
 //! appear complete.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
-
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::compression_client::Received;
+use super::*;
 
 /// The end of the connection after the truncated response.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,52 +17,32 @@ type OriginScript = Arc<Mutex<(Vec<u8>, ConnectionEnd)>>;
 
 /// The response that a client received.
 #[derive(Debug, PartialEq)]
-pub(super) enum ReceivedResponse {
+enum ReceivedResponse {
     Whole(String),
     Part,
     Problem(String),
 }
 
-async fn origin(script: OriginScript) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let script = Arc::clone(&script);
-            tokio::spawn(async move {
-                let mut request = Vec::new();
-                while !request.ends_with(b"\r\n\r\n") {
-                    match stream.read_u8().await {
-                        Ok(byte) => request.push(byte),
-                        Err(_) => return,
-                    }
-                }
-                let (answer, end) = script.lock().await.clone();
-                let _gone = stream.write_all(&answer).await;
-                match end {
-                    ConnectionEnd::Close => {}
-                    ConnectionEnd::Reset => stream.set_zero_linger().expect("a socket"),
-                    ConnectionEnd::Hang => std::future::pending().await,
-                }
-            });
+/// Starts a gateway before such an origin; `silence` is the read timeout.
+async fn gateway(script: &OriginScript, silence: &str) -> TestGateway {
+    let script = Arc::clone(script);
+    let origin = scripted_origin::start(move |mut connection| {
+        let script = Arc::clone(&script);
+        async move {
+            if connection.take_head().await.is_none() {
+                return;
+            }
+            let (answer, end) = script.lock().clone();
+            connection.send(answer).await;
+            match end {
+                ConnectionEnd::Close => {}
+                ConnectionEnd::Reset => connection.stream.set_zero_linger().expect("a socket"),
+                ConnectionEnd::Hang => std::future::pending().await,
+            }
         }
     });
-    address
-}
-
-/// Starts a gateway; `silence` is the read timeout.
-async fn gateway(script: &OriginScript, silence: &str) -> TestGateway {
-    let address = origin(Arc::clone(script)).await;
-    let upstream = format!(
-        "addresses = [\"{address}\"]\nread_timeout = \"{silence}\"\n[upstream.origin.outlier]\nfailures = 0"
-    );
-    TestGateway::before(
-        TestOrigin::start(OriginBehavior::Answer).await,
-        &upstream,
-        "",
-        ROUTES,
-    )
-    .await
+    let upstream = format!("read_timeout = \"{silence}\"\n[upstream.origin.outlier]\nfailures = 0");
+    scripted_origin::gateway(&[origin.await], &upstream, "").await
 }
 
 /// Sends a request, and returns the response.
@@ -80,65 +52,38 @@ async fn ask(
     answer: &[u8],
     end: ConnectionEnd,
 ) -> ReceivedResponse {
-    *script.lock().await = (answer.to_vec(), end);
-    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
-    let request = "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).await.expect("writes");
-    let mut bytes = Vec::new();
-    let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
-    let _closed_or_reset = read.expect("the end in time");
-    parse_response(&String::from_utf8_lossy(&bytes))
+    *script.lock() = (answer.to_vec(), end);
+    let mut client = gateway.connect().await;
+    client
+        .write("GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        .await;
+    let _closed_or_reset = in_time(client.stream.read_to_end(&mut client.buffer)).await;
+    parse_response(&client.buffer)
 }
 
 /// Parses a response as a strict client does.
-pub(super) fn parse_response(text: &str) -> ReceivedResponse {
-    let Some((head, body)) = text.split_once("\r\n\r\n") else {
-        return ReceivedResponse::Part;
-    };
-    if head.starts_with("HTTP/1.1 1") {
-        return parse_response(body);
+fn parse_response(bytes: &[u8]) -> ReceivedResponse {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+    if bytes.starts_with(b"HTTP/1.1 1") {
+        return end.map_or(ReceivedResponse::Part, |end| {
+            parse_response(&bytes[end + 4..])
+        });
     }
-    let head = head.to_ascii_lowercase();
-    if head.contains("application/problem+json") {
-        let problem: serde_json::Value =
-            serde_json::from_str(body).expect("a complete problem body");
+    if end.is_none() {
+        return ReceivedResponse::Part;
+    }
+    let got = Received::parse(bytes);
+    let body = String::from_utf8_lossy(&got.content).into_owned();
+    if got.head.contains("application/problem+json") {
+        let problem: Value = serde_json::from_str(&body).expect("a complete problem body");
         return ReceivedResponse::Problem(problem["code"].as_str().expect("a code").to_owned());
     }
-    if let Some(length) = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: "))
-    {
-        let whole = body.len() == length.parse::<usize>().expect("a number");
-        return if whole {
-            ReceivedResponse::Whole(body.to_owned())
-        } else {
-            ReceivedResponse::Part
-        };
+    let is_chunked = got.field("transfer-encoding").is_some();
+    let length = got.field("content-length").unwrap_or("0");
+    match got.is_whole && (is_chunked || length == body.len().to_string()) {
+        true => ReceivedResponse::Whole(body),
+        false => ReceivedResponse::Part,
     }
-    if !head.contains("transfer-encoding: chunked") {
-        return if body.is_empty() {
-            ReceivedResponse::Whole(String::new())
-        } else {
-            ReceivedResponse::Part
-        };
-    }
-    let (mut whole, mut rest) = (String::new(), body);
-    while let Some((size, after)) = rest.split_once("\r\n") {
-        let size = usize::from_str_radix(size, 16).expect("a size");
-        if size == 0 {
-            return if after == "\r\n" {
-                ReceivedResponse::Whole(whole)
-            } else {
-                ReceivedResponse::Part
-            };
-        }
-        if after.len() < size + 2 {
-            break;
-        }
-        whole.push_str(&after[..size]);
-        rest = &after[size + 2..];
-    }
-    ReceivedResponse::Part
 }
 
 const LENGTH: &str = "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nX-A: b\r\n\r\nhello world";
@@ -208,7 +153,7 @@ async fn stalled_response_is_aborted() {
         (20, ReceivedResponse::Problem("upstream_timeout".to_owned())),
         (LENGTH.len() - 5, ReceivedResponse::Part),
     ] {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let got = ask(
             &gateway,
             &script,
@@ -283,14 +228,10 @@ async fn non_http_response_is_an_upstream_failure() {
 
 #[tokio::test]
 async fn cookie_is_removed_unless_the_route_allows_it() {
-    let script = OriginScript::new(Mutex::new((Vec::new(), ConnectionEnd::Close)));
-    let address = origin(Arc::clone(&script)).await;
-    let own = "[[route]]\npath = \"/own\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\ncookies = true\n";
-    let upstream = format!("addresses = [\"{address}\"]");
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
-    let gateway = TestGateway::before(unused, &upstream, "", &format!("{ROUTES}{own}")).await;
     let answer = "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nX-Kept: yes\r\nContent-Length: 0\r\n\r\n";
-    *script.lock().await = (answer.as_bytes().to_vec(), ConnectionEnd::Close);
+    let own = route("own", "/own", "policy = \"public\"\ncookies = true");
+    let routes = format!("{ROUTES}{own}");
+    let gateway = TestGateway::routed(OriginBehavior::Text(answer), "", "", &routes).await;
     let stripped = gateway.get("/open", "").await;
     assert_eq!(
         (stripped.header("set-cookie"), stripped.header("x-kept")),

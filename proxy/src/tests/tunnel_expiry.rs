@@ -1,51 +1,42 @@
 //! WebSockets and event streams end with the token that opened them.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use postern_core::Clock;
-use postern_core::clock::Timestamp;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
-
-use super::harness::{ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
 use super::scripted_origin::start;
+use super::*;
 
 /// Lifetime of a token in seconds, long enough to open a WebSocket on a busy machine.
 const TOKEN_LIFETIME_S: u32 = 4;
 
-const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 const ACCEPTED: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
 
-/// Starts an origin that accepts one WebSocket and sends these bytes. Returns the bytes that it
-/// received, and when the connection ended.
-async fn origin(first: &'static [u8]) -> (SocketAddr, JoinHandle<(Vec<u8>, Timestamp)>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
-    let origin = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.expect("a connection");
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let read = stream.read_buf(&mut head).await.expect("a head");
-            assert_ne!(read, 0, "the head ends");
+/// Starts an origin that accepts one WebSocket and sends these bytes, once or until the connection
+/// ends. Returns the bytes that it received, and when the connection ended.
+async fn origin(
+    sent: &'static [u8],
+    is_endless: bool,
+) -> (SocketAddr, UnboundedReceiver<(Vec<u8>, Timestamp)>) {
+    let (report, reports) = unbounded_channel();
+    let address = start(move |mut connection| {
+        let report = report.clone();
+        async move {
+            connection.take_head().await.expect("a head");
+            connection.send([ACCEPTED, sent].concat()).await;
+            while is_endless && connection.stream.write_all(sent).await.is_ok() {}
+            let mut received = Vec::new();
+            let _closed_or_reset = connection.stream.read_to_end(&mut received).await;
+            let _test_ended = report.send((received, Clock::system().now()));
         }
-        let accepted = [ACCEPTED, first].concat();
-        stream.write_all(&accepted).await.expect("writes");
-        let mut received = Vec::new();
-        let _closed_or_reset = stream.read_to_end(&mut received).await;
-        (received, Clock::system().now())
     });
-    (address, origin)
+    (address.await, reports)
 }
 
 /// Starts a gateway before it, with an additional line of the route.
 async fn gateway(address: SocketAddr, line: &str) -> TestGateway {
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let routes = ROUTES.replace("websocket = true", &format!("websocket = true\n{line}"));
-    TestGateway::before(unused, &format!("addresses = [\"{address}\"]"), "", &routes).await
+    let upstream = format!("addresses = [\"{address}\"]");
+    TestGateway::routed(OriginBehavior::Answer, &upstream, "", &routes).await
 }
 
 /// Opens a WebSocket with a token that expires soon. Returns the expiry as well.
@@ -53,37 +44,36 @@ async fn open(gateway: &TestGateway) -> (RawClient, Timestamp) {
     let expires_at = Clock::system().now().unix_seconds() + i64::from(TOKEN_LIFETIME_S);
     let bearer = gateway.user_until(expires_at);
     let mut client = gateway.connect().await;
-    client
-        .write(&format!(
-            "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"
-        ))
-        .await;
-    assert_eq!(client.response().await.expect("a response").status, 101);
+    assert_eq!(
+        client
+            .ask(&format!(
+                "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"
+            ))
+            .await
+            .status,
+        101
+    );
     (client, Timestamp::from_unix_seconds(expires_at))
 }
 
 /// Returns all bytes until the connection is closed.
 async fn rest(client: &mut RawClient) -> Vec<u8> {
     let mut rest = std::mem::take(&mut client.buffer);
-    let read = tokio::time::timeout(STEP_TIMEOUT, client.stream.read_to_end(&mut rest)).await;
-    let _closed_or_reset = read.expect("the end in time");
+    let _closed_or_reset = in_time(client.stream.read_to_end(&mut rest)).await;
     rest
 }
 
 #[tokio::test]
 async fn websocket_is_closed_on_both_sides_at_token_expiry() {
     // The first bytes of a frame.
-    let (address, origin) = origin(b"\x81\x0ahello").await;
+    let (address, mut origin) = origin(b"\x81\x0ahello", false).await;
     let gateway = gateway(address, "").await;
     let (mut client, expires_at) = open(&gateway).await;
     let sent = b"\x81\x82mask\x05\x08";
     client.stream.write_all(sent).await.expect("writes");
     let got = rest(&mut client).await;
     let client_end = Clock::system().now();
-    let (received, upstream_end) = tokio::time::timeout(STEP_TIMEOUT, origin)
-        .await
-        .expect("the end in time")
-        .expect("does not panic");
+    let (received, upstream_end) = in_time(origin.recv()).await.expect("a report");
     assert_eq!(got, b"\x81\x0ahello", "nothing is added");
     assert_eq!(received, sent, "nothing is added");
     for (side, end) in [("client", client_end), ("upstream", upstream_end)] {
@@ -92,9 +82,26 @@ async fn websocket_is_closed_on_both_sides_at_token_expiry() {
         assert!(late < Duration::from_secs(1), "{side}: {late:?} late");
     }
     let events = gateway.finish().await;
-    assert_eq!(
-        (&events[0]["status"], &events[0]["code"]),
-        (&101.into(), &"token_expired".into())
+    assert_members(
+        &events[0],
+        &json!({ "status": 101, "code": "token_expired" }),
+    );
+}
+
+/// A reader that takes nothing is given 20 seconds otherwise.
+#[tokio::test]
+async fn websocket_that_is_not_read_ends_with_its_token() {
+    let (address, mut origin) = origin(&[b'x'; 32 << 10], true).await;
+    let gateway = gateway(address, "").await;
+    let (mut client, expires_at) = open(&gateway).await;
+    let (_, end) = in_time(origin.recv()).await.expect("a report");
+    assert!(expires_at.since(end).is_zero(), "too early");
+    assert!(end.since(expires_at) < Duration::from_secs(6), "late");
+    rest(&mut client).await;
+    let events = gateway.finish().await;
+    assert_members(
+        &events[0],
+        &json!({ "status": 101, "code": "token_expired" }),
     );
 }
 

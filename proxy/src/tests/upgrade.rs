@@ -1,12 +1,4 @@
-use std::sync::Arc;
-
-use postern_core::config::Env;
-
-use super::harness::{ROUTES, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::tls::{CertificateAuthority, origin_behind_tls};
-
-const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
+use super::*;
 
 #[tokio::test]
 async fn upgrade_is_authenticated_and_forwarded() {
@@ -20,21 +12,18 @@ async fn upgrade_is_authenticated_and_forwarded() {
         let mut client = gateway.connect().await;
         let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
         let spoofed = "X-Postern-Kind: service\r\n";
-        client
-            .write(&format!(
-                "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}{spoofed}\r\n"
-            ))
-            .await;
         assert_eq!(
-            client.response().await.expect("a response").status,
+            client
+                .ask(&format!(
+                    "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}{spoofed}\r\n"
+                ))
+                .await
+                .status,
             101,
             "round {round}"
         );
-        assert_eq!(
-            client.bytes(5).await,
-            "hello",
-            "data in the packet of the 101"
-        );
+        // Data in the packet of the 101.
+        assert_eq!(client.bytes(5).await, "hello");
         client.write("ping").await;
         assert_eq!(client.bytes(4).await, "ping");
         let seen = gateway.origin.seen().pop().expect("a request");
@@ -47,13 +36,11 @@ async fn upgrade_is_authenticated_and_forwarded() {
 
 /// A gateway whose route `/socket` takes a token among the subprotocols.
 async fn accepting_subprotocol_token(behavior: OriginBehavior) -> TestGateway {
-    let origin = TestOrigin::start(behavior).await;
-    let upstream = format!("addresses = [\"{}\"]", origin.address);
     let routes = ROUTES.replace(
         "websocket = true",
         "websocket = true\nwebsocket_token = true",
     );
-    TestGateway::before(origin, &upstream, "", &routes).await
+    TestGateway::routed(behavior, "", "", &routes).await
 }
 
 #[tokio::test]
@@ -94,8 +81,7 @@ async fn subprotocol_token_stays_at_the_gateway() {
         let field = format!("{FIELD}{}\r\n", offered.replace("TOKEN", &token));
         let mut client = gateway.connect().await;
         let request = format!("GET /socket HTTP/1.1\r\nHost: h\r\n{UPGRADE}{field}\r\n");
-        client.write(&request).await;
-        let response = client.response().await.expect("a response");
+        let response = client.ask(&request).await;
         assert_eq!(response.status, 101, "{offered}");
         let answered = response.header("sec-websocket-protocol");
         assert_eq!(answered, Some(selected), "{offered}");
@@ -262,26 +248,11 @@ async fn data_before_close_reaches_the_client() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_tls_tunnels_lose_no_byte() {
-    let (folder, authority) = (
-        tempfile::tempdir().expect("a folder"),
-        CertificateAuthority::new(),
-    );
-    authority.write(folder.path());
-    let tls = format!(
-        "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{0}/ca.pem\"\ncertificate = \"{0}/client.pem\"\n\
-         key = \"{0}/client.key\"",
-        folder.path().display()
-    );
+    let tls = UpstreamTls::new();
     for (behavior, exchange) in [
         (OriginBehavior::Upgrade, FRAMES),
         (OriginBehavior::UpgradeAndLeave, &[]),
     ] {
-        let origin = origin_behind_tls(&authority, folder.path(), behavior).await;
-        let upstream = format!("addresses = [\"{}\"]\n{tls}", origin.address);
-        soak(
-            TestGateway::before(origin, &upstream, "", ROUTES).await,
-            exchange,
-        )
-        .await;
+        soak(tls.gateway(behavior, "").await, exchange).await;
     }
 }

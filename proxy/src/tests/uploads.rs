@@ -1,23 +1,13 @@
 //! Uploads: timeouts, retries and flow control while a body is sent to an upstream.
 
 use std::future::pending;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::harness::{STEP_TIMEOUT, TestGateway};
 use super::response_budget::{Counted, queued};
-use super::scripted_origin::{
-    OK, content_length, gateway, http2_client, http2_client_on, start, start_http2, start_stalled,
-};
-use super::tls_gateway::{head, reply, send};
-use super::upstream_shares::client_from;
+use super::scripted_origin::{gateway, start, start_stalled};
+use super::*;
 
 /// More than is read before the request is sent.
 const LONG_BODY_BYTES: usize = 40_000;
@@ -34,6 +24,12 @@ enum Protocol {
     Http2,
 }
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
+
+/// A body that is read before the request is sent, and a longer one, over each protocol.
+fn cases() -> impl Iterator<Item = (Protocol, usize)> {
+    let lengths = |protocol| [4, LONG_BODY_BYTES].map(|length| (protocol, length));
+    PROTOCOLS.into_iter().flat_map(lengths)
+}
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| b'a' + (at % 23) as u8).collect()
@@ -60,7 +56,7 @@ async fn upload_with_pause(
             tokio::time::sleep(PAUSE).await;
             // The gateway may have answered already.
             let _closed = client.stream.write_all(rest).await;
-            let response = client.response().await.expect("a response");
+            let response = client.answer().await;
             (response.status, response.body)
         }
         Protocol::Http2 => {
@@ -89,13 +85,12 @@ async fn pause_of_a_client_is_no_timeout_of_its_upstream() {
     .await;
     let timeouts = "read_timeout = \"800ms\"\nwrite_timeout = \"800ms\"";
     let gateway = gateway(&[origin], timeouts, "").await;
-    for protocol in PROTOCOLS {
-        for length in [4, LONG_BODY_BYTES] {
-            let request = ("POST", "/open");
-            let response = upload_with_pause(&gateway, protocol, request, pattern(length)).await;
-            assert_eq!(response, (200, "ok".into()), "{protocol:?} {length}");
-        }
-    }
+    let checks = cases().map(async |(protocol, length)| {
+        let request = ("POST", "/open");
+        let response = upload_with_pause(&gateway, protocol, request, pattern(length)).await;
+        assert_eq!(response, (200, "ok".into()), "{protocol:?} {length}");
+    });
+    join_all(checks).await;
 }
 
 #[tokio::test]
@@ -108,15 +103,13 @@ async fn read_timeout_starts_at_the_end_of_the_request() {
     .await;
     let timeouts = "read_timeout = \"300ms\"\nwrite_timeout = \"30s\"";
     let gateway = gateway(&[origin], timeouts, "").await;
-    for protocol in PROTOCOLS {
-        for length in [4, LONG_BODY_BYTES] {
-            let request = ("POST", "/open");
-            let (status, body) =
-                upload_with_pause(&gateway, protocol, request, pattern(length)).await;
-            assert_eq!(status, 504, "{protocol:?} {length}: {body}");
-            assert!(body.contains("upstream_timeout"), "{body}");
-        }
-    }
+    let checks = cases().map(async |(protocol, length)| {
+        let request = ("POST", "/open");
+        let (status, body) = upload_with_pause(&gateway, protocol, request, pattern(length)).await;
+        assert_eq!(status, 504, "{protocol:?} {length}: {body}");
+        assert!(body.contains("upstream_timeout"), "{body}");
+    });
+    join_all(checks).await;
 }
 
 /// The body is read before the request is sent, or kept for a second attempt. The client takes
@@ -146,47 +139,18 @@ async fn upload_is_repeated_at_another_address() {
     }
     let upstream = "read_timeout = \"800ms\"\nretry_budget = 100\nload_balancing = \"round_robin\"";
     let gateway = gateway(&addresses, upstream, "").await;
-    for protocol in PROTOCOLS {
-        for length in [4, LONG_BODY_BYTES] {
-            let body = pattern(length);
-            let request = ("GET", "/open");
-            let response = upload_with_pause(&gateway, protocol, request, body.clone()).await;
-            let case = format!("{protocol:?} {length}");
-            assert_eq!(response, (200, "ok".into()), "{case}");
-            let (first, second) = (reports.recv().await, reports.recv().await);
-            let (first, second) = (first.expect("a report"), second.expect("a report"));
-            assert_ne!(first.0, second.0, "{case}: another address");
-            assert!(first.1.as_ref() == Some(&body), "{case}: the first body");
-            assert!(second.1 == Some(body), "{case}: the second body");
-        }
-    }
-}
-
-#[tokio::test]
-async fn repeated_upload_has_a_read_timeout() {
-    let requests = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&requests);
-    let origin = start(move |mut connection| {
-        let count = Arc::clone(&count);
-        async move {
-            let head = connection.take_head().await.expect("a head");
-            connection.take_body(content_length(&head)).await;
-            // The first attempt fails, and the second is not answered.
-            if count.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
-                pending::<()>().await;
-            }
-        }
-    })
-    .await;
-    let upstream = "read_timeout = \"800ms\"\nwrite_timeout = \"30s\"\nretry_budget = 100";
-    let gateway = gateway(&[origin], upstream, "").await;
-    for protocol in PROTOCOLS {
+    for (protocol, length) in cases() {
+        let body = pattern(length);
         let request = ("GET", "/open");
-        let body = pattern(LONG_BODY_BYTES);
-        let (status, body) = upload_with_pause(&gateway, protocol, request, body).await;
-        assert_eq!(status, 504, "{protocol:?}: {body}");
+        let response = upload_with_pause(&gateway, protocol, request, body.clone()).await;
+        let case = format!("{protocol:?} {length}");
+        assert_eq!(response, (200, "ok".into()), "{case}");
+        let (first, second) = (reports.recv().await, reports.recv().await);
+        let (first, second) = (first.expect("a report"), second.expect("a report"));
+        assert_ne!(first.0, second.0, "{case}: another address");
+        assert!(first.1.as_ref() == Some(&body), "{case}: the first body");
+        assert!(second.1 == Some(body), "{case}: the second body");
     }
-    assert_eq!(requests.load(Ordering::Relaxed), 4);
 }
 
 /// Sends a head, and a huge body as far as it is accepted. Returns the final response.
@@ -205,8 +169,7 @@ async fn upload_after(gateway: &TestGateway, head: String, length: usize) -> (u1
         far
     });
     let mut response = Vec::new();
-    let read = tokio::time::timeout(STEP_TIMEOUT, near.read_to_end(&mut response)).await;
-    let _closed_or_reset = read.expect("the end in time");
+    let _closed_or_reset = in_time(near.read_to_end(&mut response)).await;
     sending.abort();
     let text = String::from_utf8(response).expect("text");
     let last = text.rsplit("HTTP/1.1 ").next().expect("a response");
@@ -228,9 +191,7 @@ async fn upload_huge_body(
         }
         Protocol::Http2 => {
             let mut client = http2_client(gateway, 1 << 20).await;
-            let digits = length.to_string();
-            let fields = [("content-length", digits.as_str())];
-            let (answer, mut stream) = send(&mut client, head("POST", "/open", &fields), false);
+            let (answer, mut stream) = upload(&mut client, "/open", length);
             tokio::time::sleep(Duration::from_millis(50)).await;
             let body = Bytes::from(vec![b'x'; length]);
             stream.send_data(body, true).expect("sends");
@@ -258,10 +219,9 @@ async fn client_is_not_blamed_for_a_stalled_upstream() {
         assert_eq!(status, 504, "{case}");
         assert!(body.contains("upstream_timeout"), "{case}");
         let events = gateway.finish().await;
-        assert_eq!(
-            (&events[0]["status"], &events[0]["code"]),
-            (&504.into(), &"upstream_timeout".into()),
-            "{case}"
+        assert_members(
+            &events[0],
+            &json!({ "status": 504, "code": "upstream_timeout" }),
         );
     });
     join_all(checks).await;
@@ -284,16 +244,19 @@ async fn every_framing_ends_with_a_stalled_upstream() {
         ),
         format!("HTTP/1.0\r\nHost: gate\r\nContent-Length: {HUGE_BODY_BYTES}\r\n\r\n"),
     ];
-    for framing in framings {
-        for (origin, is_http2) in origins.into_iter().zip([false, true]) {
-            let upstream = format!("write_timeout = \"1s\"\nhttp2 = {is_http2}");
-            let limits = format!("{HUGE_LIMITS}stall_timeout = \"1s\"");
-            let gateway = gateway(&[origin], &upstream, &limits).await;
-            let head = format!("POST /open {framing}");
-            let (status, body) = upload_after(&gateway, head, HUGE_BODY_BYTES).await;
-            assert_eq!(status, 504, "{is_http2} {framing}: {body}");
-        }
-    }
+    let origins = || origins.into_iter().zip([false, true]);
+    let cases = framings
+        .iter()
+        .flat_map(|framing| origins().map(move |it| (framing, it)));
+    let checks = cases.map(async |(framing, (origin, is_http2))| {
+        let upstream = format!("write_timeout = \"1s\"\nhttp2 = {is_http2}");
+        let limits = format!("{HUGE_LIMITS}stall_timeout = \"1s\"");
+        let gateway = gateway(&[origin], &upstream, &limits).await;
+        let head = format!("POST /open {framing}");
+        let (status, body) = upload_after(&gateway, head, HUGE_BODY_BYTES).await;
+        assert_eq!(status, 504, "{is_http2} {framing}: {body}");
+    });
+    join_all(checks).await;
 }
 
 /// Waits until the client can send no more. Returns the bytes that are neither with the client nor
@@ -312,10 +275,8 @@ async fn settled_bytes(gateway: &TestGateway, origin: u16, written: &AtomicUsize
     };
     let settled = tokio::time::timeout(3 * STEP_TIMEOUT, settling).await;
     settled.expect("at rest in time");
-    assert!(
-        written.load(Ordering::Relaxed) < HUGE_BODY_BYTES,
-        "the upload was not held up"
-    );
+    // The upload is held up.
+    assert!(written.load(Ordering::Relaxed) < HUGE_BODY_BYTES);
     known
 }
 
@@ -360,7 +321,7 @@ async fn stalled_upstream_bounds_what_is_read_of_an_upload() {
 }
 
 /// Starts an origin that reads 5 MB a second, and answers at the end of the request.
-async fn start_steady_reader() -> std::net::SocketAddr {
+async fn start_steady_reader() -> SocketAddr {
     start(|mut connection| async move {
         let mut pace = tokio::time::interval(Duration::from_millis(25));
         let mut tail = Vec::new();
@@ -407,53 +368,8 @@ async fn write_timeout_is_not_renewed_by_a_partial_write() {
         "GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
         "x".repeat(16 << 20)
     );
-    client.write(&head).await;
-    let response = client.response().await.expect("a response");
-    assert_eq!(
-        (response.status, response.code().as_str()),
-        (504, "upstream_timeout")
-    );
-}
-
-#[tokio::test]
-async fn stalled_upload_does_not_block_its_connection() {
-    let origin = start(|mut connection| async move {
-        while let Some(head) = connection.take_head().await {
-            if head.contains("/open?stalled ") {
-                pending::<()>().await;
-            }
-            connection.take_body(content_length(&head)).await;
-            connection.send(OK).await;
-        }
-    })
-    .await;
-    let gateway = gateway(&[origin], "write_timeout = \"60s\"", HUGE_LIMITS).await;
-    let written = Arc::new(AtomicUsize::new(0));
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
-    stream.set_nodelay(true).expect("a socket");
-    let counted = Counted {
-        stream,
-        written: Arc::clone(&written),
-    };
-    let mut client = http2_client_on(counted, 1 << 20).await;
-    let length = HUGE_BODY_BYTES.to_string();
-    let fields = [("content-length", length.as_str())];
-    let request = head("POST", "/open?stalled", &fields);
-    let (_pending, mut stalled) = send(&mut client, request, false);
-    let body = Bytes::from(vec![b'x'; HUGE_BODY_BYTES]);
-    stalled.send_data(body, true).expect("sends");
-    // Until the upload has filled all buffers in front of its upstream.
-    settled_bytes(&gateway, origin.port(), &written).await;
-    for length in [10, 200_000] {
-        let digits = length.to_string();
-        let fields = [("content-length", digits.as_str())];
-        let (answer, mut stream) = send(&mut client, head("POST", "/open", &fields), false);
-        stream
-            .send_data(Bytes::from(pattern(length)), true)
-            .expect("sends");
-        let response = reply(answer).await.expect("a response");
-        assert_eq!((response.status, &*response.body), (200, &b"ok"[..]));
-    }
+    let response = client.ask(&head).await;
+    assert_eq!(response.problem(), "504 upstream_timeout");
 }
 
 /// An origin that gives up: on an upload whose body does not arrive, and on a request with `x-drop`.
@@ -485,14 +401,13 @@ async fn reset_during_a_slow_upload_is_not_the_failure_of_its_address() {
             attack.push(client);
         }
         for mut client in attack {
-            let response = client.response().await.expect("a response");
+            let response = client.answer().await;
             assert_eq!(response.status, 502, "{framing}: {}", response.body);
         }
         assert!(!is_ejected(&gateway).await, "{framing}");
         for last in 10..30 {
             let mut user = client_from(&gateway, last).await;
-            user.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
-            assert_eq!(user.response().await.expect("an answer").status, 200);
+            assert_eq!(user.ask(GET).await.status, 200);
         }
         assert_eq!(gateway.get("/open", "X-Drop: 1\r\n").await.status, 502);
         assert!(is_ejected(&gateway).await, "{framing}");

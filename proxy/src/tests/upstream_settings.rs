@@ -1,15 +1,10 @@
 //! How upstreams are reached and addressed: Unix sockets, `Host`, pinned certificates, and loops.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
-use tokio::net::{TcpStream, UnixListener};
+use tokio::net::UnixListener;
 
-use super::harness::{ROUTES, STEP_TIMEOUT, TestGateway, has_field};
-use super::origin::{OriginBehavior, TestOrigin};
+use super::*;
 
 /// Returns the path of a Unix socket whose connections lead to an origin.
 pub(super) fn socket_of(origin: &TestOrigin, folder: &Path) -> PathBuf {
@@ -38,8 +33,7 @@ async fn wait_for(gateway: &TestGateway, start: &str) -> String {
             tokio::task::yield_now().await;
         }
     };
-    let found = tokio::time::timeout(STEP_TIMEOUT, found).await;
-    found.expect("a request in time")
+    in_time(found).await
 }
 
 #[tokio::test]
@@ -65,21 +59,17 @@ async fn unix_socket_is_an_upstream() {
 
 #[tokio::test]
 async fn missing_unix_socket_is_an_unavailable_upstream() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = "addresses = [\"unix:/nonexistent/a.sock\"]\nretries = 0";
-    let gateway = TestGateway::before(origin, upstream, "", ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, upstream, "", ROUTES).await;
     assert_eq!(gateway.get("/open", "").await.status, 503);
 }
 
 #[tokio::test]
 async fn host_of_an_upstream_replaces_the_requested_one() {
-    let origin = TestOrigin::start(OriginBehavior::Answer).await;
-    let upstream = format!(
-        "addresses = [\"{}\"]\nhost = \"app.example.net:8080\"\nforwarded = true\n\
-         [upstream.origin.health]\npath = \"/livez\"\n",
-        origin.address
-    );
-    let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
+    let upstream = "host = \"app.example.net:8080\"\n\
+         [upstream.origin.health]\npath = \"/livez\"\n"
+        .to_owned();
+    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
     let seen = gateway.origin.seen();
     let request = seen.iter().find(|it| it.starts_with("GET /open "));
@@ -88,7 +78,6 @@ async fn host_of_an_upstream_replaces_the_requested_one() {
     for line in ["host: app.example.net:8080", "x-forwarded-host: gate"] {
         assert!(has_field(request, line), "{line}: {request}");
     }
-    assert!(request.contains("host=\"gate\""), "{request}");
     let check = wait_for(&gateway, "GET /livez ").await;
     assert!(has_field(&check, "host: app.example.net:8080"), "{check}");
 }
@@ -140,8 +129,7 @@ async fn self_signed_certificate_can_be_pinned() {
     ] {
         let origin = TestOrigin::with(OriginBehavior::Answer, Some(Arc::clone(&own))).await;
         let upstream = format!(
-            "addresses = [\"{}\"]\nretries = 0\n[upstream.origin.tls]\n{key} = \"{}\"\n",
-            origin.address,
+            "retries = 0\n[upstream.origin.tls]\n{key} = \"{}\"\n",
             folder.path().join(file).display()
         );
         let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
@@ -160,9 +148,8 @@ async fn health_check_compares_the_pinned_certificate() {
         for probe in ["", "path = \"/livez\""] {
             let origin = TestOrigin::with(OriginBehavior::Answer, Some(Arc::clone(&own))).await;
             let upstream = format!(
-                "addresses = [\"{}\"]\n[upstream.origin.tls]\npin = \"{}\"\n\
+                "[upstream.origin.tls]\npin = \"{}\"\n\
                  [upstream.origin.health]\n{probe}\ninterval = \"20ms\"\nfailures = 1",
-                origin.address,
                 folder.path().join(file).display()
             );
             let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
@@ -173,8 +160,7 @@ async fn health_check_compares_the_pinned_certificate() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             };
-            let checked = tokio::time::timeout(STEP_TIMEOUT, checking).await;
-            checked.unwrap_or_else(|_| panic!("{file} {probe}"));
+            in_time(checking).await;
         }
     }
 }

@@ -1,17 +1,9 @@
 //! Requests in flight of one upstream, shared among client addresses.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::Ipv4Addr;
 
-use bytes::Bytes;
-use h2::client::SendRequest;
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpSocket, TcpStream};
-
-use super::harness::{ROUTES, RawClient, STEP_TIMEOUT, TestGateway};
-use super::origin::{OriginBehavior, TestOrigin};
-use super::scripted_origin::{answer_http2, http2_client_on, start, start_http2};
-use super::tls_gateway::{head, reply, send};
+use super::scripted_origin::start;
+use super::*;
 
 /// A connection from 127.0.0.`last`.
 async fn connect_from(gateway: &TestGateway, last: u8) -> TcpStream {
@@ -23,10 +15,7 @@ async fn connect_from(gateway: &TestGateway, last: u8) -> TcpStream {
 }
 
 pub(super) async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
-    RawClient {
-        stream: connect_from(gateway, last).await,
-        buffer: Vec::new(),
-    }
+    RawClient::new(connect_from(gateway, last).await)
 }
 
 /// An HTTP/2 client from 127.0.0.`last` whose streams have a window of this many bytes.
@@ -47,17 +36,7 @@ async fn in_flight(gateway: &TestGateway) -> usize {
 
 /// Waits until this many requests are in flight.
 async fn until_in_flight(gateway: &TestGateway, wanted: usize) {
-    let waiting = async {
-        while in_flight(gateway).await != wanted {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-    assert!(
-        waited.is_ok(),
-        "{wanted} wanted, {} in flight",
-        in_flight(gateway).await
-    );
+    wait_until(async || in_flight(gateway).await == wanted).await;
 }
 
 /// Whether a response waits for its reader.
@@ -69,7 +48,7 @@ async fn is_held(gateway: &TestGateway) -> bool {
 /// Requests that stay in flight, one of them without its body.
 fn unfinished_requests() -> [&'static str; 3] {
     [
-        "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n",
+        GET,
         "POST /open HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n",
         "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: 100000\r\n\r\nx",
     ]
@@ -88,11 +67,10 @@ async fn address_gets_an_eighth_of_a_half_full_upstream() {
                 until_in_flight(&gateway, held.len()).await;
             }
             let mut surplus = client_from(&gateway, last).await;
-            surplus.write(request).await;
-            let refused = surplus.response().await.expect("an answer");
+            let refused = surplus.ask(request).await;
             assert_eq!(
-                (refused.status, refused.code().as_str()),
-                (503, "upstream_unavailable"),
+                refused.problem(),
+                "503 upstream_unavailable",
                 "127.0.0.{last} {request:?}"
             );
         }
@@ -102,31 +80,6 @@ async fn address_gets_an_eighth_of_a_half_full_upstream() {
         let mut client = client_from(&gateway, 1).await;
         client.write(request).await;
         until_in_flight(&gateway, 3).await;
-    }
-}
-
-#[tokio::test]
-async fn address_gets_an_eighth_over_http2() {
-    for ends in [true, false] {
-        let method = if ends { "GET" } else { "POST" };
-        let origin = TestOrigin::start(OriginBehavior::Hang).await;
-        let upstream = format!("addresses = [\"{}\"]\nin_flight = 8", origin.address);
-        let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
-        let mut held = Vec::new();
-        for (last, added) in [(1, 4), (2, 1)] {
-            let mut client = http2_from(&gateway, last, 65_535).await;
-            for _ in 0..added {
-                held.push(send(&mut client, head(method, "/open", &[]), ends));
-                until_in_flight(&gateway, held.len()).await;
-            }
-            let (answer, _body) = send(&mut client, head(method, "/open", &[]), ends);
-            let refused = reply(answer).await.expect("an answer");
-            assert_eq!(
-                (refused.status, refused.code().as_str()),
-                (503, "upstream_unavailable"),
-                "127.0.0.{last} {method}"
-            );
-        }
     }
 }
 
@@ -192,9 +145,8 @@ async fn hold_answered(gateway: &TestGateway, fields: &str) -> Option<TcpStream>
 
 #[tokio::test]
 async fn place_is_free_once_the_upstream_has_answered() {
-    let unused = TestOrigin::start(OriginBehavior::Answer).await;
     let upstream = format!("addresses = [\"{}\"]\nin_flight = 1", sized_origin().await);
-    let gateway = TestGateway::before(unused, &upstream, "", ROUTES).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
     let fields = format!("Authorization: Bearer {}\r\n", gateway.user());
     let held = hold_answered(&gateway, &fields).await;
     assert!(held.is_some(), "no place was free beside a slow reader: ");
@@ -205,28 +157,17 @@ async fn place_is_free_once_the_upstream_has_answered() {
 #[tokio::test]
 async fn place_is_free_beside_a_stream_without_a_window() {
     for is_http2 in [false, true] {
+        let http2 = start_http2(|_, answer| async move { answer_http2(answer, &[b"xxxxx"]) }).await;
         let origin = TestOrigin::start(OriginBehavior::Answer).await;
-        let address = if is_http2 {
-            start_http2(|_, answer| async move { answer_http2(answer, &[b"xxxxx"]) }).await
-        } else {
-            origin.address
-        };
-        let upstream = format!("addresses = [\"{address}\"]\nhttp2 = {is_http2}\nin_flight = 1");
-        let gateway = TestGateway::h2c(origin, &upstream, "", ROUTES).await;
+        let address = if is_http2 { http2 } else { origin.address };
+        let upstream = format!("http2 = {is_http2}\nin_flight = 1");
+        let gateway = scripted_origin::gateway(&[address], &upstream, "").await;
         let mut slow = http2_from(&gateway, 1, 0).await;
-        let (answer, _) = send(&mut slow, head("GET", "/open", &[]), true);
-        let held = answer.await.expect("a head").into_body();
-        let waiting = async {
-            while !is_held(&gateway).await {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-        waited.expect("its reader is waited for");
+        let held = open_body(&mut slow, "/open").await;
+        wait_until(async || is_held(&gateway).await).await;
         until_in_flight(&gateway, 0).await;
         let mut other = http2_from(&gateway, 2, 65_535).await;
-        let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
-        assert_eq!(reply(answer).await.expect("an answer").status, 200);
+        assert_eq!(get(&mut other, "/open", &[]).await.status, 200);
         drop(held);
     }
 }

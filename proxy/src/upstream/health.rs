@@ -1,19 +1,20 @@
-//! Active health checks, with the checks and the schedule of `pingora-load-balancing`.
+//! Active health checks, by those of `pingora-load-balancing`.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
 
 use async_trait::async_trait;
-use pingora_core::connectors::TransportConnector;
-use pingora_core::connectors::http::Connector as HttpConnector;
-use pingora_core::{Error, ErrorType, Result};
+use pingora::connectors::TransportConnector;
+use pingora::connectors::http::Connector as HttpConnector;
+use pingora::{Error, ErrorType, Result};
+use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
-use pingora_load_balancing::{Backend, HealthRegistry};
-use postern_http::upstream::{ConnectionHeader, UpstreamConnection, connector_options};
+use pingora_load_balancing::{Backend, Backends};
+use postern_core::log_outage_state;
+use postern_http::upstream::{UpstreamConnection, connector_options};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::{HealthCheckConfig, HealthProbe};
 use crate::upstream::discovery::inet;
@@ -22,90 +23,68 @@ use crate::upstream::{Endpoint, UpstreamPool};
 /// The error type of a check that takes longer than `timeout`.
 const NO_ANSWER: ErrorType = ErrorType::new("no answer in time");
 
-/// A check with a timeout, which records its result in the endpoint of the backend.
-struct EndpointCheck {
-    upstream: String,
+/// Idle connections of the checks of an entry of `addresses`.
+const MAX_IDLE_CONNECTIONS: usize = 16;
+
+type Probe = Box<dyn HealthCheck + Send + Sync>;
+
+/// The current addresses of a pool, as Pingora discovers them.
+struct PoolAddresses(Arc<UpstreamPool>);
+
+/// The check of the addresses of a pool.
+struct PoolCheck {
+    pool: Arc<UpstreamPool>,
     config: HealthCheckConfig,
-    /// The clock of the pool and the duration of slow starts.
-    created_at: Instant,
-    slow_start: Option<Duration>,
-    /// What a connection to the upstream begins with.
-    header: Option<ConnectionHeader>,
-    probe: Box<dyn HealthCheck + Send + Sync>,
+    /// Pingora's checks, by the entry of `addresses`: the names in certificates depend on it.
+    probes: Vec<Probe>,
 }
 
-/// Returns an empty registry. The health of an address is kept when its weight changes.
-pub(super) fn registry() -> HealthRegistry {
-    HealthRegistry::with_equivalence(|backend| {
-        let mut hasher = DefaultHasher::new();
-        backend.addr.hash(&mut hasher);
-        hasher.finish()
-    })
-}
-
-// === impl EndpointCheck ===
+// === impl PoolAddresses ===
 
 #[async_trait]
-impl HealthCheck for EndpointCheck {
+impl ServiceDiscovery for PoolAddresses {
+    async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
+        let endpoints = self.0.endpoints();
+        let backends = endpoints.iter().map(|endpoint| endpoint.backend(1));
+        Ok((backends.collect(), HashMap::new()))
+    }
+}
+
+// === impl PoolCheck ===
+
+#[async_trait]
+impl HealthCheck for PoolCheck {
     async fn check(&self, target: &Backend) -> Result<()> {
-        let check = async {
-            if let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() {
-                self.check_pins(endpoint).await?;
-            }
-            self.probe.check(target).await
+        let Some(endpoint) = self.pool.endpoint_of(target) else {
+            return Ok(());
         };
-        let checked = tokio::time::timeout(self.config.timeout, check).await;
-        let checked = checked.unwrap_or_else(|_| Err(Error::new(NO_ANSWER)));
+        let checked = tokio::time::timeout(self.config.timeout, self.probe(&endpoint, target));
+        let checked = checked.await.unwrap_or_else(|_| Err(Error::new(NO_ANSWER)));
         if let Err(error) = &checked {
-            tracing::debug!(upstream = %self.upstream, address = %target.addr, %error, "health check failed");
-            if let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() {
-                *endpoint.health_error.lock() = summary(error);
-            }
+            let (upstream, address) = (&self.pool.config.name, &endpoint.address);
+            tracing::debug!(%upstream, %address, %error, "health check failed");
+            *endpoint.health_error.lock() = summary(error);
         }
         checked
     }
 
-    async fn health_status_change(&self, target: &Backend, healthy: bool) {
-        let Some(endpoint) = target.ext.get::<Arc<Endpoint>>() else {
-            return;
-        };
-        if let (Some(duration), true) = (self.slow_start, healthy) {
-            let now_ms = u64::try_from(self.created_at.elapsed().as_millis());
-            endpoint.start_ramp(now_ms.unwrap_or(u64::MAX), duration);
-        }
-        endpoint.healthy.store(healthy, Ordering::Relaxed);
-        let (upstream, address) = (&self.upstream, &target.addr);
-        if healthy {
-            tracing::info!(%upstream, %address, "upstream address healthy again");
-        } else {
-            let (error, failures) = (endpoint.health_error.lock().clone(), self.config.failures);
-            tracing::warn!(%upstream, %address, error, failures, "upstream address unhealthy");
-        }
-    }
-
-    fn backend_summary(&self, target: &Backend) -> String {
-        format!("{} of upstream {}", target.addr, self.upstream)
-    }
-
     fn health_threshold(&self, success: bool) -> usize {
-        let checks = match success {
-            true => self.config.successes,
-            false => self.config.failures,
-        };
-        usize::try_from(checks).unwrap_or(usize::MAX)
+        match success {
+            true => self.config.successes as usize,
+            false => self.config.failures as usize,
+        }
     }
 }
 
-impl EndpointCheck {
-    /// Checks the certificate of an address with `tls.pin`, by a connection of its own: Pingora's
-    /// checks do not show it.
-    async fn check_pins(&self, endpoint: &Endpoint) -> Result<()> {
-        let (peer, pins) = (&endpoint.peer, &endpoint.pins);
-        if !pins.is_empty() {
-            let (timeout, header) = (self.config.timeout, self.header.clone());
-            UpstreamConnection::connect(peer, pins, timeout, header).await?;
+impl PoolCheck {
+    /// Checks an address. One with `tls.pin` is checked by a connection of its own first, because
+    /// Pingora's checks do not show the certificate.
+    async fn probe(&self, endpoint: &Endpoint, target: &Backend) -> Result<()> {
+        if !endpoint.pins.is_empty() {
+            let (peer, pins) = (&endpoint.peer, &endpoint.pins);
+            UpstreamConnection::connect(peer, pins, self.config.timeout).await?;
         }
-        Ok(())
+        self.probes[endpoint.config_index].check(target).await
     }
 }
 
@@ -123,28 +102,14 @@ fn summary(error: &Error) -> String {
 impl UpstreamPool {
     /// Checks all addresses periodically, if the configuration contains health checks.
     pub(crate) async fn run_health_checks(self: Arc<Self>, stop: CancellationToken) {
-        let Some(health) = self.config.health.clone() else {
+        let Some(health) = &self.config.health else {
             return;
         };
-        let Some(probe) = self.build_probe(&health) else {
-            return;
-        };
-        let interval = health.interval;
-        let header = self.config.proxy_protocol.map(ConnectionHeader::local);
-        let check = EndpointCheck {
-            header,
-            upstream: self.config.name.clone(),
-            config: health,
-            created_at: self.created_at,
-            slow_start: self.config.slow_start,
-            probe,
-        };
-        self.health_check
-            .call_once(|| self.health.set_health_check(Box::new(check)));
+        let backends = self.checked_backends(health);
         loop {
             let pass = async {
-                self.health.run_health_check(true).await;
-                tokio::time::sleep(interval).await;
+                self.check_health(&backends).await;
+                tokio::time::sleep(health.interval).await;
             };
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -153,48 +118,77 @@ impl UpstreamPool {
         }
     }
 
-    fn build_probe(
-        &self,
-        health: &HealthCheckConfig,
-    ) -> Option<Box<dyn HealthCheck + Send + Sync>> {
-        let template = self
-            .endpoints()
-            .first()
-            .map(|endpoint| endpoint.peer.clone());
-        let mut template =
-            template.unwrap_or_else(|| self.peers.build(0, inet(Ipv4Addr::UNSPECIFIED.into(), 1)));
-        if let Some(version) = self.config.proxy_protocol {
-            ConnectionHeader::local(version).set_on(&mut template.options, health.timeout);
+    /// Returns the addresses with their check.
+    pub(super) fn checked_backends(self: &Arc<Self>, health: &HealthCheckConfig) -> Backends {
+        let entries = 0..self.config.addresses.len();
+        let mut backends = Backends::new(Box::new(PoolAddresses(Arc::clone(self))));
+        backends.set_health_check(Box::new(PoolCheck {
+            pool: Arc::clone(self),
+            config: health.clone(),
+            probes: entries.map(|at| self.probe(at, &health.probe)).collect(),
+        }));
+        backends
+    }
+
+    /// Checks all addresses once.
+    pub(super) async fn check_health(&self, backends: &Backends) {
+        let _never_fails = backends.update(|_| ()).await;
+        backends.run_health_check(true).await;
+        for backend in backends.get_backend().iter() {
+            if let Some(endpoint) = self.endpoint_of(backend) {
+                self.note_health(&endpoint, backends.ready(backend));
+            }
         }
-        let options = connector_options(16, self.config.uses_system_roots());
-        match &health.probe {
+    }
+
+    fn endpoint_of(&self, backend: &Backend) -> Option<Arc<Endpoint>> {
+        let is_same = |it: &&Arc<Endpoint>| it.address == backend.addr;
+        self.endpoints().iter().find(is_same).cloned()
+    }
+
+    /// Returns the check of the addresses of an entry.
+    fn probe(&self, at: usize, probe: &HealthProbe) -> Probe {
+        let peer = self.peers.build(at, inet(Ipv4Addr::UNSPECIFIED.into(), 1));
+        let options = connector_options(MAX_IDLE_CONNECTIONS, self.config.uses_system_roots());
+        match probe {
             HealthProbe::Tcp => {
-                let mut probe = TcpHealthCheck::default();
-                probe.peer_template.options = template.options;
-                probe.set_connector(TransportConnector::new(Some(options)));
-                Some(Box::new(probe))
+                let mut check = TcpHealthCheck::new();
+                // With TLS, unless that needs a client certificate, which this check does not present.
+                if peer.client_cert_key.is_none() {
+                    check.peer_template.sni = peer.sni;
+                }
+                check.peer_template.options = peer.options;
+                check.set_connector(TransportConnector::new(Some(options)));
+                check
             }
             HealthProbe::Http(path) => {
-                let mut probe = HttpHealthCheck::new_custom(
-                    self.config.own_host(),
-                    self.config.tls.is_some(),
-                    HttpConnector::new(Some(options)),
-                );
-                probe.peer_template = template;
-                probe.req.set_raw_path(path.as_bytes()).ok()?;
-                probe.validator = Some(Box::new(|response| {
-                    let good = response.status.is_success() || response.status.is_redirection();
-                    if good {
-                        Ok(())
-                    } else {
-                        Error::e_explain(
-                            ErrorType::CustomCode("unhealthy", response.status.as_u16()),
-                            "",
-                        )
-                    }
+                let connector = HttpConnector::new(Some(options));
+                let host = self.config.own_host();
+                let mut check = HttpHealthCheck::new_custom(host, peer.is_tls(), connector);
+                check.peer_template = peer;
+                // A path of the configuration is valid.
+                let _always_valid = check.req.set_raw_path(path.as_bytes());
+                check.validator = Some(Box::new(|response| match response.status.as_u16() {
+                    200..400 => Ok(()),
+                    status => Error::e_explain(ErrorType::CustomCode("unhealthy", status), ""),
                 }));
-                Some(Box::new(probe))
+                Box::new(check)
             }
+        }
+    }
+
+    /// Takes the health of an address over.
+    fn note_health(&self, endpoint: &Endpoint, healthy: bool) {
+        if endpoint.healthy.swap(healthy, Ordering::Relaxed) == healthy {
+            return;
+        }
+        let (upstream, address) = (&self.config.name, &endpoint.address);
+        if healthy {
+            tracing::info!(%upstream, %address, "upstream address healthy again");
+        } else {
+            let error = endpoint.health_error.lock().clone();
+            let failures = self.config.health.as_ref().map(|health| health.failures);
+            log_outage_state!(format!("upstream {upstream}"), %upstream, %address, error, failures, "upstream address unhealthy");
         }
     }
 }

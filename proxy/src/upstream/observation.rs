@@ -3,9 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
+use postern_core::log_outage_state;
+
 use crate::upstream::UpstreamPool;
-use crate::upstream::endpoint::Availability;
-use crate::upstream::selection::{Candidates, exceeds_panic_percent};
+use crate::upstream::selection::{count_excluded, exceeds_panic_percent};
 
 /// The state of an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +37,6 @@ impl UpstreamPool {
             retry_budget: self.retry_budget.available(),
             ..PoolObservation::default()
         };
-        let priority = Candidates::priority(&endpoints, now_ms);
-        let (mut total, mut excluded) = (0, 0);
         for endpoint in endpoints.iter() {
             let status = endpoint.status(now_ms);
             observed.healthy += usize::from(status.healthy && !status.ejected);
@@ -45,24 +44,22 @@ impl UpstreamPool {
             observed.ejected += usize::from(status.ejected);
             observed.in_flight += status.in_flight;
             observed.idle_connections += endpoint.idle.count();
-            if endpoint.weight() > 0 && Some(endpoint.priority()) == priority {
-                total += 1;
-                excluded += usize::from(endpoint.availability(now_ms) != Availability::Available);
-            }
             if let Some(elapsed_s) = endpoint.take_return(now_ms) {
                 let address = &endpoint.address;
                 tracing::info!(%upstream, %address, elapsed_s, "upstream address no longer ejected");
             }
         }
         let panic_percent = self.config.outlier.panic_percent;
-        observed.is_in_panic = exceeds_panic_percent(excluded, total, panic_percent);
+        let (total, excluded) = count_excluded(&endpoints, now_ms);
+        observed.is_in_panic = exceeds_panic_percent((total, excluded), panic_percent);
         if self
             .is_in_panic
             .swap(observed.is_in_panic, Ordering::Relaxed)
             != observed.is_in_panic
         {
             if observed.is_in_panic {
-                tracing::warn!(
+                log_outage_state!(
+                    format!("upstream {upstream}"),
                     %upstream,
                     excluded,
                     addresses = total,

@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use pingora_core::protocols::l4::socket::SocketAddr;
-use pingora_core::protocols::{ALPN, TcpKeepalive};
-use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
+use pingora::protocols::l4::socket::SocketAddr;
+use pingora::protocols::{ALPN, TcpKeepalive};
+use pingora::upstreams::peer::{HttpPeer, PeerOptions};
 use postern_core::exit::Exit;
 use postern_http::upstream::PinnedCertificates;
 
@@ -20,14 +20,6 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Unanswered keep-alive probes after which a connection is closed.
 const KEEPALIVE_PROBES: usize = 3;
-
-/// Maximum concurrent streams on one HTTP/2 connection to an upstream.
-const MAX_UPSTREAM_STREAMS: u16 = 64;
-
-/// Flow-control window of an HTTP/2 stream from an upstream. The connection window is the sum over
-/// all streams, so that slow readers do not block others. It also bounds the frame size, for which
-/// Pingora allows 64 KiB.
-const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
 
 /// The settings of connections to an upstream.
 #[derive(Debug)]
@@ -85,14 +77,6 @@ impl PeerBuilder {
         options.total_connection_timeout = Some(config.connect_timeout);
         options.idle_timeout = Some(config.idle_timeout);
         options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
-        options.max_h2_streams = if config.http2 {
-            usize::from(MAX_UPSTREAM_STREAMS)
-        } else {
-            1
-        };
-        options.h2_stream_window_size = Some(UPSTREAM_STREAM_WINDOW_BYTES);
-        options.h2_connection_window_size =
-            Some(UPSTREAM_STREAM_WINDOW_BYTES * u32::from(MAX_UPSTREAM_STREAMS));
         if let Some(tls) = &self.tls {
             options.ca.clone_from(&tls.ca);
             // The signature of the handshake is verified, and then the certificate itself.

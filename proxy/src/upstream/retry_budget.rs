@@ -79,17 +79,11 @@ mod tests {
     #[test]
     fn retries_are_a_share_of_requests() {
         let budget = RetryBudget::new(20);
-        assert_eq!(
-            (0..100).filter(|_| budget.try_withdraw(None)).count(),
-            10,
-            "the initial balance"
-        );
+        // The initial balance.
+        assert_eq!((0..100).filter(|_| budget.try_withdraw(None)).count(), 10);
         (0..50).for_each(|_| budget.deposit());
-        assert_eq!(
-            (0..100).filter(|_| budget.try_withdraw(None)).count(),
-            10,
-            "20 % of 50"
-        );
+        // 20 % of 50.
+        assert_eq!((0..100).filter(|_| budget.try_withdraw(None)).count(), 10);
         assert!(!RetryBudget::new(0).try_withdraw(Some(1)));
     }
 

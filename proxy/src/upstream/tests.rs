@@ -3,12 +3,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 mod discovery;
-mod selection;
-mod slow_start;
 
 use super::*;
 
-use crate::config::{ConsistentKey, DnsConfig, LoadBalancing, OutlierDetection, UpstreamAddress};
+use crate::config::{LoadBalancing, OutlierDetection, UpstreamAddress};
 
 fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
     let addresses = weights.iter().zip(1..).map(|(weight, port)| {
@@ -29,11 +27,7 @@ fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
         outlier: OutlierDetection::default(),
         tls: None,
         http2: false,
-        proxy_protocol: None,
-        forwarded: false,
         host: None,
-        slow_start: None,
-        drain_timeout: Duration::from_secs(30),
     }
 }
 
@@ -44,7 +38,7 @@ impl Endpoint {
 }
 
 fn pool_of(config: UpstreamConfig) -> UpstreamPool {
-    let resolver = Arc::new(NameResolver::new(DnsConfig::default()));
+    let resolver = Arc::default();
     let metrics = GatewayMetrics::new().expect("metrics");
     UpstreamPool::new(config, &resolver, &metrics).expect("a pool")
 }
@@ -55,10 +49,8 @@ fn pool(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamPool {
 
 fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
-    for turn in 0..picks {
-        let permit = pool
-            .pick(&turn.to_le_bytes(), None, Instant::now())
-            .expect("an address");
+    for _ in 0..picks {
+        let permit = pool.pick(None, None, Instant::now()).expect("an address");
         count[usize::from(permit.endpoint.port())] += 1;
     }
     count
@@ -73,11 +65,28 @@ fn round_robin_follows_the_weights() {
 }
 
 #[test]
+fn round_robin_interleaves_addresses() {
+    let count = ports(&pool(LoadBalancing::RoundRobin, &[1000, 333]), 40);
+    assert!((29..=31).contains(&count[1]), "{count:?}");
+    let equal = pool(LoadBalancing::RoundRobin, &[7, 7, 7, 7]);
+    for _ in 0..5 {
+        assert_eq!(ports(&equal, 4), [0, 1, 1, 1, 1]);
+    }
+}
+
+#[test]
+fn excluded_address_leaves_the_other_weights_unchanged() {
+    let pool = pool(LoadBalancing::RoundRobin, &[10, 20, 10]);
+    eject(&pool, 0);
+    assert_eq!(ports(&pool, 300), [0, 0, 200, 100]);
+}
+
+#[test]
 fn less_loaded_address_is_chosen() {
     let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
-    let first = pool.pick(b"", None, Instant::now()).expect("an address");
+    let first = pool.pick(None, None, Instant::now()).expect("an address");
     for _ in 0..20 {
-        let next = pool.pick(b"", None, Instant::now()).expect("an address");
+        let next = pool.pick(None, None, Instant::now()).expect("an address");
         assert_ne!(
             next.endpoint.address, first.endpoint.address,
             "the other address has nothing in flight"
@@ -89,14 +98,14 @@ fn less_loaded_address_is_chosen() {
 fn requests_in_flight_are_limited() {
     let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let held: Vec<InFlightPermit> = (0..4)
-        .map(|_| pool.pick(b"", None, Instant::now()).expect("a permit"))
+        .map(|_| pool.pick(None, None, Instant::now()).expect("a permit"))
         .collect();
     assert_eq!(
-        pool.pick(b"", None, Instant::now()).err(),
+        pool.pick(None, None, Instant::now()).err(),
         Some(NoEndpoint::AtCapacity)
     );
     drop(held);
-    assert!(pool.pick(b"", None, Instant::now()).is_ok());
+    assert!(pool.pick(None, None, Instant::now()).is_ok());
 }
 
 #[test]
@@ -107,10 +116,8 @@ fn failing_address_is_ejected_unless_panic() {
     let count = ports(&pool, 100);
     assert_eq!((count[1], count[2]), (0, 50));
     (0..5).for_each(|_| pool.note_failure(&all[1], FailureCause::Reset, Instant::now()));
-    assert!(
-        ports(&pool, 99).iter().skip(1).all(|count| *count == 33),
-        "two of three ejected: panic mode"
-    );
+    // Two of three ejected: panic mode.
+    assert!(ports(&pool, 99).iter().skip(1).all(|count| *count == 33));
 }
 
 fn eject(pool: &UpstreamPool, at: usize) -> Arc<Endpoint> {
@@ -120,14 +127,7 @@ fn eject(pool: &UpstreamPool, at: usize) -> Arc<Endpoint> {
     endpoint
 }
 
-const CONSISTENT: LoadBalancing = LoadBalancing::Consistent(ConsistentKey::ClientAddress);
-
-const ALGORITHMS: [LoadBalancing; 4] = [
-    LoadBalancing::RoundRobin,
-    LoadBalancing::Random,
-    LoadBalancing::LeastLoaded,
-    CONSISTENT,
-];
+const ALGORITHMS: [LoadBalancing; 2] = [LoadBalancing::RoundRobin, LoadBalancing::LeastLoaded];
 
 #[test]
 fn retry_uses_ejected_address_as_last_resort() {
@@ -135,9 +135,9 @@ fn retry_uses_ejected_address_as_last_resort() {
         let pool = pool(algorithm, &[1, 1]);
         let ejected = eject(&pool, 0);
         assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two ejected: no panic");
-        let failed = pool.pick(b"", None, Instant::now()).expect("an address");
+        let failed = pool.pick(None, None, Instant::now()).expect("an address");
         let retry = pool
-            .pick(b"", Some(&failed.endpoint), Instant::now())
+            .pick(None, Some(&failed.endpoint), Instant::now())
             .expect("the ejected address");
         assert_eq!(retry.endpoint.address, ejected.address);
     }
@@ -145,16 +145,16 @@ fn retry_uses_ejected_address_as_last_resort() {
 
 #[test]
 fn ejected_addresses_are_used_without_alternative() {
-    let all_weights = [[1, 1], [1, 1], [1, 0], [1, 0]];
+    let all_weights = [[1, 1], [1, 0]];
     for (algorithm, weights) in ALGORITHMS.into_iter().zip(all_weights) {
         let mut pool = pool(algorithm, &weights);
         pool.config.outlier.panic_percent = 100;
         let only = eject(&pool, 0);
         eject(&pool, 1);
-        assert!(pool.pick(b"", None, Instant::now()).is_ok(), "{weights:?}");
+        assert!(pool.pick(None, None, Instant::now()).is_ok(), "{weights:?}");
         if weights[1] == 0 {
             let retry = pool
-                .pick(b"", Some(&only), Instant::now())
+                .pick(None, Some(&only), Instant::now())
                 .expect("the only weighted address");
             assert_eq!(retry.endpoint.address, only.address);
         }
@@ -172,7 +172,7 @@ fn ejected_address_precedes_unhealthy_one() {
     eject(&pool, 2);
     assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
     let retry = pool
-        .pick(b"", Some(&all[2]), Instant::now())
+        .pick(None, Some(&all[2]), Instant::now())
         .expect("an unhealthy address");
     assert_ne!(retry.endpoint.address, all[2].address);
 }
@@ -180,14 +180,13 @@ fn ejected_address_precedes_unhealthy_one() {
 #[test]
 fn retry_in_panic_prefers_available_address() {
     for algorithm in ALGORITHMS {
-        let name = algorithm.name();
         let pool = pool(algorithm, &[1, 1, 1]);
         let failed = [eject(&pool, 0), eject(&pool, 1)];
-        for turn in 0..20_u8 {
+        for _ in 0..20 {
             let retry = pool
-                .pick(&[turn], Some(&failed[0]), Instant::now())
+                .pick(None, Some(&failed[0]), Instant::now())
                 .expect("an address");
-            assert_eq!(retry.endpoint.port(), 3, "{name}");
+            assert_eq!(retry.endpoint.port(), 3, "{algorithm:?}");
         }
     }
 }
@@ -204,21 +203,6 @@ fn zero_weight_address_does_not_count_for_panic() {
 }
 
 #[test]
-fn ejection_ends_early_after_successes() {
-    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
-    let back = Arc::clone(&pool.endpoints()[0]);
-    let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
-    let is_out = || back.status(2_000).ejected;
-    (0..5).for_each(|_| pool.note_failure(&back, FailureCause::Reset, at(0)));
-    (0..4).for_each(|_| pool.note_response(&back, false, 1_000, at(1_000)));
-    pool.note_failure(&back, FailureCause::Reset, at(1_000));
-    (0..4).for_each(|_| pool.note_response(&back, false, 1_000, at(1_000)));
-    assert!(is_out(), "as many consecutive successes as failures");
-    pool.note_response(&back, false, 1_000, at(1_000));
-    assert!(!is_out());
-}
-
-#[test]
 fn ejection_time_resets_after_recovery() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let bad = Arc::clone(&pool.endpoints()[0]);
@@ -226,23 +210,17 @@ fn ejection_time_resets_after_recovery() {
     let fail =
         |millis| (0..5).for_each(|_| pool.note_failure(&bad, FailureCause::Reset, at(millis)));
     fail(0);
-    assert!(
-        bad.status(9_999).ejected && !bad.status(10_000).ejected,
-        "10 s"
-    );
+    // 10 s.
+    assert!(bad.status(9_999).ejected && !bad.status(10_000).ejected);
     pool.note_response(&bad, false, 1_000, at(11_000));
     fail(12_000);
-    assert!(
-        bad.status(21_999).ejected && !bad.status(22_000).ejected,
-        "10 s again after recovery"
-    );
+    // 10 s again after recovery.
+    assert!(bad.status(21_999).ejected && !bad.status(22_000).ejected);
     // Requests that started before the ejection.
     (0..9).for_each(|_| pool.note_response(&bad, false, 1_000_000, at(13_000)));
     fail(23_000);
-    assert!(
-        bad.status(42_999).ejected && !bad.status(43_000).ejected,
-        "20 s: second consecutive ejection"
-    );
+    // 20 s: second consecutive ejection.
+    assert!(bad.status(42_999).ejected && !bad.status(43_000).ejected);
     assert_eq!(pool.ejections.get(), 3);
 }
 
@@ -256,18 +234,12 @@ fn slow_address_is_chosen_less() {
     let now = Instant::now();
     pool.note_response(&slow, false, 5_000, now);
     pool.note_response(&fast, false, 2_000, now);
-    assert_eq!(
-        ports(&pool, 100),
-        [0, 0, 100],
-        "nothing in flight: the faster address"
-    );
-    let held = pool.pick(b"", None, now).expect("an address");
+    // Nothing in flight: the faster address.
+    assert_eq!(ports(&pool, 100), [0, 0, 100]);
+    let held = pool.pick(None, None, now).expect("an address");
     assert_eq!(held.endpoint.address, fast.address);
-    assert_eq!(
-        ports(&pool, 100),
-        [0, 0, 100],
-        "two requests at the faster address take less time"
-    );
+    // Two requests at the faster address take less time.
+    assert_eq!(ports(&pool, 100), [0, 0, 100]);
     drop(held);
     pool.note_response(&fast, false, 50_000, now);
     assert_eq!(ports(&pool, 100), [0, 100, 0], "a peak counts at once");
@@ -280,9 +252,9 @@ fn slow_address_is_chosen_less() {
 #[test]
 fn retry_uses_another_address_and_is_bounded() {
     let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
-    let first = pool.pick(b"", None, Instant::now()).expect("an address");
+    let first = pool.pick(None, None, Instant::now()).expect("an address");
     let other = pool
-        .pick(b"", Some(&first.endpoint), Instant::now())
+        .pick(None, Some(&first.endpoint), Instant::now())
         .expect("another address");
     assert_ne!(first.endpoint.address, other.endpoint.address);
     assert!(pool.may_retry(None, 1, 1, true) && !pool.may_retry(None, 2, 1, true));
@@ -290,8 +262,6 @@ fn retry_uses_another_address_and_is_bounded() {
         .filter(|_| pool.may_retry(None, 1, 1, true))
         .count();
     assert!(sent < 10, "the initial balance is exhausted: {sent}");
-    assert!(
-        pool.may_retry(None, 1, 1, false) && !pool.may_retry(None, 2, 1, false),
-        "not sent"
-    );
+    // Not sent.
+    assert!(pool.may_retry(None, 1, 1, false) && !pool.may_retry(None, 2, 1, false));
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use pingora_core::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
-use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
+use pingora::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
+use pingora::utils::tls::{CertKey, WrappedX509, parse_x509};
 use postern_core::exit::Exit;
 use postern_http::upstream::PinnedCertificates;
 

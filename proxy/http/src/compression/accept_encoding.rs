@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
-use crate::message::weight::{MAX_WEIGHT, Weight, parse_weight};
+use crate::message::weight::weighted_members;
 
 /// A content coding of responses (RFC 9110 section 8.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,16 +16,6 @@ pub enum ContentCoding {
     Zstd,
 }
 
-/// The weights of a request; `None` for what it does not list.
-#[derive(Debug, Default)]
-struct Weights {
-    gzip: Option<Weight>,
-    brotli: Option<Weight>,
-    zstd: Option<Weight>,
-    identity: Option<Weight>,
-    any: Option<Weight>,
-}
-
 /// Returns the coding of `offered` that the request prefers; the first one if it prefers several
 /// equally. Returns `None` for the identity coding: none of them is acceptable, or identity is
 /// listed with a greater weight.
@@ -33,21 +23,28 @@ struct Weights {
 /// A request that accepts nothing (`identity;q=0` without an offered coding) gets the identity
 /// coding as well, which RFC 9110 section 12.5.3 permits.
 pub fn negotiate(headers: &HeaderMap, offered: &[ContentCoding]) -> Option<ContentCoding> {
-    let mut weights = Weights::default();
-    for value in headers.get_all(ACCEPT_ENCODING) {
-        let Ok(value) = value.to_str() else { continue };
-        for member in value.split(',') {
-            weights.add(member);
-        }
-    }
+    let members: Vec<_> = weighted_members(headers, ACCEPT_ENCODING).collect();
+    let weight_of = |wanted: &str| {
+        let is_wanted = |name: &str| {
+            let name = if name.eq_ignore_ascii_case("x-gzip") {
+                "gzip"
+            } else {
+                name
+            };
+            name.eq_ignore_ascii_case(wanted)
+        };
+        let found = members.iter().find(|(name, _)| is_wanted(name));
+        found.map(|(_, weight)| *weight)
+    };
     let mut best = None;
     for coding in offered {
-        let weight = weights.of(*coding);
+        let listed = weight_of(coding.as_str());
+        let weight = listed.or(weight_of("*")).unwrap_or(0);
         if weight > best.map_or(0, |(_, weight)| weight) {
             best = Some((*coding, weight));
         }
     }
-    best.filter(|(_, weight)| *weight >= weights.identity.unwrap_or(0))
+    best.filter(|(_, weight)| *weight >= weight_of("identity").unwrap_or(0))
         .map(|(coding, _)| coding)
 }
 
@@ -60,43 +57,6 @@ impl ContentCoding {
             Self::Brotli => "br",
             Self::Zstd => "zstd",
         }
-    }
-}
-
-impl Weights {
-    /// Adds a member of the list. A malformed one is ignored, and so is the second of a coding.
-    fn add(&mut self, member: &str) {
-        let (name, parameters) = match member.split_once(';') {
-            Some((name, parameters)) => (name.trim_ascii(), Some(parameters)),
-            None => (member.trim_ascii(), None),
-        };
-        let Some(weight) = parameters.map_or(Some(MAX_WEIGHT), parse_weight) else {
-            return;
-        };
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
-        let known = if is("gzip") || is("x-gzip") {
-            &mut self.gzip
-        } else if is("br") {
-            &mut self.brotli
-        } else if is("zstd") {
-            &mut self.zstd
-        } else if is("identity") {
-            &mut self.identity
-        } else if name == "*" {
-            &mut self.any
-        } else {
-            return;
-        };
-        known.get_or_insert(weight);
-    }
-
-    fn of(&self, coding: ContentCoding) -> Weight {
-        let listed = match coding {
-            ContentCoding::Gzip => self.gzip,
-            ContentCoding::Brotli => self.brotli,
-            ContentCoding::Zstd => self.zstd,
-        };
-        listed.or(self.any).unwrap_or(0)
     }
 }
 
@@ -160,21 +120,9 @@ mod tests {
 
     #[test]
     fn malformed_weight_makes_a_coding_unacceptable() {
-        for value in [
-            "gzip;q=2",
-            "gzip;q=1.001",
-            "gzip;q=0.1234",
-            "gzip;q=-1",
-            "gzip;q=",
-            "gzip;q",
-            "gzip;q=0,5x",
-            "gzip;q=nan",
-            "gzip;q=1;q=0",
-            "gzip;x=1",
-            "gzip;q=1e0",
-            "gz ip",
-            "\"gzip\"",
-        ] {
+        let values = "gzip;q=2 gzip;q=1.001 gzip;q=0.1234 gzip;q=-1 gzip;q= gzip;q gzip;q=0,5x gzip;q=nan \
+            gzip;q=1;q=0 gzip;x=1 gzip;q=1e0";
+        for value in values.split(' ').chain(["gz ip", "\"gzip\""]) {
             assert_eq!(negotiated(&[value], &ALL), "identity", "{value}");
         }
         assert_eq!(negotiated(&["gzip;q=9, br"], &ALL), "br");

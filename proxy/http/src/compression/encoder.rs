@@ -51,7 +51,7 @@ enum Writer {
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
 }
 
-/// Returns the approximate memory of an encoder at its highest level, in bytes.
+/// Returns the approximate memory of an encoder, in bytes.
 const fn encoder_bytes(coding: ContentCoding) -> usize {
     match coding {
         ContentCoding::Gzip => 320 << 10,
@@ -60,8 +60,8 @@ const fn encoder_bytes(coding: ContentCoding) -> usize {
     }
 }
 
-/// Returns the default level of a coding.
-const fn default_level(coding: ContentCoding) -> u32 {
+/// Returns the level of a coding.
+const fn level_of(coding: ContentCoding) -> u32 {
     match coding {
         ContentCoding::Gzip => 5,
         ContentCoding::Brotli => 4,
@@ -72,19 +72,19 @@ const fn default_level(coding: ContentCoding) -> u32 {
 // === impl BodyEncoder ===
 
 impl BodyEncoder {
-    /// Creates an encoder; without a level, of the default level of the coding. `is_length_known` is
-    /// whether the upstream has announced the length of the body. `reserve` reserves this number of
-    /// bytes. Returns `None`, and counts the response, if they are not available.
+    /// Creates an encoder. `is_length_known` is whether the upstream has announced the length of the
+    /// body. `reserve` reserves this number of bytes. Returns `None`, and counts the response, if they
+    /// are not available.
     pub fn new(
         coding: ContentCoding,
-        level: Option<u32>,
         is_length_known: bool,
         reserve: impl FnOnce(usize) -> Option<BudgetPermit>,
         metrics: Arc<dyn EncoderMetrics>,
     ) -> Option<Box<Self>> {
-        let level = level.unwrap_or(default_level(coding));
         let permit = reserve(encoder_bytes(coding));
-        let writer = permit.is_some().then(|| Writer::new(coding, level).ok());
+        let writer = permit
+            .is_some()
+            .then(|| Writer::new(coding, level_of(coding)).ok());
         let (Some(permit), Some(writer)) = (permit, writer.flatten()) else {
             metrics.count_skipped();
             return None;
@@ -232,10 +232,10 @@ mod tests {
         fn count_encoded(&self, _coding: ContentCoding, _bytes_in: u64, _bytes_out: u64) {}
     }
 
-    fn encoder(coding: ContentCoding, level: Option<u32>, is_length_known: bool) -> BodyEncoder {
+    fn encoder(coding: ContentCoding, is_length_known: bool) -> BodyEncoder {
         let reserve = |bytes| SharedBudget::new(bytes).reserve(None, bytes);
         let metrics = Arc::<Skipped>::default();
-        let encoder = BodyEncoder::new(coding, level, is_length_known, reserve, metrics);
+        let encoder = BodyEncoder::new(coding, is_length_known, reserve, metrics);
         *encoder.expect("an encoder")
     }
 
@@ -263,23 +263,21 @@ mod tests {
     }
 
     #[test]
-    fn encoded_parts_decode_to_the_body_at_every_level() {
+    fn encoded_parts_decode_to_the_body() {
         let body = text(300_000);
         for coding in ALL {
-            for level in [None, Some(1), Some(9)] {
-                for part_len in [1_000, 70_000] {
-                    let mut encoder = encoder(coding, level, true);
-                    let mut encoded = Vec::new();
-                    for part in body.chunks(part_len) {
-                        let part = encoder.encode(Some(part), false).expect("encodes");
-                        encoded.extend_from_slice(&part.unwrap_or_default());
-                    }
-                    let end = encoder.encode(None, true).expect("ends");
-                    encoded.extend_from_slice(&end.expect("the end"));
-                    assert!(encoded.len() < body.len() / 2, "{coding:?} {level:?}");
-                    assert!(decode(coding, &encoded) == body, "{coding:?} {level:?}");
-                    assert_eq!(encoder.encode(Some(b"x"), true).expect("nothing"), None);
+            for part_len in [1_000, 70_000] {
+                let mut encoder = encoder(coding, true);
+                let mut encoded = Vec::new();
+                for part in body.chunks(part_len) {
+                    let part = encoder.encode(Some(part), false).expect("encodes");
+                    encoded.extend_from_slice(&part.unwrap_or_default());
                 }
+                let end = encoder.encode(None, true).expect("ends");
+                encoded.extend_from_slice(&end.expect("the end"));
+                assert!(encoded.len() < body.len() / 2, "{coding:?}");
+                assert!(decode(coding, &encoded) == body, "{coding:?}");
+                assert_eq!(encoder.encode(Some(b"x"), true).expect("nothing"), None);
             }
         }
     }
@@ -287,7 +285,7 @@ mod tests {
     #[test]
     fn part_of_unknown_length_can_be_decoded_at_once() {
         for coding in ALL {
-            let mut encoder = encoder(coding, None, false);
+            let mut encoder = encoder(coding, false);
             let (mut encoded, mut want) = (Vec::new(), Vec::new());
             for line in ["first\n", "second\n", "third\n"] {
                 let part = encoder
@@ -304,9 +302,7 @@ mod tests {
     #[test]
     fn empty_body_is_a_valid_stream() {
         for coding in ALL {
-            let end = encoder(coding, None, false)
-                .encode(None, true)
-                .expect("ends");
+            let end = encoder(coding, false).encode(None, true).expect("ends");
             assert_eq!(decode(coding, &end.expect("a stream")), b"", "{coding:?}");
         }
     }
@@ -318,7 +314,7 @@ mod tests {
         let coding = ContentCoding::Gzip;
         let make = || {
             let reserve = |bytes| budget.reserve(None, bytes);
-            BodyEncoder::new(coding, None, true, reserve, Arc::clone(&metrics) as _)
+            BodyEncoder::new(coding, true, reserve, Arc::clone(&metrics) as _)
         };
         let held = budget.reserve(None, MAX_ENCODER_BYTES - encoder_bytes(coding));
         let last = make();

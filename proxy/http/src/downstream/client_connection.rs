@@ -39,6 +39,7 @@ use http2_io::Http2Io;
 pub use preface::DetectedProtocol;
 pub use read_head::{FIRST_REQUEST_GRACE, HeadEvent};
 pub use transport::ClientTransport;
+pub(super) use transport::{LINGER_TIMEOUT, MAX_LINGER_BYTES};
 
 /// Writes up to this size are coalesced, so that head and body are sent in one packet.
 const WRITE_COALESCE_BYTES: usize = 16 << 10;

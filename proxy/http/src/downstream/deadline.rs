@@ -42,8 +42,6 @@ pub struct RequestDeadline {
     reader_was_slow: AtomicBool,
     /// HTTP/1 only: whether the connection closes after the response.
     closes_after_response: AtomicBool,
-    /// Whether the request is aborted, because its upstream address was removed.
-    is_drained: AtomicBool,
     /// Whether the deadline is the expiry of the token.
     ends_at_expiry: AtomicBool,
     abort_reason: AtomicU8,
@@ -105,7 +103,6 @@ impl RequestDeadline {
             response_complete: AtomicBool::new(false),
             reader_was_slow: AtomicBool::new(false),
             closes_after_response: AtomicBool::new(false),
-            is_drained: AtomicBool::new(false),
             ends_at_expiry: AtomicBool::new(false),
             abort_reason: AtomicU8::new(0),
             forwarded_client: Mutex::default(),
@@ -126,7 +123,6 @@ impl RequestDeadline {
             .store(request_complete, Ordering::Relaxed);
         self.reader_was_slow.store(false, Ordering::Relaxed);
         self.closes_after_response.store(false, Ordering::Relaxed);
-        self.is_drained.store(false, Ordering::Relaxed);
         self.ends_at_expiry.store(false, Ordering::Relaxed);
         self.abort_reason.store(0, Ordering::Relaxed);
     }
@@ -168,12 +164,6 @@ impl RequestDeadline {
     pub(crate) fn note_request_complete(&self) {
         self.request_complete.store(true, Ordering::Relaxed);
         self.note_progress();
-    }
-
-    /// Makes the request, or the tunnel, fail as by a timeout of the upstream when it is polled.
-    pub fn abort_drained(&self) {
-        self.is_drained.store(true, Ordering::Relaxed);
-        self.deadline_ms.store(0, Ordering::Relaxed);
     }
 
     /// Makes the request end at this time, at which its token expires, if not before.
@@ -384,9 +374,6 @@ impl SlowClientGuard {
             ready!(self.timer.poll(due, cx));
             if deadline.is_some_and(|deadline| deadline <= due) {
                 let waits_for_client = self.reading.or(writing).is_some();
-                if request.is_drained.load(Ordering::Relaxed) {
-                    return Poll::Ready(AbortReason::UpstreamTimeout);
-                }
                 if request.ends_at_expiry.load(Ordering::Relaxed) {
                     return Poll::Ready(AbortReason::TokenExpired);
                 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pingora_core::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 use postern_core::{Code, Problem};
@@ -17,6 +18,9 @@ static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const MEDIA_TYPE: &str = "application/grpc";
+
+/// What is encoded in a message, beside all that is not ASCII.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Maximum digits of a `grpc-timeout`.
 const MAX_TIMEOUT_DIGITS: usize = 8;
@@ -120,7 +124,9 @@ impl GrpcStatus {
     pub fn trailers(self, message: &str) -> HeaderMap {
         let mut trailers = HeaderMap::with_capacity(2);
         trailers.insert(&GRPC_STATUS, HeaderValue::from(self as u16));
-        if let Ok(message) = HeaderValue::try_from(percent_encode(message)) {
+        if let Ok(message) =
+            HeaderValue::try_from(utf8_percent_encode(message, ENCODED).to_string())
+        {
             trailers.insert(&GRPC_MESSAGE, message);
         }
         trailers
@@ -146,23 +152,6 @@ impl GrpcStatus {
         }
         Ok(response)
     }
-}
-
-/// Percent-encodes all bytes except printable ASCII other than `%`.
-fn percent_encode(message: &str) -> String {
-    let mut encoded = String::with_capacity(message.len());
-    for byte in message.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => {
-                encoded.push('%');
-                for digit in [byte >> 4, byte & 0xf] {
-                    encoded.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
-                }
-            }
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

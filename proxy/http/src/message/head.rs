@@ -9,7 +9,8 @@ pub mod http2;
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
-use http::{HeaderName, HeaderValue, Version};
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use memchr::{memchr, memchr2};
 use pingora_http::RequestHeader;
 use postern_core::Code;
@@ -229,14 +230,17 @@ impl RequestHead {
     pub fn check(bytes: &[u8], limits: &HeadLimits) -> Result<Self, HeadFault> {
         let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
         let request_line = strip_crlf(lines.next().unwrap_or_default())?;
-        let target = find_target(request_line, limits)?;
+        let target = find_target(request_line, limits);
+        let target = target.map_err(|fault| line_fault(request_line, fault))?;
         let mut fields = CheckedFields::default();
         for line in lines {
             fields.count += 1;
             if fields.count > limits.fields {
                 return Err(HeadFault::TooLarge);
             }
-            fields.check(strip_crlf(line)?)?;
+            let line = strip_crlf(line)?;
+            let checked = fields.check(line);
+            checked.map_err(|fault| line_fault(line, fault))?;
         }
         let is_http10 = request_line.ends_with(b"HTTP/1.0");
         if fields.host.is_none() && !is_http10 {
@@ -267,9 +271,10 @@ pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
         .next()?
         .strip_suffix(b"\r\n")?
         .split(|byte| *byte == b' ');
-    let (method, target) = (words.next()?, words.next()?);
-    let request = RequestHeader::build_no_case(method, target, Some(0)).ok()?;
-    let mut parts = http::request::Parts::from(request);
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = Method::from_bytes(words.next()?).ok()?;
+    let target = PathAndQuery::try_from(words.next()?).ok()?;
+    parts.uri = Uri::from(target);
     parts.version = if words.next()? == b"HTTP/1.1" {
         Version::HTTP_11
     } else {
@@ -278,9 +283,9 @@ pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     parts.headers.reserve(12);
     for line in lines {
         let line = line.strip_suffix(b"\r\n")?;
-        let colon = memchr(b':', line)?;
-        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
-        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?;
+        let (name, value) = split_field(line)?;
+        let name = HeaderName::from_bytes(name).ok()?;
+        let value = HeaderValue::from_bytes(value.trim_ascii()).ok()?;
         parts.headers.append(name, value);
     }
     Some(RequestHeader::from(parts))
@@ -293,14 +298,23 @@ pub fn is_server_options(method: &[u8], target: &[u8]) -> bool {
     method == b"OPTIONS" && target == b"*"
 }
 
-/// Returns a line without its CRLF, after checking that it contains no other CR and no NUL.
 fn strip_crlf(line: &[u8]) -> Result<&[u8], HeadFault> {
-    let line = line.strip_suffix(b"\r\n").ok_or(HeadFault::LineEnding)?;
-    if memchr2(b'\r', 0, line).is_some() {
-        Err(HeadFault::LineEnding)
-    } else {
-        Ok(line)
+    line.strip_suffix(b"\r\n").ok_or(HeadFault::LineEnding)
+}
+
+/// Returns the fault of a line that was rejected. One with another CR or a NUL is always rejected.
+#[cold]
+fn line_fault(line: &[u8], fault: HeadFault) -> HeadFault {
+    match memchr2(b'\r', 0, line) {
+        Some(_) => HeadFault::LineEnding,
+        None => fault,
     }
+}
+
+/// Splits a field line at its colon. Names are too short for a vectorized search.
+fn split_field(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = line.iter().position(|byte| *byte == b':')?;
+    Some((&line[..colon], &line[colon + 1..]))
 }
 
 /// An iterator over lines, including their line endings.
@@ -315,15 +329,6 @@ impl<'a> Iterator for HeadLines<'a> {
         self.0 = rest;
         (!line.is_empty()).then_some(line)
     }
-}
-
-/// Returns whether the value contains a control character that field values must not contain. All
-/// bytes are examined even after a match, so that the compiler can vectorize the loop (16 bytes at
-/// a time).
-fn contains_control_character(value: &[u8]) -> bool {
-    value.iter().fold(false, |found, byte| {
-        found | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f)
-    })
 }
 
 /// Returns the range of the target in the request line.
@@ -366,12 +371,8 @@ fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFau
 
 impl<'a> CheckedFields<'a> {
     fn check(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {
-        let colon = memchr(b':', line).ok_or(HeadFault::Field)?;
-        let (name, value) = (&line[..colon], &line[colon + 1..]);
-        if !headers::is_token(name) {
-            return Err(HeadFault::Field);
-        }
-        if contains_control_character(value) {
+        let (name, value) = split_field(line).ok_or(HeadFault::Field)?;
+        if !headers::is_token(name) || headers::contains_control_character(value) {
             return Err(HeadFault::Field);
         }
         // Trimmed after the check, because `trim_ascii` removes form feeds as well.

@@ -40,7 +40,8 @@ const RESERVED_NAMES: [&str; 26] = [
     "x-url-scheme",
 ];
 
-/// Reserved names, beside `x-postern-`, of the fields that the gateway fills.
+/// Reserved names, beside `x-postern-`, of the fields that the gateway fills, or that would contradict
+/// them.
 const FILLED_NAMES: [&str; 6] = [
     "forwarded",
     "traceparent",
@@ -197,6 +198,15 @@ pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| IS_TOKEN_BYTE[usize::from(*byte)])
 }
 
+/// Returns whether the value contains a control character that field values must not contain. All
+/// bytes are examined even after a match, so that the compiler can vectorize the loop (16 bytes at
+/// a time).
+pub fn contains_control_character(value: &[u8]) -> bool {
+    value.iter().fold(false, |found, byte| {
+        found | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f)
+    })
+}
+
 /// Returns whether only the gateway may set a field of this name, or the name is another spelling of
 /// one that frames the message.
 #[must_use]
@@ -325,55 +335,23 @@ mod tests {
 
     #[test]
     fn trusted_proxy_fields_are_reserved() {
-        for name in [
-            "X-Forwarded-User",
-            "x_forwarded_email",
-            "Remote-User",
-            "remote_user",
-            "X-Original-URL",
-            "X-Rewrite-URL",
-            "True-Client-IP",
-            "Client-IP",
-            "CF-Connecting-IP",
-            "X-Client-IP",
-            "X_Cluster_Client_IP",
-            "X-Forwarded",
-            "X-Host",
-            "X-HTTP-Method-Override",
-            "X-Original-Host",
-            "X-Original-URI",
-            "X-Real-IP",
-            "X-Original-Forwarded-For",
-            "X-Scheme",
-            "X-URL-Scheme",
-            "Front-End-Https",
-            "X-Remote-IP",
-            "X_Remote_Addr",
-            "X-Remote-User",
-            "X-SSL-Client-Verify",
-            "X_SSL_Client_DN",
-            "Forwarded",
-            "Proxy",
-            "traceparent",
-            "X-Request-Id",
-            "Content_Length",
-            "transfer.encoding",
-        ] {
+        let names = "X-Forwarded-User x_forwarded_email Remote-User remote_user X-Original-URL \
+            X-Rewrite-URL True-Client-IP Client-IP CF-Connecting-IP X-Client-IP \
+            X_Cluster_Client_IP X-Forwarded X-Host X-HTTP-Method-Override X-Original-Host \
+            X-Original-URI X-Real-IP X-Original-Forwarded-For X-Scheme X-URL-Scheme \
+            Front-End-Https X-Remote-IP X_Remote_Addr X-Remote-User X-SSL-Client-Verify \
+            X_SSL_Client_DN Forwarded Proxy traceparent X-Request-Id Content_Length \
+            transfer.encoding";
+        for name in names.split(' ') {
             assert!(is_reserved(name), "{name}");
         }
     }
 
     #[test]
     fn other_fields_are_not_reserved() {
-        for name in [
-            "authorization",
-            "Content-Length",
-            "transfer-encoding",
-            "x-postern",
-            "content-type",
-            "x-custom",
-            "traceparents",
-        ] {
+        let names = "authorization Content-Length transfer-encoding x-postern content-type x-custom \
+            traceparents";
+        for name in names.split(' ') {
             assert!(!is_reserved(name), "{name}");
         }
     }

@@ -21,15 +21,6 @@ pub const MAX_HEADER_BYTES: usize = 4 << 10;
 /// Type of the extension with the checksum of the header (section 2.2.3).
 const TLV_CRC32C: u8 = 0x03;
 
-/// A version of the PROXY protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyProtocolVersion {
-    /// Text.
-    V1,
-    /// Binary.
-    V2,
-}
-
 /// The addresses of a proxied connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxiedAddresses {
@@ -200,81 +191,6 @@ fn crc32c(bytes: &[u8]) -> u32 {
         })
     });
     !crc
-}
-
-/// Returns a header with these addresses. `None` for a connection without a client: UNKNOWN, or
-/// LOCAL.
-#[must_use]
-pub fn write(version: ProxyProtocolVersion, addresses: Option<ProxiedAddresses>) -> Vec<u8> {
-    match version {
-        ProxyProtocolVersion::V1 => write_v1(addresses).into_bytes(),
-        ProxyProtocolVersion::V2 => write_v2(addresses),
-    }
-}
-
-fn write_v1(addresses: Option<ProxiedAddresses>) -> String {
-    let Some(addresses) = addresses else {
-        return "PROXY UNKNOWN\r\n".to_owned();
-    };
-    let (family, source, destination) = match addresses.same_family() {
-        SameFamily::V4(source, destination) => {
-            ("TCP4", source.to_string(), destination.to_string())
-        }
-        SameFamily::V6(source, destination) => {
-            ("TCP6", source.to_string(), destination.to_string())
-        }
-    };
-    let (from, to) = (addresses.source.port(), addresses.destination.port());
-    format!("PROXY {family} {source} {destination} {from} {to}\r\n")
-}
-
-fn write_v2(addresses: Option<ProxiedAddresses>) -> Vec<u8> {
-    let mut header = V2_SIGNATURE.to_vec();
-    let Some(addresses) = addresses else {
-        header.extend_from_slice(&[0x20, 0x00, 0, 0]);
-        return header;
-    };
-    match addresses.same_family() {
-        SameFamily::V4(source, destination) => {
-            header.extend_from_slice(&[0x21, 0x11, 0, 12]);
-            header.extend_from_slice(&source.octets());
-            header.extend_from_slice(&destination.octets());
-        }
-        SameFamily::V6(source, destination) => {
-            header.extend_from_slice(&[0x21, 0x21, 0, 36]);
-            header.extend_from_slice(&source.octets());
-            header.extend_from_slice(&destination.octets());
-        }
-    }
-    header.extend_from_slice(&addresses.source.port().to_be_bytes());
-    header.extend_from_slice(&addresses.destination.port().to_be_bytes());
-    header
-}
-
-/// Source and destination in one address family.
-enum SameFamily {
-    V4(Ipv4Addr, Ipv4Addr),
-    V6(Ipv6Addr, Ipv6Addr),
-}
-
-// === impl ProxiedAddresses ===
-
-impl ProxiedAddresses {
-    /// Returns both addresses as IPv4, or as IPv6 with IPv4-mapped addresses.
-    fn same_family(&self) -> SameFamily {
-        let mapped = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        let (source, destination) = (
-            self.source.ip().to_canonical(),
-            self.destination.ip().to_canonical(),
-        );
-        match (source, destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => SameFamily::V4(source, destination),
-            _ => SameFamily::V6(mapped(source), mapped(destination)),
-        }
-    }
 }
 
 impl From<(SocketAddr, SocketAddr)> for ProxiedAddresses {

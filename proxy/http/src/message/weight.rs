@@ -1,13 +1,38 @@
 //! Weights in header fields of content negotiation (RFC 9110 section 12.4.2).
 
+use http::HeaderMap;
+use http::header::HeaderName;
+
 /// A weight in thousandths.
 pub(crate) type Weight = u16;
 
 /// The weight of a member without one.
-pub(crate) const MAX_WEIGHT: Weight = 1000;
+const MAX_WEIGHT: Weight = 1000;
+
+/// Returns the members of the lists in the fields `name` with their parameters before the weight, and
+/// their weights. Those with a malformed weight are omitted.
+pub(crate) fn weighted_members(
+    headers: &HeaderMap,
+    name: HeaderName,
+) -> impl Iterator<Item = (&str, Weight)> {
+    let values = headers.get_all(name).into_iter();
+    let members = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    members.filter_map(|member| {
+        let is_weight = |at: &usize| {
+            let parameter = member[at + 1..].trim_ascii_start();
+            parameter.starts_with("q=") || parameter.starts_with("Q=")
+        };
+        let mut semicolons = member.match_indices(';').map(|(at, _)| at);
+        let (name, weight) = match semicolons.find(is_weight) {
+            Some(at) => (&member[..at], parse_weight(&member[at + 1..])?),
+            None => (member, MAX_WEIGHT),
+        };
+        Some((name.trim_ascii(), weight))
+    })
+}
 
 /// Parses `q=0.5`, with at most three decimals; `None` if it is malformed.
-pub(crate) fn parse_weight(parameter: &str) -> Option<Weight> {
+fn parse_weight(parameter: &str) -> Option<Weight> {
     let parameter = parameter.trim_ascii();
     let value = parameter
         .strip_prefix("q=")

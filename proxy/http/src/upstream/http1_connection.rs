@@ -28,7 +28,6 @@ use tokio_util::io::poll_write_buf;
 
 use crate::message::headers::authenticates_connection;
 use crate::upstream::pinned_certificates::{PinnedCertificates, connector_options};
-use crate::upstream::proxied::ConnectionHeader;
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 
 /// Maximum bytes of a response head (the limit of Pingora).
@@ -61,9 +60,6 @@ pub struct UpstreamConnection {
     searched: usize,
     /// Whether `inbound` was enlarged for a body.
     has_body_buffer: bool,
-    /// The PROXY protocol header with which the connection began. It carries only requests with
-    /// the same one.
-    header: Option<ConnectionHeader>,
     /// Whether a request may have authenticated the connection, which then carries no request of
     /// another client.
     is_authenticated: bool,
@@ -136,19 +132,15 @@ impl BoundConnection {
 // === impl UpstreamConnection ===
 
 impl UpstreamConnection {
-    /// Opens a connection to a peer, with TLS if it uses it. It begins with `header`, before TLS.
+    /// Opens a connection to a peer, with TLS if it uses it.
     pub async fn connect(
         peer: &HttpPeer,
         pins: &PinnedCertificates,
         within: Duration,
-        header: Option<ConnectionHeader>,
     ) -> Result<Self> {
         let transport = match (&peer.scheme, peer.address()) {
             (Scheme::HTTP, SocketAddr::Inet(address)) => {
-                let connected = match &header {
-                    None => connect_tcp(*address, within).await,
-                    Some(header) => header.connect(*address, within).await,
-                };
+                let connected = connect_tcp(*address, within).await;
                 let stream = connected.map_err(Error::into_up)?;
                 let _best_effort = stream.set_nodelay(true);
                 Transport::Tcp(stream)
@@ -158,14 +150,7 @@ impl UpstreamConnection {
                     (Scheme::HTTPS, None) => &WITH_SYSTEM_ROOTS,
                     (Scheme::HTTPS, Some(_)) | (Scheme::HTTP, _) => &WITH_OWN_ROOTS,
                 };
-                let connected = match &header {
-                    None => connector.new_stream(peer).await,
-                    Some(header) => {
-                        let mut peer = peer.clone();
-                        header.set_on(&mut peer.options, within);
-                        connector.new_stream(&peer).await
-                    }
-                };
+                let connected = connector.new_stream(peer).await;
                 let stream = connected.map_err(Error::into_up)?;
                 pins.check(stream.get_ssl_digest().as_deref())?;
                 Transport::Buffered(stream)
@@ -176,7 +161,6 @@ impl UpstreamConnection {
             inbound: BytesMut::new(),
             searched: 0,
             has_body_buffer: false,
-            header,
             is_authenticated: false,
         })
     }
@@ -363,7 +347,7 @@ impl UpstreamConnection {
 }
 
 /// Connects within a timeout.
-pub(super) async fn connect_tcp(address: InetAddress, within: Duration) -> Result<TcpStream> {
+async fn connect_tcp(address: InetAddress, within: Duration) -> Result<TcpStream> {
     tokio::time::timeout(within, TcpStream::connect(address))
         .await
         .or_err(ErrorType::ConnectTimedout, "connecting to an upstream")?
@@ -391,32 +375,14 @@ fn truncated_body() -> Box<Error> {
 // === impl IdlePool ===
 
 impl IdlePool {
-    /// Returns a connection that can carry a request now, and that began with `header`.
-    pub fn take(
-        &self,
-        idle: Duration,
-        check: IdleCheck,
-        header: Option<&ConnectionHeader>,
-    ) -> Option<UpstreamConnection> {
+    /// Returns a connection that can carry a request now.
+    pub fn take(&self, idle: Duration, check: IdleCheck) -> Option<UpstreamConnection> {
         loop {
-            let (mut connection, since) = self.pop(header)?;
+            let (mut connection, since) = self.lock().pop()?;
             if since.elapsed() < idle && connection.is_reusable(check) {
                 return Some(connection);
             }
         }
-    }
-
-    /// Removes the most recently used connection with this header. All connections of a pool have
-    /// one, or none has.
-    fn pop(&self, header: Option<&ConnectionHeader>) -> Option<(UpstreamConnection, Instant)> {
-        let mut connections = self.lock();
-        if header.is_none() {
-            return connections.pop();
-        }
-        let is_same =
-            |(connection, _): &(UpstreamConnection, _)| connection.header.as_ref() == header;
-        let at = connections.iter().rposition(is_same)?;
-        Some(connections.remove(at))
     }
 
     /// Adds a connection whose last response was read completely at `now`, unless it belongs to one
@@ -426,10 +392,6 @@ impl IdlePool {
             return;
         }
         let mut connections = self.lock();
-        if connections.len() == MAX_IDLE_CONNECTIONS && connection.header.is_some() {
-            // The least recently used one is probably that of a client that has left.
-            connections.remove(0);
-        }
         if connections.len() < MAX_IDLE_CONNECTIONS && !self.is_closed.load(Ordering::Relaxed) {
             connections.push((connection, now));
         }

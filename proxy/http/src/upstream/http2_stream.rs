@@ -1,44 +1,30 @@
-//! HTTP/2 streams to upstream addresses, on connections that Pingora opens and pools.
+//! HTTP/2 streams to upstream addresses.
 
 use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
+use std::io::ErrorKind;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use h2::SendStream;
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, Version};
-use pingora_core::connectors::http::v2::Connector;
-use pingora_core::protocols::http::client::HttpSession;
-use pingora_core::protocols::http::v2::client::Http2Session;
+use http::{HeaderMap, Request, StatusCode, Version};
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType, Result};
-use pingora_http::RequestHeader;
+use pingora_core::{Error, ErrorType, OrErr, Result, RetryType};
+use pingora_http::ResponseHeader;
 
 use crate::upstream::http1_connection::malformed_response;
-use crate::upstream::pinned_certificates::{PinnedCertificates, connector_options};
+use crate::upstream::http2_pool::{Http2Pool, StreamPermit};
+use crate::upstream::pinned_certificates::PinnedCertificates;
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 
-/// The error type for an upstream with `http2 = true` that does not speak HTTP/2.
-const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
-
-/// Maximum idle connections of an upstream.
-const MAX_IDLE_CONNECTIONS: usize = 128;
-
-/// Creates what opens and pools the HTTP/2 connections of an upstream, whose certificates the
-/// system's authorities have signed if `uses_system_roots`.
-pub fn http2_connector(uses_system_roots: bool) -> Arc<Connector> {
-    let options = connector_options(MAX_IDLE_CONNECTIONS, uses_system_roots);
-    Arc::new(Connector::new(Some(options)))
-}
-
-/// A stream that carries one request.
+/// A stream that carries one request. It is reset when it is dropped, unless both directions have
+/// ended.
 pub struct UpstreamStream {
-    session: Http2Session,
-    connector: Arc<Connector>,
-    peer: Box<HttpPeer>,
-    writer: Option<SendStream<Bytes>>,
+    writer: SendStream<Bytes>,
+    reply: Reply,
+    permit: StreamPermit,
     /// Whether the end of the request was sent.
     is_ended: bool,
     /// Whether data waits for a window.
@@ -46,38 +32,31 @@ pub struct UpstreamStream {
     trailers: Option<HeaderMap>,
 }
 
+/// The response.
+enum Reply {
+    Awaited(ResponseFuture),
+    Body(RecvStream),
+}
+
 impl UpstreamStream {
     /// Opens a stream on a connection of the pool, or on a new one, and sends the head of a request,
     /// which ends it if `is_end`. Returns whether the connection was reused.
     pub async fn open(
-        connector: Arc<Connector>,
-        peer: Box<HttpPeer>,
+        pool: &Http2Pool,
+        peer: &HttpPeer,
         pins: &PinnedCertificates,
-        head: Box<RequestHeader>,
+        head: Request<()>,
         is_end: bool,
     ) -> Result<(Self, bool)> {
-        let reused = connector.reused_http_session(&*peer).await;
-        let (mut session, is_reused) = match reused.map_err(Error::into_up)? {
-            Some(session) => (session, true),
-            None => {
-                let opened = connector.new_http_session::<HttpPeer, ()>(&peer).await;
-                match opened.map_err(Error::into_up)? {
-                    HttpSession::H2(session) => (session, false),
-                    HttpSession::H1(_) | HttpSession::Custom(()) => {
-                        return Err(Error::new_up(NOT_HTTP2));
-                    }
-                }
-            }
-        };
-        let digest = session.digest();
-        pins.check(digest.and_then(|digest| digest.ssl_digest.as_deref()))?;
-        let sent = session.write_request_header(head, is_end);
-        sent.map_err(Error::into_up)?;
+        let acquired = pool.acquire(peer, pins).await;
+        let (permit, mut requests, is_reused) = acquired.map_err(Error::into_up)?;
+        let sent = requests.send_request(head, is_end);
+        let sent = sent.or_err(ErrorType::H2Error, "sending a request head");
+        let (reply, writer) = sent.map_err(Error::into_up)?;
         let stream = Self {
-            writer: session.take_request_body_writer(),
-            session,
-            connector,
-            peer,
+            writer,
+            reply: Reply::Awaited(reply),
+            permit,
             is_ended: is_end,
             is_blocked: false,
             trailers: None,
@@ -99,41 +78,48 @@ impl UpstreamStream {
         data: &mut impl Buf,
         is_end: bool,
     ) -> Poll<()> {
-        let Some(writer) = &mut self.writer else {
-            return Poll::Pending;
-        };
         while data.has_remaining() {
-            writer.reserve_capacity(data.remaining());
-            let polled = writer.poll_capacity(cx);
+            self.writer.reserve_capacity(data.remaining());
+            let polled = self.writer.poll_capacity(cx);
             self.is_blocked = polled.is_pending();
             let Some(Ok(capacity)) = ready!(polled) else {
                 return Poll::Pending;
             };
             let part = data.copy_to_bytes(capacity.min(data.remaining()));
             self.is_ended = is_end && !data.has_remaining();
-            if writer.send_data(part, self.is_ended).is_err() {
+            if self.writer.send_data(part, self.is_ended).is_err() {
                 return Poll::Pending;
             }
         }
         if is_end && !std::mem::replace(&mut self.is_ended, true) {
-            let _is_failed = writer.send_data(Bytes::new(), true);
+            let _is_failed = self.writer.send_data(Bytes::new(), true);
         }
         Poll::Ready(())
     }
 
-    /// Reads the head of the response. Pingora drops interim ones.
+    /// Reads the next response head, which may be an interim one.
     pub fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
         is_head_request: bool,
     ) -> Poll<Result<UpstreamResponse>> {
-        let read = ready!(pin!(self.session.read_response_header()).poll(cx));
-        read.map_err(Error::into_up)?;
-        let is_over = self.is_over()?;
-        let Some(head) = self.session.response_header() else {
+        let Reply::Awaited(reply) = &mut self.reply else {
             return Poll::Ready(Err(malformed_response(ResponseFault)));
         };
-        let mut head = Box::new(head.clone());
+        // The final response is polled once it has arrived: that drops interim ones.
+        while let Some(interim) = ready!(reply.poll_informational(cx)) {
+            let (head, ()) = interim.map_err(head_error)?.into_parts();
+            // The gateway itself has answered the expectation of the client.
+            if head.status != StatusCode::CONTINUE {
+                let body = ResponseBody::Done;
+                return Poll::Ready(Ok(UpstreamResponse::of(head.into(), body)));
+            }
+        }
+        let response = ready!(Pin::new(reply).poll(cx)).map_err(head_error)?;
+        let (head, mut body) = response.into_parts();
+        let is_over = is_over(&mut body, cx)?;
+        self.reply = Reply::Body(body);
+        let mut head = ResponseHeader::from(head);
         let framing = ResponseBody::of(head.status, 1, &head.headers, is_head_request);
         let framing = framing.map_err(malformed_response)?;
         if is_over && matches!(framing, ResponseBody::Length(_)) {
@@ -143,15 +129,11 @@ impl UpstreamStream {
         if framing == ResponseBody::UntilClose && !head.headers.contains_key(CONTENT_LENGTH) {
             head.insert_header(TRANSFER_ENCODING, "chunked")?;
         }
-        Poll::Ready(Ok(UpstreamResponse {
-            head,
-            body: match is_over {
-                true => ResponseBody::Done,
-                false => ResponseBody::UntilClose,
-            },
-            keep_alive: true,
-            is_challenge: false,
-        }))
+        let body = match is_over {
+            true => ResponseBody::Done,
+            false => ResponseBody::UntilClose,
+        };
+        Poll::Ready(Ok(UpstreamResponse::of(head, body)))
     }
 
     /// Returns the next part of the body; `None` at its end, before which `body` is done.
@@ -160,13 +142,18 @@ impl UpstreamStream {
         cx: &mut Context<'_>,
         body: &mut ResponseBody,
     ) -> Poll<Result<Option<Bytes>>> {
-        let read = ready!(pin!(self.session.read_response_body()).poll(cx));
-        let part = read.map_err(Error::into_up)?;
-        if part.is_none() {
-            let trailers = ready!(pin!(self.session.read_trailers()).poll(cx));
-            self.trailers = trailers.map_err(Error::into_up)?;
+        let Reply::Body(reader) = &mut self.reply else {
+            return Poll::Ready(Err(malformed_response(ResponseFault)));
+        };
+        let part = ready!(reader.poll_data(cx)).transpose();
+        let part = part.map_err(body_error)?;
+        match &part {
+            Some(part) => {
+                let _ended = reader.flow_control().release_capacity(part.len());
+            }
+            None => self.trailers = trailers(ready!(reader.poll_trailers(cx)))?,
         }
-        if part.is_none() || self.is_over()? {
+        if part.is_none() || is_over(reader, cx)? {
             *body = ResponseBody::Done;
         }
         Poll::Ready(Ok(part))
@@ -176,20 +163,65 @@ impl UpstreamStream {
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.trailers.take()
     }
+}
 
-    fn is_over(&mut self) -> Result<bool> {
-        let is_over = self.session.check_response_end_or_error();
-        is_over.map_err(Error::into_up)
-    }
-
-    /// Ends the exchange. The stream is reset unless both directions have ended, and the connection
-    /// can carry another, unless the window of the connection may be what the request was waiting for.
-    pub fn release(self) {
+impl Drop for UpstreamStream {
+    /// The window of the connection may be what the request was waiting for.
+    fn drop(&mut self) {
         if self.is_blocked {
-            self.session.conn.mark_shutdown();
+            self.permit.retire();
         }
-        let idle_timeout = self.peer.options.idle_timeout;
-        self.connector
-            .release_http_session(self.session, &*self.peer, idle_timeout);
     }
+}
+
+/// Returns whether a response has ended, and not by an error
+/// (<https://github.com/hyperium/h2/issues/806>).
+fn is_over(body: &mut RecvStream, cx: &mut Context<'_>) -> Result<bool> {
+    match body.is_end_stream().then(|| body.poll_data(cx)) {
+        None => Ok(false),
+        Some(Poll::Ready(None)) => Ok(true),
+        Some(Poll::Ready(Some(Err(error)))) => Err(body_error(error)),
+        Some(Poll::Ready(Some(Ok(_))) | Poll::Pending) => Err(malformed_response(ResponseFault)),
+    }
+}
+
+/// Returns the trailers, or none if the upstream ends the stream or the connection without an error:
+/// it does not want the rest of the request (RFC 9113 section 8.1).
+fn trailers(read: Result<Option<HeaderMap>, h2::Error>) -> Result<Option<HeaderMap>> {
+    let is_end = |error: &h2::Error| {
+        let is_ended = error.is_go_away() || error.is_reset();
+        is_ended && error.is_remote() && error.reason() == Some(Reason::NO_ERROR)
+    };
+    match read {
+        Err(error) if is_end(&error) => Ok(None),
+        read => read.map_err(body_error),
+    }
+}
+
+fn body_error(error: h2::Error) -> Box<Error> {
+    Error::because(ErrorType::ReadError, "reading a response body", error).into_up()
+}
+
+/// Converts an error before the response. The request may be retried on another connection if a
+/// reused one was lost.
+fn head_error(error: h2::Error) -> Box<Error> {
+    let is_malformed = error.is_library() && error.reason() == Some(Reason::PROTOCOL_ERROR);
+    let is_lost = error.get_io().is_some_and(|error| {
+        let kinds = [
+            ErrorKind::BrokenPipe,
+            ErrorKind::ConnectionReset,
+            ErrorKind::TimedOut,
+        ];
+        error.raw_os_error().is_some() || kinds.contains(&error.kind())
+    });
+    let kind = match error.is_io() {
+        true => ErrorType::ReadError,
+        false if is_malformed => ErrorType::InvalidH2,
+        false => ErrorType::H2Error,
+    };
+    let mut error = Error::because(kind, "reading a response head", error).into_up();
+    if is_lost {
+        error.retry = RetryType::ReusedOnly;
+    }
+    error
 }

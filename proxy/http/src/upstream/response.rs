@@ -52,6 +52,16 @@ pub enum ResponseBody {
 // === impl UpstreamResponse ===
 
 impl UpstreamResponse {
+    /// Creates a response on a stream of HTTP/2.
+    pub(crate) fn of(head: ResponseHeader, body: ResponseBody) -> Self {
+        Self {
+            head: Box::new(head),
+            body,
+            keep_alive: true,
+            is_challenge: false,
+        }
+    }
+
     /// Takes a complete head from `buffer`; returns `None` if more bytes are needed.
     /// `is_head_request` is true for a response to HEAD.
     pub(crate) fn take(

@@ -8,10 +8,9 @@ use instant_acme::{
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 
-use crate::certificates::acme::challenges::is_token;
 use crate::certificates::acme::client::AcmeHttpClient;
 use crate::certificates::acme::store::{AcmeStore, StoreFile};
-use crate::config::{AcmeChallenge, AcmeConfig};
+use crate::config::AcmeConfig;
 
 /// Polling of the order. The server may ask for longer delays.
 const POLLING: RetryPolicy = RetryPolicy::new()
@@ -82,12 +81,11 @@ fn account_name(directory: &str) -> String {
 pub(super) async fn order_certificate(
     account: &Account,
     store: &AcmeStore,
-    challenge: AcmeChallenge,
     domain: &str,
 ) -> Result<String, OrderError> {
     let identifiers = [Identifier::Dns(domain.to_owned())];
     let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
-    answer_challenges(&mut order, store, challenge, domain).await?;
+    answer_challenges(&mut order, store, domain).await?;
     let status = order.poll_ready(&POLLING).await?;
     if status != OrderStatus::Ready {
         return Err(OrderError::Refused(validation_error(&mut order).await));
@@ -107,13 +105,8 @@ pub(super) async fn order_certificate(
 async fn answer_challenges(
     order: &mut Order,
     store: &AcmeStore,
-    method: AcmeChallenge,
     domain: &str,
 ) -> Result<(), OrderError> {
-    let kind = match method {
-        AcmeChallenge::Http01 => ChallengeType::Http01,
-        AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
-    };
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
@@ -134,19 +127,12 @@ async fn answer_challenges(
                 "the server asks for the authorization of another name".to_owned(),
             ));
         }
-        let mut challenge = authorization.challenge(kind.clone()).ok_or_else(|| {
-            OrderError::Refused("the server does not offer the challenge".to_owned())
+        let challenge = authorization.challenge(ChallengeType::TlsAlpn01);
+        let mut challenge = challenge.ok_or_else(|| {
+            OrderError::Refused("the server does not offer the challenge tls-alpn-01".to_owned())
         })?;
-        if !is_token(&challenge.token) {
-            return Err(OrderError::Refused(
-                "the token of a challenge is malformed".to_owned(),
-            ));
-        }
         let key_authorization = challenge.key_authorization();
-        let file = match method {
-            AcmeChallenge::Http01 => StoreFile::HttpChallenge(&challenge.token),
-            AcmeChallenge::TlsAlpn01 => StoreFile::AlpnChallenge(domain),
-        };
+        let file = StoreFile::Challenge(domain);
         store.write(file, key_authorization.as_str().as_bytes())?;
         challenge.set_ready().await?;
     }

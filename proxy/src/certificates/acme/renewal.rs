@@ -149,7 +149,7 @@ impl AcmeRenewal {
     async fn order(&self, domain: &str, lock: &StoreLock) -> Result<(), OrderError> {
         self.store.remove_challenges(lock)?;
         let account = open_account(&self.config, &self.store, self.client.clone()).await?;
-        let pem = order_certificate(&account, &self.store, self.config.challenge, domain).await?;
+        let pem = order_certificate(&account, &self.store, domain).await?;
         let now = self.clock.now().unix_seconds();
         issued::parse(domain, pem.as_bytes())
             .and_then(|loaded| issued::check_validity(&loaded.leaf, now))

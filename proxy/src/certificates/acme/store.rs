@@ -49,10 +49,8 @@ pub(super) enum StoreFile<'a> {
     Certificate(&'a str),
     /// The failures of a name.
     Failures(&'a str),
-    /// The key authorization of an HTTP-01 token.
-    HttpChallenge(&'a str),
-    /// The key authorization of the TLS-ALPN-01 challenge of a name.
-    AlpnChallenge(&'a str),
+    /// The key authorization of the pending order of a name.
+    Challenge(&'a str),
 }
 
 impl AcmeStore {
@@ -140,8 +138,7 @@ impl AcmeStore {
             StoreFile::Account(digest) => ("", format!("account-{digest}.json")),
             StoreFile::Certificate(domain) => ("certificates", format!("{domain}.pem")),
             StoreFile::Failures(domain) => ("certificates", format!("{domain}.failures.json")),
-            StoreFile::HttpChallenge(token) => ("challenges", format!("http-{token}")),
-            StoreFile::AlpnChallenge(domain) => ("challenges", format!("alpn-{domain}")),
+            StoreFile::Challenge(domain) => ("challenges", domain.to_owned()),
         };
         self.folder.join(folder).join(name)
     }

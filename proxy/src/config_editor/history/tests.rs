@@ -15,7 +15,6 @@ fn stored(number: u64, text: &str) -> StoredEntry {
         },
         file: "proxy.toml".to_owned(),
         text: text.to_owned(),
-        included_files: Vec::new(),
     }
 }
 
@@ -31,7 +30,7 @@ fn newest_fifty_entries_are_kept_and_read_again() {
     for number in 1..=53 {
         let entry = stored(number, &format!("workers = {number}\n"));
         write_entry(&folder, &entry).expect("written");
-        history.push(entry, None);
+        history.push(entry.entry);
     }
     let expected: Vec<u64> = (4..=53).rev().collect();
     assert_eq!(numbers_in(&history), expected);
@@ -41,9 +40,9 @@ fn newest_fifty_entries_are_kept_and_read_again() {
     assert_eq!(mode(&folder.join("00000053.json")), 0o600);
     let again = ConfigHistory::open(folder);
     assert_eq!(numbers_in(&again), expected);
-    let found = again.find(10).expect("known").read().expect("readable");
+    let found = read_entry(again.folder(), 10).expect("readable");
     assert_eq!(found.text, "workers = 10\n");
-    assert!(again.find(3).is_none());
+    assert!(!again.contains(3));
 }
 
 #[test]
@@ -60,23 +59,4 @@ fn foreign_and_damaged_files_are_left_alone() {
     let history = ConfigHistory::open(folder.to_owned());
     assert_eq!(numbers_in(&history), [1]);
     assert_eq!(fs::read_dir(folder).expect("a folder").count(), 7);
-}
-
-#[test]
-fn folder_that_cannot_be_written_keeps_entries_in_memory() {
-    let parent = tempfile::tempdir().expect("a folder");
-    let file = parent.path().join("file");
-    fs::write(&file, "").expect("writes");
-    let folder = file.join("history");
-    let mut history = ConfigHistory::open(folder.clone());
-    for number in 1..=60 {
-        let entry = stored(number, &"x".repeat(1 << 20));
-        let error = write_entry(&folder, &entry).expect_err("no folder");
-        history.push(entry, Some(error.to_string()));
-    }
-    assert!(history.fault.is_some());
-    // Fewer than fifty: their texts have at most 32 MiB.
-    assert_eq!(numbers_in(&history), (29..=60).rev().collect::<Vec<_>>());
-    let found = history.find(29).expect("known").read().expect("in memory");
-    assert_eq!(found.entry.number, 29);
 }

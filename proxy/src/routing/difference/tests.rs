@@ -1,5 +1,5 @@
 use super::*;
-use crate::tests::read_config;
+use crate::tests::{read_config, rows};
 
 mod brute_force;
 
@@ -50,60 +50,34 @@ fn setting_outside_of_routes_is_not_compared() {
     let limited = format!("{USERS}\n{limits}");
     let text = |lines: &str| format!("{}{lines}", route(&limited));
     let old = good(&text(""));
-    let issuer = "[[identity.issuer]]\nkind = \"user\"\nissuer = \"https://login.test/\"\naudiences = [\"a\"]\n\
-                  clients = [\"b\"]\n";
-    let one = "[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n";
-    let changed = |from: &str, to: &str| {
-        let upstreams = format!("{one}[upstream.two]\naddresses = [\"127.0.0.1:2\"]\n");
-        upstreams.replace(from, to) + &text("")
-    };
-    let named = |from: &str, to: &str| text("").replace(from, to);
-    for (new, name) in [
-        (text(""), None),
-        (text(issuer), Some("identity")),
-        (text("[identity]\nleeway = \"60s\"\n"), Some("identity")),
-        (
-            text("[limits]\ntrusted_proxies = [\"10.0.0.0/8\"]\n"),
-            Some("limits"),
-        ),
-        (
-            text("[limits]\nforwarded_header = \"forwarded\"\n"),
-            Some("limits"),
-        ),
-        (text("[limits]\nhead_bytes = \"64KiB\"\n"), Some("limits")),
-        (
-            text("[[listen]]\naddress = \"127.0.0.1:1\"\n"),
-            Some("listen"),
-        ),
-        (text("[api_keys]\nfile = \"keys.toml\"\n"), Some("api_keys")),
-        (
-            text("[upstream.new]\naddresses = [\"127.0.0.1:3\"]\n"),
-            None,
-        ),
-        (changed("127.0.0.1:1", "127.0.0.1:9"), Some("upstream")),
-        (
-            changed(one, &format!("{one}host = \"app.test\"\n")),
-            Some("upstream"),
-        ),
-        (
-            changed(one, &format!("{one}http2 = true\n")),
-            Some("upstream"),
-        ),
-        (
-            text("[defaults]\nbody_bytes = \"2MiB\"\n"),
-            Some("a larger body_bytes"),
-        ),
-        (text("[defaults]\nbody_bytes = \"2KiB\"\n"), None),
-        (named("requests = 10", "requests = 9"), None),
-        (
-            named("requests = 10", "requests = 11"),
-            Some("a higher rate limit"),
-        ),
-        (
-            named(limits, "name = \"other\""),
-            Some("a higher rate limit"),
-        ),
-    ] {
+    let upstreams = "[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n[upstream.two]\naddresses = [\"127.0.0.1:2\"]\n";
+    let whole = format!("{upstreams}{}", text(""));
+    // A replaced text, or an addition.
+    for [from, to, name] in rows(
+        r#"
+        | |
+        | [[identity.issuer]]\nkind = "user"\nissuer = "https://login.test/"\naudiences = ["a"]\nclients = ["b"] | identity
+        | [identity]\nleeway = "60s" | identity
+        | [limits]\ntrusted_proxies = ["10.0.0.0/8"] | limits
+        | [limits]\nhead_bytes = "64KiB" | limits
+        | [[listen]]\naddress = "127.0.0.1:1" | listen
+        | [api_keys]\nfile = "keys.toml" | api_keys
+        | [upstream.new]\naddresses = ["127.0.0.1:3"] |
+        127.0.0.1:1 | 127.0.0.1:9 | upstream
+        [upstream.one] | [upstream.one]\nhost = "app.test" | upstream
+        [upstream.one] | [upstream.one]\nhttp2 = true | upstream
+        | [defaults]\nbody_bytes = "2MiB" | a larger body_bytes
+        | [defaults]\nbody_bytes = "2KiB" |
+        requests = 10 | requests = 9 |
+        requests = 10 | requests = 11 | a higher rate limit
+        limits = [{ by = "address", requests = 10, per = "1s" }] | name = "other" | a higher rate limit
+        "#,
+    ) {
+        let new = match from.as_str() {
+            "" => format!("{whole}{to}\n"),
+            from => whole.replace(from, &to),
+        };
+        let name = Some(name).filter(|name| !name.is_empty());
         let expected = name.map(|name| format!("changes that are not compared: {name}"));
         let new = good(&new);
         assert_eq!(uncompared_changes(&old, &new), expected, "{new:?}");
@@ -119,117 +93,65 @@ fn setting_outside_of_routes_is_not_compared() {
 /// Every lost restriction, as a configuration before and after.
 #[test]
 fn every_lost_restriction_is_found_and_is_widened() {
-    let rule = |rule: &str| route(&format!("policy = {rule}"));
-    let with = |lines: &str| route(&format!("{USERS}\n{lines}"));
-    let owner = |name: &str| {
-        let users = format!("{{ users = {{ owner = \"{name}\" }} }}");
-        rule(&users).replace("{id}", "{id}/{part}")
-    };
     let second = |lines: &str| {
         format!(
             "{}[[route]]\npath = \"/a/*\"\nmethods = [\"GET\"]\nupstream = \"one\"\n{lines}\n",
-            rule("{ users = { groups = [\"admin\"] } }")
+            route("policy = { users = { groups = [\"admin\"] } }")
         )
     };
-    for (old, new, caller) in [
-        (rule("{ users = \"any\" }"), rule("\"public\""), "no token"),
+    let cases = rows(
+        r#"
+        policy = { users = "any" } | policy = "public" | no token
+        policy = { services = "any" } | policy = { services = "any", users = "any" } | a user
+        policy = { users = { groups = ["admin"] } } | policy = { users = { groups = ["admin", "staff"] } } | a user with the group staff
+        policy = { users = { groups = ["admin"] } } | policy = { users = { groups = ["admin"] }, report_only = true } | a user
+        policy = { users = { scopes = ["read", "write"] } } | policy = { users = { scopes = ["read"] } } | a user with the scope read
+        policy = { users = { claims = { tier = 2 } } } | policy = { users = { claims = { tier = 1 } } } | a user with tier = 1
+        policy = { users = { owner = "id" } } PART | policy = { users = { owner = "part" } } PART | the user x2
+        policy = { users = { groups = ["admin"] } } | policy = { users = { groups = ["admin"], owner = "id" } } | the user x
+        policy = { users = { claims = { roles = ["a", "b"] } } } | policy = { users = { claims = { roles = "b" } } } | a user with roles = "b"
+        policy = { services = ["auth"] } | policy = { services = ["auth", "notify"] } | the service notify
+        policy = { services = ["auth"] } | policy = { services = "any" } | a service that no rule names
+        policy = { services = { scopes = ["read"] } } | policy = { services = "any" } | a service that no rule names
+        USERS headers = { x-kind = "one" } | USERS headers = { x-kind = true } | a user
+        USERS query = { v = "1" } | USERS | a user
+        USERS hosts = ["a.test"] | USERS | a user
+        USERS hosts = ["a.test"] | USERS hosts = ["a.test", "*.a.test"] | a user
+        USERS access = { allow = ["10.0.0.0/9"] } | USERS access = { allow = ["10.0.0.0/8"] } | a user
+        USERS access = { deny = ["192.0.2.1"] } | USERS | a user
+        USERS authorize = { url = "http://127.0.0.1:9/check" } | USERS | a user
+        USERS | USERS ignore_case = true | a user
+        "#,
+    );
+    let lines = |text: String| match text.strip_suffix(" PART") {
+        Some(policy) => route(policy).replace("{id}", "{id}/{part}"),
+        None => route(&text.replace("USERS", &format!("{USERS}\n"))),
+    };
+    let cases = cases
+        .into_iter()
+        .map(|[old, new, caller]| (lines(old), lines(new), caller));
+    let users = || route(USERS);
+    let moved = [
         (
-            rule("{ services = \"any\" }"),
-            rule("{ services = \"any\", users = \"any\" }"),
+            users(),
+            users().replace("[\"GET\"]", "[\"GET\", \"DELETE\"]"),
             "a user",
         ),
-        (
-            rule("{ users = { groups = [\"admin\"] } }"),
-            rule("{ users = { groups = [\"admin\", \"staff\"] } }"),
-            "a user with the group staff",
-        ),
-        (
-            rule("{ users = { groups = [\"admin\"] } }"),
-            rule("{ users = { groups = [\"admin\"] }, report_only = true }"),
-            "a user",
-        ),
-        (
-            rule("{ users = { scopes = [\"read\", \"write\"] } }"),
-            rule("{ users = { scopes = [\"read\"] } }"),
-            "a user with the scope read",
-        ),
-        (
-            rule("{ users = { claims = { tier = 2 } } }"),
-            rule("{ users = { claims = { tier = 1 } } }"),
-            "a user with tier = 1",
-        ),
-        (owner("id"), owner("part"), "the user x2"),
-        (
-            rule("{ users = { groups = [\"admin\"] } }"),
-            rule("{ users = { groups = [\"admin\"], owner = \"id\" } }"),
-            "the user x",
-        ),
-        (
-            rule("{ users = { claims = { roles = [\"a\", \"b\"] } } }"),
-            rule("{ users = { claims = { roles = \"b\" } } }"),
-            "a user with roles = \"b\"",
-        ),
-        (
-            rule("{ services = [\"auth\"] }"),
-            rule("{ services = [\"auth\", \"notify\"] }"),
-            "the service notify",
-        ),
-        (
-            rule("{ services = [\"auth\"] }"),
-            rule("{ services = \"any\" }"),
-            "a service that no rule names",
-        ),
-        (
-            rule("{ services = { scopes = [\"read\"] } }"),
-            rule("{ services = \"any\" }"),
-            "a service that no rule names",
-        ),
-        (
-            with("headers = { x-kind = \"one\" }"),
-            with("headers = { x-kind = true }"),
-            "a user",
-        ),
-        (with("query = { v = \"1\" }"), with(""), "a user"),
-        (with("hosts = [\"a.test\"]"), with(""), "a user"),
-        (
-            with("hosts = [\"a.test\"]"),
-            with("hosts = [\"a.test\", \"*.a.test\"]"),
-            "a user",
-        ),
-        (
-            with("access = { allow = [\"10.0.0.0/9\"] }"),
-            with("access = { allow = [\"10.0.0.0/8\"] }"),
-            "a user",
-        ),
-        (
-            with("access = { deny = [\"192.0.2.1\"] }"),
-            with(""),
-            "a user",
-        ),
-        (
-            with("authorize = { url = \"http://127.0.0.1:9/check\" }"),
-            with(""),
-            "a user",
-        ),
-        (
-            with(""),
-            with("").replace("[\"GET\"]", "[\"GET\", \"DELETE\"]"),
-            "a user",
-        ),
-        (with(""), with("").replace("/a/{id}", "/a/*"), "a user"),
-        (with(""), with("ignore_case = true"), "a user"),
+        (users(), users().replace("/a/{id}", "/a/*"), "a user"),
         (second(USERS), second("policy = \"public\""), "no token"),
         (
             second(USERS),
             second(USERS).replacen("{id}", "b", 1),
             "a user",
         ),
-    ] {
+    ];
+    let moved = moved.map(|(old, new, caller)| (old, new, caller.to_owned()));
+    for (old, new, caller) in cases.chain(moved) {
         let found = compare_texts(&old, &new);
         assert!(
             found
                 .iter()
-                .any(|it| it.widened && it.caller.as_deref().is_none_or(|it| it == caller)),
+                .any(|it| it.widened && it.caller.as_ref().is_none_or(|it| *it == caller)),
             "{found:#?}\n{old}\n{new}"
         );
         let back = compare_texts(&new, &old);

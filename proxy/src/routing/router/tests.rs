@@ -130,31 +130,6 @@ fn route_that_ignores_case_precedes_wider_routes() {
 }
 
 #[test]
-fn method_is_part_of_the_match() {
-    let routes = ["GET /a/{x}", "POST,PUT /a/*"];
-    assert_eq!(find(&routes, "POST", "h", "/a/b"), Some(1));
-    assert_eq!(find(&routes, "DELETE", "h", "/a/b"), None);
-    assert_eq!(find(&routes, "get", "h", "/a/b"), None);
-    let router = RouteMatcher::new(routes.iter().map(|text| pattern(text)).collect());
-    let headers = HeaderMap::new();
-    let request = RouteRequest {
-        host: "h",
-        path: "/a/b",
-        query: None,
-        method: "DELETE",
-        headers: &headers,
-    };
-    let found = router.find_ignoring_method(&request);
-    assert_eq!(
-        (
-            found.as_slice(),
-            router.allowed_methods(&found).to_string().as_str()
-        ),
-        (&[0, 1][..], "GET, POST, PUT")
-    );
-}
-
-#[test]
 fn star_matches_every_method_in_its_own_spelling() {
     let routes = ["PROPFIND,GET /a", "* /b"];
     for (method, path, route) in [
@@ -199,24 +174,8 @@ fn exact_host_precedes_wildcard_and_none() {
     ] {
         assert_eq!(find(&routes, "GET", host, "/a"), Some(route), "{host}");
     }
-    assert_eq!(
-        find(&routes, "GET", "y.z", "/a"),
-        Some(0),
-        "falls through to routes without host"
-    );
-}
-
-#[test]
-fn conditions_narrow_a_route() {
-    let routes = [
-        "GET /a",
-        "GET /a +x-beta=1",
-        "GET /a +x-beta=1 ?v=2",
-        "GET /a +x-none",
-    ];
-    assert_eq!(find(&routes, "GET", "h", "/a?v=2"), Some(2));
-    assert_eq!(find(&routes, "GET", "h", "/a?v=3"), Some(1));
-    assert_eq!(find(&routes[..1], "GET", "h", "/a?v=3"), Some(0));
+    // Falls through to routes without host.
+    assert_eq!(find(&routes, "GET", "y.z", "/a"), Some(0));
 }
 
 /// A query condition is about what upstreams decode.
@@ -281,30 +240,6 @@ fn malformed_template_is_rejected() {
     ] {
         assert!(PathPattern::parse(template).is_err(), "{template}");
     }
-}
-
-#[test]
-fn shadowed_route_is_detected() {
-    let routes = [
-        "GET,POST /a/{x}",
-        "GET /a/{y}",
-        "PUT /a/{y}",
-        "GET /a/{y} @h.x",
-        "GET /a/b",
-    ];
-    let patterns: Vec<RoutePattern> = routes.iter().map(|text| pattern(text)).collect();
-    let covered = |index: usize| {
-        let (earlier, later) = (&patterns[..index], &patterns[index]);
-        earlier
-            .iter()
-            .any(|other| other.shape() == later.shape() && other.covers(later))
-    };
-    assert_eq!(
-        (0..routes.len())
-            .filter(|index| covered(*index))
-            .collect::<Vec<_>>(),
-        [1]
-    );
 }
 
 /// Precedence written down as a sort key, over all routes one by one.

@@ -1,7 +1,5 @@
 //! The filter of a reader: the query of `GET /admin/requests`.
 
-use std::num::NonZeroU32;
-
 use postern_core::network::IpNetwork;
 use postern_core::{Code, Problem};
 use postern_service::http::Query;
@@ -11,23 +9,18 @@ use crate::telemetry::access_log::{AccessEvent, logged_address};
 use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
 
 /// The parameters.
-const PARAMETERS: [&str; 9] = [
+const PARAMETERS: [&str; 7] = [
     "route",
     "status",
     "code",
     "principal",
     "address",
     "path",
-    "sample",
-    "rate",
     "follow",
 ];
 
-/// Maximum of the parameter `rate`.
-const MAX_RATE: u32 = 100_000;
-
 /// The events that a reader selects: those with all of these properties.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TailFilter {
     /// The name of a route, or `none`.
     route: Option<String>,
@@ -38,10 +31,6 @@ pub(crate) struct TailFilter {
     address_detail: ClientAddressDetail,
     /// What the path begins with.
     path: Option<String>,
-    /// The share of the events, above 0 and at most 1.
-    sample: Option<f64>,
-    /// Maximum number of these events per second.
-    pub(super) rate: Option<NonZeroU32>,
     /// Whether the stream ends behind the kept events.
     pub(crate) ends: bool,
 }
@@ -101,21 +90,17 @@ impl TailFilter {
                 "must be none, user, service, service:NAME or a subject of 1 to 256 characters",
                 PrincipalFilter::parse,
             ),
-            address: read_address(&mut query, detail),
+            address: query.read(
+                "address",
+                "must be a network such as 192.0.2.0/24",
+                IpNetwork::parse,
+            ),
             address_detail: detail,
             path: query.read(
                 "path",
                 "must begin with a slash and have at most 1024 bytes",
                 |path| (path.starts_with('/') && path.len() <= 1024).then(|| path.to_owned()),
             ),
-            sample: query.read("sample", "must be a number above 0, at most 1", |share| {
-                let share: f64 = share.parse().ok()?;
-                (share > 0.0 && share <= 1.0).then_some(share)
-            }),
-            rate: query.read("rate", "must be an integer of 1 to 100000", |rate| {
-                let rate: NonZeroU32 = rate.parse().ok()?;
-                (rate.get() <= MAX_RATE).then_some(rate)
-            }),
             ends: query
                 .read("follow", "must be true or false", |text| text.parse().ok())
                 .is_some_and(|follow: bool| !follow),
@@ -144,51 +129,7 @@ impl TailFilter {
                 let client = client.and_then(|client| logged_address(client, self.address_detail));
                 client.is_some_and(|client| network.contains(client))
             })
-            && is(self.sample.as_ref(), |share| {
-                is_sampled(event.request_id, *share)
-            })
     }
-}
-
-/// Reads a network that is not narrower than what is logged: a filter must not reveal an address
-/// that the events do not contain.
-fn read_address(query: &mut Query, detail: ClientAddressDetail) -> Option<IpNetwork> {
-    let network = query.read(
-        "address",
-        "must be a network such as 192.0.2.0/24",
-        IpNetwork::parse,
-    )?;
-    let refusal = match detail {
-        ClientAddressDetail::Full => None,
-        ClientAddressDetail::Network => {
-            let logged = logged_address(network.address(), detail)?;
-            let logged = IpNetwork::of(logged, 24, 48);
-            let is_narrower = !network.contains_network(&logged);
-            is_narrower.then_some(
-                "must be a network of at most 24 bits, or 48 for IPv6: no more is logged (access_log.client_address)",
-            )
-        }
-        ClientAddressDetail::Off => {
-            Some("client addresses are not logged (access_log.client_address)")
-        }
-    };
-    match refusal {
-        Some(detail) => {
-            query.fail("address", "not_logged", detail);
-            None
-        }
-        None => Some(network),
-    }
-}
-
-/// Returns whether a request is among this share. The last digits of its id are random, so that all
-/// readers of one share see the same requests.
-fn is_sampled(request_id: &str, share: f64) -> bool {
-    const VALUES: f64 = 4_294_967_296.0;
-    let digits = request_id.len().checked_sub(8);
-    let digits = digits.and_then(|at| request_id.get(at..));
-    let number = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-    number.is_none_or(|number| f64::from(number) < share * VALUES)
 }
 
 // === impl StatusFilter ===

@@ -9,8 +9,8 @@ use super::{AccessEvent, TailFilter};
 
 /// Maximum number of events.
 pub(super) const MAX_EVENTS: usize = 1000;
-/// Maximum bytes of the events: fewer than those of a queue, which takes them all.
-const MAX_BYTES: usize = 1 << 20;
+/// Maximum bytes of the events.
+pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// The newest events, as server-sent events.
 #[derive(Debug, Default)]

@@ -1,42 +1,18 @@
 //! Metrics of response compression.
 
 use postern_http::compression::{ContentCoding, EncoderMetrics};
-use prometheus::{IntCounter, IntCounterVec};
 
-use super::MetricFactory;
-
-/// Metrics of response compression, by content coding.
-#[derive(Debug)]
-pub(crate) struct CompressionMetrics {
-    responses: IntCounterVec,
-    bytes_in: IntCounterVec,
-    bytes_out: IntCounterVec,
-    skipped: IntCounter,
-}
-
-impl CompressionMetrics {
-    pub(super) fn new(make: &MetricFactory) -> prometheus::Result<Self> {
-        Ok(Self {
-            responses: make.counters(
-                "postern_proxy_compressed_responses_total",
-                "Compressed responses by content coding: `encoding` in the access log",
-                &["coding"],
-            )?,
-            bytes_in: make.counters(
-                "postern_proxy_compression_input_bytes_total",
-                "Bytes of response bodies before compression",
-                &["coding"],
-            )?,
-            bytes_out: make.counters(
-                "postern_proxy_compression_output_bytes_total",
-                "Bytes of response bodies after compression",
-                &["coding"],
-            )?,
-            skipped: make.counter(
-                "postern_proxy_compression_skipped_total",
-                "Responses sent uncompressed because the memory of encoders was exhausted",
-            )?,
-        })
+metrics! {
+    /// Metrics of compression.
+    pub(crate) struct CompressionMetrics {
+        responses: counters("postern_proxy_compressed_responses_total",
+            "Compressed responses by content coding: `encoding` in the access log", &["coding"]),
+        bytes_in: counters("postern_proxy_compression_input_bytes_total",
+            "Bytes of response bodies before compression", &["coding"]),
+        bytes_out: counters("postern_proxy_compression_output_bytes_total",
+            "Bytes of response bodies after compression", &["coding"]),
+        skipped: counter("postern_proxy_compression_skipped_total",
+            "Responses sent uncompressed because the memory of encoders was exhausted"),
     }
 }
 

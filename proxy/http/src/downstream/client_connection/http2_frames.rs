@@ -210,29 +210,6 @@ mod tests {
     }
 
     #[test]
-    fn header_block_is_open_until_its_last_continuation() {
-        let mut frames = open();
-        let one = frame(FRAME_HEADERS, 0, 3);
-        follow(&mut frames, &one);
-        let open_since = frames.open_since.expect("open_since is set");
-        follow(&mut frames, &frame(FRAME_CONTINUATION, 0, 0));
-        assert_eq!(
-            frames.open_since,
-            Some(open_since),
-            "timed from its beginning"
-        );
-        follow(
-            &mut frames,
-            &[
-                frame(FRAME_CONTINUATION, FLAG_END_HEADERS, 5),
-                frame(4, 0, 0),
-            ]
-            .concat(),
-        );
-        assert_eq!(frames.deadline(FRAME_TIMEOUT), None);
-    }
-
-    #[test]
     fn data_frame_is_not_timed() {
         let mut frames = open();
         let body = frame(FRAME_DATA, 0, 1000);
@@ -247,22 +224,5 @@ mod tests {
             .concat(),
         );
         assert!(frames.deadline(FRAME_TIMEOUT).is_some());
-    }
-
-    #[test]
-    fn preface_without_settings_is_rejected() {
-        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        for first in [
-            frame(FRAME_HEADERS, FLAG_END_HEADERS, 3),
-            frame(6, 0, 8),
-            frame(FRAME_SETTINGS, FLAG_ACK, 0),
-        ] {
-            let mut frames = Http2FrameTracker::default();
-            assert_eq!(
-                frames.advance(&[&preface[..], &first].concat()),
-                Err(PrefaceFault)
-            );
-        }
-        follow(&mut open(), &frame(FRAME_HEADERS, FLAG_END_HEADERS, 3));
     }
 }

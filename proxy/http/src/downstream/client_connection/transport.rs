@@ -13,10 +13,10 @@ use tokio_rustls::server::TlsStream;
 use crate::downstream::read_ahead::ReadAhead;
 
 /// Maximum time for which input is discarded after the response to a client that is still sending.
-const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+pub(in crate::downstream) const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum number of bytes that are discarded after the response.
-const MAX_LINGER_BYTES: usize = 1 << 20;
+pub(in crate::downstream) const MAX_LINGER_BYTES: usize = 1 << 20;
 
 /// The transport of a client connection.
 pub enum ClientTransport {

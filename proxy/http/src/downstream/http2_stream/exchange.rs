@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -17,6 +16,7 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
+use crate::downstream::client_connection::{LINGER_TIMEOUT, MAX_LINGER_BYTES};
 use crate::downstream::http1_session::MAX_DRAIN_BYTES;
 
 /// Fields that HTTP/2 does not have (RFC 9113 section 8.2.2).
@@ -99,23 +99,28 @@ impl Http2Exchange {
         Ok(data)
     }
 
-    /// Reads the rest of a short body after the response. Otherwise the stream would be reset, and
-    /// some clients would discard the response (RFC 9113 section 8.1 does not allow that).
-    pub async fn drain(&mut self, within: Duration) {
+    /// Discards the rest of the body after the response, until the client ends or resets the stream,
+    /// within the limits of an HTTP/1.1 connection that lingers. The stream is reset afterwards: some
+    /// clients discard a response that a reset follows at once (RFC 9113 section 8.1 does not allow
+    /// that). After a success clients send on, so that a long body is ended by a reset at once: curl
+    /// 7.88 does not stop after a later one.
+    pub async fn drain(&mut self) {
         let length = self.request.headers.get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        if length.is_some_and(|length: u64| length > MAX_DRAIN_BYTES) {
+        let is_long = length.is_some_and(|length: u64| length > MAX_DRAIN_BYTES);
+        let response = self.response.as_ref();
+        if is_long && response.is_some_and(|response| response.status.is_success()) {
             return;
         }
         let reading = async {
-            let mut left = MAX_DRAIN_BYTES;
+            let mut left = MAX_LINGER_BYTES;
             while left > 0
                 && let Ok(Some(data)) = self.read_data().await
             {
-                left = left.saturating_sub(data.len() as u64);
+                left = left.saturating_sub(data.len());
             }
         };
-        let _slow = tokio::time::timeout(within, reading).await;
+        let _slow = tokio::time::timeout(LINGER_TIMEOUT, reading).await;
     }
 
     /// Completes when the client resets the stream.

@@ -81,7 +81,7 @@ impl Session for ClientStream {
         self.write_control(true, Http2Exchange::finish)?;
         // The messages of a gRPC call may never end, and its clients expect the reset.
         if !self.is_body_read && !self.deadline.is_grpc() {
-            self.exchange.drain(self.limits.head_timeout).await;
+            self.exchange.drain().await;
         }
         Ok(())
     }

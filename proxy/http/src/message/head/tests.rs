@@ -31,18 +31,18 @@ fn refused(text: &str, fault: HeadFault) {
 
 #[test]
 fn plain_requests_pass() {
-    let head = check("GET /a?b=c HTTP/1.1\r\nHost: a.example:80\r\n\r\n").expect("plain");
-    assert_eq!(head.body, BodyKind::Length(0));
-    assert_eq!(
-        canonical("GET /a?b=c HTTP/1.1\r\nHost: a.example:80\r\n\r\n"),
-        None
-    );
-    let head =
-        check("POST / HTTP/1.1\r\nhost: [::1]:8500\r\nContent-Length: 12\r\n\r\n").expect("length");
-    assert_eq!(head.body, BodyKind::Length(12));
-    let head =
-        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").expect("chunked");
-    assert_eq!(head.body, BodyKind::Chunked);
+    for (rest, body) in [
+        ("Host: a.example:80", BodyKind::Length(0)),
+        (
+            "host: [::1]:8500\r\nContent-Length: 12",
+            BodyKind::Length(12),
+        ),
+        ("Host: a\r\nTransfer-Encoding: chunked", BodyKind::Chunked),
+    ] {
+        let text = format!("POST /a?b=c HTTP/1.1\r\n{rest}\r\n\r\n");
+        assert_eq!(check(&text).expect("plain").body, body, "{rest}");
+        assert_eq!(canonical(&text), None, "{rest}");
+    }
 }
 
 #[test]
@@ -75,39 +75,13 @@ fn absolute_target_must_match_host() {
         ("http:///x", "a"),
         ("http://a#b", "a"),
         ("http://a\\b/x", "a"),
+        ("http://b/x", "a"),
+        ("http://a@b/x", "b"),
     ] {
-        refused(
-            &format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-            HeadFault::Authority,
-        );
-    }
-    refused(
-        "GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n",
-        HeadFault::Authority,
-    );
-    refused(
-        "GET http://a@b/x HTTP/1.1\r\nHost: b\r\n\r\n",
-        HeadFault::Authority,
-    );
-    refused(
-        "GET ftp://a/x HTTP/1.1\r\nHost: a\r\n\r\n",
-        HeadFault::RequestLine,
-    );
-    for request in ["GET *", "OPTIONS **", "OPTIONS *?x", "options *"] {
-        refused(
-            &format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"),
-            HeadFault::RequestLine,
-        );
+        let text = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        refused(&text, HeadFault::Authority);
     }
     assert_eq!(canonical("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n"), None);
-    refused(
-        "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
-        HeadFault::RequestLine,
-    );
-    refused(
-        "CONNECT /x HTTP/1.1\r\nHost: a\r\n\r\n",
-        HeadFault::RequestLine,
-    );
 }
 
 #[test]
@@ -130,10 +104,8 @@ fn host_is_a_name_or_address_with_optional_port() {
         "", ":80", "a:65536", "a:99999", "a:080000", "a:x", "a:1:2", "a@b", "a/b", "a,b", "[::1",
         "[:::]", "[a]", "[]", "[::1]x", ".", ".a", "a..", "a..:80", "a..b",
     ] {
-        refused(
-            &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-            HeadFault::Host,
-        );
+        let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        refused(&text, HeadFault::Host);
     }
 }
 
@@ -162,30 +134,22 @@ fn ambiguous_framing_is_rejected() {
         "Content-Length:",
         "Content-Length: 9999999999999999999",
     ] {
-        refused(
-            &format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"),
-            HeadFault::Framing,
-        );
+        let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+        refused(&text, HeadFault::Framing);
     }
 }
 
 #[test]
 fn line_without_crlf_is_rejected() {
-    refused("GET / HTTP/1.1\nHost: a\r\n\r\n", HeadFault::LineEnding);
-    refused("GET / HTTP/1.1\r\nHost: a\n\r\n", HeadFault::LineEnding);
-    refused("GET / HTTP/1.1\r\nHost: a\r\n\n", HeadFault::LineEnding);
-    refused(
+    for text in [
+        "GET / HTTP/1.1\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\n",
         "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n",
-        HeadFault::LineEnding,
-    );
-    refused(
         "GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n",
-        HeadFault::LineEnding,
-    );
-    refused(
-        "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        HeadFault::RequestLine,
-    );
+    ] {
+        refused(text, HeadFault::LineEnding);
+    }
 }
 
 #[test]
@@ -194,10 +158,8 @@ fn malformed_field_is_rejected() {
         "X : a", "X", ": a", "X\t: a", " X: a", "\tfolded", "X: \x01", "X:\x0ca", "X: a\x0c",
         "X: \x7f", "X(: a",
     ] {
-        refused(
-            &format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n"),
-            HeadFault::Field,
-        );
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
+        refused(&text, HeadFault::Field);
     }
 }
 
@@ -218,21 +180,25 @@ fn malformed_request_line_is_rejected() {
         "GET /a b HTTP/1.1",
         "GET /\u{e9} HTTP/1.1",
         "GET / HTTP/1.1x",
+        "GET ftp://a/x HTTP/1.1",
+        "GET * HTTP/1.1",
+        "OPTIONS ** HTTP/1.1",
+        "OPTIONS *?x HTTP/1.1",
+        "options * HTTP/1.1",
+        "CONNECT a:443 HTTP/1.1",
+        "CONNECT /x HTTP/1.1",
+        "\r\nGET / HTTP/1.1",
     ] {
-        refused(
-            &format!("{line}\r\nHost: a\r\n\r\n"),
-            HeadFault::RequestLine,
-        );
+        let text = format!("{line}\r\nHost: a\r\n\r\n");
+        refused(&text, HeadFault::RequestLine);
     }
 }
 
 #[test]
 fn unsupported_version_is_rejected_with_505() {
     for version in ["0.9", "1.2", "1.9", "2.0", "3.0"] {
-        refused(
-            &format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"),
-            HeadFault::Version,
-        );
+        let text = format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n");
+        refused(&text, HeadFault::Version);
     }
     assert_eq!(HeadFault::Version.code().status(), 505);
 }
@@ -246,14 +212,6 @@ fn missing_or_repeated_host_is_rejected() {
         "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
         HeadFault::Host,
     );
-    for host in [
-        "", "a, b", "a@b", "a/b", "a b", "[::1", "a:b", "a:1:2", ":80", "[]", "a#b",
-    ] {
-        refused(
-            &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-            HeadFault::Host,
-        );
-    }
 }
 
 #[test]

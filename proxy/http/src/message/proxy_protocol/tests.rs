@@ -176,34 +176,7 @@ fn other_protocols_have_no_header() {
     assert_eq!(parse(b"P"), Ok(ParsedHeader::Incomplete));
 }
 
-#[test]
-fn mixed_families_are_written_as_ipv6() {
-    let mixed = addresses("192.0.2.1:1", "[2001:db8::2]:2");
-    let text = write(ProxyProtocolVersion::V1, Some(mixed));
-    let line = "PROXY TCP6 ::ffff:192.0.2.1 2001:db8::2 1 2\r\n";
-    assert_eq!(String::from_utf8_lossy(&text), line);
-    assert_eq!(complete(&text), (line.len(), Some(mixed)));
-}
-
-fn any_address() -> impl Strategy<Value = SocketAddr> {
-    let ip = prop_oneof![
-        any::<[u8; 4]>().prop_map(IpAddr::from),
-        any::<[u8; 16]>().prop_map(IpAddr::from),
-    ];
-    (ip, any::<u16>()).prop_map(|(ip, port)| SocketAddr::new(ip.to_canonical(), port))
-}
-
 proptest! {
-    #[test]
-    fn written_header_is_parsed(source in any_address(), destination in any_address()) {
-        let written = Some(ProxiedAddresses::from((source, destination)));
-        for version in [ProxyProtocolVersion::V1, ProxyProtocolVersion::V2] {
-            let header = write(version, written);
-            prop_assert_eq!(complete(&header), (header.len(), written));
-            prop_assert_eq!(complete(&write(version, None)).1, None);
-        }
-    }
-
     #[test]
     fn any_bytes_are_parsed_without_a_panic(
         command in 0x1f..0x23_u8,
