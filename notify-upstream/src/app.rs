@@ -37,7 +37,7 @@ use self::tasks::{ApiParts, SharedParts, StoreTasks, open_store};
 use crate::config::Config;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::check_tls;
-use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::DispatchState;
 use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
@@ -66,12 +66,12 @@ pub struct App {
 }
 
 /// Maximum duration of a graceful shutdown: the longest call, and the timeout of final writes once
-/// before and three times after it. A service manager must wait longer before it kills the process.
+/// before and twice after it. A service manager must wait longer before it kills the process.
 pub const MAX_SHUTDOWN_DURATION: Duration =
-    Duration::from_secs(MAX_CALL_DURATION.as_secs() + 4 * FINAL_WRITE_TIMEOUT.as_secs());
+    Duration::from_secs(MAX_CALL_DURATION.as_secs() + 3 * FINAL_WRITE_TIMEOUT.as_secs());
 
-/// Maximum wait for pending submissions and claims at shutdown, and again for the last results, for
-/// the retirement of the lease, and for suppressed addresses.
+/// Maximum wait for pending submissions and claims at shutdown, and again for the last results, and
+/// for the retirement of the lease.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl App ===
@@ -98,9 +98,6 @@ impl App {
             ServiceTokens::new(&config.identity, machine).reported(metrics.dependencies()),
             postern_service::calls::http_client(),
         );
-        let suppression = Arc::new(SuppressionCache::new(store.clone()));
-        // The suppression lists must be loaded before the first message is sent.
-        suppression.sync().await.map_err(unavailable)?;
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
         let calls = PerChannel::from_fn(|channel| {
             let of_channel = descriptions.iter().filter(|it| it.channel == channel);
@@ -114,7 +111,7 @@ impl App {
             metrics,
             templates,
             providers: Arc::clone(&providers),
-            suppression,
+            suppression: Arc::new(Suppression::new(store.clone())),
             tracer,
             stop_delivery: CancellationToken::new(),
             dispatch_state: Arc::new(dispatch_state),
@@ -186,7 +183,6 @@ impl App {
                 stop,
             ));
         }
-        let suppression = Arc::clone(&self.service.suppression);
         let router = crate::http::router(self.service);
         let telemetry = RequestTelemetry::new(self.metrics.http(), self.tracer);
         let stop = shutdown.clone();
@@ -202,18 +198,8 @@ impl App {
         let drained = tasks.drain().await;
         background_stop.cancel();
         background.shutdown().await;
-        write_suppressed(&suppression).await;
         drained.close().await;
         span_export.finish().await;
-    }
-}
-
-/// Writes the addresses that were suppressed since the last round of maintenance.
-async fn write_suppressed(suppression: &SuppressionCache) {
-    match tokio::time::timeout(FINAL_WRITE_TIMEOUT, suppression.flush()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "suppressed addresses not stored"),
-        Err(_) => tracing::warn!(error = "timeout", "suppressed addresses not stored"),
     }
 }
 

@@ -17,7 +17,7 @@ use postern_core::identity::IdentityConfig;
 use postern_service::http::{BodyBudgets, TrustedProxies};
 use postern_service::log::Log;
 use postern_service::trace::TracingConfig;
-use postern_store::database::{ConnectionBudget, DEFAULT_CONNECTIONS, DatabaseOptions};
+use postern_store::database::{DEFAULT_CONNECTIONS, DatabaseOptions};
 use url::Url;
 
 use crate::delivery::mail_token::{KEY_VARIABLE, MailTokens};
@@ -129,15 +129,6 @@ impl Config {
         }
     }
 
-    /// Returns the maximum number of PostgreSQL connections of a process.
-    pub(crate) fn connection_budget(&self) -> ConnectionBudget {
-        ConnectionBudget::new(&[
-            ("main", self.database_connections),
-            ("queue", self.queue.connections),
-            ("LISTEN", 1),
-        ])
-    }
-
     /// Reads the configuration and records every error.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
@@ -145,8 +136,8 @@ impl Config {
         let log = Log::read(root, env);
         let text = |name, variable, default: &str| {
             let written = root.optional(name, |field| field.text(1..=1024));
-            env.get(variable)
-                .map(str::to_owned)
+            let set = env.optional_secret(root, variable).flatten();
+            set.map(|url| url.expose().to_owned())
                 .or(written)
                 .unwrap_or_else(|| default.to_owned())
         };
@@ -211,7 +202,8 @@ impl Config {
 }
 
 fn read_mail_tokens(root: &Object<'_>, env: &Env) -> Option<MailTokens> {
-    match MailTokens::parse(env.secret(KEY_VARIABLE)?.expose()) {
+    let key = env.optional_secret(root, KEY_VARIABLE)??;
+    match MailTokens::parse(key.expose()) {
         Ok(tokens) => Some(tokens),
         Err(reason) => {
             root.fail("invalid_format", format!("{KEY_VARIABLE}: {reason}"));

@@ -9,9 +9,9 @@
 //! Services are first in, first out; users take turns, each within its share of the permits, so that
 //! the rows of one caller that cannot be sent yet neither hold a permit nor delay other callers.
 //!
-//! A dispatcher runs when rows were accepted, moved or released here, when another replica leaves
-//! rows waiting ([`wakeup`]), and when a permit is released. A poll of each second finds all other
-//! rows: those of dead workers, and those of which no wake-up arrived.
+//! A dispatcher runs when rows were accepted, moved or released here, and when a permit is released.
+//! A poll of each second finds all other rows: those of dead workers, and those that other replicas
+//! have left waiting.
 //!
 //! Depends on `delivery`, `store`, `lease`, `metrics` and `notification`.
 
@@ -19,15 +19,12 @@ mod lane_head;
 mod low_throttle;
 mod permit;
 mod plan;
-mod replica_state;
 mod result_writer;
 mod runner;
 mod state;
-mod wakeup;
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use postern_core::Clock;
@@ -36,11 +33,9 @@ use postern_core::circuit_breaker::BreakerState;
 pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
 pub(crate) use permit::{ChannelPermit, PermitPool};
 pub(crate) use plan::{LaneBacklog, LaneTurn, plan_turns};
-pub(crate) use replica_state::ReplicaState;
 pub(crate) use result_writer::{CompletedJob, JobOutcome, ResultWriter};
 pub(crate) use runner::{AttemptRunner, DeliveryJob};
 pub(crate) use state::{ChannelFlow, ChannelState, DispatchState};
-pub(crate) use wakeup::WakeupPublisher;
 
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
@@ -53,11 +48,8 @@ use lane_head::LaneHead;
 const CLAIM_BATCH_SIZE: usize = 500;
 /// Maximum number of claims of one pass, so that a pass terminates.
 const MAX_CLAIMS_PER_PASS: usize = 64;
-/// Interval of polls while rows wait or are in delivery.
+/// Interval of polls. It bounds the delay of a row that another replica has left waiting.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of polls of an idle channel. It bounds the delay of a row of which no wake-up arrived
-/// although the connection for wake-ups appeared to be intact.
-const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The dispatcher of one channel.
 #[derive(Debug)]
@@ -67,15 +59,12 @@ pub(crate) struct Dispatcher {
     clock: Clock,
     workers: Arc<WorkerRegistry>,
     channel_state: Arc<ChannelState>,
-    dispatch_state: Arc<DispatchState>,
     runner: Arc<AttemptRunner>,
     metrics: NotifyMetrics,
     throttle: ThrottleController,
     heads: [LaneHead; Lane::PER_CHANNEL],
     /// The user whose turn was the last of each lane; empty before the first.
     last_users: [String; Lane::PER_CHANNEL],
-    /// The start of the last poll, and the dead workers that it took into account.
-    last_poll: Option<(Instant, Arc<[i64]>)>,
 }
 
 /// The dependencies of intake and dispatch.
@@ -108,13 +97,11 @@ impl Dispatcher {
             clock: context.clock.clone(),
             workers: Arc::clone(&context.workers),
             channel_state: Arc::clone(context.dispatch_state.channel(channel)),
-            dispatch_state: Arc::clone(&context.dispatch_state),
             runner: Arc::clone(&context.runner),
             metrics: context.metrics.clone(),
             throttle: ThrottleController::new(context.clock.clone()),
             heads: [LaneHead::new(); Lane::PER_CHANNEL],
             last_users: Default::default(),
-            last_poll: None,
         }
     }
 
@@ -132,7 +119,7 @@ impl Dispatcher {
             };
             let outcome = async {
                 if is_tick {
-                    self.tick().await?;
+                    self.poll().await?;
                 }
                 self.claim_available().await
             };
@@ -144,44 +131,16 @@ impl Dispatcher {
         }
     }
 
-    /// Polls the lanes if a poll is due. Otherwise only the throttle is updated, because the circuit
-    /// breakers change without a row.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    async fn tick(&mut self) -> Result<(), StoreError> {
-        if self.is_poll_due() {
-            self.poll().await
-        } else {
-            self.update_throttle();
-            Ok(())
-        }
-    }
-
-    /// Returns whether a poll is due. Each tick is due while rows wait or are in delivery, if
-    /// wake-ups may have been missed since the last poll, and if a worker has died since.
-    fn is_poll_due(&self) -> bool {
-        let Some((last, dead)) = &self.last_poll else {
-            return true;
-        };
-        let listening_since = self.dispatch_state.replica().listening_since();
-        self.channel_state.is_busy()
-            || listening_since.is_none_or(|since| since > *last)
-            || **dead != *self.workers.dead()
-            || last.elapsed() >= IDLE_POLL_INTERVAL
-    }
-
     /// Finds the oldest row of each lane that can be claimed.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn poll(&mut self) -> Result<(), StoreError> {
-        let (began, dead) = (Instant::now(), self.workers.dead());
+        let dead = self.workers.dead();
         let lanes = Lane::of(self.channel);
         let permits = self.channel_state.permits();
         let full = lanes.map(|lane| permits.user_turns(lane).0).concat();
         let found = self.store.lane_heads(&lanes, &dead, &full).await?;
-        self.last_poll = Some((began, dead));
         let now = self.clock.now();
         for lane in lanes {
             let order = found.iter().find(|head| head.lane == lane);
@@ -198,19 +157,11 @@ impl Dispatcher {
     }
 
     /// Claims rows in strict order of priority while permits are free, and returns their number.
-    /// Rows that were stored by this process and are left waiting are announced to the other
-    /// replicas.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement. Rows of a claim whose response was lost
     /// are recovered like those of a dead worker.
     pub(crate) async fn claim_available(&mut self) -> Result<usize, StoreError> {
-        let outcome = self.claim_lanes().await;
-        self.dispatch_state.announce_waiting(self.channel);
-        outcome
-    }
-
-    async fn claim_lanes(&mut self) -> Result<usize, StoreError> {
         let mut claimed = 0;
         for _ in 0..MAX_CLAIMS_PER_PASS {
             if self.runner.is_stopping() || !self.workers.may_start(&self.workers.current()) {
@@ -359,6 +310,15 @@ fn log_throttle(
                 oldest_waiting_s,
                 is_provider_available,
                 "LOW notifications reduced"
+            );
+        }
+        // The outage of the providers is logged.
+        LowPriorityThrottle::Paused if !is_provider_available => {
+            tracing::info!(
+                channel,
+                oldest_waiting_s,
+                is_provider_available,
+                "LOW notifications paused"
             );
         }
         LowPriorityThrottle::Paused => {

@@ -32,7 +32,7 @@ pub(crate) use self::admin::{AdminParts, admin_routes};
 pub(crate) use self::status::CONCURRENT_READS;
 use crate::delivery::actors::ActorClient;
 use crate::delivery::mail_token::MailTokens;
-use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::DispatchState;
 use crate::intake::group_commit::SubmissionQueue;
@@ -65,7 +65,7 @@ pub(crate) struct ApiState {
     /// Knows the addresses of actors.
     pub(crate) actors: ActorClient,
     pub(crate) unverified: UnverifiedQuota,
-    pub(crate) suppression: Arc<SuppressionCache>,
+    pub(crate) suppression: Arc<Suppression>,
     pub(crate) metrics: NotifyMetrics,
     /// Proxies whose `X-Forwarded-For` is used.
     pub(crate) trusted_proxies: TrustedProxies,

@@ -2,7 +2,7 @@
 //! detection of dead workers. Depends on `store`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -59,8 +59,6 @@ pub(crate) struct WorkerRegistry {
     lease_clock: LeaseClock,
     leases: Mutex<Vec<Arc<WorkerLease>>>,
     dead: Mutex<Arc<[i64]>>,
-    /// Number of workers of all processes whose leases have not expired.
-    live: AtomicU32,
     /// The time of the last renewal by the wall clock, which includes time in which the machine is
     /// suspended, and by the monotonic clock, which cannot be set back.
     last_renewal: Mutex<Option<(Timestamp, Instant)>>,
@@ -103,13 +101,12 @@ impl WorkerRegistry {
             lease_clock,
             leases: Mutex::new(vec![first]),
             dead: Mutex::new(Arc::default()),
-            live: AtomicU32::new(1),
             last_renewal: Mutex::new(None),
             is_schema_supported: AtomicBool::new(true),
             expedite: Notify::new(),
         };
         if let Err(error) = workers.step().await {
-            tracing::warn!(%error, "lease renewal failed");
+            postern_core::log_outage!("database", %error, "lease renewal failed");
         }
         Arc::new(workers)
     }
@@ -132,11 +129,6 @@ impl WorkerRegistry {
     /// Returns the workers whose rows may be taken over.
     pub(crate) fn dead(&self) -> Arc<[i64]> {
         Arc::clone(&self.dead.lock())
-    }
-
-    /// Returns the number of workers of all processes whose leases have not expired.
-    pub(crate) fn live(&self) -> u32 {
-        self.live.load(Ordering::Relaxed)
     }
 
     /// Returns whether the last renewal is recent enough, and the schema supported, to start work.
@@ -194,7 +186,11 @@ impl WorkerRegistry {
         }
         let renewed = self.renew(&leases).await?;
         for worker in leases.iter().filter(|held| !renewed.contains(&held.id)) {
-            tracing::warn!(worker = worker.id, "lease lost, rows were taken over");
+            postern_core::log_outage!(
+                "database",
+                worker = worker.id,
+                "lease lost, rows were taken over"
+            );
             worker.lost.store(true, Ordering::Relaxed);
             if worker.id == current {
                 self.replace().await?;
@@ -213,7 +209,6 @@ impl WorkerRegistry {
         if let Some(now) = renewal.now {
             self.clock.correct(now, began);
         }
-        self.live.store(renewal.live, Ordering::Relaxed);
         if **self.dead.lock() != *renewal.dead {
             *self.dead.lock() = renewal.dead.into();
         }

@@ -13,8 +13,7 @@
 //!
 //! The stages share the vocabulary (`notification`, `address`, `principal`), `templates`, the
 //! `store`, worker leases (`lease`) and `metrics`. `app` assembles the stages from the `config`,
-//! `housekeeping` runs beside them. `operations` has what
-//! operators do, for their commands in `cli` and for the admin routes in `http`.
+//! `housekeeping` runs beside them.
 
 // Requests and their acceptance.
 mod http;
@@ -47,7 +46,6 @@ mod config;
 
 mod app;
 mod housekeeping;
-mod operations;
 
 pub mod cli;
 

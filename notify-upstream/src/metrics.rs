@@ -2,53 +2,112 @@
 
 use std::time::Duration;
 
-mod provider;
-mod safeguards;
-
 use postern_core::clock::Timestamp;
 use postern_core::dependency::Dependencies;
 use postern_core::health::Health;
-use postern_service::http::HttpMetrics;
+use postern_service::http::{HttpMetrics, LATENCY_BUCKETS_S};
 use postern_store::database::{PoolMetrics, PoolUsage};
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    exponential_buckets,
 };
+use serde::Serialize;
 
-use crate::notification::{Channel, Lane, PerChannel, Priority};
+use crate::notification::{Channel, Lane, Priority};
 use crate::store::{ResultKind, ResultRow};
 
-use provider::ProviderMetrics;
-pub(crate) use provider::{CallSummary, OUTCOMES as CALL_OUTCOMES, ProviderCallMetrics};
-use safeguards::SafeguardMetrics;
+/// The outcomes of calls, in the order of [`ProviderCallMetrics::calls`].
+pub(crate) const CALL_OUTCOMES: [&str; 3] = ["ok", "refused", "failed"];
 
 /// The metrics of this service. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyMetrics {
     registry: Registry,
-    /// Dropped spans.
-    pub(crate) spans_dropped: IntCounter,
-    /// Counters by channel and priority, resolved at start.
-    accepted: PerChannel<[IntCounter; Priority::ALL.len()]>,
-    /// Histograms by priority.
-    accept_seconds: [Histogram; Priority::ALL.len()],
-    batch_rows: Histogram,
-    attempts: IntCounterVec,
-    delivery_seconds: [Histogram; Priority::ALL.len()],
-    lease_lost: IntCounter,
-    low_throttle: IntGaugeVec,
-    depth: IntGaugeVec,
-    oldest: GaugeVec,
-    retained_since: IntGauge,
-    /// 1, or 0 if the last change of the templates was rejected.
-    pub(crate) template_reload_successful: IntGauge,
-    receipts: IntCounterVec,
-    providers: ProviderMetrics,
-    safeguards: SafeguardMetrics,
+    /// What happens to notifications, providers and addresses.
+    pub(crate) events: EventMetrics,
     http: HttpMetrics,
     pools: PoolMetrics,
     health: Health,
     dependencies: Dependencies,
+}
+
+postern_core::metrics! {
+    /// The metrics that only this service has.
+    pub(crate) struct EventMetrics {
+        /// Spans that did not fit into the queue or that no collector accepted.
+        pub(crate) spans_dropped: IntCounter = "postern_spans_dropped_total" [];
+        /// Notifications accepted.
+        accepted: IntCounterVec = "postern_notify_accepted_total" ["channel", "priority"];
+        /// Seconds from request to commit.
+        accept_seconds: HistogramVec = "postern_notify_accept_seconds" ["priority"] in long_times();
+        /// Rows per commit.
+        batch_rows: Histogram = "postern_notify_accept_batch_rows" [] in exponential_buckets(1.0, 2.0, 12).unwrap_or_default();
+        /// Attempts by provider and outcome.
+        attempts: IntCounterVec = "postern_notify_attempts_total" ["channel", "provider", "outcome", "code"];
+        /// Seconds from acceptance to the provider's acceptance.
+        delivery_seconds: HistogramVec = "postern_notify_delivery_seconds" ["priority"] in long_times();
+        /// Results discarded because another worker had taken the row over.
+        pub(crate) lease_lost: IntCounter = "postern_notify_lease_lost_total" [];
+        /// Throttling of LOW: 0 off, 1 reduced, 2 paused.
+        low_throttle: IntGaugeVec = "postern_notify_low_throttle" ["channel"];
+        /// Rows in the queue, waiting or in delivery.
+        depth: IntGaugeVec = "postern_notify_queue_rows" ["channel", "priority", "lane"];
+        /// Age of the oldest waiting row; NaN while it cannot be read.
+        oldest: GaugeVec = "postern_notify_oldest_waiting_seconds" ["channel", "priority", "lane"];
+        /// Time before which records have been deleted.
+        retained_since: IntGauge = "postern_notify_retained_since_timestamp_seconds" [];
+        /// 1, or 0 if the last change of the templates was rejected.
+        pub(crate) template_reload_successful: IntGauge = "postern_notify_template_reload_successful" [];
+        /// Delivery reports.
+        receipts: IntCounterVec = "postern_notify_receipts_total" ["provider", "outcome"];
+        /// 1 while the provider answers, 0 while calls fail because of it.
+        provider_up: IntGaugeVec = "postern_notify_provider_up" ["channel", "provider"];
+        /// Circuit breaker of the provider: 0 closed, 1 half-open, 2 open.
+        breaker: IntGaugeVec = "postern_notify_circuit_breaker_state" ["channel", "provider"];
+        /// 1 while an operator has paused the provider.
+        provider_paused: IntGaugeVec = "postern_notify_provider_paused" ["channel", "provider"];
+        /// Seconds of calls to providers by outcome.
+        calls: HistogramVec = "postern_notify_provider_call_seconds" ["channel", "provider", "outcome"] in LATENCY_BUCKETS_S.to_vec();
+        /// Notifications that failed finally.
+        dead_letters: IntCounterVec = "postern_notify_dead_letters_total" ["channel", "provider"];
+        /// Requests rejected because the quota of the caller was exhausted.
+        quota_exceeded: IntCounterVec = "postern_notify_quota_exceeded_total" ["caller"];
+        /// Webhook requests that were rejected.
+        webhook_rejections: IntCounterVec = "postern_notify_webhook_rejections_total" ["provider", "reason"];
+        /// Addresses suppressed because they are proven not to exist.
+        pub(crate) suppressions: IntCounter = "postern_notify_suppressions_total" [];
+        /// Difference between the clocks of the machine and of the database.
+        clock_skew: IntGauge = "postern_notify_clock_skew_seconds" [];
+    }
+}
+
+/// The metrics of one provider, resolved at start.
+#[derive(Clone, Debug)]
+pub(crate) struct ProviderCallMetrics {
+    /// 1 while the provider answers.
+    pub(crate) up: IntGauge,
+    /// 0 closed, 1 half-open, 2 open.
+    pub(crate) breaker: IntGauge,
+    /// 1 while an operator has paused the provider.
+    pub(crate) paused: IntGauge,
+    /// The duration of calls that were accepted, refused, and failed because of the provider.
+    pub(crate) calls: [Histogram; CALL_OUTCOMES.len()],
+}
+
+/// The calls of a provider since the start of this process.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CallSummary {
+    ok: u64,
+    refused: u64,
+    failed: u64,
+    /// The mean duration; `None` before the first call.
+    mean_seconds: Option<f64>,
+}
+
+/// Returns the bounds of buckets from 1 ms to about 9 min.
+fn long_times() -> Vec<f64> {
+    exponential_buckets(0.001, 2.0, 20).unwrap_or_default()
 }
 
 // === impl NotifyMetrics ===
@@ -56,72 +115,28 @@ pub(crate) struct NotifyMetrics {
 impl NotifyMetrics {
     /// Creates the metrics in a registry of their own.
     pub(crate) fn new() -> Self {
+        Self::registered().expect("each metric is registered once, under a valid name")
+    }
+
+    fn registered() -> prometheus::Result<Self> {
         let (registry, health) = (Registry::new(), Health::new());
-        let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows per commit")
-            .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
-        Self {
-            spans_dropped: spans_dropped(&registry),
-            accepted: accepted(&registry),
-            accept_seconds: by_priority(
-                &registry,
-                "postern_notify_accept_seconds",
-                "Seconds from request to commit",
-            ),
-            batch_rows: register(&registry, Histogram::with_opts(rows)),
-            attempts: counters(
-                &registry,
-                "postern_notify_attempts_total",
-                "Attempts by provider and outcome",
-                &["channel", "provider", "outcome", "code"],
-            ),
-            delivery_seconds: by_priority(
-                &registry,
-                "postern_notify_delivery_seconds",
-                "Seconds from acceptance to the provider's acceptance",
-            ),
-            lease_lost: lease_lost(&registry),
-            low_throttle: gauges(
-                &registry,
-                "postern_notify_low_throttle",
-                "Throttling of LOW: 0 off, 1 reduced, 2 paused",
-                &["channel"],
-            ),
-            depth: gauges(
-                &registry,
-                "postern_notify_queue_rows",
-                "Rows in the queue, waiting or in delivery",
-                &["channel", "priority", "lane"],
-            ),
-            oldest: Self::oldest_waiting(&registry),
-            retained_since: register(
-                &registry,
-                IntGauge::new(
-                    "postern_notify_retained_since_timestamp_seconds",
-                    "Time before which records have been deleted",
-                ),
-            ),
-            template_reload_successful: register(
-                &registry,
-                IntGauge::new(
-                    "postern_notify_template_reload_successful",
-                    "1, or 0 if the last change of the templates was rejected",
-                ),
-            ),
-            receipts: counters(
-                &registry,
-                "postern_notify_receipts_total",
-                "Delivery reports",
-                &["provider", "outcome"],
-            ),
-            providers: ProviderMetrics::new(&registry),
-            safeguards: SafeguardMetrics::new(&registry),
-            http: HttpMetrics::new(&registry).expect("each metric is registered once"),
-            pools: PoolMetrics::new(&registry).expect("each metric is registered once"),
-            dependencies: Dependencies::new(&health, &registry)
-                .expect("each metric is registered once"),
+        let events = EventMetrics::new(&registry)?;
+        // Counters exist from the start, so that a rate notices the first increment.
+        for priority in Priority::ALL.map(Priority::as_str) {
+            for channel in Channel::ALL.map(Channel::as_str) {
+                events.accepted.with_label_values(&[channel, priority]);
+            }
+            events.accept_seconds.with_label_values(&[priority]);
+            events.delivery_seconds.with_label_values(&[priority]);
+        }
+        Ok(Self {
+            http: HttpMetrics::new(&registry)?,
+            pools: PoolMetrics::new(&registry)?,
+            dependencies: Dependencies::new(&health, &registry)?,
+            events,
             health,
             registry,
-        }
+        })
     }
 
     /// Returns the registry, for the admin listener.
@@ -152,12 +167,25 @@ impl NotifyMetrics {
 
     /// Returns the metrics of one provider.
     pub(crate) fn provider(&self, channel: Channel, name: &str) -> ProviderCallMetrics {
-        self.providers.of(channel, name)
+        let labels = [channel.as_str(), name];
+        let events = &self.events;
+        let up = events.provider_up.with_label_values(&labels);
+        up.set(1);
+        events.dead_letters.with_label_values(&labels);
+        ProviderCallMetrics {
+            up,
+            breaker: events.breaker.with_label_values(&labels),
+            paused: events.provider_paused.with_label_values(&labels),
+            calls: CALL_OUTCOMES.map(|outcome| {
+                let labels = [channel.as_str(), name, outcome];
+                events.calls.with_label_values(&labels)
+            }),
+        }
     }
 
     /// Records a notification that failed finally. `provider` is the one of the last attempt.
     pub(crate) fn dead_letter(&self, channel: Channel, provider: &str) {
-        self.providers
+        self.events
             .dead_letters
             .with_label_values(&[channel.as_str(), provider])
             .inc();
@@ -165,7 +193,7 @@ impl NotifyMetrics {
 
     /// Records a request rejected by the quota. `caller` is `user` or `service`.
     pub(crate) fn quota_exceeded(&self, caller: &str) {
-        self.safeguards
+        self.events
             .quota_exceeded
             .with_label_values(&[caller])
             .inc();
@@ -173,40 +201,35 @@ impl NotifyMetrics {
 
     /// Records a rejected webhook request.
     pub(crate) fn webhook_rejected(&self, provider: &str, reason: &str) {
-        self.safeguards
+        self.events
             .webhook_rejections
             .with_label_values(&[provider, reason])
             .inc();
     }
 
-    /// Records addresses added to the suppression lists, and the number of cached entries.
-    pub(crate) fn suppressions(&self, added: u64, cached: usize) {
-        self.safeguards.suppressions.inc_by(added);
-        self.safeguards
-            .suppressed
-            .set(i64::try_from(cached).unwrap_or(i64::MAX));
-    }
-
     /// Records the difference between the clocks of the machine and of the database.
     pub(crate) fn clock_skew(&self, skew_ms: i64) {
-        self.safeguards.clock_skew.set(skew_ms.abs() / 1000);
+        self.events.clock_skew.set(skew_ms.abs() / 1000);
     }
 
     /// Records the time before which records have been deleted.
     pub(crate) fn retained_since(&self, at: Timestamp) {
-        self.retained_since.set(at.unix_seconds());
+        self.events.retained_since.set(at.unix_seconds());
     }
 
     /// Records an accepted notification.
     pub(crate) fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
-        self.accepted.get(channel)[priority.index()].inc();
-        self.accept_seconds[priority.index()].observe(took.as_secs_f64());
+        let (channel, priority) = (channel.as_str(), priority.as_str());
+        let accepted = self.events.accepted.with_label_values(&[channel, priority]);
+        accepted.inc();
+        let seconds = self.events.accept_seconds.with_label_values(&[priority]);
+        seconds.observe(took.as_secs_f64());
     }
 
     /// Records the number of rows of one commit.
     #[expect(clippy::cast_precision_loss, reason = "a batch has some hundred rows")]
     pub(crate) fn batch(&self, rows: usize) {
-        self.batch_rows.observe(rows as f64);
+        self.events.batch_rows.observe(rows as f64);
     }
 
     /// Records durable results of attempts. Adjacent results mostly have equal labels and are
@@ -223,7 +246,9 @@ impl NotifyMetrics {
                 _ => self.count_equal(pending.replace((labels, 1))),
             }
             if result.kind == ResultKind::Sent {
-                self.delivery_seconds[lane.priority.index()].observe(age.as_secs_f64());
+                let labels = [lane.priority.as_str()];
+                let seconds = self.events.delivery_seconds.with_label_values(&labels);
+                seconds.observe(age.as_secs_f64());
             }
         }
         self.count_equal(pending);
@@ -231,27 +256,17 @@ impl NotifyMetrics {
 
     fn count_equal(&self, pending: Option<([&str; 4], u64)>) {
         if let Some((labels, count)) = pending {
-            self.attempts.with_label_values(&labels).inc_by(count);
+            self.events
+                .attempts
+                .with_label_values(&labels)
+                .inc_by(count);
         }
-    }
-
-    fn oldest_waiting(registry: &Registry) -> GaugeVec {
-        let opts = Opts::new(
-            "postern_notify_oldest_waiting_seconds",
-            "Age of the oldest waiting row; NaN while it cannot be read",
-        );
-        let labels = ["channel", "priority", "lane"];
-        register(registry, GaugeVec::new(opts, &labels))
-    }
-
-    /// Records results that were discarded because the lease was lost.
-    pub(crate) fn lease_lost(&self, rows: usize) {
-        self.lease_lost.inc_by(rows as u64);
     }
 
     /// Records the throttling of LOW on a channel.
     pub(crate) fn low_throttle(&self, channel: Channel, level: u8) {
-        self.low_throttle
+        self.events
+            .low_throttle
             .with_label_values(&[channel.as_str()])
             .set(level.into());
     }
@@ -264,14 +279,16 @@ impl NotifyMetrics {
 
     /// Records the number of rows in a lane.
     pub(crate) fn depth(&self, lane: Lane, rows: i64) {
-        self.depth
+        self.events
+            .depth
             .with_label_values(&self.lane_labels(lane))
             .set(rows);
     }
 
     /// Records the age of the oldest waiting row of a lane.
     pub(crate) fn oldest(&self, lane: Lane, age: Duration) {
-        self.oldest
+        self.events
+            .oldest
             .with_label_values(&self.lane_labels(lane))
             .set(age.as_secs_f64());
     }
@@ -279,7 +296,8 @@ impl NotifyMetrics {
     /// Records that the lanes of a channel cannot be read, until a scan succeeds.
     pub(crate) fn oldest_unknown(&self, channel: Channel) {
         for lane in Lane::of(channel) {
-            self.oldest
+            self.events
+                .oldest
                 .with_label_values(&self.lane_labels(lane))
                 .set(f64::NAN);
         }
@@ -287,15 +305,10 @@ impl NotifyMetrics {
 
     /// Records delivery reports.
     pub(crate) fn receipts(&self, provider: &str, outcome: &str, count: u64) {
-        self.receipts
+        self.events
+            .receipts
             .with_label_values(&[provider, outcome])
             .inc_by(count);
-    }
-}
-
-impl Default for NotifyMetrics {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -319,59 +332,20 @@ fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
     ]
 }
 
-fn accepted(registry: &Registry) -> PerChannel<[IntCounter; Priority::ALL.len()]> {
-    let labels = ["channel", "priority"];
-    let counters = counters(
-        registry,
-        "postern_notify_accepted_total",
-        "Notifications accepted",
-        &labels,
-    );
-    let of = |channel: Channel, priority: Priority| {
-        counters.with_label_values(&[channel.as_str(), priority.as_str()])
-    };
-    PerChannel::from_fn(|channel| Priority::ALL.map(|priority| of(channel, priority)))
-}
+// === impl ProviderCallMetrics ===
 
-fn spans_dropped(registry: &Registry) -> IntCounter {
-    let dropped = IntCounter::new(
-        "postern_spans_dropped_total",
-        "Spans that did not fit into the queue or that no collector accepted",
-    );
-    register(registry, dropped)
-}
-
-fn lease_lost(registry: &Registry) -> IntCounter {
-    let counter = IntCounter::new(
-        "postern_notify_lease_lost_total",
-        "Results discarded because another worker had taken the row over",
-    );
-    register(registry, counter)
-}
-
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
-}
-
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
-}
-
-/// Registers a histogram with buckets from 1 ms to about 9 min.
-fn by_priority(registry: &Registry, name: &str, help: &str) -> [Histogram; Priority::ALL.len()] {
-    let buckets = prometheus::exponential_buckets(0.001, 2.0, 20).unwrap_or_default();
-    let options = HistogramOpts::new(name, help).buckets(buckets);
-    let histograms = register(registry, HistogramVec::new(options, &["priority"]));
-    Priority::ALL.map(|priority| histograms.with_label_values(&[priority.as_str()]))
-}
-
-fn register<C: prometheus::core::Collector + Clone + 'static>(
-    registry: &Registry,
-    made: prometheus::Result<C>,
-) -> C {
-    let collector = made.expect("metric names and labels are valid constants");
-    registry
-        .register(Box::new(collector.clone()))
-        .expect("each metric is registered once");
-    collector
+impl ProviderCallMetrics {
+    /// Returns the numbers of calls by outcome and their mean duration.
+    #[expect(clippy::cast_precision_loss, reason = "a mean is an estimate")]
+    pub(crate) fn summary(&self) -> CallSummary {
+        let [ok, refused, failed] = self.calls.each_ref().map(Histogram::get_sample_count);
+        let seconds: f64 = self.calls.iter().map(Histogram::get_sample_sum).sum();
+        let count = ok + refused + failed;
+        CallSummary {
+            ok,
+            refused,
+            failed,
+            mean_seconds: (count > 0).then(|| seconds / count as f64),
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::templates::VariableAuthor;
 /// The authenticated caller, in the form that is stored and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Principal {
-    /// `service:{service id}`, `user:{issuer}|{subject}`, or `operator`, which no token can name.
+    /// `service:{service id}` or `user:{issuer}|{subject}`.
     pub(crate) creator: Arc<str>,
     /// Identifier of the user's actor: the token's subject if the actor pool issued the token.
     /// `None` for services, and for users of other issuers, whose subjects do not identify actors.

@@ -9,8 +9,7 @@
 //! | `notify_receipt` | delivery reports of providers | insert only, unique per provider event |
 //! | `notify_webhook_token` | webhook tokens with the body of their first use | insert only, kept for hours |
 //! | `notify_suppression` | suppressed and unsubscribed addresses | removed by operators |
-//! | `notify_suppression_lifted` | removed addresses | read by all replicas |
-//! | `notify_provider_pause` | providers paused by operators | read by all replicas when one is announced, and every minute |
+//! | `notify_provider_pause` | providers paused by operators | read by all replicas every two seconds |
 //! | `notify_worker` | live workers | one row per worker, renewed every 2.5 s by the database's clock |
 //!
 //! An attempt is recorded before its call: the claim increments `attempt` and `fence` and commits
@@ -30,7 +29,6 @@ mod id;
 mod operator;
 mod queue;
 mod read;
-mod replica_signal;
 mod retention;
 pub(crate) mod row;
 mod schema;
@@ -42,11 +40,10 @@ use postern_core::exit::Exit;
 use postern_core::{Code, Problem};
 use postern_store::database::{Database, is_unavailable};
 
-pub(crate) use replica_signal::ReplicaSignal;
 pub(crate) use row::{
     CancelResult, Claim, ClaimRef, Claimed, DeadFilter, DeadLetter, Finished, ListQuery,
-    NewNotification, Next, ProviderPause, Receipt, Record, ResultKind, ResultRow,
-    SuppressionChange, SuppressionEntry, SuppressionQuery, SuppressionRow, WebhookToken,
+    NewNotification, Next, ProviderPause, Receipt, Record, ResultKind, ResultRow, SuppressionEntry,
+    SuppressionQuery, WebhookToken,
 };
 pub(crate) use schema::MIGRATIONS;
 pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};

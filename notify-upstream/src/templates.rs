@@ -52,8 +52,6 @@ pub(crate) struct TemplateSettings {
     pub(crate) version: u32,
     /// Variables that may be absent.
     pub(crate) optional: BTreeSet<String>,
-    /// Handling of attempts with an ambiguous result. Default: resend.
-    pub(crate) ambiguous: AmbiguityPolicy,
     /// The category that recipients may leave; its e-mail carries `List-Unsubscribe` with one click
     /// (RFC 8058). `None`: transactional. Default: the name.
     pub(crate) category: Option<String>,
@@ -64,16 +62,6 @@ pub(crate) struct TemplateSettings {
     /// Whether users may have the template sent to an unverified address of their own, as
     /// registration and verification require. Default: on no channel.
     pub(crate) unverified_addresses: PerChannel<bool>,
-}
-
-/// Handling of an attempt whose result is ambiguous: the provider may or may not have accepted the
-/// message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AmbiguityPolicy {
-    /// The message is sent again and may arrive twice.
-    Resend,
-    /// The notification fails and may not have arrived.
-    Fail,
 }
 
 /// The parts of one channel and locale.
@@ -169,14 +157,6 @@ impl Templates {
         })
     }
 
-    /// Returns name, channel and locale of every variant.
-    pub(crate) fn variants(&self) -> impl Iterator<Item = (&TemplateName, Channel, &Locale)> {
-        self.by_name.iter().flat_map(|(name, template)| {
-            let variants = template.variants.keys();
-            variants.map(move |(channel, locale)| (name, *channel, locale))
-        })
-    }
-
     /// Returns warnings about variables that differ between the parts of a template.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = (&str, &String)> {
         let warnings = |(name, template)| {
@@ -187,6 +167,12 @@ impl Templates {
                 .map(|text| (name.as_str(), text))
         };
         self.by_name.iter().flat_map(warnings)
+    }
+
+    /// Returns whether a template has a variant for a channel.
+    pub(crate) fn have_channel(&self, channel: Channel) -> bool {
+        let mut variants = self.by_name.values().flat_map(|it| it.variants.keys());
+        variants.any(|(of, _)| *of == channel)
     }
 
     /// Describes all templates, by name.

@@ -3,6 +3,7 @@
 pub(crate) mod actor_service;
 pub(crate) mod injection;
 pub(crate) mod judge;
+pub(crate) mod recorded_api;
 pub(crate) mod script;
 
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ use crate::delivery::pool::{
     ShareLimiter,
 };
 use crate::delivery::provider::{ErrorCodeTable, OutgoingMessage, Provider};
-use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter};
 use crate::housekeeping::{DelayedRowMover, ProviderPauses};
@@ -69,7 +70,7 @@ pub(crate) struct TestReplica {
     pub(crate) dispatch_state: Arc<DispatchState>,
     pub(crate) mover: DelayedRowMover,
     pub(crate) stop: CancellationToken,
-    pub(crate) suppression: Arc<SuppressionCache>,
+    pub(crate) suppression: Arc<Suppression>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
     pub(crate) pauses: ProviderPauses,
 }
@@ -278,7 +279,7 @@ impl TestReplica {
         let dispatch_state = Arc::new(DispatchState::new(&permits, &permits));
         let stop = CancellationToken::new();
         let (completed, over) = mpsc::unbounded_channel();
-        let suppression = Arc::new(SuppressionCache::new(store.clone()));
+        let suppression = Arc::new(Suppression::new(store.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
         let cache = Cache::memory(clock.clone());
         let mut channels = PerChannel::default();

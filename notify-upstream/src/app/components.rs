@@ -34,7 +34,7 @@ pub(super) fn build_tracer(
     clock: &Clock,
     metrics: &NotifyMetrics,
 ) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
-    let dropped = &metrics.spans_dropped;
+    let dropped = &metrics.events.spans_dropped;
     postern_service::trace::tracer(config.tracing.as_ref(), "postern-notify", clock, dropped)
 }
 
@@ -97,13 +97,13 @@ pub(super) fn load_templates(
     let seen = Some(fingerprint(folder));
     let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
     let templates = Arc::new(ArcSwap::from_pointee(templates));
-    metrics.template_reload_successful.set(1);
+    metrics.events.template_reload_successful.set(1);
     let reloader = TemplateReloader {
         folder: folder.clone(),
         default_locale: default_locale.clone(),
         templates: Arc::clone(&templates),
         seen,
-        is_successful: metrics.template_reload_successful.clone(),
+        is_successful: metrics.events.template_reload_successful.clone(),
         rejection: metrics.health().degradation("templates"),
     };
     Ok((templates, reloader))

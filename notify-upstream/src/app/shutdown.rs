@@ -6,7 +6,7 @@ use postern_store::database::Database;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::FINAL_WRITE_TIMEOUT;
-use crate::dispatch::{AttemptRunner, WakeupPublisher};
+use crate::dispatch::AttemptRunner;
 use crate::lease::WorkerRegistry;
 use crate::store::Store;
 
@@ -33,12 +33,10 @@ pub(super) struct DeliveryTasks {
     pub(super) dispatch_tasks: JoinSet<()>,
     pub(super) runner: Arc<AttemptRunner>,
     pub(super) result_writer: JoinHandle<()>,
-    pub(super) publisher: Option<Arc<WakeupPublisher>>,
 }
 
 impl DeliveryTasks {
-    /// Waits, after new attempts have been stopped, until the last result is written and other
-    /// replicas have been woken.
+    /// Waits, after new attempts have been stopped, until the last result is written.
     pub(super) async fn wait(mut self) {
         tracing::info!("requests drained, waiting for deliveries");
         // No more submissions arrive: the committer commits the pending ones and ends. Claims in
@@ -57,18 +55,9 @@ impl DeliveryTasks {
         // needed here.
         self.runner.wait_until_idle().await;
         drop(self.runner);
-        let final_writes = async {
-            let _ = self.result_writer.await;
-            match self.publisher {
-                Some(publisher) => publisher.flush().await,
-                None => Ok(()),
-            }
-        };
-        if !matches!(
-            tokio::time::timeout(FINAL_WRITE_TIMEOUT, final_writes).await,
-            Ok(Ok(()))
-        ) {
-            tracing::warn!("shutdown with unwritten results or unsent wake-ups");
+        let written = tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.result_writer).await;
+        if !matches!(written, Ok(Ok(()))) {
+            tracing::warn!("shutdown with unwritten results");
             return;
         }
         tracing::info!("deliveries drained");

@@ -19,11 +19,9 @@ use crate::config::Config;
 use crate::delivery::actors::ActorClient;
 use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::pool::ProviderPool;
-use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
-use crate::dispatch::{
-    AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter, WakeupPublisher,
-};
+use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter};
 use crate::housekeeping::{DelayedRowMover, StoreMaintenance};
 use crate::intake::group_commit::{GroupCommitter, SubmissionQueue};
 use crate::lease::{LeaseClock, WorkerRegistry};
@@ -40,7 +38,7 @@ pub(super) struct SharedParts {
     pub(super) templates: Arc<ArcSwap<Templates>>,
     pub(super) actors: ActorClient,
     pub(super) providers: Arc<ProviderPool>,
-    pub(super) suppression: Arc<SuppressionCache>,
+    pub(super) suppression: Arc<Suppression>,
     pub(super) tracer: Option<Tracer>,
     /// Cancelled at shutdown: no attempt is started afterwards.
     pub(super) stop_delivery: CancellationToken,
@@ -161,7 +159,6 @@ impl SharedParts {
             clock: context.clock.clone(),
             workers: Arc::clone(&context.workers),
             suppression: Arc::clone(&self.suppression),
-            dispatch_state: Arc::clone(&context.dispatch_state),
             metrics: context.metrics.clone(),
             database: availability,
             opened,
@@ -190,7 +187,6 @@ impl StoreTasks {
             let dispatcher = Dispatcher::new(channel, &context);
             dispatch_tasks.spawn(dispatcher.run(stop_delivery.clone()));
         }
-        let publisher = start_publisher(&context, &mut background);
         RunningTasks {
             delivery: DeliveryTasks {
                 workers: Arc::clone(&context.workers),
@@ -198,7 +194,6 @@ impl StoreTasks {
                 committer: tokio::spawn(self.committer.run()),
                 runner: context.runner,
                 result_writer: tokio::spawn(self.result_writer.run()),
-                publisher,
             },
             rest: DrainedStore {
                 background,
@@ -209,18 +204,6 @@ impl StoreTasks {
             },
         }
     }
-}
-
-/// Starts the exchange of wake-ups with other replicas, if the store is shared.
-fn start_publisher(
-    context: &DispatchContext,
-    background: &mut JoinSet<()>,
-) -> Option<Arc<WakeupPublisher>> {
-    let state = Arc::clone(&context.dispatch_state);
-    let publisher = Arc::new(WakeupPublisher::new(context.store.clone(), state)?);
-    background.spawn(Arc::clone(&publisher).listen());
-    background.spawn(Arc::clone(&publisher).run(Arc::clone(&context.workers)));
-    Some(publisher)
 }
 
 // === impl RunningTasks ===

@@ -41,11 +41,8 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
     ];
     results.extend(CheckResult::of_assumed(&config.identity.assumed_settings()));
     let without_provider = Channel::ALL.into_iter().filter(|channel| {
-        let mut variants = templates.variants();
-        !providers
-            .iter()
-            .any(|provider| provider.channel == *channel)
-            && variants.any(|(_, of, _)| of == *channel)
+        let mut providers = providers.iter();
+        !providers.any(|provider| provider.channel == *channel) && templates.have_channel(*channel)
     });
     results.extend(without_provider.map(|channel| {
         let detail = "has templates and no provider: its notifications wait until they fail";
@@ -176,13 +173,6 @@ async fn check_database(config: &Config) -> Result<Vec<CheckResult>, Exit> {
         name,
         answer.map_err(|error| error.to_string()),
     )];
-    if let Some(report) = database.compare_budget(&config.connection_budget()).await {
-        let name = format!("{name} connections");
-        results.push(match report.is_exceeded() {
-            true => CheckResult::warning(name, report.text),
-            false => CheckResult::passed(name, report.text),
-        });
-    }
     let warning = database.transport_warning();
     results.extend(warning.map(|text| CheckResult::warning(name, text)));
     Ok(results)

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::Config;
 use crate::config::TemplateConfig;
 use crate::delivery::mail_token::KEY_VARIABLE;
-use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::suppression::Suppression;
 use crate::receipts::dsn;
 use crate::templates::Templates;
 
@@ -90,7 +90,7 @@ async fn store_reports(
     let templates = objects
         .then(|| Templates::load(folder, default_locale.clone()).map_err(Exit::usage))
         .transpose()?;
-    let suppression = SuppressionCache::new(store.clone());
+    let suppression = Suppression::new(store.clone());
     suppression
         .apply_reports(&reports, templates.as_ref())
         .await?;

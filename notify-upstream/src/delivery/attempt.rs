@@ -13,13 +13,13 @@ use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport, Se
 use crate::delivery::pool::{CallFailure, CallPermit, CallRejection, CallRequest, ProviderPool};
 use crate::delivery::provider::{OutgoingMessage, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
-use crate::delivery::suppression::SuppressionCache;
+use crate::delivery::suppression::{Suppression, SuppressionList};
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
 use crate::principal::Principal;
-use crate::store::{Claimed, Record, Replay, Store};
-use crate::templates::{self, AmbiguityPolicy, Locale, MessageContent, TemplateName, Templates};
+use crate::store::{Claimed, NotificationSnapshot, Record, Replay, Store};
+use crate::templates::{self, Locale, MessageContent, TemplateName, Templates};
 
 /// Executes delivery attempts.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct AttemptExecutor {
     /// The providers of each channel.
     pub(crate) providers: Arc<ProviderPool>,
     /// The suppression lists.
-    pub(crate) suppression: Arc<SuppressionCache>,
+    pub(crate) suppression: Arc<Suppression>,
     /// The store, for the results and receipts of earlier attempts.
     pub(crate) store: Store,
     /// The quota of messages to unverified addresses.
@@ -135,7 +135,7 @@ impl AttemptExecutor {
     ) -> Result<AttemptOutcome, AttemptFailure> {
         let record = &attempt.claimed.record;
         let Some(address) = attempt
-            .unless_stopped(self.destination(attempt.claimed, &settings))
+            .unless_stopped(self.address(attempt.claimed, &settings))
             .await
         else {
             return Ok(AttemptOutcome::NotStarted);
@@ -160,45 +160,41 @@ impl AttemptExecutor {
                 CallDecision::End(outcome) => return Ok(outcome),
             },
         };
-        permit
-            .send(&message)
-            .await
-            .map(AttemptOutcome::Sent)
-            .map_err(|CallFailure { provider, refusal }| {
-                self.failure_of(Some(provider), refusal, record.lane.channel, &address)
-            })
+        match permit.send(&message).await {
+            Ok(sent) => Ok(AttemptOutcome::Sent(sent)),
+            Err(CallFailure { provider, refusal }) => {
+                let channel = record.lane.channel;
+                Err(self
+                    .failure_of(Some(provider), refusal, channel, &address)
+                    .await)
+            }
+        }
     }
 
-    /// Returns the address of the recipient.
+    /// Checks that the recipient gets messages of this category. It is asked with the permit, because
+    /// permits are given in order.
     ///
     /// # Errors
-    /// The address is unknown, suppressed, unsubscribed or unverified.
-    async fn destination(
+    /// The address is suppressed or unsubscribed.
+    async fn check_suppression(
         &self,
-        claimed: &Claimed,
-        settings: &DeliverySettings,
-    ) -> Result<Address, AttemptFailure> {
-        let channel = claimed.record.lane.channel;
-        let address = self.address(claimed, settings).await?;
-        let unknown = |_| AttemptFailure::of(FailureClass::Transient, "suppression_unavailable");
-        if self
-            .suppression
-            .is_suppressed(channel, &address)
+        channel: Channel,
+        address: &Address,
+        category: Option<&str>,
+    ) -> Result<(), AttemptFailure> {
+        let listed = self.suppression.list_in_turn(channel, address, category);
+        let listed = listed
             .await
-            .map_err(unknown)?
-        {
-            return Err(AttemptFailure::permanent("address_suppressed"));
+            .map_err(|_| AttemptFailure::of(FailureClass::Transient, "suppression_unavailable"))?;
+        match listed {
+            Some(SuppressionList::Suppressed) => {
+                Err(AttemptFailure::permanent("address_suppressed"))
+            }
+            Some(SuppressionList::Unsubscribed) => {
+                Err(AttemptFailure::permanent("recipient_unsubscribed"))
+            }
+            None => Ok(()),
         }
-        if let Some(category) = &settings.category
-            && self
-                .suppression
-                .has_left(channel, &address, category)
-                .await
-                .map_err(unknown)?
-        {
-            return Err(AttemptFailure::permanent("recipient_unsubscribed"));
-        }
-        Ok(address)
     }
 
     /// Waits for the permit to call a provider.
@@ -215,8 +211,7 @@ impl AttemptExecutor {
         } = attempt.claimed;
         let (channel, priority) = (record.lane.channel, record.lane.priority);
         if *number > 1
-            && let Some(sent) =
-                Box::pin(self.reconcile(channel, message, settings.ambiguous)).await?
+            && let Some(sent) = Box::pin(self.reconcile(message)).await?
         {
             return Ok(CallDecision::End(AttemptOutcome::Sent(sent)));
         }
@@ -234,12 +229,13 @@ impl AttemptExecutor {
         let permit = match self.providers.acquire(&request).await {
             Ok(permit) => permit,
             Err(CallRejection::Refused(refusal)) => {
-                return Err(self.failure_of(None, refusal, channel, message.to));
+                return Err(self.failure_of(None, refusal, channel, message.to).await);
             }
             Err(CallRejection::CircuitOpen(left)) => {
                 return Ok(CallDecision::End(AttemptOutcome::CircuitOpen(left)));
             }
         };
+        Box::pin(self.check_suppression(channel, message.to, settings.category.as_deref())).await?;
         if record
             .expires_at
             .is_some_and(|end| end <= attempt.clock.earliest())
@@ -254,45 +250,22 @@ impl AttemptExecutor {
         Ok(CallDecision::Call(permit))
     }
 
-    /// Returns the message if an earlier attempt has reached a provider: according to a receipt, or
-    /// to a lookup at a provider that supports it. If neither can tell, the template decides
-    /// whether the message is sent again.
+    /// Returns the message if an earlier attempt has reached a provider according to a receipt.
     async fn reconcile(
         &self,
-        channel: Channel,
         message: &OutgoingMessage<'_>,
-        ambiguous: AmbiguityPolicy,
     ) -> Result<Option<SentMessage>, AttemptFailure> {
         let known = self.store.read(&[message.id]).await;
         let known = known
             .map_err(|_| AttemptFailure::of(FailureClass::Transient, "history_unavailable"))?;
-        let Some(snapshot) = known.first() else {
-            return Ok(None);
-        };
-        if let Some(provider) = snapshot.reporting_provider() {
-            let detail = Some("known by the provider's report".to_owned());
-            return Ok(Some(SentMessage {
-                provider: provider.to_owned(),
-                detail,
-                address: Some(message.to.hash()),
-            }));
-        }
-        if !snapshot.has_ambiguous_attempt(|code| self.providers.is_ambiguous(code)) {
-            return Ok(None);
-        }
-        match self.providers.look_up(channel, message).await {
-            Ok(Some(sent)) => Ok(Some(sent)),
-            Ok(None) if ambiguous == AmbiguityPolicy::Fail => {
-                Err(AttemptFailure::permanent("outcome_unknown"))
-            }
-            Ok(None) => Ok(None),
-            Err(CallFailure { provider, refusal }) => Err(AttemptFailure {
-                provider: Some(provider),
-                detail: refusal.detail,
-                retry_after: refusal.retry_after,
-                ..AttemptFailure::of(FailureClass::Transient, "provider_lookup_failed")
-            }),
-        }
+        let provider = known
+            .first()
+            .and_then(NotificationSnapshot::reporting_provider);
+        Ok(provider.map(|provider| SentMessage {
+            provider: provider.to_owned(),
+            detail: Some("known by the provider's report".to_owned()),
+            address: Some(message.to.hash()),
+        }))
     }
 
     /// Renders the template. A template that is missing or fails is a configuration error, which an
@@ -379,7 +352,7 @@ impl AttemptExecutor {
     }
 
     /// Converts the refusal of a provider, and suppresses the address if the refusal says so.
-    fn failure_of(
+    async fn failure_of(
         &self,
         provider: Option<String>,
         refusal: ProviderRefusal,
@@ -387,7 +360,9 @@ impl AttemptExecutor {
         address: &Address,
     ) -> AttemptFailure {
         if refusal.suppress {
-            self.suppression.add(channel, address.hash(), &refusal.code);
+            self.suppression
+                .add_or_defer(channel, address.hash(), &refusal.code)
+                .await;
         }
         AttemptFailure {
             class: refusal.class,
@@ -402,7 +377,6 @@ impl AttemptExecutor {
 
 /// The settings of a template that concern delivery.
 struct DeliverySettings {
-    ambiguous: AmbiguityPolicy,
     category: Option<String>,
     /// Whether the message may go to the unverified address of the requesting user.
     unverified: bool,
@@ -411,7 +385,6 @@ struct DeliverySettings {
 impl DeliverySettings {
     fn of(settings: &templates::TemplateSettings, channel: Channel) -> Self {
         Self {
-            ambiguous: settings.ambiguous,
             category: settings.category.clone(),
             unverified: *settings.unverified_addresses.get(channel),
         }

@@ -65,7 +65,7 @@ pub(crate) struct AttemptFailure {
 impl AttemptFailure {
     /// Creates the failure of an internal error. It is retried.
     pub(crate) fn internal() -> Self {
-        Self::of(FailureClass::Ambiguous, INTERNAL_ERROR)
+        Self::of(FailureClass::Transient, INTERNAL_ERROR)
     }
 
     /// Creates the failure of a notification whose attempts are exhausted, although no result of

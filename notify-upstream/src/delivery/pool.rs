@@ -11,7 +11,7 @@ use url::{Host, Url};
 use crate::address::Address;
 use crate::delivery::outcome::SentMessage;
 use crate::delivery::provider::{
-    ErrorCodeTable, LookupResult, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
+    ErrorCodeTable, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
 };
 use crate::delivery::retry::FailureClass;
 use crate::notification::{Channel, NotificationId, PerChannel, Priority};
@@ -171,38 +171,6 @@ impl ProviderPool {
             _share: share,
             _slot: slot,
         })
-    }
-
-    /// Asks the providers of the channel that support it whether they have the message, by
-    /// notification identifier.
-    ///
-    /// # Errors
-    /// A provider that supports lookups did not answer.
-    pub(crate) async fn look_up(
-        &self,
-        channel: Channel,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<Option<SentMessage>, CallFailure> {
-        for pooled in self
-            .channels
-            .get(channel)
-            .iter()
-            .filter(|pooled| pooled.provider.supports(message.to))
-        {
-            let lookup = pooled.provider.look_up(message);
-            match tokio::time::timeout(MAX_CALL_DURATION, lookup).await {
-                Ok(Ok(LookupResult::Found(ack))) => return Ok(Some(pooled.sent(message, ack))),
-                Ok(Ok(LookupResult::NotFound | LookupResult::Unsupported)) => {}
-                Ok(Err(refusal)) => return Err(pooled.failure(refusal)),
-                Err(_) => return Err(pooled.failure(self.codes.classify("*", "timeout"))),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Returns whether a failure with this code leaves open whether the provider has the message.
-    pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
-        self.codes.is_ambiguous(code)
     }
 
     /// Returns the best circuit breaker state among the providers of a channel. A paused provider

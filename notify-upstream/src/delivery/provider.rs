@@ -23,7 +23,7 @@ pub(crate) use call::check_tls;
 pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR, is_enhanced};
 pub(crate) use fcm::{FcmAccount, FcmProvider};
 pub(crate) use file::FileProvider;
-pub(crate) use generic::{HttpConfig, HttpProvider, ID_PLACEHOLDER};
+pub(crate) use generic::{HttpConfig, HttpProvider};
 pub(crate) use segments::segment_count;
 pub(crate) use smtp::{SmtpConfig, SmtpProvider, SmtpTimeouts, TlsMode};
 pub(crate) use twilio::{TwilioConfig, TwilioProvider, TwilioSender};
@@ -140,29 +140,6 @@ impl Provider {
         matches!(self, Self::WebPush(_))
     }
 
-    /// Asks the provider whether it has a message whose attempt had an ambiguous result. Mail
-    /// servers, FCM and push services have no such request; Twilio lists messages by number and
-    /// day, not by our identifier, and reports through its status callback instead.
-    ///
-    /// # Errors
-    /// The provider did not answer.
-    pub(crate) async fn look_up(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<LookupResult, ProviderRefusal> {
-        match self {
-            Self::Http(http) => http.look_up(message).await,
-            #[cfg(test)]
-            Self::Script(script) => Ok(script.look_up(message).await),
-            Self::Smtp(_)
-            | Self::Twilio(_)
-            | Self::Fcm(_)
-            | Self::WebPush(_)
-            | Self::File(_)
-            | Self::Null => Ok(LookupResult::Unsupported),
-        }
-    }
-
     /// Sends a message. The caller holds no transaction.
     ///
     /// # Errors
@@ -199,17 +176,6 @@ pub(crate) fn exceeded_limit(content: &MessageContent) -> Option<String> {
             format!("title and text must be at most {max} bytes, in JSON with the identifier")
         }),
     }
-}
-
-/// The result of a lookup by notification identifier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LookupResult {
-    /// The provider has the message.
-    Found(ProviderAck),
-    /// The provider does not have the message.
-    NotFound,
-    /// The provider does not support lookups.
-    Unsupported,
 }
 
 // === impl ProviderRefusal ===

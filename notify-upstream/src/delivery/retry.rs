@@ -22,8 +22,6 @@ pub(crate) enum FailureClass {
     /// The account or the settings are wrong: the attempt succeeds after an operator has corrected
     /// them.
     Configuration,
-    /// It is unknown whether the provider accepted the message.
-    Ambiguous,
 }
 
 /// The retry policy of a priority.
@@ -74,9 +72,7 @@ impl RetryPolicy {
         let floor = match class {
             FailureClass::Configuration => Duration::from_secs(60),
             FailureClass::Throttled => self.backoff.initial,
-            FailureClass::Permanent | FailureClass::Transient | FailureClass::Ambiguous => {
-                Duration::from_millis(100)
-            }
+            FailureClass::Permanent | FailureClass::Transient => Duration::from_millis(100),
         };
         let wait = ceiling
             .mul_f64(random.clamp(0.0, 1.0))

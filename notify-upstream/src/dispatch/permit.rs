@@ -90,11 +90,6 @@ impl PermitPool {
         ))
     }
 
-    /// Returns the number of permits in use.
-    pub(crate) fn in_use(&self) -> usize {
-        self.0.used.lock().lanes.iter().sum()
-    }
-
     /// Returns the users of a lane who have their share, and the number of permits that users have
     /// before services: what they lack of a quarter.
     pub(crate) fn user_turns(&self, lane: Lane) -> (Vec<String>, usize) {
@@ -126,6 +121,12 @@ impl PermitPool {
     )]
     fn share_of(&self, share: f64) -> usize {
         ((self.0.total as f64 * share) as usize).max(1)
+    }
+
+    /// Returns the number of permits in use.
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.0.used.lock().lanes.iter().sum()
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use postern_core::Clock;
 use postern_core::backoff::Backoff;
+use postern_core::group_commit::process_batches;
 use postern_core::log_limit::LogLimit;
 use postern_core::trace::{Scope, run_within};
-use postern_store::group_commit::process_batches;
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
@@ -99,8 +99,8 @@ impl ResultWriter {
         let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
             completed.poll_recv_many(cx, batch, limit)
         };
-        let (limit, flush) = (|| RESULT_BATCH_SIZE, |batch| self.flush(batch));
-        process_batches(receive, MAX_CONCURRENT_WRITES, limit, flush).await;
+        let flush = |batch| self.flush(batch);
+        process_batches(receive, MAX_CONCURRENT_WRITES, RESULT_BATCH_SIZE, flush).await;
     }
 
     /// Writes all results that have completed, and returns their number.
@@ -129,9 +129,6 @@ impl ResultWriter {
         let scope = Scope::of_batch(batch.iter().filter_map(|job| job.scope.as_ref()));
         if !rows.is_empty() {
             run_within(scope.clone(), self.write(&rows, &workers)).await;
-            if let Some(due) = rows.iter().filter_map(|row| row.next.due()).min() {
-                self.dispatch_state.replica().record_due(due);
-            }
             self.count(&batch);
             self.log(&batch);
         }
@@ -180,8 +177,8 @@ impl ResultWriter {
                         // A row of a retry is in the lane of retries.
                         let lane = job.claimed.record.lane;
                         let channel = self.dispatch_state.channel(lane.channel);
-                        channel.record_stored(lane);
-                        channel.record_stored(lane.retries());
+                        channel.mark_waiting(lane);
+                        channel.mark_waiting(lane.retries());
                     }
                     return;
                 }
@@ -205,7 +202,8 @@ impl ResultWriter {
         loop {
             match self.store.finish(rows).await {
                 Ok(taken) => {
-                    self.metrics.lease_lost(rows.len() - taken);
+                    let lost = rows.len() - taken;
+                    self.metrics.events.lease_lost.inc_by(lost as u64);
                     return;
                 }
                 Err(error) if error.is_outage() => {

@@ -1,24 +1,20 @@
 //! State that intake and dispatch share.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use postern_core::clock::Timestamp;
 
-use super::{LowPriorityThrottle, PermitPool, ReplicaState};
+use super::{LowPriorityThrottle, PermitPool};
 use crate::notification::{Channel, Lane, PerChannel};
 
 /// The state that intake and dispatch of this process share.
 #[derive(Debug)]
 pub(crate) struct DispatchState {
     channels: PerChannel<Arc<ChannelState>>,
-    replica: ReplicaState,
-    /// The codes of the lanes whose wake-ups other replicas have not been sent yet.
-    pub(super) pending_wakeups: watch::Sender<BTreeSet<i16>>,
 }
 
 /// The state of one channel.
@@ -52,8 +48,6 @@ struct LaneSignal {
     may_wait: bool,
     /// Counts how often rows were put into the lane.
     signals: u64,
-    /// Whether this process has put rows into the lane of which the other replicas do not know.
-    is_unannounced: bool,
 }
 
 // === impl DispatchState ===
@@ -67,19 +61,12 @@ impl DispatchState {
                 let permits = PermitPool::new(*permits.get(channel), *calls.get(channel));
                 Arc::new(ChannelState::new(permits))
             }),
-            replica: ReplicaState::new(),
-            pending_wakeups: watch::Sender::new(BTreeSet::new()),
         }
     }
 
     /// Returns the state of a channel.
     pub(crate) fn channel(&self, channel: Channel) -> &Arc<ChannelState> {
         self.channels.get(channel)
-    }
-
-    /// Returns what is known of the other replicas.
-    pub(crate) fn replica(&self) -> &ReplicaState {
-        &self.replica
     }
 }
 
@@ -94,7 +81,6 @@ impl ChannelState {
                 [LaneSignal {
                     may_wait: true,
                     signals: 0,
-                    is_unannounced: false,
                 }; Lane::PER_CHANNEL],
             ),
             low_throttle: AtomicU8::new(0),
@@ -110,20 +96,10 @@ impl ChannelState {
 
     /// Records that rows wait in a lane, and wakes the dispatcher.
     pub(crate) fn mark_waiting(&self, lane: Lane) {
-        self.signal(lane, false);
-    }
-
-    /// Records that this process has put rows into a lane, and wakes the dispatcher.
-    pub(crate) fn record_stored(&self, lane: Lane) {
-        self.signal(lane, true);
-    }
-
-    fn signal(&self, lane: Lane, is_unannounced: bool) {
         let mut waiting = self.waiting.lock();
         let signal = &mut waiting[lane.index()];
         signal.may_wait = true;
         signal.signals += 1;
-        signal.is_unannounced |= is_unannounced;
         drop(waiting);
         self.wake();
     }
@@ -135,19 +111,6 @@ impl ChannelState {
             signal.signals += 1;
         }
         self.wake();
-    }
-
-    /// Returns whether this process has put rows into a lane that may still wait and of which the
-    /// other replicas do not know. Afterwards they do.
-    pub(super) fn take_unannounced(&self, lane: Lane) -> bool {
-        let mut waiting = self.waiting.lock();
-        let signal = &mut waiting[lane.index()];
-        std::mem::take(&mut signal.is_unannounced) && signal.may_wait
-    }
-
-    /// Returns whether rows may be waiting or are in delivery.
-    pub(super) fn is_busy(&self) -> bool {
-        self.waiting().contains(&true) || self.permits.in_use() > 0
     }
 
     /// Returns how often rows were put into a lane.

@@ -10,8 +10,7 @@ use postern_store::database::{Database, StatementHealth};
 use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
-use crate::delivery::suppression::SuppressionCache;
-use crate::dispatch::DispatchState;
+use crate::delivery::suppression::Suppression;
 use crate::intake::group_commit::IDEMPOTENCY_KEY_TTL;
 use crate::lease::WorkerRegistry;
 use crate::metrics::NotifyMetrics;
@@ -28,9 +27,7 @@ pub(crate) struct StoreMaintenance {
     /// The registry of worker leases.
     pub(crate) workers: Arc<WorkerRegistry>,
     /// The suppression lists.
-    pub(crate) suppression: Arc<SuppressionCache>,
-    /// The state in which other replicas announce changes.
-    pub(crate) dispatch_state: Arc<DispatchState>,
+    pub(crate) suppression: Arc<Suppression>,
     /// The metrics.
     pub(crate) metrics: NotifyMetrics,
     /// The availability of the database, which decides about readiness.
@@ -97,33 +94,15 @@ impl StoreMaintenance {
         self.statements.check().await;
     }
 
-    /// Returns whether changes of the suppression lists have to be read: some were announced, an
-    /// announcement may have been missed, or this is a 15th round (every 30 s).
-    fn is_suppression_sync_due(&self, round: u64) -> bool {
-        let replica = self.dispatch_state.replica();
-        replica.take_suppression_changed()
-            || replica.listening_since().is_none()
-            || round.is_multiple_of(15)
-    }
-
-    /// Runs one maintenance round: additions to the suppression lists are written each time, and
-    /// changes are read if some were announced, and every 15th round, and all of them every 990th. Queue depths are counted every
-    /// 5th round, expired keys deleted every 30th, retention is enforced every 990th and in the first.
+    /// Runs one maintenance round: queue depths are counted every 5th round, expired keys deleted
+    /// every 30th, retention is enforced every 990th and in the first. Deferred suppressions are
+    /// stored last.
     ///
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
-        let suppression = &self.suppression;
-        if round.is_multiple_of(ROUNDS_PER_RETENTION) {
-            suppression.rewind();
-        }
-        if self.is_suppression_sync_due(round) {
-            suppression.sync().await?;
-        } else {
-            suppression.flush().await?;
-        }
-        self.metrics
-            .suppressions(suppression.take_added(), suppression.cached());
+        let suppressed = self.suppression.take_added();
+        self.metrics.events.suppressions.inc_by(suppressed);
         if round.is_multiple_of(5) {
             for depth in self.store.queue_depths(MAX_COUNTED_DEPTH).await? {
                 self.metrics.depth(depth.lane, depth.rows);
@@ -137,7 +116,7 @@ impl StoreMaintenance {
                 self.delete_expired(round).await?;
             }
         }
-        Ok(())
+        self.suppression.add_deferred().await
     }
 
     async fn delete_expired(&self, round: u64) -> Result<(), StoreError> {

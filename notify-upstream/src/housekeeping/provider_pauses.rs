@@ -1,5 +1,4 @@
-//! Pauses of providers by operators. Replicas apply a change about a second after it is announced over `NOTIFY`,
-//! and otherwise within a minute; without a connection for wake-ups, and with SQLite, they read each second.
+//! Pauses of providers by operators. Replicas apply a change within two seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +10,8 @@ use crate::delivery::pool::ProviderPool;
 use crate::dispatch::DispatchState;
 use crate::store::{Store, StoreError};
 
-/// The time between two checks whether a change was announced.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Checks between two reads without an announcement, which may have been lost.
-const CHECKS_PER_READ: u32 = 60;
+/// The time between two reads.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Applies the stored pauses to the providers of this process.
 #[derive(Clone, Debug)]
@@ -47,17 +43,10 @@ impl ProviderPauses {
 
     /// Runs until shutdown. While the store is unavailable, the pauses stay as they are.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        for check in 1_u32.. {
+        loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(CHECK_INTERVAL) => {}
-            }
-            let replica = self.dispatch_state.replica();
-            let is_due = replica.take_pauses_changed()
-                || replica.listening_since().is_none()
-                || check.is_multiple_of(CHECKS_PER_READ);
-            if !is_due {
-                continue;
+                () = tokio::time::sleep(READ_INTERVAL) => {}
             }
             if let Err(error) = self.sync().await {
                 postern_core::log_outage!("database", %error, "provider pauses not read");

@@ -5,7 +5,6 @@ mod dead;
 mod notifications;
 mod providers;
 mod queue;
-mod recipient;
 mod suppression;
 mod templates;
 
@@ -76,18 +75,12 @@ pub(crate) fn admin_routes(api: &Arc<ApiState>, parts: AdminParts) -> Router {
             "/admin/notifications/{id}/cancel",
             post(notifications::cancel),
         )
-        .route(
-            "/admin/notifications/{id}/replay",
-            post(notifications::replay),
-        )
         .route("/admin/dead", get(dead::list))
         .route("/admin/dead/retry", post(dead::retry))
-        .route("/admin/dead/drop", post(dead::drop_letters))
         .route("/admin/queue", get(queue::view))
         .route("/admin/providers", get(providers::list))
         .route("/admin/templates", get(templates::list))
         .route("/admin/templates/{name}/preview", post(templates::preview))
-        .route("/admin/templates/{name}/send", post(templates::send))
         .route("/admin/providers/{name}/pause", post(providers::pause))
         .route("/admin/providers/{name}/resume", post(providers::resume))
         .route("/admin/providers/{name}/test", post(providers::test))

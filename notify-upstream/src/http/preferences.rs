@@ -102,8 +102,8 @@ async fn answer(service: &ApiState, addresses: &[Address]) -> Result<Response, P
         let query = SuppressionQuery {
             kinds: vec![SuppressionList::Unsubscribed.kind(address.channel())],
             address: Some(address.hash()),
+            after: None,
             limit: MAX_LEFT,
-            ..SuppressionQuery::default()
         };
         let entries = service.store.suppression_entries(&query).await?;
         left.extend(entries.into_iter().map(|entry| entry.category));

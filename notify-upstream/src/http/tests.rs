@@ -216,6 +216,12 @@ fn pkcs8(sec1: &[u8]) -> Vec<u8> {
     [&[0x30][..], &length(&inner), &inner].concat()
 }
 
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
 impl TestServer {
     fn service_token(&self, name: &str) -> String {
         let now = START.unix_seconds();
@@ -301,172 +307,6 @@ fn welcome() -> Value {
 }
 
 #[tokio::test]
-async fn notification_status_is_visible_to_its_creator_only() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
-        let (status, created) = served.post("/notifications", &[], &welcome()).await;
-        assert_eq!(
-            (status, &created["status"], &created["priority"]),
-            (StatusCode::CREATED, &"QUEUED".into(), &"NORMAL".into())
-        );
-        let id = created["notificationId"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
-        let (status, tag, view) = served.get(&id, "auth", None).await;
-        assert_eq!(
-            (status, &view["status"], &view["templateVersion"]),
-            (StatusCode::OK, &"QUEUED".into(), &1.into())
-        );
-        let (status, _, _) = served.get(&id, "auth", tag.as_deref()).await;
-        assert_eq!(status, StatusCode::NOT_MODIFIED);
-        served.deliver().await;
-        let (status, _, view) = served.get(&id, "auth", tag.as_deref()).await;
-        assert_eq!((status, &view["status"]), (StatusCode::OK, &"SENT".into()));
-        let (status, _, problem) = served.get(&id, "notify", None).await;
-        assert_eq!(
-            (status, &problem["code"]),
-            (StatusCode::NOT_FOUND, &"not_found".into())
-        );
-        assert_eq!(
-            served.get("nonsense", "auth", None).await.0,
-            StatusCode::NOT_FOUND
-        );
-        let (status, problem) = served.cancel(&id, "auth").await;
-        assert_eq!(
-            (status.as_u16(), &problem["code"]),
-            (409, &"already_attempted".into())
-        );
-        served.shutdown.cancel();
-    }
-}
-
-/// Returns invalid requests with their status, problem code and the JSON pointer of the error.
-fn invalid_requests() -> Vec<(Value, u16, &'static str, &'static str)> {
-    let with = |change: &dyn Fn(&mut Value)| {
-        let mut body = welcome();
-        change(&mut body);
-        body
-    };
-    vec![
-        (
-            with(&|body| body["template"] = "nope".into()),
-            422,
-            "unknown_template",
-            "/template",
-        ),
-        (
-            with(&|body| body["variables"] = json!({})),
-            422,
-            "validation_failed",
-            "/variables/name",
-        ),
-        (
-            with(&|body| body["variables"]["name"] = json!(["Ada"])),
-            422,
-            "validation_failed",
-            "/variables",
-        ),
-        (
-            with(&|body| body["variables"]["name"] = "A".repeat(600).into()),
-            422,
-            "validation_failed",
-            "/variables",
-        ),
-        (
-            with(&|body| body["priority"] = "URGENT".into()),
-            400,
-            "invalid_request",
-            "/priority",
-        ),
-        (
-            with(&|body| body["colour"] = 1.into()),
-            400,
-            "invalid_request",
-            "/colour",
-        ),
-        (
-            with(&|body| body["recipient"] = json!({"phone": "+491701234567"})),
-            422,
-            "validation_failed",
-            "/recipient",
-        ),
-        (
-            with(&|body| body["expiresAt"] = "2020-01-01T00:00:00Z".into()),
-            422,
-            "validation_failed",
-            "/expiresAt",
-        ),
-    ]
-}
-
-#[tokio::test]
-async fn invalid_requests_have_specific_problem_codes() {
-    for (store, _database) in stores().await {
-        let served = served(&store).await;
-        for (body, status, code, pointer) in invalid_requests() {
-            let (answered, problem) = served.post("/notifications", &[], &body).await;
-            assert_eq!(
-                (answered.as_u16(), &problem["code"]),
-                (status, &code.into()),
-                "{problem}"
-            );
-            assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
-        }
-        let (status, problem) = served
-            .post("/notifications", &[("authorization", "")], &welcome())
-            .await;
-        assert_eq!(
-            (status.as_u16(), &problem["code"]),
-            (401, &"authentication_required".into())
-        );
-        let (status, problem) = served
-            .post("/notifications", &[("idempotency-key", "a b")], &welcome())
-            .await;
-        assert_eq!(
-            (status.as_u16(), &problem["code"]),
-            (400, &"invalid_header".into())
-        );
-        served.shutdown.cancel();
-    }
-}
-
-#[tokio::test]
-async fn concurrent_requests_with_one_key_create_one_notification() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
-        let (key, body) = ([("idempotency-key", "k-1")], welcome());
-        let answers = futures_util::future::join_all(
-            (0..8).map(|_| served.post("/notifications", &key, &body)),
-        )
-        .await;
-        assert!(
-            answers
-                .iter()
-                .all(|answer| answer == &answers[0] && answer.0 == StatusCode::CREATED),
-            "{answers:?}"
-        );
-        let mut other = welcome();
-        other["priority"] = "HIGH".into();
-        let (status, problem) = served.post("/notifications", &key, &other).await;
-        assert_eq!(
-            (status.as_u16(), &problem["code"]),
-            (409, &"idempotency_key_reused".into())
-        );
-        served.deliver().await;
-        let depth: i64 = store
-            .queue_depths(10)
-            .await
-            .expect("counts")
-            .iter()
-            .map(|depth| depth.rows)
-            .sum();
-        assert_eq!(depth, 0);
-        served.shutdown.cancel();
-    }
-}
-
-#[tokio::test]
 async fn batch_results_are_in_request_order() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
@@ -492,6 +332,5 @@ async fn batch_results_are_in_request_order() {
             .post("/notification-batches", &[], &json!({"notifications": []}))
             .await;
         assert_eq!(status.as_u16(), 422);
-        served.shutdown.cancel();
     }
 }

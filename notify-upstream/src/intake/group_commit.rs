@@ -3,13 +3,14 @@
 //! rows.
 
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use postern_core::clock::Timestamp;
+use postern_core::group_commit::{self, Reply, Submission, Submitter, process_batches};
 use postern_core::trace::{Scope, run_within};
 use postern_core::{Clock, Code, Problem};
 use postern_service::http::BudgetPermit;
-use postern_store::group_commit::{self, Reply, Submission, Submitter};
 use tokio::sync::mpsc;
 
 use crate::dispatch::DispatchContext;
@@ -161,25 +162,22 @@ impl GroupCommitter {
         self.queue.len()
     }
 
-    /// Commits batches until every [`SubmissionQueue`] has been dropped.
+    /// Commits batches, one at a time, until every [`SubmissionQueue`] has been dropped.
     pub(crate) async fn run(mut self) {
-        while self.step().await {}
+        let (writer, timeout) = (&self.writer, self.timeout);
+        let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
+            self.queue.poll_recv_many(cx, batch, limit)
+        };
+        let commit = |batch| writer.write_waiting(batch, timeout);
+        process_batches(receive, 1, MAX_COMMIT_ROWS, commit).await;
     }
 
-    /// Waits for submissions and commits one batch. Returns `false` if every queue handle has been
-    /// dropped.
-    pub(crate) async fn step(&mut self) -> bool {
-        let mut batch = Vec::with_capacity(64);
-        if self.queue.recv_many(&mut batch, MAX_COMMIT_ROWS).await == 0 {
-            return false;
-        }
-        // Submissions whose requesters have already received 503 are not written after an outage of
-        // the store.
-        batch.retain(|submission| submission.reply.age() < self.timeout);
-        if !batch.is_empty() {
-            self.writer.write(batch).await;
-        }
-        true
+    /// Waits for submissions and commits one batch.
+    #[cfg(test)]
+    pub(crate) async fn step(&mut self) {
+        let mut batch = Vec::new();
+        self.queue.recv_many(&mut batch, MAX_COMMIT_ROWS).await;
+        self.writer.write_waiting(batch, self.timeout).await;
     }
 }
 
@@ -200,6 +198,15 @@ fn submission_of(
 // === impl BatchWriter ===
 
 impl BatchWriter {
+    /// Writes the submissions whose requesters have not already received 503, as after an outage of
+    /// the store.
+    async fn write_waiting(self: &Arc<Self>, mut batch: Vec<PendingSubmission>, timeout: Duration) {
+        batch.retain(|submission| submission.reply.age() < timeout);
+        if !batch.is_empty() {
+            self.write(batch).await;
+        }
+    }
+
     async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
         let scope = Scope::of_batch(batch.iter().filter_map(|item| item.reply.scope()));
         let (store, clock) = (&self.0.store, &self.0.clock);
@@ -256,9 +263,6 @@ impl BatchWriter {
 
     fn committed(self: &Arc<Self>, (rows, requesters): PlacedBatch, rejected: &[NotificationId]) {
         let state = &self.0.dispatch_state;
-        if let Some(due) = rows.iter().filter_map(|row| row.send_at).min() {
-            state.replica().record_due(due);
-        }
         for (row, requester) in rows.into_iter().zip(requesters) {
             if rejected.contains(&row.id) {
                 let writer = Arc::clone(self);
@@ -278,7 +282,7 @@ impl BatchWriter {
                 .metrics
                 .accepted(lane.channel, lane.priority, latency);
             if row.send_at.is_none() {
-                state.channel(lane.channel).record_stored(lane);
+                state.channel(lane.channel).mark_waiting(lane);
             }
         }
     }

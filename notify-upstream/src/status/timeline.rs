@@ -15,7 +15,6 @@ use crate::address::{AddressHash, Recipient, hash};
 use crate::delivery::suppression::SuppressionList;
 use crate::dispatch::ChannelFlow;
 use crate::notification::NotificationId;
-use crate::operations::suppression::kinds;
 use crate::status::list::{ListAccess, ListFilter, ListReader};
 use crate::status::view::StatusView;
 use crate::store::{
@@ -198,10 +197,10 @@ impl NotificationReader {
     async fn add_suppressions(&self, collected: &mut Collected) -> Result<(), StoreError> {
         for address in collected.addresses.iter().take(MAX_ADDRESSES) {
             let query = SuppressionQuery {
-                kinds: kinds(None, None),
+                kinds: SuppressionList::all_kinds(),
                 address: Some(*address),
+                after: None,
                 limit: 16,
-                ..SuppressionQuery::default()
             };
             let found = self.store.suppression_entries(&query).await?;
             collected.entries.extend(found.into_iter().map(suppression));

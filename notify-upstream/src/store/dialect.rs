@@ -7,7 +7,6 @@
 //! | rows parameter | `jsonb_to_recordset` | `json_each` | no JSON function is in both |
 //! | locks of selected rows | `FOR UPDATE`, `SKIP LOCKED` | none | a transaction of SQLite is the only writer |
 //! | clock | that of the server, see `Store::synchronize` | the caller's | replicas on several hosts share a PostgreSQL, one process uses a SQLite file |
-//! | wake-ups | `LISTEN`, `NOTIFY` | none | the same |
 
 use std::time::Duration;
 
@@ -16,11 +15,11 @@ use postern_store::database::{Database, Dialect, PoolUsage};
 use serde::Serialize;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
-use sqlx::postgres::{PgArgumentBuffer, PgListener, PgTypeInfo};
+use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo};
 use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteTypeInfo};
 use sqlx::{Encode, Postgres, Sqlite, Type};
 
-use super::{ReplicaSignal, Store, StoreResult};
+use super::{Store, StoreResult};
 
 /// The parts of a statement that are written in two ways.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +67,6 @@ const QUEUE_SETTINGS: [(&str, &str); 10] = [
     ("statement_timeout", "10s"),
     ("idle_in_transaction_session_timeout", "10s"),
 ];
-
-/// The notification channel over which processes wake each other.
-const WAITING: &str = "postern_notify_waiting";
 
 /// Executes statements in one transaction, each with `&mut *$transaction`. The last expression is
 /// the result; the transaction is committed whatever it is. Its span is named by `$sql`, the
@@ -278,40 +274,5 @@ impl Store {
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn synchronize(&self, clock: &Clock) -> StoreResult<()> {
         Ok(self.connections.history.synchronize(clock).await?)
-    }
-
-    /// Sends a notification to the other processes, outside any transaction. Does nothing for a
-    /// store of a single process.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn publish(&self, text: &str) -> StoreResult<()> {
-        if let Dialect::Postgres(pool) = &self.connections.history {
-            let notify = sqlx::query("SELECT pg_notify($1, $2)");
-            notify.bind(WAITING).bind(text).execute(pool).await?;
-        }
-        Ok(())
-    }
-
-    /// Announces a change of `rows` rows to all processes. Without the announcement they find it with
-    /// their next periodic query.
-    pub(super) async fn announce(&self, signal: ReplicaSignal, rows: u64) {
-        if rows > 0
-            && let Err(error) = self.publish(&signal.payload()).await
-        {
-            tracing::debug!(%error, "wake-up of other replicas failed");
-        }
-    }
-
-    /// Opens a listener for the notifications of other processes, on a connection of its own. Returns
-    /// `None` for a store of a single process.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn listen(&self) -> StoreResult<Option<PgListener>> {
-        match &self.connections.history {
-            Dialect::Postgres(pool) => Ok(Some(pool.listen(WAITING).await?)),
-            Dialect::Sqlite(_) => Ok(None),
-        }
     }
 }

@@ -8,7 +8,7 @@ use super::dialect::{List, Syntax, execute_rows, transaction};
 use super::queue::{CALLER, StoredResult, insert_results};
 use super::read as rows;
 use super::row::{DeadFilter, DeadLetter, ProviderPause, ResultKind};
-use super::{ReplicaSignal, Store, StoreResult};
+use super::{Store, StoreResult};
 use crate::notification::{NotificationId, Order};
 
 /// The condition, order and limit of a selection of dead letters.
@@ -41,7 +41,7 @@ macro_rules! bind_selection {
             .bind($filter.id)
             .bind($filter.code.as_deref())
             .bind($filter.since.map(|at| at.0))
-            .bind($filter.until.map(|at| at.0))
+            .bind($filter.before.map(|at| at.0))
             .bind($filter.limit)
             .bind($lanes.as_deref().map(List))
             .bind($filter.template.as_deref())
@@ -80,7 +80,7 @@ impl Store {
     ) -> StoreResult<u64> {
         let (syntax, lanes) = (self.syntax, filter.lanes());
         let delete = format!("DELETE FROM notify_dead WHERE id {}", syntax.in_list(1));
-        let replayed = transaction!(self.connections.slow, "INSERT INTO notify_queue", transaction => {
+        transaction!(self.connections.slow, "INSERT INTO notify_queue", transaction => {
             let insert = sqlx::query_as(AssertSqlSafe(queue_dead(syntax)));
             let insert = bind_selection!(insert, filter, lanes).bind(first_order);
             let queued: Vec<(NotificationId, i32)> = insert.fetch_all(&mut *transaction).await?;
@@ -91,24 +91,6 @@ impl Store {
             execute_rows!(transaction, insert_results(syntax), results);
             let delete = sqlx::query(AssertSqlSafe(delete)).bind(List(&ids));
             delete.execute(&mut *transaction).await?.rows_affected()
-        })?;
-        self.announce(ReplicaSignal::RowsQueued, replayed).await;
-        Ok(replayed)
-    }
-
-    /// Deletes dead letters and returns their number. The history is kept.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
-    pub(crate) async fn discard_dead_letters(&self, filter: &DeadFilter) -> StoreResult<u64> {
-        let sql = format!(
-            "DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {})",
-            selection(self.syntax)
-        );
-        let lanes = filter.lanes();
-        with_dialect!(self.connections.slow.writer(), pool => {
-            let delete = bind_selection!(sqlx::query(AssertSqlSafe(sql)), filter, lanes);
-            Ok(delete.execute(pool).await?.rows_affected())
         })
     }
 
@@ -136,7 +118,6 @@ impl Store {
             let insert = insert.bind(pause.at.0).bind(&pause.reason);
             insert.execute(pool).await?.rows_affected()
         });
-        self.announce(ReplicaSignal::PausesChanged, paused).await;
         Ok(paused == 1)
     }
 
@@ -149,7 +130,6 @@ impl Store {
         let resumed = with_dialect!(self.connections.history.writer(), pool => {
             sqlx::query(DELETE).bind(provider).execute(pool).await?.rows_affected()
         });
-        self.announce(ReplicaSignal::PausesChanged, resumed).await;
         Ok(resumed == 1)
     }
 }

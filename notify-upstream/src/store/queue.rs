@@ -14,7 +14,7 @@ use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, bytes_json, execute_rows, rows_json, transaction};
 use super::read as rows;
-use super::row::{CancelResult, ClaimRef, Finished, LaneDepth, MovedRows, Next, ResultKind};
+use super::row::{CancelResult, ClaimRef, Finished, LaneDepth, Next, ResultKind};
 use super::{Store, StoreResult};
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
 
@@ -262,16 +262,13 @@ impl Store {
         }))
     }
 
-    /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their lanes,
-    /// and when the next one is due.
+    /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their lanes.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn move_due(&self, now: Timestamp, limit: i64) -> StoreResult<MovedRows> {
-        let next_due = self.next_due().await?;
-        if next_due.is_none_or(|due| due > now) {
-            let lanes = Vec::new();
-            return Ok(MovedRows { lanes, next_due });
+    pub(crate) async fn move_due(&self, now: Timestamp, limit: i64) -> StoreResult<Vec<Lane>> {
+        if self.next_due().await?.is_none_or(|due| due > now) {
+            return Ok(Vec::new());
         }
         let syntax = self.syntax;
         let moved: Vec<(NotificationId, i16)> = transaction!(self.connections.queue, "INSERT INTO notify_queue", transaction => {
@@ -285,15 +282,14 @@ impl Store {
             due
         })?;
         let lanes = moved.into_iter().map(|(_, lane)| rows::lane_of(lane));
-        let (lanes, next_due) = (lanes.collect::<StoreResult<_>>()?, self.next_due().await?);
-        Ok(MovedRows { lanes, next_due })
+        lanes.collect()
     }
 
     /// Returns when the next delayed row is due.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
+    pub(super) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
         let due: Option<i64> = with_dialect!(self.connections.queue.readers(), pool => {
             let select = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1");
             select.fetch_optional(pool).await?

@@ -48,17 +48,9 @@ impl Store {
             let old = format!("id < $1 AND NOT EXISTS (SELECT 1 FROM {is_waiting}) ORDER BY id");
             self.delete_where(table, "id", &old, oldest).await?;
         }
-        for (table, key, column) in [
-            ("notify_receipt", "provider, event_id", "received_at"),
-            (
-                "notify_suppression_lifted",
-                "channel, address, category",
-                "at",
-            ),
-        ] {
-            self.delete_expired(table, key, column, keep_from).await?;
-        }
-        Ok(())
+        let (key, column) = ("provider, event_id", "received_at");
+        let deleted = self.delete_expired("notify_receipt", key, column, keep_from);
+        deleted.await.map(drop)
     }
 
     /// Deletes the rows of a table whose column is below `before`.

@@ -224,16 +224,6 @@ pub(crate) struct LanePosition {
     pub(crate) order: Order,
 }
 
-/// The result of moving due rows to the queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MovedRows {
-    /// The lane of each moved row.
-    pub(crate) lanes: Vec<Lane>,
-    /// When the next row is due, which may be in the past if the batch was full; `None` if there is
-    /// none.
-    pub(crate) next_due: Option<Timestamp>,
-}
-
 /// The state of the workers after a renewal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeaseRenewal {
@@ -241,8 +231,6 @@ pub(crate) struct LeaseRenewal {
     pub(crate) renewed: Vec<i64>,
     /// Workers whose leases have expired.
     pub(crate) dead: Vec<i64>,
-    /// Number of workers whose leases have not expired.
-    pub(crate) live: u32,
     /// The time of the database, unless no worker is registered.
     pub(crate) now: Option<Timestamp>,
 }
@@ -304,38 +292,12 @@ pub(crate) struct WebhookToken {
     pub(crate) body: [u8; 32],
 }
 
-/// An address to be added to a suppression list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SuppressionRow {
-    /// List and channel, see [`SuppressionList::kind`].
-    ///
-    /// [`SuppressionList::kind`]: crate::delivery::suppression::SuppressionList::kind
-    pub(crate) kind: i16,
-    /// SHA-256 of the address.
-    pub(crate) address: Vec<u8>,
-    /// The category that the address has left; empty if it is suppressed.
-    pub(crate) category: String,
-    /// The code of the reason.
-    pub(crate) reason: String,
-}
-
-/// The addition of an address to a suppression list, or its removal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SuppressionChange {
-    /// List and channel, as in [`SuppressionRow`].
-    pub(crate) kind: i16,
-    /// SHA-256 of the address.
-    pub(crate) address: Vec<u8>,
-    /// The category that the address has left; empty if it is suppressed.
-    pub(crate) category: String,
-    /// The time of the change.
-    pub(crate) at: Timestamp,
-}
-
 /// An entry of a suppression list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SuppressionEntry {
-    /// List and channel, as in [`SuppressionRow`].
+    /// List and channel, see [`SuppressionList::kind`].
+    ///
+    /// [`SuppressionList::kind`]: crate::delivery::suppression::SuppressionList::kind
     pub(crate) kind: i16,
     /// SHA-256 of the address.
     pub(crate) address: Vec<u8>,
@@ -348,37 +310,16 @@ pub(crate) struct SuppressionEntry {
 }
 
 /// A selection of suppression entries.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct SuppressionQuery {
-    /// The kinds, see [`SuppressionRow`].
+    /// The kinds, see [`SuppressionEntry`].
     pub(crate) kinds: Vec<i16>,
     /// The address.
     pub(crate) address: Option<AddressHash>,
-    /// The category.
-    pub(crate) category: Option<String>,
-    /// The code of the reason.
-    pub(crate) reason: Option<String>,
-    /// Added at or after this time.
-    pub(crate) since: Option<Timestamp>,
-    /// Added before this time.
-    pub(crate) until: Option<Timestamp>,
     /// Only entries behind this one, in the order of the result: time, kind, address and category.
     pub(crate) after: Option<(Timestamp, i16, AddressHash, String)>,
     /// The maximum number.
     pub(crate) limit: i64,
-}
-
-impl SuppressionQuery {
-    /// Returns the query of one entry.
-    pub(crate) fn of_entry(kind: i16, address: AddressHash, category: String) -> Self {
-        Self {
-            kinds: vec![kind],
-            address: Some(address),
-            category: Some(category),
-            limit: 1,
-            ..Self::default()
-        }
-    }
 }
 
 stored_codes!(ResultKind {
@@ -411,20 +352,6 @@ impl SuppressionEntry {
             address,
             category,
             reason,
-            at: Timestamp(at),
-        }
-    }
-}
-
-// === impl SuppressionChange ===
-
-impl SuppressionChange {
-    /// Creates a change from the columns `channel`, `address`, `category`, `at`.
-    pub(super) fn of_row((kind, address, category, at): (i16, Vec<u8>, String, i64)) -> Self {
-        Self {
-            kind,
-            address,
-            category,
             at: Timestamp(at),
         }
     }

@@ -82,20 +82,6 @@ impl NotificationSnapshot {
         asked.into_iter().chain(tried)
     }
 
-    /// Returns whether an attempt since the last replay may have reached a provider without a
-    /// recorded result.
-    pub(crate) fn has_ambiguous_attempt(&self, is_ambiguous: impl Fn(&str) -> bool) -> bool {
-        let results = self.history.iter().rev().filter_map(|entry| match entry {
-            HistoryEntry::Result(result) => Some(result),
-            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
-        });
-        results
-            .take_while(|result| result.kind != ResultKind::Replayed)
-            .any(|result| {
-                result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&is_ambiguous)
-            })
-    }
-
     /// Returns the time of the last replay by an operator and the number of attempts before it.
     pub(crate) fn last_replay(&self) -> Option<Replay> {
         self.history.iter().rev().find_map(|entry| match entry {

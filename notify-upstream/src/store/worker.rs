@@ -58,11 +58,9 @@ impl Store {
         })?;
         let dead = all.iter().filter(|(_, is_live, _)| !is_live);
         let dead: Vec<_> = dead.map(|(id, ..)| *id).collect();
-        let live = u32::try_from(all.len() - dead.len()).unwrap_or(u32::MAX);
         Ok(LeaseRenewal {
             renewed,
             dead,
-            live,
             now: all.first().map(|(.., now)| Timestamp(*now)),
         })
     }

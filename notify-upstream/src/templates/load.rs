@@ -9,8 +9,7 @@ use postern_core::config;
 use postern_core::decode::Object;
 
 use super::{
-    AmbiguityPolicy, Locale, Template, TemplateName, TemplatePart, TemplateSettings,
-    TemplateVariant, Templates,
+    Locale, Template, TemplateName, TemplatePart, TemplateSettings, TemplateVariant, Templates,
 };
 use crate::notification::{Channel, PerChannel};
 
@@ -384,13 +383,6 @@ impl TemplateSettings {
             .list("optional", |field| field.text(1..=64))
             .into_iter()
             .collect();
-        let names = [
-            ("resend", AmbiguityPolicy::Resend),
-            ("fail", AmbiguityPolicy::Fail),
-        ];
-        let ambiguous = root.or("ambiguous", AmbiguityPolicy::Resend, |field| {
-            field.one_of(&names)
-        });
         let category = root.or("category", name.clone(), |field| {
             TemplateName::parse(field.string()?)
                 .or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
@@ -411,7 +403,6 @@ impl TemplateSettings {
         Some(Self {
             version: version?,
             optional,
-            ambiguous,
             category: (!transactional).then(|| category.as_str().to_owned()),
             user_variables,
             unverified_addresses,

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use postern_core::clock::Timestamp;
 use tokio::sync::Notify;
 
 use crate::address::Address;
 use crate::delivery::provider::{
-    ErrorCodeTable, FaultScope, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal,
+    ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal,
 };
 use crate::notification::NotificationId;
 use crate::templates::MessageContent;
@@ -22,8 +21,6 @@ pub(crate) struct RecordedMessage {
     pub(crate) to: String,
     /// The subject and the text.
     pub(crate) text: [String; 2],
-    /// The time of the call.
-    pub(crate) sent_at: Timestamp,
 }
 
 /// The recorded calls and scripted results. Clones share them.
@@ -33,8 +30,6 @@ pub(crate) struct ProviderScript {
     mails: Arc<Mutex<Vec<RecordedMessage>>>,
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
-    supports_lookups: Arc<Mutex<bool>>,
-    lookups: Arc<Mutex<usize>>,
     /// The suffix of addresses, and whether only those are supported or all others.
     supported_suffix: Arc<Mutex<Option<(&'static str, bool)>>>,
     /// The suffix of addresses that are refused temporarily.
@@ -69,21 +64,6 @@ impl ProviderScript {
         gate
     }
 
-    /// Shares the messages of another script, as if both were one provider.
-    pub(crate) fn share_messages_of(&self, other: &Self) {
-        self.calls.lock().extend(other.calls());
-    }
-
-    /// Supports lookups from now on.
-    pub(crate) fn support_lookups(&self) {
-        *self.supports_lookups.lock() = true;
-    }
-
-    /// Returns the number of lookups.
-    pub(crate) fn lookups(&self) -> usize {
-        *self.lookups.lock()
-    }
-
     /// Supports only addresses with this suffix.
     pub(crate) fn support_only(&self, end: &'static str) {
         *self.supported_suffix.lock() = Some((end, true));
@@ -106,22 +86,6 @@ impl ProviderScript {
         supported_suffix.is_none_or(|(end, wanted)| ends(end) == wanted)
     }
 
-    pub(crate) async fn look_up(&self, message: &OutgoingMessage<'_>) -> LookupResult {
-        *self.lookups.lock() += 1;
-        let gate = self.hold.lock().clone();
-        if let Some(gate) = gate {
-            gate.notified().await;
-        }
-        match (
-            *self.supports_lookups.lock(),
-            self.calls().contains(&message.id),
-        ) {
-            (false, _) => LookupResult::Unsupported,
-            (true, true) => LookupResult::Found(ProviderAck::default()),
-            (true, false) => LookupResult::NotFound,
-        }
-    }
-
     pub(crate) async fn send(
         &self,
         message: &OutgoingMessage<'_>,
@@ -135,7 +99,6 @@ impl ProviderScript {
                 id: message.id,
                 to,
                 text,
-                sent_at: message.sent_at,
             });
         }
         let hold = self.hold.lock().clone();

@@ -7,9 +7,7 @@ use url::Url;
 
 use crate::address::{PhoneNumber, is_public_contact};
 use crate::config::webhooks::callback;
-use crate::delivery::provider::{
-    FcmAccount, HttpConfig, ID_PLACEHOLDER, TwilioConfig, TwilioSender, VapidKey,
-};
+use crate::delivery::provider::{FcmAccount, HttpConfig, TwilioConfig, TwilioSender, VapidKey};
 
 pub(super) fn read_twilio(
     object: &Object<'_>,
@@ -59,21 +57,10 @@ pub(super) fn read_http(object: &Object<'_>, env: &Env) -> Option<HttpConfig> {
         true => secret(object, env, "authorization_env").map(Some),
         false => Some(None),
     };
-    let lookup_url = object.optional("lookup_url", |field| {
-        let text = field.text(1..=1024)?;
-        let is_valid = text.contains(ID_PLACEHOLDER)
-            && Url::parse(&text.replace(ID_PLACEHOLDER, "id")).is_ok_and(|url| url.has_host());
-        if is_valid {
-            Some(text)
-        } else {
-            field.fail("invalid_format", "must be a URL with {id} in it")
-        }
-    });
     let body = object.required("body", |field| field.string().map(str::to_owned));
     Some(HttpConfig {
         url: url?,
         authorization: authorization?,
-        lookup_url,
         body: body?,
     })
 }

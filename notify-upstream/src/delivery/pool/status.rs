@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use postern_core::health::Degradation;
 use postern_core::log_limit::LogLimit;
+use postern_core::log_outage_state;
 
 use super::{BreakerTransition, CallOutcome, RecentReply};
 use crate::delivery::provider::ProviderRefusal;
@@ -153,8 +154,7 @@ impl ProviderStatus {
         self.metrics.summary()
     }
 
-    /// Logs the first failure of an outage. Outages that follow one another quickly are counted in
-    /// `suppressed`.
+    /// Logs the first failure of an outage, unless another outage began within the last 10 s.
     fn record_failure(&self, refusal: Option<&ProviderRefusal>, id: NotificationId) {
         let code = refusal.map_or("", |refusal| refusal.code.as_str());
         let error = cause(refusal);
@@ -170,10 +170,11 @@ impl ProviderStatus {
         if outage.is_logged {
             return;
         }
-        if let Some(suppressed) = self.failures.admit() {
+        if self.failures.admit().is_some() {
             outage.is_logged = true;
             let (provider, channel) = (&*self.name, self.channel.as_str());
-            tracing::warn!(provider, channel, code, error, notification_id = %id, suppressed, "provider failing");
+            let cause = format!("provider {provider}");
+            log_outage_state!(cause, provider, channel, code, error, notification_id = %id, "provider failing");
         }
     }
 
@@ -226,14 +227,14 @@ impl ProviderStatus {
                 self.metrics.breaker.set(2);
                 let code = refusal.map_or("", |refusal| refusal.code.as_str());
                 let (error, next_probe_s) = (cause(refusal), wait.as_secs());
-                if let Some(suppressed) = self.openings.admit() {
-                    tracing::warn!(
+                if self.openings.admit().is_some() {
+                    log_outage_state!(
+                        format!("provider {provider}"),
                         provider,
                         channel,
                         code,
                         error,
                         next_probe_s,
-                        suppressed,
                         "circuit breaker opened"
                     );
                 }

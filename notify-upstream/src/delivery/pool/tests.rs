@@ -201,7 +201,6 @@ fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
     let config = HttpConfig {
         url: "http://127.0.0.1:9/".parse().expect("URL"),
         authorization: None,
-        lookup_url: None,
         body: "{}".to_owned(),
     };
     let pooled = PooledProvider {

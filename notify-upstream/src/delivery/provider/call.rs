@@ -87,7 +87,7 @@ impl reqwest::dns::Resolve for PublicAddressResolver {
 ///
 /// # Errors
 /// No response, classified by the table of error codes: before a connection nothing was sent; after
-/// it the result is ambiguous.
+/// it the provider may have accepted the message.
 pub(super) async fn call(
     codes: &ErrorCodeTable,
     provider: &'static str,

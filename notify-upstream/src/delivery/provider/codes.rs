@@ -88,7 +88,7 @@ impl ErrorCodeTable {
         let ranked = self.0.iter().filter_map(|rule| Some((rank(rule)?, rule)));
         let best = ranked.max_by_key(|(rank, _)| *rank).map(|(_, rule)| rule);
         ProviderRefusal {
-            class: best.map_or(FailureClass::Ambiguous, |rule| rule.class),
+            class: best.map_or(FailureClass::Transient, |rule| rule.class),
             code: best.map_or(NOT_UNDERSTOOD, |rule| &rule.code).to_owned(),
             detail: None,
             retry_after: None,
@@ -98,16 +98,6 @@ impl ErrorCodeTable {
                 .filter(|_| provider != "webpush")
                 .map_or(FaultScope::Recipient, |rule| rule.scope),
         }
-    }
-
-    /// Returns whether a failure with this code leaves open whether the provider accepted the
-    /// message.
-    pub(crate) fn is_ambiguous(&self, code: &str) -> bool {
-        [NOT_UNDERSTOOD, INTERNAL_ERROR].contains(&code)
-            || self
-                .0
-                .iter()
-                .any(|rule| rule.class == FailureClass::Ambiguous && rule.code == code)
     }
 
     /// Classifies an HTTP response by the first of the provider's error codes that a rule of the

@@ -6,7 +6,7 @@ use url::Url;
 
 use super::call::{call, client};
 use super::segments::SmsSegments;
-use super::{ErrorCodeTable, LookupResult, OutgoingMessage, ProviderAck, ProviderRefusal};
+use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::Address;
 use crate::templates::MessageContent;
 
@@ -17,10 +17,6 @@ pub(crate) struct HttpConfig {
     pub(crate) url: Url,
     /// The value of `Authorization`.
     pub(crate) authorization: Option<Secret>,
-    /// The URL to look up a message, with the identifier in place of `{id}`: 200 means that it
-    /// exists, 404 that it does not. Without it an attempt with an ambiguous result is repeated
-    /// under the same `Idempotency-Key`.
-    pub(crate) lookup_url: Option<String>,
     /// The body: JSON with `{{ id }}`, `{{ channel }}`, `{{ to }}`, `{{ text }}`, `{{ title }}`,
     /// `{{ subject }}`, `{{ html }}` and `{{ segments }}` (the number of messages that a text
     /// message takes, 0 on other channels), each of which is inserted as a JSON value.
@@ -38,8 +34,6 @@ pub(crate) struct HttpProvider {
 
 const TEMPLATE_NAME: &str = "body.json";
 const MAX_TEMPLATE_STEPS: u64 = 10_000;
-/// The placeholder of the identifier in the URL of a lookup.
-pub(crate) const ID_PLACEHOLDER: &str = "{id}";
 
 impl HttpProvider {
     /// Creates a client. No connection is opened.
@@ -72,27 +66,6 @@ impl HttpProvider {
         serde_json::from_str::<serde_json::Value>(&trial)
             .map_err(|error| format!("body: not JSON: {error}"))?;
         Ok(http)
-    }
-
-    pub(super) async fn look_up(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<LookupResult, ProviderRefusal> {
-        let Some(lookup) = &self.config.lookup_url else {
-            return Ok(LookupResult::Unsupported);
-        };
-        let request = self.authorized(
-            self.http
-                .get(lookup.replace(ID_PLACEHOLDER, &message.id.to_string())),
-        );
-        let answer = call(&self.codes, "http", request).await?;
-        match answer.status {
-            404 => Ok(LookupResult::NotFound),
-            _ if answer.is_success() => Ok(LookupResult::Found(ProviderAck {
-                detail: Some("found by its id".to_owned()),
-            })),
-            _ => Err(answer.refusal(&self.codes, "http", &[])),
-        }
     }
 
     fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
@@ -193,7 +166,6 @@ mod tests {
             HttpConfig {
                 url,
                 authorization: None,
-                lookup_url: None,
                 body: body.to_owned(),
             },
             ErrorCodeTable::shipped(),

@@ -1,7 +1,7 @@
 //! E-mail over SMTP (RFC 5321).
 //!
 //! It is known where a session failed: before the final dot nothing was sent and the attempt can be
-//! repeated; after it the result is ambiguous until the server answers. A connection whose session
+//! repeated; after it the server may have accepted the message until it answers. A connection whose session
 //! failed is closed and never reused.
 
 mod config;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::store::ProviderPause;
+use postern_core::testing::assert_members;
 
 fn pause_of(provider: &str) -> ProviderPause {
     ProviderPause {
@@ -48,10 +49,7 @@ async fn paused_notifications_wait_and_are_sent_in_order() {
             }
         }
         let view = second.view(expected[0]).await;
-        assert_eq!(
-            (&view["status"], &view["attempts"]),
-            (&"QUEUED".into(), &0.into())
-        );
+        assert_members(&view, &json!({"status": "QUEUED", "attempts": 0}));
         assert_eq!(view["waitReason"], "PROVIDER_PAUSED", "{view}");
         assert!(view["nextAttemptAt"].is_null(), "{view}");
         assert_eq!(second.script.calls(), []);
@@ -75,10 +73,7 @@ async fn paused_notifications_wait_and_are_sent_in_order() {
         }
         assert_eq!(restarted.script.calls(), expected);
         let view = restarted.view(expected[0]).await;
-        assert_eq!(
-            (&view["status"], &view["attempts"]),
-            (&"SENT".into(), &1.into())
-        );
+        assert_members(&view, &json!({"status": "SENT", "attempts": 1}));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of claimed rows that wait for a call to the provider.
 
+use postern_core::testing::assert_members;
 use tokio::sync::Notify;
 
 use super::*;
@@ -19,6 +20,10 @@ async fn replica_behind_one_call(
         ids.push(rig.submit(draft, None).await.expect("no error").id);
         rig.dispatcher.poll().await.expect("no error");
         rig.dispatcher.claim_available().await.expect("no error");
+        // The first one is called, after an answer of the store.
+        while rig.script.calls().is_empty() {
+            tokio::task::yield_now().await;
+        }
         // Let all tasks proceed until they wait.
         for _ in 0..64 {
             tokio::task::yield_now().await;
@@ -101,33 +106,6 @@ async fn stop_releases_rows_waiting_for_a_call() {
 }
 
 #[tokio::test]
-async fn stop_releases_rows_in_a_lookup() {
-    for (store, _database) in stores().await {
-        let clock = clock();
-        let mut rig = TestReplica::new(&store, &clock, 8).await;
-        rig.script.support_lookups();
-        rig.script.refuse(&["broken"]);
-        let id = rig.accept(Priority::Critical).await;
-        rig.step().await;
-        clock.advance(Duration::from_secs(2));
-        rig.mover.step().await.expect("no error");
-        let _forever = rig.script.hold();
-        rig.dispatcher.poll().await.expect("no error");
-        assert_eq!(rig.dispatcher.claim_available().await.expect("no error"), 1);
-        while rig.script.lookups() == 0 {
-            tokio::task::yield_now().await;
-        }
-        rig.stop.cancel();
-        rig.settle().await;
-        let view = rig.view(id).await;
-        assert_eq!(
-            (&view["status"], &view["attempts"]),
-            (&"QUEUED".into(), &1.into())
-        );
-    }
-}
-
-#[tokio::test]
 async fn waiting_row_is_not_sent_under_an_uncertain_lease() {
     for (store, _database) in stores().await {
         // Longer than a worker starts work without renewal; and long enough for the row to be taken
@@ -157,10 +135,7 @@ async fn waiting_row_is_released_when_the_breaker_opens() {
         assert_eq!(rig.script.calls(), ids[..10]);
         for id in &ids[10..] {
             let view = rig.view(*id).await;
-            assert_eq!(
-                (&view["status"], &view["attempts"]),
-                (&"QUEUED".into(), &0.into())
-            );
+            assert_members(&view, &json!({"status": "QUEUED", "attempts": 0}));
         }
     }
 }

@@ -1,9 +1,6 @@
 //! Tests of acceptance and readiness while the store is unresponsive.
 
-use postern_core::testing::CapturedLog;
-use postern_store::database::testing;
 use postern_store::database::{Database, StatementHealth};
-use sqlx::Executor;
 
 use super::*;
 use crate::housekeeping::StoreMaintenance;
@@ -12,6 +9,26 @@ use crate::principal::Principal;
 
 /// Upper bound for something that ends by itself, on a busy machine.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Returns the maintenance of a replica.
+pub(super) fn maintenance(
+    rig: &TestReplica,
+    metrics: &NotifyMetrics,
+    database: &Database,
+) -> StoreMaintenance {
+    let (dependencies, registry) = (metrics.dependencies(), metrics.registry());
+    StoreMaintenance {
+        store: rig.store.clone(),
+        clock: rig.clock.clone(),
+        workers: Arc::clone(&rig.workers),
+        suppression: Arc::clone(&rig.suppression),
+        metrics: metrics.clone(),
+        database: dependencies.required("database", "test"),
+        opened: database.clone(),
+        statements: StatementHealth::new(database, dependencies, &registry),
+        retention: Duration::from_secs(90 * 86_400),
+    }
+}
 
 #[tokio::test]
 async fn submission_without_a_commit_is_rejected_in_time() {
@@ -44,58 +61,4 @@ async fn submission_without_a_commit_is_rejected_in_time() {
             "a rejected submission is not written later"
         );
     }
-}
-
-#[tokio::test]
-async fn replica_is_not_ready_while_writes_fail() {
-    let (log, _guard) = CapturedLog::start();
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
-    let rig = TestReplica::new(&store, &clock(), 8).await;
-    let metrics = NotifyMetrics::new();
-    let health = metrics.health().clone();
-    let maintenance = StoreMaintenance {
-        store: store.clone(),
-        clock: clock(),
-        workers: Arc::clone(&rig.workers),
-        suppression: Arc::clone(&rig.suppression),
-        dispatch_state: Arc::clone(&rig.dispatch_state),
-        metrics: metrics.clone(),
-        database: metrics.dependencies().required("database", "test"),
-        opened: test.database.clone(),
-        statements: StatementHealth::new(
-            &test.database,
-            metrics.dependencies(),
-            &metrics.registry(),
-        ),
-        retention: Duration::from_secs(90 * 86_400),
-    };
-    maintenance.check_health().await;
-    assert!(health.is_ready(), "{health}");
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
-    };
-    let mut operator = pool.begin().await.expect("a transaction begins");
-    // Reads continue, and writes wait.
-    operator
-        .execute("LOCK TABLE postern_notify_migrations IN EXCLUSIVE MODE")
-        .await
-        .expect("locked");
-    maintenance.check_health().await;
-    assert!(
-        health
-            .to_string()
-            .starts_with("not ready; database: the database accepts no writes"),
-        "{health}"
-    );
-    let unavailable = ["WARN", "dependency unavailable", "database"];
-    assert_eq!(log.with(&unavailable), 1, "{}", log.text());
-    store.queue_depths(1).await.expect("reads succeed");
-    operator.rollback().await.expect("rolled back");
-    maintenance.check_health().await;
-    assert!(health.is_ready(), "{health}");
-    let available = ["INFO", "dependency available again", "database"];
-    assert_eq!(log.with(&available), 1, "{}", log.text());
 }

@@ -3,19 +3,20 @@
 use axum::extract::{FromRequest, FromRequestParts, RawQuery, Request, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_core::Problem;
 use postern_core::clock::Timestamp;
 use postern_core::decode::{Field, Object};
+use postern_core::{Clock, Problem};
 use postern_service::admin_api::changed;
 use postern_service::http::{Json, Query, json};
+use serde::Serialize;
 use serde_json::{Value, json as value};
 
 use super::super::ApiState;
 use super::super::list::{channel, limit};
 use super::{AdminState, Api, Change};
-use crate::notification::{Channel, NotificationId};
-use crate::operations::dead;
-use crate::store::DeadFilter;
+use crate::address::Recipient;
+use crate::notification::{Channel, NotificationId, OrderSequence};
+use crate::store::{DeadFilter, DeadLetter, HistoryEntry, ResultRow, Store, StoreError};
 use crate::templates::TemplateName;
 
 /// Maximum number of dead letters that a request lists or changes.
@@ -25,26 +26,47 @@ const DEFAULT_LETTERS: i64 = 200;
 /// Maximum bytes of a code or of the name of a provider.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Handles `GET /admin/dead`: dead letters with the filters of `postern-notify dead list`, oldest
-/// first.
+/// A dead letter with what its history says.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DeadLetterView {
+    notification_id: String,
+    /// The time of the failure.
+    at: Timestamp,
+    channel: &'static str,
+    priority: &'static str,
+    attempts: i32,
+    /// The code of the reason.
+    code: Option<String>,
+    recipient_kind: Option<&'static str>,
+    template: Option<String>,
+    /// The provider of the last result that names one.
+    provider: Option<String>,
+    /// The last reply of a provider, without addresses.
+    last_reply: Option<String>,
+}
+
+/// Handles `GET /admin/dead`: dead letters, oldest first.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = list_filter(query.as_deref().unwrap_or_default())?;
-    let letters = dead::list(&api.store, &filter).await?;
+    let letters = api.store.dead_letters(&filter).await?;
+    let ids: Vec<NotificationId> = letters.iter().map(|letter| letter.id).collect();
+    let histories = api.store.histories(&ids).await?;
+    let view = |letter: &DeadLetter| {
+        let history = histories.get(&letter.id).map_or(&[][..], Vec::as_slice);
+        DeadLetterView::of(letter, history)
+    };
+    let letters: Vec<_> = letters.iter().map(view).collect();
     let is_truncated = i64::try_from(letters.len()).is_ok_and(|count| count >= filter.limit);
     let body = value!({ "deadLetters": letters, "isTruncated": is_truncated });
     Ok(json(StatusCode::OK, &body))
 }
 
 fn list_filter(query: &str) -> Result<DeadFilter, Problem> {
-    const KNOWN: [&str; 8] = [
-        "id", "code", "since", "until", "provider", "template", "channel", "limit",
+    const KNOWN: [&str; 7] = [
+        "code", "since", "before", "provider", "template", "channel", "limit",
     ];
     let mut query = Query::parse(query, &KNOWN);
-    let id = query.read(
-        "id",
-        "must be the id of a notification",
-        NotificationId::parse,
-    );
     let channel = channel(&mut query);
     let template = query.read("template", "must be the name of a template", |text| {
         TemplateName::parse(text).map(|name| name.as_str().to_owned())
@@ -52,14 +74,14 @@ fn list_filter(query: &str) -> Result<DeadFilter, Problem> {
     let mut name = |name| query.read(name, "must be a name", parse_name);
     let (code, provider) = (name("code"), name("provider"));
     let mut instant = |name| query.read(name, "must be an RFC 3339 time", Timestamp::parse);
-    let (since, until) = (instant("since"), instant("until"));
+    let (since, before) = (instant("since"), instant("before"));
     let limit = limit(&mut query, MAX_LETTERS);
     query.finish()?;
     Ok(DeadFilter {
-        id,
+        id: None,
         code,
         since,
-        until,
+        before,
         provider,
         template,
         channel,
@@ -84,25 +106,11 @@ pub(super) async fn retry(
     let Some(change) = selection.change else {
         return preview(&api, &selection.filter).await;
     };
-    let count = dead::replay(&api.store, &selection.filter, &api.clock).await?;
+    let count = replay(&api.store, &selection.filter, &api.clock).await?;
     for channel in Channel::ALL {
         api.dispatch_state.channel(channel).mark_all_waiting();
     }
-    Ok(finished(&change, "dead.retry", &selection.filter, count))
-}
-
-/// Handles `POST /admin/dead/drop`: deletes the selected dead letters. Their history is kept.
-pub(super) async fn drop_letters(
-    State(state): State<AdminState>,
-    Api(api): Api,
-    request: Request,
-) -> Result<Response, Problem> {
-    let selection = Selection::read(request, &state).await?;
-    let Some(change) = selection.change else {
-        return preview(&api, &selection.filter).await;
-    };
-    let count = api.store.discard_dead_letters(&selection.filter).await?;
-    Ok(finished(&change, "dead.drop", &selection.filter, count))
+    Ok(finished(&change, &selection.filter, count))
 }
 
 async fn preview(api: &ApiState, filter: &DeadFilter) -> Result<Response, Problem> {
@@ -110,12 +118,12 @@ async fn preview(api: &ApiState, filter: &DeadFilter) -> Result<Response, Proble
     Ok(json(StatusCode::OK, &result(letters.len() as u64, true)))
 }
 
-fn finished(change: &Change, action: &'static str, filter: &DeadFilter, count: u64) -> Response {
+fn finished(change: &Change, filter: &DeadFilter, count: u64) -> Response {
     let target = value!({
         "code": filter.code, "provider": filter.provider, "template": filter.template,
-        "channel": filter.channel.map(Channel::as_str), "before": filter.until,
+        "channel": filter.channel.map(Channel::as_str), "since": filter.since, "before": filter.before,
     });
-    change.record(action, &target.to_string(), Value::Null, count.into());
+    change.record("dead.retry", &target.to_string(), Value::Null, count.into());
     changed(&result(count, false))
 }
 
@@ -128,6 +136,21 @@ fn parse_name(text: &str) -> Option<String> {
     let is_name = (1..=MAX_NAME_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_graphic());
     is_name.then(|| text.to_owned())
+}
+
+/// Queues dead letters again, with all attempts and a new deadline, and returns their number.
+///
+/// # Errors
+/// A store is unavailable or rejects the statement.
+pub(super) async fn replay(
+    store: &Store,
+    filter: &DeadFilter,
+    clock: &Clock,
+) -> Result<u64, StoreError> {
+    store.synchronize(clock).await?;
+    let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
+    let first = OrderSequence::new(clock.clone()).orders(count);
+    store.replay(filter, first, clock.now()).await
 }
 
 // === impl Selection ===
@@ -162,20 +185,60 @@ fn read_selector(object: &Object<'_>) -> Option<DeadFilter> {
         found.or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
     });
     let channel = object.optional("channel", |field| field.one_of(Channel::NAMES));
-    let until = object.optional("before", |field| field.timestamp());
+    let instant = |name| object.optional(name, |field| field.timestamp());
+    let (since, before) = (instant("since"), instant("before"));
     let filter = DeadFilter {
         code,
         provider,
         template,
         channel,
-        until,
+        since,
+        before,
         limit: MAX_LETTERS,
-        ..DeadFilter::default()
+        id: None,
     };
-    if filter.is_unrestricted() && object.is_good() {
-        let detail = "must name at least one of code, provider, template, channel and before";
+    let names = ["code", "provider", "template", "channel", "since", "before"];
+    if !names.iter().any(|name| object.has(name)) && object.is_good() {
+        let detail =
+            "must name at least one of code, provider, template, channel, since and before";
         object.fail("missing_field", detail);
         return None;
     }
     Some(filter)
+}
+
+// === impl DeadLetterView ===
+
+impl DeadLetterView {
+    fn of(letter: &DeadLetter, history: &[HistoryEntry]) -> Self {
+        let last = last_result(history);
+        let recipient = letter.recipient.as_deref();
+        let recipient: Option<Recipient> =
+            recipient.and_then(|text| serde_json::from_str(text).ok());
+        Self {
+            notification_id: letter.id.to_string(),
+            at: letter.at,
+            channel: letter.lane.channel.as_str(),
+            priority: letter.lane.priority.as_str(),
+            attempts: letter.attempt,
+            code: letter.code.clone(),
+            recipient_kind: recipient.map(|recipient| recipient.kind()),
+            template: letter.template.clone(),
+            provider: last.and_then(|result| result.provider.clone()),
+            last_reply: last.and_then(|result| result.detail.clone()),
+        }
+    }
+}
+
+/// Returns the last result that a provider gave, or else the last one.
+fn last_result(history: &[HistoryEntry]) -> Option<&ResultRow> {
+    let results = || {
+        history.iter().rev().filter_map(|entry| match entry {
+            HistoryEntry::Result(result) => Some(result),
+            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
+        })
+    };
+    results()
+        .find(|result| result.provider.is_some())
+        .or_else(|| results().next())
 }

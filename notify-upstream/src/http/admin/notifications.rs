@@ -6,7 +6,7 @@ use http::StatusCode;
 use postern_core::clock::Timestamp;
 use postern_core::{Code, Problem};
 use postern_service::admin_api::changed;
-use postern_service::http::{BudgetPermit, json};
+use postern_service::http::json;
 use postern_service::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
 use serde::Serialize;
 use serde_json::{Value, json as value};
@@ -14,10 +14,9 @@ use serde_json::{Value, json as value};
 use super::super::ApiState;
 use super::super::list::read_page;
 use super::super::status::{cancel_notification, find, view};
+use super::dead::replay;
+use super::templates::{PreviewError, content_json, render};
 use super::{AdminState, Api, Change};
-use crate::intake::request::NotificationRequest;
-use crate::operations::dead;
-use crate::operations::templates::{PreviewError, content_json, preview as render};
 use crate::principal::Principal;
 use crate::status::list::ListAccess;
 use crate::status::view::StatusView;
@@ -79,7 +78,7 @@ pub(super) async fn retry(
         limit: 1,
         ..DeadFilter::default()
     };
-    let retried = dead::replay(&api.store, &filter, &api.clock).await?;
+    let retried = replay(&api.store, &filter, &api.clock).await?;
     if retried == 0 {
         let detail =
             "only notifications that failed permanently and were not dropped can be retried";
@@ -113,36 +112,6 @@ pub(super) async fn cancel(
         status.clone(),
     );
     Ok(changed(&value!({ "notificationId": id, "status": status })))
-}
-
-/// Handles `POST /admin/notifications/{id}/replay`: accepts a new notification with the same
-/// recipient, template, variables, locale, priority and creator.
-pub(super) async fn replay(
-    Api(api): Api,
-    change: Change,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    let original = find(&api, &id).await?;
-    let creator = &*original.record.creator;
-    let request = request_of(&original)
-        .ok_or_else(|| Problem::new(Code::NotFound).detail("the content is no longer stored"))?
-        .check(&api.templates.load(), Principal::author(creator))?;
-    let principal = Principal {
-        creator: creator.into(),
-        actor: None,
-    };
-    let accepted = api
-        .submissions
-        .submit(&principal, request, None, BudgetPermit::default())
-        .await?;
-    let copy = accepted.id.to_string();
-    change.record(
-        "notification.replay",
-        &id,
-        Value::Null,
-        value!({ "notificationId": copy }),
-    );
-    Ok(changed(&value!({ "notificationId": copy, "replayOf": id })))
 }
 
 /// Handles `GET /admin/notifications/{id}/preview`: the message, rendered again with the template
@@ -183,21 +152,6 @@ pub(super) async fn preview(
     let id = snapshot.id.to_string();
     reading.record("notification.read_message", &id, Value::Null, Value::Null);
     Ok(json(StatusCode::OK, &body))
-}
-
-/// Returns the request that would be accepted as the same content now, without its times.
-fn request_of(snapshot: &NotificationSnapshot) -> Option<NotificationRequest> {
-    let record = &snapshot.record;
-    Some(NotificationRequest {
-        channel: record.lane.channel,
-        recipient: serde_json::from_str(&record.recipient).ok()?,
-        template: TemplateName::parse(&record.template)?,
-        variables: serde_json::from_str(&record.variables).ok()?,
-        locale: Locale::parse(&record.locale),
-        priority: record.lane.priority,
-        send_at: None,
-        expires_at: None,
-    })
 }
 
 fn status_of(api: &ApiState, snapshot: &NotificationSnapshot) -> Value {

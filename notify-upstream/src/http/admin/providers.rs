@@ -3,16 +3,16 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_core::decode::Field;
+use postern_core::decode::{Field, Value as Decoded};
+use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem};
 use postern_service::admin_api::changed;
 use postern_service::http::{Json, json};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 
-use super::recipient::read_recipient;
 use super::{AdminState, Api, Change};
-use crate::address::{Address, Recipient};
+use crate::address::{Address, DeviceToken, PhoneNumber, Recipient};
 use crate::delivery::pool::{ProviderDescription, ProviderState};
 use crate::delivery::provider::OutgoingMessage;
 use crate::notification::{Channel, OrderSequence, order_at};
@@ -150,11 +150,21 @@ fn require_provider<'a>(
     found.ok_or_else(|| Code::NotFound.into())
 }
 
+/// Reads `to`: the address of the channel as text, or a `recipient` as in `POST /notifications`.
 fn read_address(field: &Field<'_>, channel: Channel) -> Option<Address> {
-    match read_recipient(field, channel)? {
-        Recipient::Address(address) => Some(address),
-        Recipient::ActorId(_) => field.fail("invalid_format", "must be an address"),
-    }
+    let expected = format!("must be an address for the channel {}", channel.as_str());
+    let address = match (field.value(), channel) {
+        (Decoded::String(text), Channel::Email) => EmailAddress::parse(text).map(Address::Email),
+        (Decoded::String(text), Channel::Sms) => PhoneNumber::parse(text).map(Address::Phone),
+        (Decoded::String(text), Channel::Push) => {
+            DeviceToken::parse(text).map(Address::DeviceToken)
+        }
+        (_, _) => match Recipient::read(field, Some(channel))? {
+            Recipient::Address(address) => Some(address),
+            Recipient::ActorId(_) => None,
+        },
+    };
+    address.or_else(|| field.fail("invalid_format", expected))
 }
 
 fn test_content(channel: Channel) -> MessageContent {

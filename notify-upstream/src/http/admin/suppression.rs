@@ -10,13 +10,10 @@ use postern_service::http::{Json, Query, json};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 
-use super::super::list::{channel, limit, named};
+use super::super::list::limit;
 use super::{Api, Change};
 use crate::address::AddressHash;
 use crate::delivery::suppression::SuppressionList;
-use crate::operations::suppression::{
-    SuppressionView, entry_id, entry_of, kinds, parse_entry_id, parse_hash,
-};
 use crate::store::{SuppressionEntry, SuppressionQuery};
 
 /// Maximum number of entries on a page.
@@ -24,12 +21,21 @@ const MAX_PAGE_SIZE: i64 = 1000;
 /// Number of entries on a page by default.
 const DEFAULT_PAGE_SIZE: i64 = 100;
 
-/// An entry with the id by which it is removed.
+/// An entry of a suppression list. Addresses are stored as SHA-256 digests only.
 #[derive(Serialize)]
-struct EntryView {
+#[serde(rename_all = "camelCase")]
+struct SuppressionView {
+    /// List and channel, hash of the address, category.
     id: String,
-    #[serde(flatten)]
-    entry: SuppressionView,
+    /// The time of the addition.
+    at: Timestamp,
+    list: Option<&'static str>,
+    channel: Option<&'static str>,
+    /// The category that the address has left.
+    category: Option<String>,
+    reason: String,
+    /// SHA-256 of the address in hexadecimal digits.
+    address_hash: String,
 }
 
 /// Handles `GET /admin/suppression`: entries of the lists, oldest first.
@@ -38,56 +44,39 @@ pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Res
     let entries = api.store.suppression_entries(&filter).await?;
     let is_full = i64::try_from(entries.len()).is_ok_and(|count| count >= filter.limit);
     let next = entries.last().filter(|_| is_full).map(cursor);
-    let views: Vec<EntryView> = entries
-        .iter()
-        .map(|entry| EntryView {
-            id: entry_id(entry),
-            entry: entry.into(),
-        })
-        .collect();
+    let views: Vec<SuppressionView> = entries.iter().map(SuppressionView::of).collect();
     let body = value!({ "entries": views, "nextCursor": next });
     Ok(json(StatusCode::OK, &body))
 }
 
 fn read_filter(query: &str) -> Result<SuppressionQuery, Problem> {
-    const KNOWN: [&str; 7] = [
-        "hash", "list", "channel", "category", "reason", "limit", "cursor",
-    ];
-    let mut query = Query::parse(query, &KNOWN);
+    let mut query = Query::parse(query, &["hash", "limit", "cursor"]);
     let expected = "must be the SHA-256 of an address in 64 hexadecimal digits";
     let address = query.read("hash", expected, parse_hash);
-    let list = query.read("list", "must be suppressed or unsubscribed", |text| {
-        named(SuppressionList::NAMES, text)
-    });
-    let channel = channel(&mut query);
-    let [category, reason] = ["category", "reason"].map(|name| query.get(name).map(str::to_owned));
     let limit = limit(&mut query, MAX_PAGE_SIZE);
     let after = query.read("cursor", "must be a nextCursor", parse_cursor);
     query.finish()?;
     Ok(SuppressionQuery {
-        kinds: kinds(list, channel),
+        kinds: SuppressionList::all_kinds(),
         address,
-        category,
-        reason,
         after,
         limit: limit.unwrap_or(DEFAULT_PAGE_SIZE),
-        ..SuppressionQuery::default()
     })
 }
 
 /// Handles `POST /admin/suppression/remove`: removes the entry with an id. All replicas apply it
 /// within seconds.
 pub(super) async fn remove(Api(api): Api, change: Change, body: Json) -> Result<Response, Problem> {
-    let (id, filter) = body.read(|object| {
+    let (id, (kind, hash, category)) = body.read(|object| {
         object.required("id", |field| {
             let id = field.text(1..=160)?;
-            let filter = entry_of(&id);
-            let filter =
-                filter.or_else(|| field.fail("invalid_format", "must be the id of an entry"));
-            Some((id, filter?))
+            let entry = parse_entry_id(&id);
+            let entry =
+                entry.or_else(|| field.fail("invalid_format", "must be the id of an entry"));
+            Some((id, entry?))
         })
     })?;
-    let removed = api.store.remove_suppressed(&filter).await?;
+    let removed = api.store.remove_suppressed(kind, &hash, &category).await?;
     change.record("suppression.remove", &id, Value::Null, removed.into());
     Ok(changed(&value!({ "removed": removed })))
 }
@@ -101,4 +90,45 @@ fn parse_cursor(text: &str) -> Option<(Timestamp, i16, AddressHash, String)> {
     let (at, id) = text.split_once('.')?;
     let (kind, hash, category) = parse_entry_id(id)?;
     Some((Timestamp(at.parse().ok()?), kind, hash, category))
+}
+
+/// Parses the SHA-256 of an address: 64 hexadecimal digits.
+fn parse_hash(text: &str) -> Option<AddressHash> {
+    hex::decode(text).ok()?.try_into().ok()
+}
+
+/// Returns the id of an entry: list and channel, hash of the address, category.
+fn entry_id(entry: &SuppressionEntry) -> String {
+    format!(
+        "{}.{}.{}",
+        entry.kind,
+        hex::encode(&entry.address),
+        entry.category
+    )
+}
+
+/// Returns the parts of the id of an entry.
+fn parse_entry_id(id: &str) -> Option<(i16, AddressHash, String)> {
+    let (kind, id) = id.split_once('.')?;
+    let (hash, category) = id.split_once('.')?;
+    let kind = kind.parse().ok()?;
+    SuppressionList::of_kind(kind)?;
+    Some((kind, parse_hash(hash)?, category.to_owned()))
+}
+
+// === impl SuppressionView ===
+
+impl SuppressionView {
+    fn of(entry: &SuppressionEntry) -> Self {
+        let kind = SuppressionList::of_kind(entry.kind);
+        Self {
+            id: entry_id(entry),
+            at: entry.at,
+            list: kind.map(|(list, _)| list.as_str()),
+            channel: kind.map(|(_, channel)| channel.as_str()),
+            category: Some(entry.category.clone()).filter(|category| !category.is_empty()),
+            reason: entry.reason.clone(),
+            address_hash: hex::encode(&entry.address),
+        }
+    }
 }

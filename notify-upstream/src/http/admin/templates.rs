@@ -5,26 +5,40 @@ use axum::response::Response;
 use http::StatusCode;
 use postern_core::decode::{Field, Object, Value as Decoded};
 use postern_core::{Code, Problem};
-use postern_service::admin_api::changed;
 use postern_service::http::{Json, json};
 use serde_json::{Map, Value, json as value};
 
-use super::recipient::read_recipient;
-use super::{Api, Change};
-use crate::intake::request::NotificationRequest;
-use crate::notification::{Channel, Priority};
-use crate::operations::templates::{PreviewError, content_json, preview as render};
-use crate::principal::Principal;
-use crate::templates::{Locale, TemplateName, VariableAuthor};
-
-/// The creator of notifications that operators send.
-const OPERATOR_CREATOR: &str = "operator";
+use super::Api;
+use crate::delivery::provider::segment_count;
+use crate::notification::Channel;
+use crate::templates::{
+    Locale, MessageContent, RenderError, TemplateName, Templates, VariableAuthor,
+};
 
 /// The body of a preview.
 struct PreviewRequest {
     channel: Channel,
     locale: Option<Locale>,
     variables: Map<String, Value>,
+}
+
+/// A rendered template.
+pub(super) struct Preview {
+    /// The version of the template.
+    pub(super) version: u32,
+    /// The locale that was chosen.
+    pub(super) locale: String,
+    pub(super) content: MessageContent,
+}
+
+/// The reason why a template cannot be rendered.
+pub(super) enum PreviewError {
+    /// There is no such template, or none for the channel.
+    NotFound,
+    /// The paths of variables that are missing.
+    Missing(Vec<String>),
+    /// The template does not render with these variables.
+    Render(RenderError),
 }
 
 /// Handles `GET /admin/templates`: the templates that are loaded.
@@ -71,52 +85,6 @@ pub(super) async fn preview(
     Ok(json(StatusCode::OK, &body))
 }
 
-/// Handles `POST /admin/templates/{name}/send`: accepts a notification of the creator `operator`.
-pub(super) async fn send(
-    Api(api): Api,
-    change: Change,
-    Path(name): Path<String>,
-    body: Json,
-) -> Result<Response, Problem> {
-    let template = TemplateName::parse(&name).ok_or(Code::NotFound)?;
-    let permit = body.permit();
-    let request = body.read(|object| {
-        let request = read_request(object);
-        let priority = object.or("priority", Priority::Normal, |field| {
-            field.one_of(Priority::NAMES)
-        });
-        let channel = request.as_ref()?.channel;
-        let recipient = object.required("to", |field| read_recipient(&field, channel));
-        let PreviewRequest {
-            channel,
-            locale,
-            variables,
-        } = request?;
-        Some(NotificationRequest {
-            channel,
-            recipient: recipient?,
-            template,
-            variables,
-            locale,
-            priority,
-            send_at: None,
-            expires_at: None,
-        })
-    })?;
-    let request = request.check(&api.templates.load(), VariableAuthor::Service)?;
-    let principal = Principal {
-        creator: OPERATOR_CREATOR.into(),
-        actor: None,
-    };
-    let accepted = api
-        .submissions
-        .submit(&principal, request, None, permit)
-        .await?;
-    let after = value!({ "notificationId": accepted.id.to_string() });
-    change.record("template.send", &name, Value::Null, after.clone());
-    Ok(changed(&after))
-}
-
 fn read_request(object: &Object<'_>) -> Option<PreviewRequest> {
     let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
     let locale = object.optional("locale", |field| {
@@ -140,5 +108,46 @@ fn read_variables(field: Field<'_>) -> Option<Map<String, Value>> {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             None
         }
+    }
+}
+
+/// Renders a template with the variables of a service.
+///
+/// # Errors
+/// The template does not exist, or does not render with these variables.
+pub(super) fn render(
+    templates: &Templates,
+    (name, channel, locale): (&TemplateName, Channel, Option<&Locale>),
+    variables: &Map<String, Value>,
+    author: VariableAuthor,
+) -> Result<Preview, PreviewError> {
+    let found = templates
+        .find(name, channel, locale)
+        .map_err(|_| PreviewError::NotFound)?;
+    let missing = found.missing(variables);
+    if !missing.is_empty() {
+        return Err(PreviewError::Missing(missing));
+    }
+    let content = found
+        .render(variables, author)
+        .map_err(PreviewError::Render)?;
+    Ok(Preview {
+        version: found.version(),
+        locale: found.locale().as_str().to_owned(),
+        content,
+    })
+}
+
+/// Returns a message as JSON: `subject`, `text` and `html` of an e-mail, `text` and `segments` of a
+/// text message, `title` and `body` of a push message.
+pub(super) fn content_json(content: &MessageContent) -> Value {
+    match content {
+        MessageContent::Email {
+            subject,
+            text,
+            html,
+        } => value!({ "subject": subject, "text": text, "html": html }),
+        MessageContent::Sms { text } => value!({ "text": text, "segments": segment_count(text) }),
+        MessageContent::Push { title, body } => value!({ "title": title, "body": body }),
     }
 }

@@ -54,7 +54,6 @@ async fn lookup_at_acceptance_carries_the_users_token_and_that_at_delivery_ours(
             [("bob".to_owned(), own), ("ada".to_owned(), user)],
             "one lookup for a batch to one actor"
         );
-        served.shutdown.cancel();
     }
 }
 
@@ -92,6 +91,5 @@ async fn actor_without_a_usable_address_is_refused_at_once() {
             "the sixth in an hour"
         );
         assert_eq!(served.send_to_actor(&ada, "first", "ada").await, first);
-        served.shutdown.cancel();
     }
 }

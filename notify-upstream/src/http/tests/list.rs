@@ -77,7 +77,6 @@ async fn services_list_their_own_and_readers_all() {
         );
         let (status, _) = served.cancel(&one, "support").await;
         assert_eq!(status, StatusCode::NOT_FOUND);
-        served.shutdown.cancel();
     }
 }
 
@@ -115,7 +114,6 @@ async fn only_the_group_of_a_verified_user_reads_all() {
             served.list_with("", &unsigned).await.0,
             StatusCode::UNAUTHORIZED
         );
-        served.shutdown.cancel();
     }
 }
 
@@ -161,7 +159,6 @@ async fn pages_continue_without_gaps_and_repetitions() {
             let (_, page) = served.list(query, "auth").await;
             assert_eq!(ids(&page).len(), count, "{query}");
         }
-        served.shutdown.cancel();
     }
 }
 
@@ -215,7 +212,6 @@ async fn hostile_parameters_are_refused_or_match_nothing() {
             .list(&format!("?limit=1&cursor={cursor}"), "notify")
             .await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
-        served.shutdown.cancel();
     }
 }
 
@@ -245,6 +241,5 @@ async fn page_of_a_rare_match_ends_after_a_bounded_scan() {
             query = format!("?template=rare&cursor={cursor}");
         };
         assert_eq!((found, pages), (batch[0].id.to_string(), 3));
-        served.shutdown.cancel();
     }
 }

@@ -3,32 +3,6 @@
 use super::*;
 
 #[tokio::test]
-async fn status_is_its_creators_and_changes_its_tag() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
-        let (_, created) = served.post("/notifications", &[], &welcome()).await;
-        let id = created["notificationId"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
-        let (_, queued, _) = served.get(&id, "auth", None).await;
-        assert_eq!(
-            served.get(&id, "notify", None).await.0,
-            StatusCode::NOT_FOUND,
-            "the status is visible to its creator only"
-        );
-        served.deliver().await;
-        let (status, sent, view) = served.get(&id, "auth", queued.as_deref()).await;
-        assert_eq!((status, &view["status"]), (StatusCode::OK, &"SENT".into()));
-        assert_eq!(
-            served.get(&id, "auth", sent.as_deref()).await.0,
-            StatusCode::NOT_MODIFIED
-        );
-        served.shutdown.cancel();
-    }
-}
-
-#[tokio::test]
 async fn replicas_return_the_same_status_and_tag() {
     for (store, _database) in stores().await {
         // SQLite has a single process.
@@ -56,9 +30,6 @@ async fn replicas_return_the_same_status_and_tag() {
             second.get(&id, "auth", tag.as_deref()).await.0,
             StatusCode::NOT_MODIFIED
         );
-        for served in [first, second] {
-            served.shutdown.cancel();
-        }
     }
 }
 
@@ -76,6 +47,5 @@ async fn cancellation_of_a_scheduled_notification_is_idempotent() {
         }
         let (_, _, view) = served.get(id, "auth", None).await;
         assert_eq!(view["status"], "CANCELLED");
-        served.shutdown.cancel();
     }
 }

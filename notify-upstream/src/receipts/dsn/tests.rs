@@ -206,56 +206,6 @@ fn each_recipient_has_its_own_report() {
 }
 
 #[test]
-fn address_is_invalid_only_if_mailbox_is_unknown() {
-    for (status, words, kind, is_dead) in [
-        (
-            "5.2.2",
-            "552 5.2.2 mailbox full",
-            ReceiptKind::Failed,
-            false,
-        ),
-        (
-            "5.7.1",
-            "550 5.7.1 looks like spam",
-            ReceiptKind::Bounced,
-            false,
-        ),
-        ("5.4.4", "", ReceiptKind::Bounced, false),
-        ("5.1.1", "", ReceiptKind::Bounced, true),
-        (
-            "5.1.1",
-            "no answer for 240 seconds",
-            ReceiptKind::Bounced,
-            true,
-        ),
-        (
-            "5.0.0",
-            "port 465 said 550 5.1.1 unknown",
-            ReceiptKind::Bounced,
-            true,
-        ),
-        (
-            "4.2.2",
-            "452 4.2.2 mailbox full",
-            ReceiptKind::Failed,
-            false,
-        ),
-    ] {
-        let mail = EXIM.replace("Status: 4.4.7", &format!("Status: {status}"));
-        let mail = mail.replace(
-            "451 4.7.1 Greylisting in action, please come back later",
-            words,
-        );
-        let report = only(&mail);
-        assert_eq!(
-            (report.kind, report.dead_address.is_some()),
-            (kind, is_dead),
-            "{status} {words}: {report:?}"
-        );
-    }
-}
-
-#[test]
 fn only_a_type_is_cut_off_a_diagnostic() {
     let typed = "smtp; 451 4.7.1 Greylisting in action, please come back later";
     let report = only(&EXIM.replace(typed, "550 5.1.1 no such user; try another"));

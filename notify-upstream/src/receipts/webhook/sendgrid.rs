@@ -54,10 +54,7 @@ impl SendGridWebhook {
 }
 
 /// Returns timestamp and signature of the headers. The timestamp is within the window.
-pub(super) fn signature(
-    headers: &HeaderMap,
-    now: Timestamp,
-) -> Result<(&str, Vec<u8>), WebhookRejection> {
+fn signature(headers: &HeaderMap, now: Timestamp) -> Result<(&str, Vec<u8>), WebhookRejection> {
     let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
     let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;
     let signature = base64(signature)?;

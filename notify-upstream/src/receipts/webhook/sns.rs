@@ -8,7 +8,6 @@ use std::time::Duration;
 use aws_lc_rs::signature::{
     RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey,
 };
-use http::HeaderMap;
 use postern_core::clock::Timestamp;
 use postern_core::identity::partition_domain;
 use serde_json::Value;
@@ -43,17 +42,6 @@ impl SnsWebhook {
     /// Returns whether `text` is the ARN of a topic.
     pub(crate) fn is_topic(text: &str) -> bool {
         topic_host(text).is_some()
-    }
-
-    /// Rejects a request whose topic header names another topic, before its body is read. The
-    /// header is not signed.
-    pub(super) fn check_topic(&self, headers: &HeaderMap) -> Result<(), WebhookRejection> {
-        match headers.get("x-amz-sns-topic-arn") {
-            Some(named) if !self.topics.iter().any(|topic| named == topic.as_str()) => {
-                Err(WebhookRejection::Signature)
-            }
-            Some(_) | None => Ok(()),
-        }
     }
 
     pub(super) async fn read(

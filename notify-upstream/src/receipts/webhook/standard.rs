@@ -58,7 +58,7 @@ impl StandardWebhook {
 }
 
 /// The signature headers.
-pub(super) struct SignatureHeaders<'a> {
+struct SignatureHeaders<'a> {
     id: &'a str,
     timestamp: &'a str,
     /// More than one during rotation of a secret.
@@ -70,7 +70,7 @@ const MAX_SIGNATURES: usize = 8;
 
 /// Parses the signature headers. The timestamp is within the window, and at least one signature has
 /// the right length.
-pub(super) fn signature(
+fn signature(
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<SignatureHeaders<'_>, WebhookRejection> {

@@ -28,10 +28,9 @@ fn at(vectors: &Value, pointer: &str) -> String {
 
 /// Returns receivers whose certificate cache contains only the certificate of the vectors.
 fn webhooks() -> Webhooks {
-    webhooks_of(CertificateCache::scripted(ScriptedFetches::new(
-        Err(FetchError::NotFound),
-        usize::MAX >> 3,
-    )))
+    webhooks_of(CertificateCache::scripted(ScriptedFetches::new(Err(
+        FetchError::NotFound,
+    ))))
 }
 
 fn webhooks_of(certificates: CertificateCache) -> Webhooks {
@@ -166,11 +165,6 @@ async fn signed_request_of_each_provider_is_parsed() {
     ];
     let webhooks = webhooks();
     for (sent, (provider, event, kind, dead)) in all().iter().zip(expected) {
-        assert_eq!(
-            webhooks.check_headers(sent.provider, &sent.headers, NOW),
-            Ok(()),
-            "{provider}"
-        );
         let reports = read(&webhooks, sent, NOW).await.expect("a valid signature");
         assert_eq!(reports.len(), 1, "{provider}");
         let report = &reports[0];

@@ -60,7 +60,7 @@ impl TwilioWebhook {
 }
 
 /// Returns the HMAC in the header, 20 bytes.
-pub(super) fn signature(headers: &HeaderMap) -> Result<Vec<u8>, WebhookRejection> {
+fn signature(headers: &HeaderMap) -> Result<Vec<u8>, WebhookRejection> {
     let sent = header(headers, "x-twilio-signature")?;
     let tag = base64(sent).ok().filter(|tag| tag.len() == 20);
     tag.ok_or(WebhookRejection::Signature)

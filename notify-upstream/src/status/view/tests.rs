@@ -250,25 +250,6 @@ fn receipt_before_sent_is_stored_is_applied() {
 }
 
 #[test]
-fn missing_receipt_is_an_event() {
-    let history = || {
-        vec![
-            result(ResultKind::Sent, 1, 1),
-            receipt(ReceiptKind::Sent, 3),
-        ]
-    };
-    let types = |seconds| {
-        view(history(), seconds)
-            .events
-            .iter()
-            .map(|event| event.r#type)
-            .collect::<Vec<_>>()
-    };
-    assert!(!types(3600).contains(&"RECEIPT_MISSED"));
-    assert!(types(80 * 3600).contains(&"RECEIPT_MISSED"));
-}
-
-#[test]
 fn missing_receipts_are_events_for_reporting_channels() {
     let types = |history: Vec<HistoryEntry>, reports: bool| {
         let view = StatusView::of(

@@ -12,10 +12,10 @@ pub(crate) struct DeadFilter {
     pub(crate) id: Option<NotificationId>,
     /// The code of the reason.
     pub(crate) code: Option<String>,
-    /// Failed at or after this time.
+    /// Failed at this time or later.
     pub(crate) since: Option<Timestamp>,
     /// Failed before this time.
-    pub(crate) until: Option<Timestamp>,
+    pub(crate) before: Option<Timestamp>,
     /// The provider of the last result that names one.
     pub(crate) provider: Option<String>,
     /// The name of the template.
@@ -62,27 +62,6 @@ pub(crate) struct ProviderPause {
 // === impl DeadFilter ===
 
 impl DeadFilter {
-    /// Returns whether the filter selects all dead letters, up to its limit.
-    pub(crate) const fn is_unrestricted(&self) -> bool {
-        let Self {
-            id,
-            code,
-            since,
-            until,
-            provider,
-            template,
-            channel,
-            limit: _,
-        } = self;
-        id.is_none()
-            && code.is_none()
-            && since.is_none()
-            && until.is_none()
-            && provider.is_none()
-            && template.is_none()
-            && channel.is_none()
-    }
-
     /// Returns the lanes of the channel, as they are stored.
     pub(in crate::store) fn lanes(&self) -> Option<Vec<i16>> {
         let lanes = self.channel.map(Lane::of);

@@ -132,16 +132,6 @@ CREATE TABLE notify_suppression (
 );
 CREATE INDEX notify_suppression_at ON notify_suppression (at);
 
--- Addresses that an operator has removed from the list. Processes that hold the list in memory remove them too.
-CREATE TABLE notify_suppression_lifted (
-    channel  SMALLINT NOT NULL,
-    address  BYTEA    NOT NULL,
-    category TEXT     NOT NULL,
-    at       BIGINT   NOT NULL,
-    PRIMARY KEY (channel, address, category)
-);
-CREATE INDEX notify_suppression_lifted_at ON notify_suppression_lifted (at);
-
 -- Tokens of webhooks whose signature does not cover the body, with the body that each came with first.
 CREATE TABLE notify_webhook_token (
     provider TEXT   NOT NULL,

@@ -107,15 +107,6 @@ CREATE TABLE notify_suppression (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX notify_suppression_at ON notify_suppression (at);
 
-CREATE TABLE notify_suppression_lifted (
-    channel  INTEGER NOT NULL,
-    address  BLOB    NOT NULL,
-    category TEXT    NOT NULL,
-    at       INTEGER NOT NULL,
-    PRIMARY KEY (channel, address, category)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX notify_suppression_lifted_at ON notify_suppression_lifted (at);
-
 CREATE TABLE notify_webhook_token (
     provider TEXT    NOT NULL,
     token    TEXT    NOT NULL,

@@ -25,45 +25,6 @@ async fn there(store: &Store, id: NotificationId) -> bool {
 }
 
 #[tokio::test]
-async fn maintenance_keeps_waiting_rows() {
-    for (store, _database) in both().await {
-        store.accept(&orders(0, 2)).await.expect("no error");
-        store
-            .delete_before(NOW.plus(DAY * 400))
-            .await
-            .expect("no error");
-        assert_eq!(claim(&store, 9, ME, &[]).await.len(), 2);
-        store
-            .suppress(&[SuppressionRow {
-                kind: 0,
-                address: vec![1; 32],
-                category: String::new(),
-                reason: "r".to_owned(),
-            }])
-            .await
-            .expect("no error");
-        assert_eq!(
-            store
-                .suppression_changes(false, NOW, 9)
-                .await
-                .expect("no error")
-                .len(),
-            1
-        );
-        assert_eq!(
-            store
-                .queue_depths(10)
-                .await
-                .expect("no error")
-                .iter()
-                .map(|depth| depth.rows)
-                .sum::<i64>(),
-            2
-        );
-    }
-}
-
-#[tokio::test]
 async fn data_older_than_retention_is_deleted_unless_it_waits() {
     for (store, test) in both().await {
         let [done, waiting] = two(&store).await;

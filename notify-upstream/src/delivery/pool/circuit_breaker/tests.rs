@@ -27,48 +27,6 @@ fn refused(breaker: &ProviderCircuitBreaker, sources: impl IntoIterator<Item = C
 }
 
 #[test]
-fn consecutive_failures_open_and_probe_closes() {
-    let (clock, breaker) = breaker();
-    failed(&breaker, 9);
-    breaker.record(CallOutcome::Answered, &source(0, 0));
-    assert!(breaker.allows_call("a"));
-    failed(&breaker, 10);
-    assert_eq!(
-        (breaker.allows_call("a"), breaker.state()),
-        (false, BreakerState::Open(MIN_OPEN_TIME))
-    );
-    clock.advance(Duration::from_secs(2));
-    assert_eq!(
-        (breaker.state(), breaker.state()),
-        (BreakerState::HalfOpen, BreakerState::HalfOpen)
-    );
-    assert_eq!(
-        (breaker.allows_call("a"), breaker.allows_call("b")),
-        (true, false)
-    );
-    assert_eq!(
-        breaker.record(CallOutcome::Answered, &source(0, 0)),
-        Some(BreakerTransition::Closed)
-    );
-    assert!(breaker.allows_call("a") && breaker.state() == BreakerState::Closed);
-}
-
-#[test]
-fn delay_grows_with_probes_not_with_calls_in_flight() {
-    let (clock, breaker) = breaker();
-    failed(&breaker, 25);
-    for wait_s in [2, 4, 8, 16, 32, 60, 60] {
-        assert_eq!(
-            breaker.state(),
-            BreakerState::Open(Duration::from_secs(wait_s))
-        );
-        clock.advance(Duration::from_secs(wait_s));
-        assert!(breaker.allows_call("a"));
-        failed(&breaker, 3);
-    }
-}
-
-#[test]
 fn refusals_of_one_caller_or_domain_do_not_open() {
     let (_clock, breaker) = breaker();
     refused(&breaker, (0..1000).map(|domain| source(1, domain)));

@@ -68,15 +68,3 @@ fn answers_of_http_providers_and_reports_are_understood() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
-
-#[test]
-fn only_a_doubtful_code_is_ambiguous() {
-    let codes = ErrorCodeTable::shipped();
-    for answer in answers() {
-        let mut words = answer.meaning.split(' ');
-        let (class, code) = (words.next(), words.next().expect("a code"));
-        let is_ambiguous = class == Some("ambiguous");
-        assert_eq!(codes.is_ambiguous(code), is_ambiguous, "{code}");
-    }
-    assert!(codes.is_ambiguous(INTERNAL_ERROR));
-}

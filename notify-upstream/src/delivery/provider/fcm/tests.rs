@@ -6,9 +6,6 @@ use std::sync::Arc;
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
 use aws_lc_rs::rsa::{KeyPair, KeySize};
 use aws_lc_rs::signature::KeyPair as _;
-use axum::Router;
-use axum::extract::Request;
-use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
@@ -17,77 +14,46 @@ use postern_core::clock::Timestamp;
 use super::*;
 use crate::address::DeviceToken;
 use crate::testing::injection::naughty;
+use crate::testing::recorded_api::{ReceivedRequest, RecordedApi};
 use crate::testing::{judge, outgoing};
 
-/// Received requests: path, authorization, body.
-type Heard = Arc<Mutex<Vec<(String, String, String)>>>;
-
 struct StandIn {
-    base: Url,
-    heard: Heard,
+    api: RecordedApi,
     /// The next responses to messages; afterwards messages are accepted.
     answers: Arc<Mutex<Vec<(u16, Value)>>>,
 }
 
+impl StandIn {
+    /// Returns the number of requested tokens.
+    fn tokens(&self) -> usize {
+        token_requests(&self.api.requests.lock())
+    }
+}
+
+fn token_requests(requests: &[ReceivedRequest]) -> usize {
+    let is_token = |request: &&ReceivedRequest| request.path == "/token";
+    requests.iter().filter(is_token).count()
+}
+
 async fn stand_in() -> StandIn {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("port");
-    let base = format!("http://{}/", listener.local_addr().expect("address"))
-        .parse()
-        .expect("URL");
-    let (heard, answers) = (
-        Heard::default(),
-        Arc::new(Mutex::new(Vec::<(u16, Value)>::new())),
-    );
-    let stand_in = StandIn {
-        base,
-        heard: Arc::clone(&heard),
-        answers: Arc::clone(&answers),
+    let answers = Arc::new(Mutex::new(Vec::<(u16, Value)>::new()));
+    let scripted = Arc::clone(&answers);
+    let respond = move |requests: &[ReceivedRequest]| {
+        let number = token_requests(requests);
+        let accepted = json!({"name": "projects/p/messages/1"});
+        let (status, answer) = match requests.last() {
+            Some(last) if last.path == "/token" => (
+                200,
+                json!({"access_token": format!("ya29.{number}"), "expires_in": 3599}),
+            ),
+            _ => scripted.lock().pop().unwrap_or((200, accepted)),
+        };
+        (status, answer.to_string())
     };
-    let handler = move |request: Request| {
-        let (heard, answers) = (Arc::clone(&heard), Arc::clone(&answers));
-        async move {
-            let path = request.uri().path().to_owned();
-            let authorization = request
-                .headers()
-                .get("authorization")
-                .and_then(|value| value.to_str().ok());
-            let authorization = authorization.unwrap_or_default().to_owned();
-            let body = axum::body::to_bytes(request.into_body(), 1 << 16)
-                .await
-                .expect("body");
-            let body = String::from_utf8(body.to_vec()).expect("valid UTF-8");
-            let mut heard = heard.lock();
-            heard.push((path.clone(), authorization, body));
-            let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
-            let (status, answer) = match path.as_str() {
-                "/token" => (
-                    200,
-                    json!({"access_token": format!("ya29.{tokens}"), "expires_in": 3599}),
-                ),
-                _ => {
-                    let mut answers = answers.lock();
-                    if answers.is_empty() {
-                        (200, json!({"name": "projects/p/messages/1"}))
-                    } else {
-                        answers.remove(0)
-                    }
-                }
-            };
-            let status = http::StatusCode::from_u16(status).expect("status");
-            (status, [("retry-after", "30")], axum::Json(answer)).into_response()
-        }
-    };
-    let router = Router::new().route("/{*path}", axum::routing::post(handler));
-    let (limits, never) = (
-        postern_service::http::Limits::default(),
-        tokio_util::sync::CancellationToken::new(),
-    );
-    tokio::spawn(
-        async move { postern_service::http::serve(listener, router, limits, never).await },
-    );
-    stand_in
+    StandIn {
+        api: RecordedApi::start(respond).await,
+        answers,
+    }
 }
 
 fn pem(label: &str, der: &[u8]) -> String {
@@ -112,8 +78,8 @@ fn account(stand_in: &StandIn) -> (FcmAccount, String) {
         project: "p".to_owned(),
         email: "push@p.example".to_owned(),
         key: Secret::new(pem("PRIVATE KEY", private.as_ref())),
-        token_uri: stand_in.base.join("token").expect("URL"),
-        base: stand_in.base.clone(),
+        token_uri: stand_in.api.base.join("token").expect("URL"),
+        base: stand_in.api.base.clone(),
     };
     (account, pem("PUBLIC KEY", public.as_ref()))
 }
@@ -152,8 +118,8 @@ async fn access_token_is_requested_once() {
             Some("projects/p/messages/1")
         );
     }
-    let heard = stand_in.heard.lock().clone();
-    let paths: Vec<&str> = heard.iter().map(|(path, ..)| path.as_str()).collect();
+    let heard = stand_in.api.requests.lock().clone();
+    let paths: Vec<&str> = heard.iter().map(|it| it.path.as_str()).collect();
     assert_eq!(
         paths,
         [
@@ -162,8 +128,8 @@ async fn access_token_is_requested_once() {
             "/v1/projects/p/messages:send"
         ]
     );
-    assert_eq!(heard[1].1, "Bearer ya29.1");
-    let message: Value = serde_json::from_str(&heard[1].2).expect("JSON");
+    assert_eq!(heard[1].authorization, "Bearer ya29.1");
+    let message: Value = serde_json::from_str(&heard[1].body).expect("JSON");
     let field = |pointer: &str| message.pointer(pointer).cloned().unwrap_or_default();
     assert_eq!(
         (
@@ -183,12 +149,12 @@ async fn access_token_is_requested_once() {
         field("/message/android/collapse_key"),
         field("/message/data/notificationId")
     );
-    let form: Vec<(String, String)> = url::form_urlencoded::parse(heard[0].2.as_bytes())
+    let form: Vec<(String, String)> = url::form_urlencoded::parse(heard[0].body.as_bytes())
         .into_owned()
         .collect();
     assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
     if judge::installed("access_token_is_requested_once").is_some() {
-        let audience = stand_in.base.join("token").expect("URL").to_string();
+        let audience = stand_in.api.base.join("token").expect("URL").to_string();
         let about = json!({"assertion": form[1].1, "key": public, "audience": audience});
         let claims = judge::ask(&[("fcm-assertion", about)]).await.remove(0);
         let expected = json!({"iss": "push@p.example", "scope": SCOPE, "aud": audience, "iat": 0, "exp": 3600});
@@ -209,25 +175,21 @@ async fn refusal_is_without_address_and_may_replace_the_token() {
         assert!(!refusal.detail.unwrap_or_default().contains("device-1"));
     }
     send(&fcm).await.expect("no error");
-    let heard = stand_in.heard.lock();
-    let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
-    assert_eq!(tokens, 2, "a rejected token is replaced");
-    assert_eq!(heard.last().expect("the call succeeds").1, "Bearer ya29.2");
+    assert_eq!(stand_in.tokens(), 2, "a rejected token is replaced");
+    let heard = stand_in.api.requests.lock();
+    let last = heard.last().expect("the call succeeds");
+    assert_eq!(last.authorization, "Bearer ya29.2");
 }
 
 #[tokio::test]
 async fn token_is_replaced_before_it_expires() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let (fcm, _) = fcm(&stand_in, &clock);
-    let tokens = || {
-        let heard = stand_in.heard.lock();
-        heard.iter().filter(|(path, ..)| path == "/token").count()
-    };
     // The token is valid for 3599 s.
     for (second, asked) in [(0, 1), (1, 1), (3298, 1), (3299, 2), (3300, 2)] {
         clock.advance(Duration::from_secs(second).saturating_sub(clock.now().since(Timestamp(0))));
         send(&fcm).await.expect("no error");
-        assert_eq!(tokens(), asked, "at {second}");
+        assert_eq!(stand_in.tokens(), asked, "at {second}");
     }
 }
 
@@ -243,12 +205,9 @@ async fn hostile_strings_stay_text_to_one_device() {
         };
         send_content(&fcm, &content).await.expect("no error");
     }
-    let heard = stand_in.heard.lock();
-    let messages: Vec<&String> = heard
-        .iter()
-        .filter(|(path, ..)| path != "/token")
-        .map(|(_, _, body)| body)
-        .collect();
+    let heard = stand_in.api.requests.lock();
+    let messages = heard.iter().filter(|it| it.path != "/token");
+    let messages: Vec<&String> = messages.map(|it| &it.body).collect();
     assert_eq!(messages.len(), strings.len(), "one message per string");
     for (body, text) in messages.into_iter().zip(&strings) {
         let message: Value = serde_json::from_str(body).expect("JSON");

@@ -54,7 +54,6 @@ async fn operator_lists_and_shows_notifications_of_all() {
             let found = served.read(&format!("notifications/{unknown}")).await;
             assert_problem(&found, 404, "not_found", None);
         }
-        served.shutdown.cancel();
     }
 }
 
@@ -85,68 +84,6 @@ async fn dead_letter_is_retried_once_and_delivered() {
             let found = served.change(&path, &json!({})).await;
             assert_problem(&found, 404, "not_found", None);
         }
-        served.shutdown.cancel();
-    }
-}
-
-#[tokio::test]
-async fn replay_accepts_the_same_content_under_a_new_id() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
-        let mut original = welcome();
-        original["priority"] = json!("HIGH");
-        original["expiresAt"] = json!(START.plus(Duration::from_secs(3600)));
-        let id = served.accepted(&original).await;
-        served.deliver().await;
-        let (log, _guard) = CapturedLog::start();
-        let path = format!("notifications/{id}/replay");
-        let (status, replayed) = served.change(&path, &json!({})).await;
-        assert_eq!(
-            (status, &replayed["replayOf"]),
-            (200, &json!(id)),
-            "{replayed}"
-        );
-        let copy = replayed["notificationId"].as_str().expect("an id");
-        assert_ne!(copy, id);
-        let after = json!({ "notificationId": copy });
-        assert_logged(&log, "notification.replay", &id, &Value::Null, &after);
-        served.deliver().await;
-        let mails = served.script.mails();
-        assert_eq!(mails.len(), 2);
-        assert_eq!(
-            (&mails[0].to, &mails[0].text),
-            (&mails[1].to, &mails[1].text)
-        );
-        // The creator of the original finds the copy.
-        assert_eq!(served.get(copy, "auth", None).await.0, StatusCode::OK);
-        let (_, shown) = served.read(&format!("notifications/{copy}")).await;
-        let copied = &shown["notification"];
-        assert_eq!(
-            (&copied["creator"], &copied["priority"]),
-            (&json!("service:auth"), &json!("HIGH"))
-        );
-        assert_eq!(copied["expiresAt"], Value::Null, "without its times");
-        assert_eq!(
-            served.script.mails().len(),
-            2,
-            "the original is not sent again"
-        );
-        for unknown in [UNKNOWN_ID, "x"] {
-            let path = format!("notifications/{unknown}/replay");
-            let found = served.change(&path, &json!({})).await;
-            assert_problem(&found, 404, "not_found", None);
-        }
-        let changed = [
-            ("template.toml", "version = 2\n"),
-            ("email.en.subject", "{{ code }}"),
-            ("email.en.txt", "{{ code }}"),
-        ];
-        let changed = crate::testing::templates_of("welcome", &changed);
-        served.templates.store(Arc::new(changed));
-        let found = served.change(&path, &json!({})).await;
-        assert_problem(&found, 422, "validation_failed", Some("/variables/code"));
-        assert_eq!(log.with(&["administrative action"]), 1, "{}", log.text());
-        served.shutdown.cancel();
     }
 }
 
@@ -182,6 +119,5 @@ async fn operator_cancels_what_waits_and_nothing_else() {
             let (_, _, view) = served.get(id, "auth", None).await;
             assert_eq!(view["status"], status, "{view}");
         }
-        served.shutdown.cancel();
     }
 }

@@ -19,28 +19,16 @@ use crate::receipts::webhook::WebhookRejection;
 /// A cache of signing certificates by URL. A URL always names the same certificate: SNS publishes a
 /// new one under a new name.
 ///
-/// Anyone can send a message that names a certificate that does not exist. To bound the requests
-/// that this causes, failures are cached too, each URL is fetched by one request at a time, and
-/// fetches per minute are limited in total and per client network. A flood from one network leaves
-/// the rest of the limit to Amazon.
+/// Anyone who knows a topic can send a message that names a certificate that does not exist, so
+/// fetches per minute are limited, in total and per client network: a flood from one network leaves
+/// the rest to Amazon. SNS repeats a genuine message for an hour.
 #[derive(Debug)]
 pub(crate) struct CertificateCache {
     client: CertificateSource,
-    entries: Mutex<HashMap<String, Arc<CacheEntry>>>,
-    fetches: Mutex<FetchCounts>,
+    known: Mutex<HashMap<String, Arc<SigningCertificate>>>,
+    /// Minutes since the Unix epoch, and the networks that caused the fetches of that minute.
+    fetches: Mutex<(i64, Vec<Option<IpAddr>>)>,
 }
-
-/// Fetches in the current minute.
-#[derive(Debug, Default)]
-struct FetchCounts {
-    /// Minutes since the Unix epoch.
-    minute: i64,
-    by_network: HashMap<Option<IpAddr>, u32>,
-}
-
-/// Locked while the certificate is fetched.
-type CacheEntry =
-    tokio::sync::Mutex<Option<(Timestamp, Result<Arc<SigningCertificate>, WebhookRejection>)>>;
 
 /// A certificate that was issued to SNS.
 #[derive(Debug)]
@@ -72,22 +60,17 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CERTIFICATE_BYTES: usize = 64 << 10;
 /// SNS has one certificate per region and year.
 const MAX_CACHED_CERTIFICATES: usize = 100;
-/// Time for which a missing or malformed certificate is not fetched again.
-const NOT_FOUND_TTL: Duration = Duration::from_secs(300);
-/// Time for which a certificate is not fetched again after the server did not answer. Shorter than
-/// the 20 seconds after which SNS repeats a delivery.
-const UNAVAILABLE_TTL: Duration = Duration::from_secs(10);
 /// Maximum number of fetches per minute.
-const MAX_FETCHES_PER_MINUTE: u32 = 30;
+const MAX_FETCHES_PER_MINUTE: usize = 30;
 /// Maximum number of fetches per minute caused by one network: an IPv4 address or a /64 of IPv6.
-const MAX_FETCHES_PER_NETWORK: u32 = 5;
+const MAX_FETCHES_PER_NETWORK: usize = 5;
 
 impl CertificateCache {
     /// Creates an empty cache. `http` must not follow redirects.
     pub(crate) fn new(http: reqwest::Client) -> Self {
         Self {
             client: CertificateSource::Client(http),
-            entries: Mutex::default(),
+            known: Mutex::default(),
             fetches: Mutex::default(),
         }
     }
@@ -99,7 +82,7 @@ impl CertificateCache {
     ) -> Self {
         Self {
             client: CertificateSource::Script(script),
-            entries: Mutex::default(),
+            known: Mutex::default(),
             fetches: Mutex::default(),
         }
     }
@@ -111,7 +94,11 @@ impl CertificateCache {
         source: Option<IpAddr>,
         now: Timestamp,
     ) -> Result<Arc<SigningCertificate>, WebhookRejection> {
-        let certificate = self.cached_or_fetched(url, source, now).await?;
+        let known = self.known.lock().get(url.as_str()).cloned();
+        let certificate = match known {
+            Some(certificate) => certificate,
+            None => self.fetched(url, source, now).await?,
+        };
         if certificate.validity.contains(&now.unix_seconds()) {
             Ok(certificate)
         } else {
@@ -119,81 +106,51 @@ impl CertificateCache {
         }
     }
 
-    async fn cached_or_fetched(
+    async fn fetched(
         &self,
         url: &Url,
         source: Option<IpAddr>,
         now: Timestamp,
     ) -> Result<Arc<SigningCertificate>, WebhookRejection> {
-        let entry = self.entry(url);
-        let mut entry = entry.lock().await;
-        match &*entry {
-            Some((_, Ok(certificate))) => return Ok(Arc::clone(certificate)),
-            Some((at, Err(WebhookRejection::Unavailable))) if now.since(*at) < UNAVAILABLE_TTL => {
-                return Err(WebhookRejection::Unavailable);
-            }
-            Some((at, Err(rejection)))
-                if *rejection != WebhookRejection::Unavailable
-                    && now.since(*at) < NOT_FOUND_TTL =>
-            {
-                return Err(*rejection);
-            }
-            _ => {}
-        }
         if !self.try_count_fetch(source.map(client_limit_key), now) {
             return Err(WebhookRejection::Unavailable);
         }
-        let certificate = match self.fetch_text(url).await {
-            Ok(pem) => SigningCertificate::parse(&pem, url)
-                .map(Arc::new)
-                .ok_or(WebhookRejection::Signature),
-            Err(FetchError::NotFound) => Err(WebhookRejection::Signature),
-            Err(FetchError::Unavailable) => Err(WebhookRejection::Unavailable),
-        };
-        *entry = Some((now, certificate.clone()));
-        certificate
+        let pem = self.fetch_text(url).await.map_err(|error| match error {
+            FetchError::NotFound => WebhookRejection::Signature,
+            FetchError::Unavailable => WebhookRejection::Unavailable,
+        })?;
+        let certificate =
+            SigningCertificate::parse(&pem, url).ok_or(WebhookRejection::Signature)?;
+        let certificate = Arc::new(certificate);
+        let mut known = self.known.lock();
+        if known.len() >= MAX_CACHED_CERTIFICATES {
+            known.clear();
+        }
+        known.insert(url.to_string(), Arc::clone(&certificate));
+        Ok(certificate)
     }
 
     #[cfg(test)]
     pub(in crate::receipts::webhook) fn insert(&self, url: &Url, certificate: SigningCertificate) {
-        let entry = CacheEntry::new(Some((Timestamp(0), Ok(Arc::new(certificate)))));
-        self.entries.lock().insert(url.to_string(), Arc::new(entry));
-    }
-
-    /// Returns the entry of a URL. If the cache is full, failures are evicted first.
-    fn entry(&self, url: &Url) -> Arc<CacheEntry> {
-        let mut entries = self.entries.lock();
-        if entries.len() >= MAX_CACHED_CERTIFICATES && !entries.contains_key(url.as_str()) {
-            entries.retain(|_, entry| {
-                entry
-                    .try_lock()
-                    .is_ok_and(|entry| matches!(&*entry, Some((_, Ok(_)))))
-            });
-            if entries.len() >= MAX_CACHED_CERTIFICATES {
-                entries.clear();
-            }
-        }
-        Arc::clone(entries.entry(url.to_string()).or_default())
+        let certificate = Arc::new(certificate);
+        self.known.lock().insert(url.to_string(), certificate);
     }
 
     fn try_count_fetch(&self, network: Option<IpAddr>, now: Timestamp) -> bool {
-        let mut fetches = self.fetches.lock();
+        let (counted, networks) = &mut *self.fetches.lock();
         let minute = now.unix_seconds().div_euclid(60);
-        if fetches.minute != minute {
-            *fetches = FetchCounts {
-                minute,
-                by_network: HashMap::new(),
-            };
+        if *counted != minute {
+            *counted = minute;
+            networks.clear();
         }
-        let total: u32 = fetches.by_network.values().sum();
-        let by_network = fetches.by_network.get(&network).copied().unwrap_or(0);
+        let own = networks.iter().filter(|of| **of == network).count();
         // A client of unknown address counts against the total only.
-        let allowed = total < MAX_FETCHES_PER_MINUTE
-            && (network.is_none() || by_network < MAX_FETCHES_PER_NETWORK);
-        if allowed {
-            fetches.by_network.insert(network, by_network + 1);
+        let is_allowed = networks.len() < MAX_FETCHES_PER_MINUTE
+            && (network.is_none() || own < MAX_FETCHES_PER_NETWORK);
+        if is_allowed {
+            networks.push(network);
         }
-        allowed
+        is_allowed
     }
 
     /// Fetches the text at a URL of Amazon.
@@ -205,7 +162,7 @@ impl CertificateCache {
                     .unwrap_or(Err(FetchError::Unavailable))
             }
             #[cfg(test)]
-            CertificateSource::Script(script) => script.fetch_text(url).await,
+            CertificateSource::Script(script) => script.fetch_text(url),
         }
     }
 }

@@ -1,8 +1,5 @@
 //! Fetches caused by messages that name certificates, and the responses to them.
 
-use futures_util::FutureExt;
-use futures_util::future::join_all;
-
 use super::*;
 
 /// Returns the message of the vectors with another certificate name.
@@ -13,8 +10,8 @@ fn naming(name: &str) -> SignedRequest {
     SignedRequest { body, ..known }
 }
 
-fn amazon(answer: Result<String, FetchError>, permits: usize) -> (ScriptedFetches, Webhooks) {
-    let script = ScriptedFetches::new(answer, permits);
+fn amazon(answer: Result<String, FetchError>) -> (ScriptedFetches, Webhooks) {
+    let script = ScriptedFetches::new(answer);
     (
         script.clone(),
         webhooks_of(CertificateCache::scripted(script)),
@@ -22,75 +19,32 @@ fn amazon(answer: Result<String, FetchError>, permits: usize) -> (ScriptedFetche
 }
 
 #[tokio::test]
-async fn missing_certificate_is_fetched_once_in_five_minutes() {
-    let (script, webhooks) = amazon(Err(FetchError::NotFound), 9);
-    for (after_s, fetches) in [(0, 1), (1, 1), (299, 1), (300, 2)] {
-        let now = NOW.plus(Duration::from_secs(after_s));
-        assert_eq!(
-            read(&webhooks, &naming("other"), now).await,
-            Err(WebhookRejection::Signature),
-            "{after_s}"
-        );
-        assert_eq!(script.fetches().len(), fetches, "{after_s}");
-    }
+async fn certificate_is_fetched_once_and_failures_again() {
+    let (script, webhooks) = amazon(Err(FetchError::NotFound));
+    let outcome = async || read(&webhooks, &naming("new"), NOW).await;
+    assert_eq!(outcome().await, Err(WebhookRejection::Signature));
+    script.set_response(Err(FetchError::Unavailable));
+    assert_eq!(outcome().await, Err(WebhookRejection::Unavailable));
     script.set_response(Ok("no certificate".to_owned()));
-    assert_eq!(
-        read(&webhooks, &naming("text"), NOW).await,
-        Err(WebhookRejection::Signature)
-    );
-}
-
-#[tokio::test]
-async fn unanswered_fetch_is_retried_before_sns_redelivers() {
-    let (script, webhooks) = amazon(Err(FetchError::Unavailable), 9);
-    for (after_s, fetches) in [(0, 1), (9, 1), (10, 2)] {
-        let now = NOW.plus(Duration::from_secs(after_s));
-        assert_eq!(
-            read(&webhooks, &naming("new"), now).await,
-            Err(WebhookRejection::Unavailable),
-            "{after_s}"
-        );
-        assert_eq!(script.fetches().len(), fetches, "{after_s}");
-    }
+    assert_eq!(outcome().await, Err(WebhookRejection::Signature));
     script.set_response(Ok(at(&vectors(), "/sns/cert")));
-    let now = NOW.plus(Duration::from_secs(20));
-    assert_eq!(
-        read(&webhooks, &naming("new"), now)
-            .await
-            .map(|reports| reports.len()),
-        Ok(1)
-    );
+    for _ in 0..2 {
+        assert_eq!(outcome().await.map(|reports| reports.len()), Ok(1));
+    }
     let forged = SignedRequest {
         body: naming("new").body.replace("m1", "m2"),
         ..naming("new")
     };
     assert_eq!(
-        read(&webhooks, &forged, now).await,
+        read(&webhooks, &forged, NOW).await,
         Err(WebhookRejection::Signature)
     );
-    assert_eq!(
-        script.fetches().len(),
-        3,
-        "the certificate is cached afterwards"
-    );
+    assert_eq!(script.fetches().len(), 4, "it is cached afterwards");
 }
 
 #[tokio::test]
-async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
-    let (script, webhooks) = amazon(Err(FetchError::NotFound), 0);
-    let message = naming("other");
-    let mut all = Box::pin(join_all((0..20).map(|_| read(&webhooks, &message, NOW))));
-    assert!(
-        (&mut all).now_or_never().is_none(),
-        "all wait for the fetch"
-    );
-    assert_eq!(script.fetches().len(), 1);
-    script.add_permits(1000);
-    assert!(
-        all.await
-            .iter()
-            .all(|outcome| *outcome == Err(WebhookRejection::Signature))
-    );
+async fn fetches_per_minute_are_bounded() {
+    let (script, webhooks) = amazon(Err(FetchError::NotFound));
     let mut answers = Vec::new();
     for number in 0..200 {
         answers.push(read(&webhooks, &naming(&format!("x{number}")), NOW).await);
@@ -120,7 +74,7 @@ async fn concurrent_fetches_are_shared_and_bounded_per_minute() {
 
 #[tokio::test]
 async fn flood_from_one_network_leaves_fetches_for_others() {
-    let (script, webhooks) = amazon(Err(FetchError::NotFound), 1000);
+    let (script, webhooks) = amazon(Err(FetchError::NotFound));
     let from = |name: &str, address: String| {
         let mut message = naming(name);
         message.headers.insert(

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::receipts::webhook::sns::FetchError;
 
-/// Returns the same response to each fetch, as soon as a permit is available.
+/// Returns the same response to each fetch.
 #[derive(Clone, Debug)]
 pub(in crate::receipts::webhook) struct ScriptedFetches(Arc<ScriptState>);
 
@@ -16,21 +15,13 @@ pub(in crate::receipts::webhook) struct ScriptedFetches(Arc<ScriptState>);
 struct ScriptState {
     response: Mutex<Result<String, FetchError>>,
     fetches: Mutex<Vec<String>>,
-    permits: Semaphore,
 }
 
 impl ScriptedFetches {
-    /// Creates a script that responds to `permits` fetches; later ones wait.
-    pub(in crate::receipts::webhook) fn new(
-        response: Result<String, FetchError>,
-        permits: usize,
-    ) -> Self {
+    /// Creates a script with a response.
+    pub(in crate::receipts::webhook) fn new(response: Result<String, FetchError>) -> Self {
         let (response, fetches) = (Mutex::new(response), Mutex::default());
-        Self(Arc::new(ScriptState {
-            response,
-            fetches,
-            permits: Semaphore::new(permits),
-        }))
+        Self(Arc::new(ScriptState { response, fetches }))
     }
 
     /// Sets the response to further fetches.
@@ -38,27 +29,13 @@ impl ScriptedFetches {
         *self.0.response.lock() = response;
     }
 
-    /// Lets `fetches` further fetches complete.
-    pub(in crate::receipts::webhook) fn add_permits(&self, fetches: usize) {
-        self.0.permits.add_permits(fetches);
-    }
-
     /// Returns the fetched URLs.
     pub(in crate::receipts::webhook) fn fetches(&self) -> Vec<String> {
         self.0.fetches.lock().clone()
     }
 
-    pub(in crate::receipts::webhook) async fn fetch_text(
-        &self,
-        url: &Url,
-    ) -> Result<String, FetchError> {
+    pub(in crate::receipts::webhook) fn fetch_text(&self, url: &Url) -> Result<String, FetchError> {
         self.0.fetches.lock().push(url.to_string());
-        self.0
-            .permits
-            .acquire()
-            .await
-            .map_err(|_| FetchError::Unavailable)?
-            .forget();
         self.0.response.lock().clone()
     }
 }

@@ -39,14 +39,14 @@ async fn answers_of_mail_servers_are_understood() {
 }
 
 #[tokio::test]
-async fn lost_connection_is_ambiguous_after_the_message_only() {
+async fn lost_connection_has_its_own_code_after_the_message() {
     for (verb, expected) in [
         ("EHLO", "transient provider_unreachable provider"),
         ("AUTH", "transient provider_unreachable provider"),
         ("MAIL", "transient provider_unreachable provider"),
         ("RCPT", "transient provider_unreachable recipient"),
         ("DATA", "transient provider_unreachable recipient"),
-        ("DOT", "ambiguous connection_broken recipient"),
+        ("DOT", "transient connection_broken recipient"),
     ] {
         let server = server(Script::Drop(verb)).await;
         let smtp = smtp_with_password(server.port);
@@ -60,7 +60,7 @@ async fn lost_connection_is_ambiguous_after_the_message_only() {
 #[tokio::test]
 async fn reply_is_read_within_bounds_and_as_bytes() {
     let unreachable = "transient provider_unreachable recipient";
-    let broken = "ambiguous connection_broken recipient";
+    let broken = "transient connection_broken recipient";
     let unknown = b"550 5.1.1 Empf\xe4nger unbekannt".to_vec();
     for (verb, reply, expected) in [
         (
