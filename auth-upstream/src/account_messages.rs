@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::actor_service::ActorService;
 use crate::client::ClientContext;
 use crate::service_endpoint::ServiceEndpoint;
-use crate::telemetry::log_limited;
+use crate::telemetry::{log_consequence, log_limited};
 
 /// Timeout of one attempt. A registration waits for two of them under the lock of its address.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -177,10 +177,7 @@ impl MessageClient {
                 Err(Code::Internal.into())
             }
             Some(_) | None => {
-                log_limited!(
-                    warn,
-                    "account message not sent, notification service unavailable"
-                );
+                log_consequence!("account message not sent, notification service unavailable");
                 Err(Problem::new(Code::Unavailable).retry_after(RETRY_AFTER_S))
             }
         }

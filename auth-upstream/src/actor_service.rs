@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::service_endpoint::ServiceEndpoint;
-use crate::telemetry::log_limited;
+use crate::telemetry::{log_consequence, log_limited};
 
 /// Delays before the second and the third attempt.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
@@ -83,8 +83,12 @@ impl ActorService {
             tokio::time::sleep(delay).await;
             outcome = self.try_save_profile(&body).await;
         }
-        if let Err(error) = outcome {
-            log_limited!(warn, %error, "profile not saved");
+        match outcome {
+            Ok(()) => {}
+            Err(error @ ActorServiceError::Unavailable) => {
+                log_consequence!(%error, "profile not saved");
+            }
+            Err(error) => log_limited!(warn, %error, "profile not saved"),
         }
         outcome
     }

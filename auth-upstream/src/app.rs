@@ -57,8 +57,7 @@ impl App {
     /// Status 64 if the sealing key stored in the database is invalid. Status 69 if the database is
     /// unavailable, or if an HTTPS client cannot be built, for instance without CA certificates.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let diagnostics =
-            Diagnostics::new(config.identity.clone(), config.auth_flow, clock.clone());
+        let diagnostics = Diagnostics::new(config.identity.clone(), clock.clone());
         let proxy_check = check_trusted_proxies(config.listen, &config.trusted_proxies);
         let admin = config.admin.clone();
         let tracing = config.tracing.clone();
@@ -191,19 +190,11 @@ async fn run_background_tasks(
     health: Health,
     shutdown: CancellationToken,
 ) {
-    // Runs once: seals stored provider tokens with the newest key, so that an older key can be
-    // removed from the configuration.
-    let reseal = async {
-        if let Some(social) = &service.flows.social {
-            social.provider_tokens().reseal().await;
-        }
-    };
     tokio::join!(
         Arc::clone(&service.verifier).run(shutdown.clone()),
         service.actor_service.run(shutdown.clone()),
         service.flows.compensator.run(&shutdown),
         service.audit_trail.retention.run(&shutdown),
-        reseal,
         probe_stores(&service, &health, &shutdown),
     );
 }
@@ -212,7 +203,9 @@ async fn run_background_tasks(
 /// the password hashes of the checks do not delay the start.
 async fn run_startup_check(diagnostics: Diagnostics, service: Arc<AuthService>) {
     tokio::time::sleep(STARTUP_CHECK_DELAY).await;
-    log_warnings(&Box::pin(diagnostics.run(&service)).await);
+    let results = Box::pin(diagnostics.run(&service)).await;
+    log_warnings(&results);
+    tracing::info!(checks = results.len(), "startup check completed");
 }
 
 fn log_warnings(results: &[CheckResult]) {

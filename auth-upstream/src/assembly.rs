@@ -179,19 +179,18 @@ pub(crate) fn require_ca_certificates() -> Result<(), Exit> {
 }
 
 async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> UserPool {
+    let deadline = config.pool_deadline;
     let signed = match config.aws.take() {
-        Some(credentials) => Some(pool_client(&config.identity, Some(credentials)).await),
+        Some(credentials) => Some(pool_client(&config.identity, Some(credentials), deadline).await),
         None => None,
     };
     let clients = PoolClients {
-        anonymous: pool_client(&config.identity, None).await,
+        anonymous: pool_client(&config.identity, None, deadline).await,
         signed,
     };
     let settings = PoolSettings {
         pool: config.identity.actor.clone(),
-        auth_flow: config.auth_flow,
         social_proof_key: config.social_proof_key.take(),
-        deadline: config.pool_deadline,
     };
     UserPool::new(clients, settings, clock, metrics)
 }

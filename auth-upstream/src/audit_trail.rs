@@ -10,12 +10,15 @@
 mod reader;
 mod search;
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
+use postern_core::group_commit::process_batches;
 use postern_core::network::IpNetwork;
 use postern_core::trace::{Scope, run_within};
 use tokio::sync::mpsc;
@@ -100,34 +103,21 @@ impl AuditTrail {
 impl AuditWriter {
     /// Stores events until `stop` is cancelled, and then those that are queued, with one attempt.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut group = Vec::with_capacity(MAX_GROUP_EVENTS);
-        loop {
-            tokio::select! {
-                count = self.events.recv_many(&mut group, MAX_GROUP_EVENTS) => {
-                    if count == 0 {
-                        return;
-                    }
-                    self.store_group(&group, &stop).await;
-                    group.clear();
-                }
-                () = stop.cancelled() => break,
+        let mut events = std::mem::replace(&mut self.events, mpsc::channel(1).1);
+        let mut stopped = pin!(stop.cancelled());
+        let receive = |cx: &mut Context<'_>, group: &mut Vec<_>, limit| {
+            if stopped.as_mut().poll(cx).is_ready() {
+                events.close();
             }
-        }
-        while let Ok(event) = self.events.try_recv() {
-            group.push(event);
-            if group.len() == MAX_GROUP_EVENTS {
-                self.store_group(&group, &stop).await;
-                group.clear();
-            }
-        }
-        if !group.is_empty() {
-            self.store_group(&group, &stop).await;
-        }
+            events.poll_recv_many(cx, group, limit)
+        };
+        let store = |group| self.store_group(group, &stop);
+        process_batches(receive, 1, MAX_GROUP_EVENTS, store).await;
     }
 
     /// Stores a group, again and again while the database is unavailable. Drops it if the database
     /// rejects it, or after a failure at shutdown.
-    async fn store_group(&self, group: &[AuditEvent], stop: &CancellationToken) {
+    async fn store_group(&self, group: Vec<AuditEvent>, stop: &CancellationToken) {
         // Kept for the next attempt, because the store may have taken them.
         let mut rows = Vec::with_capacity(group.len());
         loop {

@@ -8,6 +8,7 @@ mod social;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
+use postern_core::Secret;
 use postern_core::config::{AdminListener, Env, read_admin, read_listen};
 use postern_core::decode::{Field, Object};
 use postern_core::identity::{IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
@@ -21,7 +22,6 @@ pub use self::social::{
     ClientAuthentication, SocialConfig, SocialProviderConfig, SocialProviderSettings, TokenDelivery,
 };
 use crate::crypto::{KeyRing, SealingKey};
-use crate::pool::PasswordAuthFlow;
 use crate::pool::client::AwsCredentials;
 use crate::protection::AttemptLimits;
 
@@ -64,8 +64,6 @@ pub struct Config {
     /// The confirmation of addresses at registration. Default [`ConfirmationMode::Admin`] with AWS
     /// credentials, else [`ConfirmationMode::Pool`].
     pub confirmation: ConfirmationMode,
-    /// The authentication flow that the pool's app client allows. Default `user_password`.
-    pub(crate) auth_flow: PasswordAuthFlow,
     /// Keys that seal refresh tokens and challenge sessions: `AUTH_SEALING_KEY`, newest first,
     /// separated by commas. Without it, a key is generated at the first start and stored in the
     /// database.
@@ -80,9 +78,8 @@ pub struct Config {
     /// The proxies whose `X-Forwarded-For` is accepted. Default loopback addresses. Required if
     /// `listen` is not a loopback address.
     pub trusted_proxies: TrustedProxies,
-    /// Timeout of one call to the actor pool. Default and maximum 8 s. A pool that hangs is
-    /// detected earlier.
-    pub pool_deadline: Duration,
+    /// Timeout of one call to the actor pool: 8 s. Not a key of the file.
+    pub(crate) pool_deadline: Duration,
     /// Social sign-in; `None` if there is no provider.
     pub social: Option<SocialConfig>,
 }
@@ -121,12 +118,11 @@ impl Config {
         let log = Log::read(root, env);
         let aws = read_aws(root, env);
         let confirmation = read_confirmation(root, aws.is_some());
-        let auth_flow = read_auth_flow(root, aws.is_some());
         let social = SocialConfig::read(root, env);
         let store_url = |name, variable, default: &str| {
             let written = root.optional(name, url_text);
-            env.get(variable)
-                .map(str::to_owned)
+            let set = env.optional_secret(root, variable).flatten();
+            set.map(|url| url.expose().to_owned())
                 .or(written)
                 .unwrap_or_else(|| default.to_owned())
         };
@@ -145,8 +141,7 @@ impl Config {
             .as_ref()
             .is_some_and(|identity| identity.service_account.is_none())
         {
-            let set = "set it, or the variables IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD";
-            let detail = format!("identity.service_account is required to save profiles: {set}");
+            let detail = "IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD are required to save profiles";
             root.fail("missing_field", detail);
         }
         let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
@@ -172,11 +167,10 @@ impl Config {
                 })
                 .unwrap_or(DEFAULT_AUDIT_RETENTION),
             trusted_proxies: TrustedProxies::read(root, listen),
-            pool_deadline: root.or("pool_deadline", MAX_POOL_DEADLINE, read_pool_deadline),
+            pool_deadline: POOL_DEADLINE,
             identity: identity?,
             aws,
             confirmation,
-            auth_flow,
             sealing_keys,
             social_proof_key: read_social_proof_key(root, env),
             social: social?,
@@ -188,9 +182,9 @@ fn local_url(port: u16) -> Url {
     Url::parse(&format!("http://127.0.0.1:{port}")).expect("an address and a port are a URL")
 }
 
-/// Default and maximum timeout of a call to the pool. All calls of a registration must end before
-/// the lock of its address expires.
-const MAX_POOL_DEADLINE: Duration = Duration::from_secs(8);
+/// Timeout of a call to the pool. All calls of a registration must end before the lock of its address
+/// expires. A pool that hangs is detected earlier.
+const POOL_DEADLINE: Duration = Duration::from_secs(8);
 
 /// Default time for which audit events are stored.
 const DEFAULT_AUDIT_RETENTION: Duration = Duration::from_secs(90 * 86_400);
@@ -201,17 +195,6 @@ fn read_audit_retention(field: Field<'_>) -> Option<Duration> {
         return field.fail("out_of_range", "must be 1h to 3650d");
     }
     Some(retention)
-}
-
-fn read_pool_deadline(field: Field<'_>) -> Option<Duration> {
-    let deadline = field.duration()?;
-    if deadline > MAX_POOL_DEADLINE {
-        return field.fail(
-            "out_of_range",
-            "must be at most 8s: a registration makes several calls under one lock",
-        );
-    }
-    Some(deadline)
 }
 
 fn url_text(field: Field<'_>) -> Option<String> {
@@ -232,7 +215,7 @@ fn read_attempt_limits(table: &Object<'_>) -> Option<AttemptLimits> {
         per_address: count("address", default.per_address),
         per_network: count("network", default.per_network),
         total_per_minute: count("all", default.total_per_minute),
-        window: table.or("window", default.window, |field| field.duration()),
+        window: default.window,
         sign_ins: count("sign_ins", default.sign_ins),
     })
 }
@@ -255,10 +238,8 @@ fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
     if uses_chain {
         return None;
     }
-    let (id, secret) = (
-        env.get("AWS_ACCESS_KEY_ID"),
-        env.secret("AWS_SECRET_ACCESS_KEY"),
-    );
+    let id = env.get("AWS_ACCESS_KEY_ID");
+    let secret = env.optional_secret(root, "AWS_SECRET_ACCESS_KEY")?;
     if id.is_some() != secret.is_some() {
         root.fail(
             "missing_field",
@@ -268,7 +249,7 @@ fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
     Some(AwsCredentials::Static {
         access_key_id: id?.to_owned(),
         secret_access_key: secret?,
-        session_token: env.secret("AWS_SESSION_TOKEN"),
+        session_token: env.optional_secret(root, "AWS_SESSION_TOKEN")?,
     })
 }
 
@@ -284,16 +265,6 @@ fn read_own_codes(root: &Object<'_>, has_credentials: bool) -> bool {
     let is_possible = |is_own: bool| has_credentials || !is_own;
     let choices = [("own", true), ("pool", false)];
     read_choice(root, "codes", has_credentials, &choices, is_possible)
-}
-
-fn read_auth_flow(root: &Object<'_>, has_credentials: bool) -> PasswordAuthFlow {
-    use PasswordAuthFlow::{AdminUserPassword, UserPassword};
-    let choices = [
-        ("user_password", UserPassword),
-        ("admin_user_password", AdminUserPassword),
-    ];
-    let is_possible = |choice| has_credentials || choice == UserPassword;
-    read_choice(root, "flow", UserPassword, &choices, is_possible)
 }
 
 /// Reads a choice, some of which need credentials.
@@ -313,19 +284,21 @@ fn read_choice<T: Copy>(
 const CREDENTIALS_REQUIRED: &str = "needs AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or aws_credentials = \"chain\"";
 
 fn read_sealing_keys(root: &Object<'_>, env: &Env) -> Option<KeyRing> {
-    read_key_ring(root, "AUTH_SEALING_KEY", env.get("AUTH_SEALING_KEY")?)
+    let keys = env.optional_secret(root, "AUTH_SEALING_KEY")??;
+    read_key_ring(root, "AUTH_SEALING_KEY", &keys)
 }
 
 fn read_social_proof_key(root: &Object<'_>, env: &Env) -> Option<SocialProofKey> {
-    let key = SocialProofKey::parse(env.get(SOCIAL_PROOF_KEY)?);
+    let key = env.optional_secret(root, SOCIAL_PROOF_KEY)??;
+    let key = SocialProofKey::parse(key.expose());
     let fail = |error| root.fail("invalid_key", format!("{SOCIAL_PROOF_KEY} {error}"));
     key.map_err(fail).ok()
 }
 
 /// Reads keys in Base64, newest first, separated by commas.
-fn read_key_ring(root: &Object<'_>, variable: &str, text: &str) -> Option<KeyRing> {
+fn read_key_ring(root: &Object<'_>, variable: &str, secret: &Secret) -> Option<KeyRing> {
     let mut keys = Vec::new();
-    for part in text.split(',') {
+    for part in secret.expose().split(',') {
         match SealingKey::parse(part) {
             Ok(key) => keys.push(key),
             Err(error) => root.fail("invalid_key", format!("{variable} {error}")),

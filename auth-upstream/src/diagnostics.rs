@@ -25,7 +25,6 @@ pub(crate) use self::proxies::check_trusted_proxies;
 use crate::assembly::{AuthService, require_ca_certificates};
 use crate::config::{Config, SocialConfig};
 use crate::crypto::random;
-use crate::pool::PasswordAuthFlow;
 use crate::pool::admin::{AppClientSettings, PoolAdmin};
 use crate::pool::error::PoolError;
 
@@ -39,19 +38,14 @@ const SOCIAL_TOKENS: &str = "social tokens";
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
     identity: IdentityConfig,
-    auth_flow: PasswordAuthFlow,
     clock: Clock,
 }
 
 // === impl Diagnostics ===
 
 impl Diagnostics {
-    pub(crate) fn new(identity: IdentityConfig, auth_flow: PasswordAuthFlow, clock: Clock) -> Self {
-        Self {
-            identity,
-            auth_flow,
-            clock,
-        }
+    pub(crate) fn new(identity: IdentityConfig, clock: Clock) -> Self {
+        Self { identity, clock }
     }
 
     /// Runs all checks, which make a few calls to the pools and the stores.
@@ -182,7 +176,7 @@ impl Diagnostics {
             let described = admin.describe_app_client(&pool.pool_id, &pool.client_id);
             match described.await {
                 Ok(settings) => {
-                    let checked = self.check_app_client(name, &settings);
+                    let checked = Self::check_app_client(name, &settings);
                     results.push(CheckResult::new(client, checked));
                     if name == "actor" {
                         results.push(check_rotation(&settings));
@@ -194,16 +188,9 @@ impl Diagnostics {
         results
     }
 
-    fn check_app_client(&self, name: &str, settings: &AppClientSettings) -> Result<String, String> {
+    fn check_app_client(name: &str, settings: &AppClientSettings) -> Result<String, String> {
         let mut errors = Vec::new();
-        let flow = match self.auth_flow {
-            PasswordAuthFlow::AdminUserPassword if name == "actor" => {
-                "ALLOW_ADMIN_USER_PASSWORD_AUTH"
-            }
-            PasswordAuthFlow::AdminUserPassword | PasswordAuthFlow::UserPassword => {
-                "ALLOW_USER_PASSWORD_AUTH"
-            }
-        };
+        let flow = "ALLOW_USER_PASSWORD_AUTH";
         if !settings.auth_flows.iter().any(|enabled| enabled == flow) {
             errors.push(format!("the flow {flow} is not enabled"));
         }
@@ -248,7 +235,7 @@ pub async fn check_without_database(
     require_ca_certificates()?;
     let clock = Clock::system();
     let cache = Cache::open(&config.cache).await?;
-    let diagnostics = Diagnostics::new(config.identity.clone(), config.auth_flow, clock);
+    let diagnostics = Diagnostics::new(config.identity.clone(), clock);
     let mut results = vec![CheckResult::fault("database", exit.message())];
     results.extend(diagnostics.run_without_database(&cache).await);
     Ok(results)
@@ -340,15 +327,6 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
     results.extend(service.store.transport_warning().map(|text| CheckResult {
         subject: "database".to_owned(),
         status: CheckStatus::Warning(text.to_owned()),
-    }));
-    let budget = service.store.connection_budget().await;
-    results.extend(budget.map(|report| CheckResult {
-        subject: "database connections".to_owned(),
-        status: if report.is_exceeded() {
-            CheckStatus::Warning(report.text)
-        } else {
-            CheckStatus::Passed(report.text)
-        },
     }));
     results
 }

@@ -69,7 +69,6 @@ pub(crate) use self::refresh::RefreshFlow;
 pub(crate) use self::registration::{ConfirmationRequest, RegistrationFlow, RegistrationRequest};
 #[cfg(test)]
 pub(crate) use self::security_stamps::StampSnapshot;
-use self::social::ProviderTokens;
 pub(crate) use self::social::{AccountResolver, SocialCallback, SocialFlow, SocialLanding};
 pub(crate) use self::token_issuer::TokenIssuer;
 #[cfg(test)]
@@ -77,7 +76,7 @@ pub(crate) use self::token_set::TokenSet;
 pub(crate) use self::user_locks::UserLocks;
 use crate::actor_service::ActorService;
 use crate::config::{ConfirmationMode, SocialConfig};
-use crate::crypto::{KeyRing, TokenVault};
+use crate::crypto::KeyRing;
 use crate::pool::UserPool;
 use crate::store::AuthStore;
 use crate::telemetry::{AuditLog, Metrics};
@@ -138,7 +137,7 @@ macro_rules! share_parts {
 
 share_parts! {
     LoginFlow, ChallengeFlow, RegistrationFlow, RefreshFlow, ExchangeFlow, PasswordFlow, LogoutFlow,
-    SocialFlow, CurrentUserFlow, AccountsFlow, AccountResolver, ProviderTokens, RegistrationCompensator
+    SocialFlow, CurrentUserFlow, AccountsFlow, AccountResolver, RegistrationCompensator
 }
 
 // === impl Flows ===
@@ -146,7 +145,7 @@ share_parts! {
 impl Flows {
     pub(crate) fn new(parts: &Arc<FlowParts>, social: Option<SocialConfig>) -> Self {
         let parts = || Arc::clone(parts);
-        let temporary_tokens = TemporaryTokens::new(TokenVault::new(parts().cache.clone()));
+        let temporary_tokens = TemporaryTokens::new(parts().cache.clone());
         let accounts = social.map(|config| Arc::new(AccountResolver::new(parts(), config)));
         let social = accounts.clone();
         let social = social.map(|it| SocialFlow::new(it, temporary_tokens.clone()));

@@ -62,8 +62,10 @@ pub(crate) fn router(flows: Arc<Flows>, trusted_proxies: TrustedProxies) -> Rout
         .route("/auth/password/forgot", post(forgot_password))
         .route("/auth/password/reset", post(reset_password))
         .route("/auth/social/login", get(start_social_sign_in))
-        .route("/auth/social/login/callback", get(social_callback))
-        .route("/auth/social/login/callback", post(social_form))
+        .route(
+            "/auth/social/login/callback",
+            get(social_callback).post(social_callback),
+        )
         .route("/auth/me", get(current_user))
         .route("/api/session", post(legacy_session))
         .with_state(Arc::new(HttpState {
@@ -200,20 +202,9 @@ async fn start_social_sign_in(
     ))
 }
 
+/// `GET` or `POST /auth/social/login/callback`: the provider returns its parameters in the query, or
+/// as a form (OAuth 2.0 Form Post Response Mode), which the redirect URI's own parameters precede.
 async fn social_callback(
-    State(state): SharedState,
-    client: ClientContext,
-    RawQuery(query): RawQuery,
-) -> HandlerResult {
-    let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
-    let callback = request::social_callback(&[query.as_deref().unwrap_or_default().as_bytes()]);
-    let landing = Box::pin(social.handle_callback(&client, callback)).await;
-    landing_response(&landing)
-}
-
-/// The callback as a form (OAuth 2.0 Form Post Response Mode), which the redirect URI's own
-/// parameters precede.
-async fn social_form(
     State(state): SharedState,
     client: ClientContext,
     RawQuery(query): RawQuery,

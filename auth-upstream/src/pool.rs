@@ -18,13 +18,8 @@ pub(crate) mod users;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::Client;
-use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
-use aws_sdk_cognitoidentityprovider::config::retry::RetryConfig;
-use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
-use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
@@ -39,18 +34,7 @@ use self::sign_in_step::sign_in_step;
 pub(crate) use self::sign_in_step::{PoolChallenge, SignInStep};
 pub(crate) use self::social::SocialChallenge;
 pub(crate) use self::tokens::PoolTokens;
-use self::trace_headers::TraceHeaders;
 use crate::telemetry::{Metrics, PoolOperation as Op};
-
-/// The Cognito authentication flow for passwords.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PasswordAuthFlow {
-    /// InitiateAuth with USER_PASSWORD_AUTH. Needs no AWS credentials.
-    #[default]
-    UserPassword,
-    /// AdminInitiateAuth with ADMIN_USER_PASSWORD_AUTH, for app clients restricted to servers.
-    AdminUserPassword,
-}
 
 /// A client of the user pool in which users sign in.
 #[derive(Debug)]
@@ -60,7 +44,6 @@ pub(crate) struct UserPool {
     /// Calls under AWS credentials; `None` if no credentials are configured.
     pub(crate) admin: Option<PoolAdmin>,
     pool: Pool,
-    auth_flow: PasswordAuthFlow,
     social_proof_key: Option<SocialProofKey>,
     clock: Clock,
     /// Whether refreshes use REFRESH_TOKEN_AUTH, because the pool has refused
@@ -81,10 +64,7 @@ pub(crate) struct PoolClients {
 #[derive(Debug)]
 pub(crate) struct PoolSettings {
     pub(crate) pool: Pool,
-    pub(crate) auth_flow: PasswordAuthFlow,
     pub(crate) social_proof_key: Option<SocialProofKey>,
-    /// Timeout of one call.
-    pub(crate) deadline: Duration,
 }
 
 /// The result of SignUp.
@@ -112,8 +92,6 @@ macro_rules! user_call {
 }
 
 impl UserPool {
-    /// Creates a client with this service's timeout and without the SDK's retries: the flows decide
-    /// what is retried.
     pub(crate) fn new(
         clients: PoolClients,
         settings: PoolSettings,
@@ -122,28 +100,20 @@ impl UserPool {
     ) -> Self {
         let PoolSettings {
             pool,
-            auth_flow,
             social_proof_key,
-            deadline,
         } = settings;
         let breaker = Arc::new(PoolCircuitBreaker::new(
             clock.clone(),
             pool.jwks_url.clone(),
             metrics.clone(),
         ));
-        let admin = clients.signed.map(|client| {
-            PoolAdmin::new(
-                with_timeout(&client, deadline),
-                Arc::clone(&breaker),
-                pool.clone(),
-            )
-        });
+        let new_admin = |client| PoolAdmin::new(client, Arc::clone(&breaker), pool.clone());
+        let admin = clients.signed.map(new_admin);
         Self {
-            client: with_timeout(&clients.anonymous, deadline),
+            client: clients.anonymous,
             breaker,
             admin,
             pool,
-            auth_flow,
             social_proof_key,
             clock: clock.clone(),
             uses_refresh_auth: AtomicBool::new(false),
@@ -164,9 +134,6 @@ impl UserPool {
     ) -> Result<SignInStep, PoolError> {
         let mut parameters = self.parameters(name);
         parameters.insert("PASSWORD".to_owned(), password.expose().to_owned());
-        if let (PasswordAuthFlow::AdminUserPassword, Some(admin)) = (self.auth_flow, &self.admin) {
-            return admin.sign_in(name, parameters).await;
-        }
         let call = self
             .client
             .initiate_auth()
@@ -187,11 +154,6 @@ impl UserPool {
     ) -> Result<SignInStep, PoolError> {
         let mut parameters = self.parameters(username);
         parameters.extend(answers);
-        if let (PasswordAuthFlow::AdminUserPassword, Some(admin)) = (self.auth_flow, &self.admin) {
-            return admin
-                .answer_challenge(challenge, session, username, parameters)
-                .await;
-        }
         self.respond(challenge, session, username, parameters).await
     }
 
@@ -256,13 +218,15 @@ impl UserPool {
         code: &str,
     ) -> Result<(), PoolError> {
         let call = user_call!(self, confirm_sign_up, email).confirmation_code(code);
-        self.run(Op::ConfirmSignUp, call.send()).await
+        self.breaker.run(Op::ConfirmSignUp, call.send()).await
     }
 
     /// Requests another confirmation code.
     pub(crate) async fn resend_code(&self, email: &EmailAddress) -> Result<(), PoolError> {
         let call = user_call!(self, resend_confirmation_code, email);
-        self.run(Op::ResendConfirmationCode, call.send()).await
+        self.breaker
+            .run(Op::ResendConfirmationCode, call.send())
+            .await
     }
 
     /// Exchanges a refresh token for new tokens with GetTokensFromRefreshToken, or with
@@ -349,13 +313,13 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_client_secret(self.client_secret())
             .token(token);
-        self.run(Op::RevokeToken, call.send()).await
+        self.breaker.run(Op::RevokeToken, call.send()).await
     }
 
     /// Requests a code for a password reset.
     pub(crate) async fn forgot_password(&self, email: &EmailAddress) -> Result<(), PoolError> {
         let call = user_call!(self, forgot_password, email);
-        self.run(Op::ForgotPassword, call.send()).await
+        self.breaker.run(Op::ForgotPassword, call.send()).await
     }
 
     /// Sets a new password with a code.
@@ -368,21 +332,15 @@ impl UserPool {
         let call = user_call!(self, confirm_forgot_password, email)
             .confirmation_code(code)
             .password(password.expose());
-        self.run(Op::ConfirmForgotPassword, call.send()).await
+        self.breaker
+            .run(Op::ConfirmForgotPassword, call.send())
+            .await
     }
 
     /// Deletes the user of an access token. Needs no AWS credentials.
     pub(crate) async fn delete_own_user(&self, access_token: &str) -> Result<(), PoolError> {
         let call = self.client.delete_user().access_token(access_token);
-        self.run(Op::DeleteUser, call.send()).await
-    }
-
-    async fn run<T, E: ProvideErrorMetadata>(
-        &self,
-        operation: Op,
-        call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-    ) -> Result<(), PoolError> {
-        self.breaker.call(operation, call).await.map(drop)
+        self.breaker.run(Op::DeleteUser, call.send()).await
     }
 
     fn client_secret(&self) -> Option<String> {
@@ -402,19 +360,4 @@ impl UserPool {
         );
         parameters
     }
-}
-
-fn with_timeout(client: &Client, deadline: Duration) -> Client {
-    let timeouts = TimeoutConfig::builder()
-        .connect_timeout(Duration::from_secs(1).min(deadline))
-        .operation_timeout(deadline)
-        .build();
-    let config = client.config().to_builder();
-    Client::from_conf(
-        config
-            .timeout_config(timeouts)
-            .retry_config(RetryConfig::disabled())
-            .interceptor(TraceHeaders)
-            .build(),
-    )
 }

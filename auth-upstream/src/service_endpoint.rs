@@ -9,7 +9,7 @@ use postern_service::calls::ServiceClient;
 use serde_json::Value;
 use url::Url;
 
-use crate::telemetry::log_limited;
+use crate::telemetry::log_consequence;
 
 /// Another service. Its outages are logged, and counted by its [`Dependency`].
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl ServiceEndpoint {
             segments.pop_if_empty().extend(path);
         }
         let request = self.client.request(method, url).await.map_err(|error| {
-            log_limited!(warn, %error, "service token unavailable");
+            log_consequence!(%error, "service token unavailable");
             error.to_string()
         })?;
         let mut request = request.timeout(self.timeout);

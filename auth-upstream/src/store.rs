@@ -22,14 +22,12 @@ use std::time::Duration;
 use postern_core::clock::Timestamp;
 use postern_core::exit::Exit;
 use postern_core::{Clock, Code, Problem};
-use postern_store::database::{
-    ConnectionBudget, ConnectionBudgetReport, Database, PoolUsage, is_unavailable,
-};
+use postern_store::database::{Database, PoolUsage, is_unavailable};
 use postern_store::{from_row, with_dialect};
 
 pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
-pub(crate) use self::social_identities::{SealedProviderToken, SocialIdentity};
+pub(crate) use self::social_identities::SocialIdentity;
 use crate::crypto::{KeyRing, SealingKey, random};
 
 const INSERT_KEY: &str =
@@ -199,14 +197,6 @@ impl AuthStore {
     /// Returns the database.
     pub(crate) fn database(&self) -> &Database {
         &self.database
-    }
-
-    /// Compares the maximum of connections with the server; `None` for SQLite.
-    pub(crate) async fn connection_budget(&self) -> Option<ConnectionBudgetReport> {
-        let connections = self.pool_usage()?.max;
-        let connections = u32::try_from(connections).unwrap_or(u32::MAX);
-        let budget = ConnectionBudget::new(&[("main", connections)]);
-        self.database.compare_budget(&budget).await
     }
 
     /// Returns the use of the database connections.

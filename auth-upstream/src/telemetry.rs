@@ -12,4 +12,4 @@ pub(crate) use self::audit::{AuditLog, Audited, AuditedResult, Completed, Operat
 pub(crate) use self::audit_queue::{AuditDropReason, AuditEvent, AuditQueue};
 pub(crate) use self::metrics::{Metrics, PoolCallOutcome};
 pub(crate) use self::pool_operation::PoolOperation;
-pub(crate) use postern_core::log_limited;
+pub(crate) use postern_core::{log_consequence, log_limited, log_outage};

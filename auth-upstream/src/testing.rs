@@ -53,6 +53,7 @@ pub(crate) struct Fixture {
 pub(crate) struct ReplicaSettings {
     file: String,
     variables: BTreeMap<String, String>,
+    deadline: Option<Duration>,
 }
 
 /// Deviations of a fixture from the defaults.
@@ -62,6 +63,8 @@ pub(crate) struct FixtureOptions {
     pub(crate) config: &'static str,
     /// Lines for `[social]`.
     pub(crate) social: &'static str,
+    /// Shortens the timeouts of calls to the pool and to the provider.
+    pub(crate) deadline: Option<Duration>,
     /// Whether there are no AWS credentials.
     pub(crate) no_credentials: bool,
     /// Whether there is no key for social sign-in.
@@ -145,6 +148,7 @@ impl Fixture {
         let mut settings = ReplicaSettings {
             file,
             variables: variables.collect(),
+            deadline: options.deadline,
         };
         if options.no_credentials {
             settings
@@ -283,19 +287,6 @@ impl Fixture {
         self.settings.start(&self.clock).await
     }
 
-    /// Starts another replica, with an additional newest key for provider tokens.
-    pub(crate) async fn replica_with_new_key(&self) -> Arc<AuthService> {
-        let name = "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY";
-        let mut settings = self.settings.clone();
-        let keys = format!(
-            "{},{}",
-            STANDARD.encode(random::bytes::<32>()),
-            settings.variables[name]
-        );
-        settings.variables.insert(name.to_owned(), keys);
-        settings.start(&self.clock).await
-    }
-
     /// Starts another replica with a key for social sign-in: the pool's, or another one.
     pub(crate) async fn replica_with_proof_key(&self, is_right: bool) -> Arc<AuthService> {
         let mut settings = self.settings.clone();
@@ -325,7 +316,15 @@ impl Fixture {
 impl ReplicaSettings {
     pub(crate) fn read(&self) -> Config {
         let env: Env = self.variables.clone().into_iter().collect();
-        parse("test.toml", &self.file, |root| Config::read(root, &env)).expect("a valid config")
+        let config = parse("test.toml", &self.file, |root| Config::read(root, &env));
+        let mut config = config.expect("a valid config");
+        if let Some(deadline) = self.deadline {
+            config.pool_deadline = deadline;
+            if let Some(social) = &mut config.social {
+                social.deadline = deadline;
+            }
+        }
+        config
     }
 
     async fn start(&self, clock: &Clock) -> Arc<AuthService> {

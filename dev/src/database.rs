@@ -10,10 +10,9 @@ use crate::data_folder::database_url;
 const MIGRATIONS: Migrations = Migrations {
     owner: "postern_development",
     postgres: &[],
-    sqlite: &[
-        (
-            1,
-            "CREATE TABLE actor (
+    sqlite: &[(
+        1,
+        "CREATE TABLE actor (
             actor_id TEXT PRIMARY KEY,
             email TEXT NOT NULL,
             profile TEXT NOT NULL,
@@ -34,22 +33,16 @@ const MIGRATIONS: Migrations = Migrations {
             sha256 TEXT NOT NULL,
             created_at INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID;
-        CREATE TABLE social_refresh_token (
-            token_hash BLOB PRIMARY KEY,
-            person TEXT NOT NULL,
-            scope TEXT NOT NULL,
-            authenticated_at INTEGER NOT NULL,
-            created_at INTEGER NOT NULL
+        CREATE TABLE mail (
+            id TEXT PRIMARY KEY,
+            summary TEXT NOT NULL,
+            message BLOB NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE job_spec (
+            job_spec_id TEXT PRIMARY KEY,
+            content TEXT NOT NULL
         ) STRICT, WITHOUT ROWID;",
-        ),
-        (
-            2,
-            "CREATE TABLE job_spec (
-                job_spec_id TEXT PRIMARY KEY,
-                content TEXT NOT NULL
-            ) STRICT, WITHOUT ROWID;",
-        ),
-    ],
+    )],
 };
 
 /// Opens the database and applies its migrations.

@@ -43,9 +43,6 @@ pub(crate) struct DocumentService {
     clock: Clock,
 }
 
-/// Maximum number of parts in a body; a form has two.
-const MAX_PARTS: usize = 32;
-
 /// A form that is being received.
 #[derive(Debug, Default)]
 struct UploadForm {
@@ -59,14 +56,6 @@ struct UploadForm {
 struct PartHead {
     file_name: String,
     content_type: Option<String>,
-}
-
-/// A valid form. The file still has a temporary name.
-#[derive(Debug)]
-struct ValidUpload {
-    candidate_id: String,
-    head: PartHead,
-    file: upload_file::CompleteFile,
 }
 
 impl DocumentService {
@@ -123,11 +112,9 @@ async fn upload(
     let parts = Multipart::with_constraints(body.into_data_stream(), boundary, limit);
     let id = Uuid::now_v7().to_string();
     let form = receive_form(&service, &id, parts).await?;
-    let ValidUpload {
-        candidate_id,
-        head,
-        file,
-    } = form.validate().await?;
+    let (candidate_id, head, file) = form.validate()?;
+    let (size, created_at) = (file.size, service.clock.now());
+    let persisted = file.persist(&service.folder, &id).await;
     let resume = ResumeMetadata {
         resume_id: id,
         candidate_id,
@@ -136,12 +123,10 @@ async fn upload(
         content_type: head
             .content_type
             .unwrap_or_else(|| "application/octet-stream".to_owned()),
-        size: file.size,
-        sha256: file.sha256.clone(),
-        created_at: service.clock.now(),
+        size,
+        sha256: persisted.map_err(StoreError::from)?,
+        created_at,
     };
-    let persisted = file.persist(&service.folder, &resume.resume_id).await;
-    persisted.map_err(StoreError::from)?;
     service.store.insert(&resume).await?;
     Ok(created(&format!("/resumes/{}", resume.resume_id), &resume))
 }
@@ -186,16 +171,11 @@ async fn receive_form(
     mut parts: Multipart<'_>,
 ) -> Result<UploadForm, Problem> {
     let mut form = UploadForm::default();
-    let mut count = 0;
     while let Some(field) = parts
         .next_field()
         .await
         .map_err(|error| body_error(&error))?
     {
-        count += 1;
-        if count > MAX_PARTS {
-            return Err(malformed_body("too many parts"));
-        }
         form.receive_field(service, id, field).await?;
     }
     Ok(form)
@@ -225,19 +205,7 @@ impl UploadForm {
         id: &str,
         mut field: Field<'_>,
     ) -> Result<(), Problem> {
-        let header = |name: &str| {
-            field
-                .headers()
-                .get(name)
-                .and_then(|value| value.to_str().ok())
-        };
-        // RFC 7578 section 4.7.
-        if header("content-transfer-encoding")
-            .is_some_and(|encoding| !["binary", "8bit", "7bit"].contains(&encoding))
-        {
-            return Err(malformed_body("parts are sent without a transfer encoding"));
-        }
-        let content_type = header("content-type").map(str::to_owned);
+        let content_type = field.content_type().map(ToString::to_string);
         let name = field
             .name()
             .ok_or_else(|| malformed_body("a part has no name"))?;
@@ -291,7 +259,7 @@ impl UploadForm {
     }
 
     /// Validates the form. Returns 400 for malformed or missing fields, and 422 for an empty file.
-    async fn validate(mut self) -> Result<ValidUpload, Problem> {
+    fn validate(mut self) -> Result<(String, PartHead, IncomingFile), Problem> {
         for name in ["candidateId", "resume"] {
             let pointer = format!("/{name}");
             if !self.has(name) && !self.problems.iter().any(|(known, ..)| *known == pointer) {
@@ -314,13 +282,8 @@ impl UploadForm {
             None => String::new(),
         };
         if let (Some((head, file)), true) = (self.resume, self.problems.is_empty()) {
-            let file = file.finish().await.map_err(StoreError::from)?;
             if file.size > 0 {
-                return Ok(ValidUpload {
-                    candidate_id,
-                    head,
-                    file,
-                });
+                return Ok((candidate_id, head, file));
             }
             return Err(Problem::new(Code::ValidationFailed).error(
                 "/resume",

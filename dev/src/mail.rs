@@ -1,8 +1,8 @@
-//! The mail catcher: an SMTP server that stores messages in a folder, with a web page and an API to
+//! The mail catcher: an SMTP server that stores messages, with a web page and an API to
 //! read them.
 //!
 //! It accepts mail for every recipient and relays none. The reply `250` after DATA means that the
-//! message is on disk, so that a SIGKILL loses no accepted message. Depends on `web`.
+//! message is in the database, so that a SIGKILL loses no accepted message. Depends on `web`.
 
 mod smtp_server;
 
@@ -14,6 +14,6 @@ mod mime;
 mod pages;
 mod web_api;
 
-pub use self::mailbox::{Mailbox, Query, Summary};
+pub use self::mailbox::{MailEnvelope, Mailbox, Summary};
 pub(crate) use self::smtp_server::serve;
 pub(crate) use self::web_api::router;

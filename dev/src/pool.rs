@@ -37,7 +37,6 @@ pub use app::App;
 pub use bootstrap::{PoolAccess, ProvisionedPools, ServiceAccount};
 pub use config::Config;
 pub use crypto::HashingSettings;
-pub use model::{ClientSettings, PasswordPolicy, PoolSettings};
 
 #[cfg(test)]
 mod tests;

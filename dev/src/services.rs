@@ -2,8 +2,6 @@
 //!
 //! Input: a data folder and bound sockets. Output: running services and their credentials.
 
-mod start_page;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,8 +63,6 @@ pub struct DevelopmentServices {
     mail_token_key: Secret,
     admin_token: Secret,
     addresses: Addresses,
-    /// For readiness on the start page.
-    http: reqwest::Client,
 }
 
 // === impl DevelopmentServices ===
@@ -91,7 +87,7 @@ impl DevelopmentServices {
         let mut pool_config = pool_config(folder, addresses, &social_proof_key)?;
         pool_config.hashing = hashing;
         if let Some(lifetime) = access_token_lifetime {
-            pool_config.actor_client.access_token_s = lifetime.as_secs();
+            pool_config.access_token_lifetime = lifetime;
         }
         let identity_pool = pool::App::build(pool_config, clock.clone());
         let sqlite_path = folder.path().join("development.db");
@@ -101,12 +97,13 @@ impl DevelopmentServices {
         let key = key.map_err(|_| Exit::unavailable("key generation panicked"))??;
         let client = social_client(folder, addresses)?;
         let issuer = format!("http://{}", addresses.social);
-        let social =
-            SocialProvider::new(issuer, client.clone(), key, sqlite.clone(), clock.clone());
+        let social = SocialProvider::new(issuer, client.clone(), key, clock.clone());
         let verifier = verifier(identity_pool.provisioned(), clock)?;
         let unusable = |error: std::io::Error| {
             Exit::unavailable(format!("{}: {error}", folder.path().display()))
         };
+        let mailbox = Mailbox::open(sqlite.clone(), clock.clone()).await;
+        let mailbox = mailbox.map_err(|error| Exit::unavailable(format!("mailbox: {error}")))?;
         let documents = folder.subfolder("documents")?;
         let document = DocumentService::new(
             Arc::clone(&verifier),
@@ -118,9 +115,7 @@ impl DevelopmentServices {
             actor: ActorService::new(Arc::clone(&verifier), sqlite.clone(), clock.clone()),
             document: document.map_err(unusable)?,
             social: Arc::new(social),
-            mailbox: Arc::new(
-                Mailbox::open(&folder.subfolder("mail")?, clock.clone()).map_err(unusable)?,
-            ),
+            mailbox: Arc::new(mailbox),
             social_sealing_key: folder
                 .secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
             social_proof_key,
@@ -128,7 +123,6 @@ impl DevelopmentServices {
             admin_token: folder.secret("admin.token", url_safe)?,
             social_client: client,
             addresses: *addresses,
-            http: http_client()?,
             identity_pool,
             verifier,
             sqlite,
@@ -172,8 +166,7 @@ impl DevelopmentServices {
     #[must_use]
     pub fn parts(self, sockets: DevelopmentSockets, stop: &CancellationToken) -> Vec<Part> {
         let gateway = format!("http://{}", self.addresses.proxy);
-        let start_page = start_page::content(&self.addresses, self.http);
-        let mail = mail::router(Arc::clone(&self.mailbox), start_page, &gateway);
+        let mail = mail::router(Arc::clone(&self.mailbox), &gateway);
         let http = |socket, router| serve(socket, router, SERVER_LIMITS, stop.clone()).boxed();
         let (sqlite, stopped) = (self.sqlite, stop.clone());
         let close_store = async move {
@@ -216,12 +209,6 @@ fn pool_config(
     let key = key.map_err(|error| Exit::unavailable(format!("social-proof.key {error}")))?;
     config.social_proof_key = Some(Arc::new(key));
     Ok(config)
-}
-
-/// Returns the client for requests of this process to itself.
-fn http_client() -> Result<reqwest::Client, Exit> {
-    let client = reqwest::Client::builder().no_proxy().build();
-    client.map_err(|error| Exit::unavailable(format!("cannot build an HTTP client: {error}")))
 }
 
 /// Returns the authentication upstream's client registration at the social provider.

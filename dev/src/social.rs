@@ -2,13 +2,13 @@
 //! 9207) and OpenID Connect Core 1.0, with a page to choose the person who signs in.
 //!
 //! It is strict, so that a client that works with it works with real providers: exact redirect
-//! URIs, single-use codes that expire after a minute, rotating refresh tokens, RS256 ID tokens with
-//! the nonce. There are no passwords, so it accepts loopback connections only.
+//! URIs, single-use codes that expire after a minute, RS256 ID tokens with the nonce. Only the ID token
+//! can be used: its access and refresh tokens are random text. There are no passwords, so it accepts loopback connections only.
 
 mod authorization_endpoint;
 mod token_endpoint;
 
-mod grants;
+mod codes;
 mod persons;
 
 use std::sync::Arc;
@@ -17,14 +17,13 @@ use axum::Router;
 use axum::extract::State;
 use axum::middleware::map_response;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::StatusCode;
 use postern_core::{Clock, Secret};
 use postern_service::http::{AllowedHosts, json};
-use postern_store::database::Sqlite;
 use serde_json::json;
 
-use grants::GrantStore;
+use codes::CodeStore;
 
 use crate::signing_key::SigningKey;
 
@@ -45,7 +44,7 @@ pub(crate) struct SocialProvider {
     issuer: String,
     client: RegisteredClient,
     key: SigningKey,
-    grants: GrantStore,
+    codes: CodeStore,
     clock: Clock,
 }
 
@@ -57,14 +56,13 @@ impl SocialProvider {
         issuer: String,
         client: RegisteredClient,
         key: SigningKey,
-        store: Sqlite,
         clock: Clock,
     ) -> Self {
         Self {
             issuer,
             client,
             key,
-            grants: GrantStore::new(store, clock.clone()),
+            codes: CodeStore::new(clock.clone()),
             clock,
         }
     }
@@ -79,11 +77,7 @@ pub(crate) fn router(provider: Arc<SocialProvider>) -> Router {
             "/authorize",
             get(authorization_endpoint::show_form).post(authorization_endpoint::submit_form),
         )
-        .route("/token", axum::routing::post(token_endpoint::exchange))
-        .route(
-            "/userinfo",
-            get(token_endpoint::userinfo).post(token_endpoint::userinfo),
-        )
+        .route("/token", post(token_endpoint::exchange))
         .merge(crate::web::page::assets())
         .with_state(provider);
     let router = AllowedHosts::loopback().guard(router);
@@ -96,12 +90,11 @@ async fn discovery(State(provider): State<Arc<SocialProvider>>) -> Response {
         "issuer": issuer,
         "authorization_endpoint": format!("{issuer}/authorize"),
         "token_endpoint": format!("{issuer}/token"),
-        "userinfo_endpoint": format!("{issuer}/userinfo"),
         "jwks_uri": format!("{issuer}/jwks"),
         "scopes_supported": ["openid", "email", "profile", "offline_access"],
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
-        "grant_types_supported": ["authorization_code", "refresh_token"],
+        "grant_types_supported": ["authorization_code"],
         "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": ["RS256"],
         "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],

@@ -88,15 +88,7 @@ impl TestIssuers {
             "iss": format!("{}/actors", self.base), "sub": subject, "username": subject, "token_use": "access",
             "client_id": "actors-client", "iat": NOW, "exp": NOW + 3600, "cognito:groups": groups,
         });
-        self.keys[0].sign(Some("JWT"), &claims)
-    }
-
-    pub(crate) fn service(&self, id: &str) -> String {
-        let claims = json!({
-            "iss": format!("{}/services", self.base), "sub": format!("sub-{id}"), "token_use": "id",
-            "aud": "services-client", "custom:service_id": id, "iat": NOW, "exp": NOW + 3600,
-        });
-        self.keys[1].sign(Some("JWT"), &claims)
+        self.keys[0].sign(&claims)
     }
 }
 

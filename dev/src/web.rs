@@ -5,4 +5,3 @@
 pub(crate) mod api_page;
 pub(crate) mod landing_page;
 pub(crate) mod page;
-pub(crate) mod start_page;

@@ -23,5 +23,5 @@ pub use console::console_link;
 pub use lifecycle::Running;
 pub use startup::{Options, greeting, start, start_configured};
 pub use timeline::{TimelineSources, timeline};
-pub use tokens::{service_token, user_token};
+pub use tokens::service_token;
 pub use users::Users;

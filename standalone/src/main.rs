@@ -68,23 +68,12 @@ struct RunOptions {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
-    /// Print a new token of the local pools, from the running postern
+    /// Print a new token of a service account, from the running postern
     #[command(after_help = TOKEN_EXAMPLES)]
     Token {
-        /// Token of a service account: auth, notify, actor, or document
-        #[arg(long, value_name = "NAME", required_unless_present = "user")]
-        service: Option<String>,
-        /// Token of a registered user
-        #[arg(
-            long,
-            value_name = "EMAIL",
-            conflicts_with = "service",
-            requires = "password_stdin"
-        )]
-        user: Option<String>,
-        /// Read the user's password from standard input
-        #[arg(long)]
-        password_stdin: bool,
+        /// Service account: auth, notify, actor, or document
+        #[arg(long, value_name = "NAME")]
+        service: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -163,7 +152,7 @@ Example:
 const TOKEN_EXAMPLES: &str = "\
 Examples:
   postern token --service notify
-  postern token --user ada@example.com --password-stdin --json < password.txt";
+  postern token --service notify --json";
 
 const USER_EXAMPLES: &str = "\
 Examples:
@@ -198,13 +187,8 @@ fn main() -> ExitCode {
     Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
         let outcome = match arguments.command {
             None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, started_at))),
-            Some(CliCommand::Token {
-                service,
-                user,
-                password_stdin: _,
-                json,
-            }) => runtime.block_on(async {
-                let token = Box::pin(token(arguments.data_dir, service, user)).await?;
+            Some(CliCommand::Token { service, json }) => runtime.block_on(async {
+                let token = Box::pin(postern::service_token(&arguments.data_dir, &service)).await?;
                 let token = token.expose();
                 Output { json }.record(token, &serde_json::json!({ "token": token }))
             }),
@@ -269,18 +253,6 @@ async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<
         tokio::spawn(service_manager.report_health(Health::new(), shutdown.clone()));
     }
     running.run(shutdown).await
-}
-
-async fn token(
-    data_dir: PathBuf,
-    service: Option<String>,
-    user: Option<String>,
-) -> Result<Secret, Exit> {
-    match (service, user) {
-        (Some(service), _) => postern::service_token(&data_dir, &service).await,
-        (None, Some(user)) => postern::user_token(&data_dir, &user, &password()?).await,
-        (None, None) => Err(Exit::usage("token: requires --service or --user")),
-    }
 }
 
 async fn console_link(data_dir: PathBuf) -> Result<(), Exit> {

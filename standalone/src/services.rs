@@ -184,8 +184,9 @@ impl GatewayServices {
 impl ServiceConfigs {
     /// Loads the three files. Reports the errors of all of them together.
     fn load(folder: &Path, env: &Env) -> Result<Self, Exit> {
-        let proxy = postern_proxy::config_files(&folder.join("proxy.toml"))
-            .and_then(|files| files.decode(|root| postern_proxy::Config::read(root, env)));
+        let proxy = config::load(&folder.join("proxy.toml"), |root| {
+            postern_proxy::Config::read(root, env)
+        });
         let auth = config::load(&folder.join("auth.toml"), |root| {
             postern_auth::Config::read(root, env)
         });

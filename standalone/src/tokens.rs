@@ -1,4 +1,4 @@
-//! Tokens of the local pools for scripts (`postern token`).
+//! Tokens of service accounts for scripts (`postern token`).
 
 use std::path::Path;
 
@@ -7,7 +7,6 @@ use postern_core::exit::Exit;
 use postern_core::identity::IdentityConfig;
 use postern_core::{Clock, Secret};
 use postern_service::calls::{ServiceTokenError, ServiceTokens};
-use serde_json::{Value, json};
 
 use crate::lifecycle::EnvironmentFile;
 
@@ -65,32 +64,6 @@ pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit>
         };
     }
     Err(unreachable_error(&stored, &reason))
-}
-
-/// Requests a user's access token: calls POST /auth/login at the running gateway.
-///
-/// # Errors
-/// Exits with status 69 if the gateway is not running or rejects the sign-in.
-pub async fn user_token(folder: &Path, email: &str, password: &Secret) -> Result<Secret, Exit> {
-    let stored = EnvironmentFile::read(folder)?;
-    let url = format!(
-        "{}/auth/login",
-        stored.get("POSTERN_URL").unwrap_or_default()
-    );
-    let body = json!({ "email": email, "password": password.expose() });
-    let answer = reqwest::Client::new().post(url).json(&body).send().await;
-    let answer = answer.map_err(|_| unreachable_error(&stored, "cannot connect"))?;
-    let answer: Value = answer
-        .json()
-        .await
-        .map_err(|_| unreachable_error(&stored, "the response is not JSON"))?;
-    match answer["accessToken"].as_str() {
-        Some(token) => Ok(Secret::from(token)),
-        None => Err(Exit::unavailable(format!(
-            "sign-in rejected: {}",
-            answer["code"].as_str().unwrap_or("unknown")
-        ))),
-    }
 }
 
 fn unreachable_error(stored: &EnvironmentFile, reason: &str) -> Exit {

@@ -80,9 +80,6 @@ pub struct SocialProviderSettings {
     /// Domains whose addresses the provider itself assigns: it is authoritative for them. Default
     /// for Google: `gmail.com` and `googlemail.com`; for other issuers none.
     pub authoritative_domains: Vec<String>,
-    /// Whether the provider is authoritative for the domain in the `hd` claim (Google Workspace).
-    /// Default `true` for Google, which alone defines the claim, else `false`.
-    pub trust_hosted_domain: bool,
 }
 
 /// The authentication of the client at the token endpoint (RFC 6749 section 2.3.1).
@@ -105,6 +102,8 @@ pub enum TokenDelivery {
     FormPost,
 }
 
+/// Timeout of one call to a provider.
+const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// The issuer of Google.
 const GOOGLE_ISSUER: &str = "https://accounts.google.com";
 /// Domains whose addresses Google assigns.
@@ -122,8 +121,8 @@ impl SocialConfig {
         if client_id.is_none() && table.further.is_empty() {
             return Some(None);
         }
-        let client_secret = env.secret("SOCIAL_OAUTH2_CLIENT_SECRET");
-        let key = env.get("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY");
+        let client_secret = env.optional_secret(root, "SOCIAL_OAUTH2_CLIENT_SECRET")?;
+        let key = env.optional_secret(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY")?;
         for (setting, is_set) in [
             (
                 "SOCIAL_OAUTH2_CLIENT_SECRET",
@@ -138,7 +137,7 @@ impl SocialConfig {
             }
         }
         let key_ring =
-            key.and_then(|key| read_key_ring(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key));
+            key.and_then(|key| read_key_ring(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", &key));
         let mut providers = Vec::new();
         if let Some(client_id) = client_id {
             let default = table.default?;
@@ -168,7 +167,7 @@ impl SocialConfig {
             ui: table.ui?,
             delivery: table.delivery,
             require_code_challenge: table.require_code_challenge,
-            deadline: table.deadline.unwrap_or(Duration::from_secs(5)),
+            deadline: CALL_DEADLINE,
             key_ring: key_ring?,
         }))
     }
@@ -203,6 +202,11 @@ impl SocialProviderConfig {
         })
     }
 
+    /// Returns whether this is Google, which alone defines the claim `hd` as a domain that it hosts.
+    pub(crate) fn is_google(&self) -> bool {
+        self.issuer == GOOGLE_ISSUER
+    }
+
     fn warnings(&self) -> Vec<String> {
         let (mut warnings, settings) = (Vec::new(), &self.settings);
         if !settings.nonce && !settings.pkce {
@@ -211,7 +215,7 @@ impl SocialProviderConfig {
                 self.name
             ));
         }
-        if self.issuer == GOOGLE_ISSUER {
+        if self.is_google() {
             return warnings;
         }
         // A sign-in with an authoritative address deletes an account whose address was never
@@ -227,12 +231,6 @@ impl SocialProviderConfig {
                 ));
             }
         }
-        if settings.trust_hosted_domain {
-            warnings.push(format!(
-                "social.trust_hosted_domain is enabled: {} can claim any domain with hd, which only Google defines",
-                self.issuer
-            ));
-        }
         warnings
     }
 }
@@ -247,7 +245,6 @@ struct SocialTable {
     ui: Option<Url>,
     delivery: TokenDelivery,
     require_code_challenge: bool,
-    deadline: Option<Duration>,
 }
 
 // === impl SocialTable ===
@@ -275,7 +272,6 @@ impl SocialTable {
             }),
             require_code_challenge: table
                 .or("require_code_challenge", false, |field| field.boolean()),
-            deadline: table.optional("deadline", |field| field.duration()),
         }
     }
 }
@@ -310,8 +306,6 @@ impl SocialProviderSettings {
             ),
             authoritative_domains: texts("authoritative_domains")
                 .unwrap_or_else(|| default_authoritative_domains(is_google)),
-            trust_hosted_domain: table
-                .or("trust_hosted_domain", is_google, |field| field.boolean()),
         }
     }
 }

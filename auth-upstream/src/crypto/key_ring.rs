@@ -100,11 +100,6 @@ impl KeyRing {
             .collect()
     }
 
-    /// Returns the prefix of the texts that the newest key seals.
-    pub(crate) fn newest_prefix(&self) -> String {
-        format!("{VERSION}.{}.", self.newest.id)
-    }
-
     /// Opens a text. Returns `None` unless it was sealed with one of the keys and this context.
     pub(crate) fn open(&self, context: &[&str], text: &str) -> Option<Zeroizing<Vec<u8>>> {
         let mut parts = text.split('.');

@@ -6,7 +6,7 @@
 //!
 //! The cache has, under purpose and address, a keyed digest of both and the code: an AES-GCM tag
 //! over them, with the epoch of the cache as the text. It therefore reveals no code, and a copy that
-//! a fail-over restores is void, as with temporary tokens (`crypto::token_vault`).
+//! a fail-over restores is void, as with temporary tokens (`exchange`).
 
 use std::sync::Arc;
 use std::time::Duration;

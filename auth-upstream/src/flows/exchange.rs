@@ -3,6 +3,11 @@
 //! A social sign-in ends with a temporary token for the UI. It is valid for 5 minutes and can be
 //! exchanged once. If the sign-in started with a `code_challenge`, the exchange needs the verifier
 //! (RFC 7636); a wrong verifier invalidates the token, so that it cannot be tried again.
+//!
+//! The cache never contains the token: the entry's key is the token's SHA-256 digest, and the value
+//! is sealed with a key derived from the token. Reading the cache therefore reveals neither. A value
+//! is sealed to the epoch of the cache in which it was stored, so that a copy restored from a
+//! snapshot, a replica or a fail-back does not open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +15,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_core::{Code, Problem};
+use postern_store::cache::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -18,16 +24,18 @@ use subtle::ConstantTimeEq;
 use super::token_set::TokenSet;
 use super::{FlowParts, cache_unavailable};
 use crate::client::ClientContext;
-use crate::crypto::TokenVault;
+use crate::crypto::{KeyRing, SealingKey, random, sha256_hex};
 use crate::telemetry::{AuditedResult, Completed, Operation};
 
 /// Validity of a temporary token, as the HTTP API promises.
 pub(crate) const TEMPORARY_TOKEN_TTL: Duration = Duration::from_secs(5 * 60);
+/// The first part of the sealing context of values. The second is the epoch.
+const VALUE_CONTEXT: &str = "temporary";
 
 /// Issues and redeems temporary tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct TemporaryTokens {
-    vault: TokenVault,
+    cache: Cache,
 }
 
 /// Exchanges temporary tokens.
@@ -80,8 +88,13 @@ struct StoredExchange {
 // === impl TemporaryTokens ===
 
 impl TemporaryTokens {
-    pub(crate) fn new(vault: TokenVault) -> Self {
-        Self { vault }
+    pub(crate) fn new(cache: Cache) -> Self {
+        Self { cache }
+    }
+
+    /// Returns the cache key of a token's entry.
+    pub(crate) fn cache_key(token: &str) -> String {
+        format!("postern:auth:temporary:{}", sha256_hex(token))
     }
 
     /// Issues a temporary token for the result of a sign-in.
@@ -95,19 +108,35 @@ impl TemporaryTokens {
             code_challenge,
         };
         let plain = serde_json::to_vec(&stored).expect("the struct serializes to JSON");
-        self.vault
-            .issue(&plain, TEMPORARY_TOKEN_TTL)
-            .await
-            .map_err(cache_unavailable)
+        let token = random::token();
+        let key = Self::cache_key(&token);
+        let storing = async {
+            let epoch = self.cache.epoch(&key).await?;
+            let sealed = key_ring(&token).seal(&[VALUE_CONTEXT, &epoch], &plain);
+            self.cache
+                .set(&key, sealed.as_bytes(), TEMPORARY_TOKEN_TTL)
+                .await
+        };
+        storing.await.map_err(cache_unavailable)?;
+        Ok(token)
     }
 
+    /// Removes and returns the result under a token. Of concurrent callers at most one gets it.
+    ///
+    /// Tokens issued before a restart or a fail-over of the cache are lost even if the cache still
+    /// contains them, because they may have been exchanged already.
     async fn redeem(
         &self,
         token: &str,
         verifier: Option<&str>,
     ) -> Result<ExchangedIdentity, Problem> {
-        let taken = self.vault.take(token).await.map_err(cache_unavailable)?;
-        let stored = taken.and_then(|plain| serde_json::from_slice::<StoredExchange>(&plain).ok());
+        let taken = self.cache.take_with_epoch(&Self::cache_key(token)).await;
+        let (sealed, epoch) = taken.map_err(cache_unavailable)?;
+        let stored = sealed.and_then(|sealed| {
+            let sealed = String::from_utf8(sealed).ok()?;
+            let plain = key_ring(token).open(&[VALUE_CONTEXT, &epoch], &sealed)?;
+            serde_json::from_slice::<StoredExchange>(&plain).ok()
+        });
         let redeemed =
             stored.filter(|stored| matches_challenge(stored.code_challenge.as_deref(), verifier));
         match redeemed.map(|stored| stored.result) {
@@ -144,6 +173,15 @@ impl ExchangeFlow {
     }
 }
 
+/// Returns the key that is derived from a token.
+fn key_ring(token: &str) -> KeyRing {
+    let digest = Sha256::new()
+        .chain_update("postern vault v1\0")
+        .chain_update(token)
+        .finalize();
+    KeyRing::new(SealingKey::new(&digest.into()), Vec::new())
+}
+
 /// Returns whether a verifier matches a challenge. A verifier without a challenge is rejected: its
 /// sender assumes a protection that the sign-in does not have.
 fn matches_challenge(challenge: Option<&str>, verifier: Option<&str>) -> bool {
@@ -177,5 +215,17 @@ mod tests {
         assert!(!matches_challenge(Some(challenge), Some("another")));
         assert!(!matches_challenge(Some(challenge), None));
         assert!(!matches_challenge(None, Some(verifier)));
+    }
+
+    #[tokio::test]
+    async fn cache_contains_neither_token_nor_value() {
+        let tokens = TemporaryTokens::new(Cache::open("memory:").await.expect("memory"));
+        let result = SocialResult::Challenge("ada@example.com".into());
+        let token = tokens.issue(result, None).await.expect("stored");
+        let key = TemporaryTokens::cache_key(&token);
+        assert!(!key.contains(&token));
+        let stored = tokens.cache.get(&key).await.expect("cache answers");
+        let stored = stored.expect("an entry");
+        assert!(!String::from_utf8_lossy(&stored).contains("ada"));
     }
 }

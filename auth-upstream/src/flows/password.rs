@@ -15,7 +15,7 @@ use crate::client::ClientContext;
 use crate::pool::admin::PoolAdmin;
 use crate::pool::error::{PoolCall, PoolError};
 use crate::protection::AttemptKind;
-use crate::telemetry::{AuditedResult, Completed, Operation, log_limited};
+use crate::telemetry::{AuditedResult, Completed, Operation, log_consequence};
 
 /// The maximum number of reset codes that are being requested at the same time.
 pub(crate) const MAX_CODE_REQUESTS: usize = 64;
@@ -47,10 +47,7 @@ impl PasswordFlow {
         email: EmailAddress,
     ) -> Option<JoinHandle<()>> {
         let Ok(permit) = Arc::clone(&self.code_requests).try_acquire_owned() else {
-            log_limited!(
-                warn,
-                "password reset code not requested, too many in progress"
-            );
+            log_consequence!("password reset code not requested, too many in progress");
             return None;
         };
         let flow = self.clone();

@@ -33,7 +33,7 @@ use crate::pool::error::{PoolCall, PoolError};
 use crate::pool::{PoolTokens, SignUpResult};
 use crate::protection::AttemptKind;
 use crate::store::PendingRegistration;
-use crate::telemetry::{AuditedResult, Completed, Operation, log_limited};
+use crate::telemetry::{AuditedResult, Completed, Operation, log_outage};
 
 /// `Retry-After` when the actor service is unavailable, in seconds.
 const PROFILE_RETRY_AFTER_S: u32 = 5;
@@ -375,12 +375,12 @@ impl RegistrationFlow {
         let recorded = match deleted {
             Ok(()) => self.store.delete_registration(id).await,
             Err(error) => {
-                log_limited!(warn, %error, "user without a profile not deleted, deletion postponed");
+                log_outage!("identity_pool", %error, "user without a profile not deleted, deletion postponed");
                 self.store.postpone_registration(id, self.clock.now()).await
             }
         };
         if let Err(error) = recorded {
-            postern_core::log_outage!("database", %error, "pending registration not updated");
+            log_outage!("database", %error, "pending registration not updated");
         }
         profile_problem(error)
     }

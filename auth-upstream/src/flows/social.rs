@@ -13,7 +13,6 @@ mod account;
 mod authorization_state;
 mod provider;
 mod provider_cache;
-mod provider_tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +27,12 @@ use self::authorization_state::AuthorizationState;
 pub(super) use self::provider::AuthorizedUser;
 use self::provider::ProviderClient;
 use self::provider_cache::ProviderCache;
-pub(crate) use self::provider_tokens::ProviderTokens;
 use super::FlowParts;
 use super::exchange::{ExchangedIdentity, SocialResult, TemporaryTokens, UserInfo};
 use crate::client::ClientContext;
 use crate::config::{SocialConfig, SocialProviderConfig, TokenDelivery};
 use crate::protection::AttemptKind;
-use crate::telemetry::{Audited, Completed, Operation, OutcomeName, log_limited};
+use crate::telemetry::{Audited, Completed, Operation, OutcomeName, log_consequence};
 
 /// The time that a user may take at the provider.
 const STATE_TTL: Duration = Duration::from_secs(10 * 60);
@@ -47,7 +45,6 @@ pub(crate) struct SocialFlow {
     /// The clients of the configured providers, in their order.
     providers: Vec<ProviderClient>,
     accounts: Arc<AccountResolver>,
-    provider_tokens: ProviderTokens,
     temporary_tokens: TemporaryTokens,
 }
 
@@ -149,7 +146,6 @@ impl SocialFlow {
         };
         Self {
             providers: config.providers.iter().enumerate().map(client).collect(),
-            provider_tokens: accounts.provider_tokens.clone(),
             accounts,
             temporary_tokens,
             config,
@@ -160,11 +156,6 @@ impl SocialFlow {
     /// Returns the settings.
     pub(crate) fn config(&self) -> &SocialConfig {
         &self.config
-    }
-
-    /// Returns the stored refresh tokens of the providers.
-    pub(crate) fn provider_tokens(&self) -> &ProviderTokens {
-        &self.provider_tokens
     }
 
     /// Starts a sign-in at the provider with this index in the configuration, and returns the URL
@@ -181,7 +172,7 @@ impl SocialFlow {
     ) -> Result<Url, Problem> {
         let at = self.providers.get(provider).ok_or(Code::NotFound)?;
         let provider = at.provider().await.map_err(|error| {
-            log_limited!(warn, %error, "social provider unavailable");
+            log_consequence!(%error, "social provider unavailable");
             Problem::new(Code::Unavailable)
         })?;
         let (address, issuer) = (client.address, &at.config.issuer);

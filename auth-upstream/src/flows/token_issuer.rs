@@ -15,7 +15,7 @@ use super::social::AuthorizedUser;
 use super::token_set::TokenSet;
 use crate::crypto::KeyRing;
 use crate::pool::{PoolChallenge, PoolTokens, UserPool};
-use crate::telemetry::{Completed, log_limited};
+use crate::telemetry::{Completed, log_limited, log_outage};
 
 /// Issues tokens and challenge sessions.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ impl TokenIssuer {
             return;
         };
         if let Err(error) = self.pool.revoke(&grant.token).await {
-            log_limited!(warn, %error, "refresh token of a rejected sign-in not revoked at the pool");
+            log_outage!("identity_pool", %error, "refresh token of a rejected sign-in not revoked at the pool");
         }
     }
 }

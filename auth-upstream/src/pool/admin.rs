@@ -1,25 +1,19 @@
 //! Calls under the operator's AWS credentials, signed with SigV4. All of them are optional: without
 //! credentials the flows do without.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use aws_sdk_cognitoidentityprovider::Client;
-use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
-use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_cognitoidentityprovider::primitives::DateTime;
 use aws_sdk_cognitoidentityprovider::types::{
-    AttributeType, AuthFlowType, ChallengeNameType, FeatureType, MessageActionType, UserPoolType,
-    UserStatusType,
+    AttributeType, FeatureType, MessageActionType, UserPoolType, UserStatusType,
 };
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
 use postern_core::identity::Pool;
 
-use super::SignInStep;
 use super::circuit_breaker::PoolCircuitBreaker;
 use super::error::PoolError;
-use super::sign_in_step::sign_in_step;
 use crate::telemetry::PoolOperation as Op;
 
 /// A client for administrative calls to the pool.
@@ -88,59 +82,10 @@ impl PoolAdmin {
         }
     }
 
-    pub(super) async fn run<T, E: ProvideErrorMetadata>(
-        &self,
-        operation: Op,
-        call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-    ) -> Result<(), PoolError> {
-        self.breaker.call(operation, call).await.map(drop)
-    }
-
-    pub(super) async fn sign_in(
-        &self,
-        name: &str,
-        parameters: HashMap<String, String>,
-    ) -> Result<SignInStep, PoolError> {
-        let call = self
-            .client
-            .admin_initiate_auth()
-            .user_pool_id(&self.pool.pool_id)
-            .client_id(&self.pool.client_id)
-            .auth_flow(AuthFlowType::AdminUserPasswordAuth)
-            .set_auth_parameters(Some(parameters));
-        let response = self
-            .breaker
-            .call(Op::AdminInitiateAuth, call.send())
-            .await?;
-        sign_in_step!(name, response)
-    }
-
-    pub(super) async fn answer_challenge(
-        &self,
-        challenge: &str,
-        session: &str,
-        username: &str,
-        parameters: HashMap<String, String>,
-    ) -> Result<SignInStep, PoolError> {
-        let call = self
-            .client
-            .admin_respond_to_auth_challenge()
-            .user_pool_id(&self.pool.pool_id)
-            .client_id(&self.pool.client_id)
-            .challenge_name(ChallengeNameType::from(challenge))
-            .session(session)
-            .set_challenge_responses(Some(parameters));
-        let response = self
-            .breaker
-            .call(Op::AdminRespondToAuthChallenge, call.send())
-            .await?;
-        sign_in_step!(username, response)
-    }
-
     /// Confirms a new user without a code.
     pub(crate) async fn confirm_sign_up(&self, name: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_confirm_sign_up, name);
-        self.run(Op::AdminConfirmSignUp, call.send()).await
+        self.breaker.run(Op::AdminConfirmSignUp, call.send()).await
     }
 
     /// Confirms a new user who has proven the address.
@@ -153,13 +98,15 @@ impl PoolAdmin {
     pub(crate) async fn verify_email(&self, name: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_update_user_attributes, name)
             .user_attributes(attribute("email_verified", "true")?);
-        self.run(Op::AdminUpdateUserAttributes, call.send()).await
+        self.breaker
+            .run(Op::AdminUpdateUserAttributes, call.send())
+            .await
     }
 
     /// Deletes a user. Succeeds if the user does not exist.
     pub(crate) async fn delete_user(&self, name: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_delete_user, name);
-        match self.run(Op::AdminDeleteUser, call.send()).await {
+        match self.breaker.run(Op::AdminDeleteUser, call.send()).await {
             Err(PoolError::UserNotFound) => Ok(()),
             decided => decided,
         }
@@ -226,13 +173,17 @@ impl PoolAdmin {
         let call = admin_call!(self, admin_set_user_password, username)
             .password(password)
             .permanent(true);
-        self.run(Op::AdminSetUserPassword, call.send()).await
+        self.breaker
+            .run(Op::AdminSetUserPassword, call.send())
+            .await
     }
 
     /// Revokes all refresh tokens of a user.
     pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_user_global_sign_out, username);
-        self.run(Op::AdminUserGlobalSignOut, call.send()).await
+        self.breaker
+            .run(Op::AdminUserGlobalSignOut, call.send())
+            .await
     }
 
     /// Returns the settings of this or another pool.

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
@@ -32,6 +33,10 @@ const POLICY: BreakerPolicy = BreakerPolicy {
 
 /// The duration of a call after which the pool is probed.
 const PROBE_AFTER: Duration = Duration::from_millis(300);
+/// The duration of a slow call.
+const SLOW_CALL: Duration = Duration::from_secs(2);
+/// Slow calls in a row from which on the pool counts as failing.
+const MAX_SLOW_CALLS: u32 = 3;
 /// Timeout of a liveness probe.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(450);
 
@@ -43,6 +48,8 @@ pub(crate) struct PoolCircuitBreaker {
     probe: LivenessProbe,
     metrics: Metrics,
     availability: Dependency,
+    /// Slow calls since the last fast one.
+    slow_calls: AtomicU32,
 }
 
 /// Probes the pool, one request at a time.
@@ -87,6 +94,7 @@ impl PoolCircuitBreaker {
             probe,
             metrics,
             availability,
+            slow_calls: AtomicU32::new(0),
         }
     }
 
@@ -116,6 +124,7 @@ impl PoolCircuitBreaker {
             Ok(response) => (Ok(response), None),
             Err(failure) => (Err(failure.error), failure.cause),
         };
+        let elapsed = started_at.elapsed();
         let outcome = match &result {
             Ok(_) => PoolCallOutcome::Ok,
             Err(PoolError::Unavailable(_)) => PoolCallOutcome::Unavailable,
@@ -128,12 +137,32 @@ impl PoolCircuitBreaker {
                 self.availability.record_failure(cause);
             }
             (Err(PoolError::Unavailable(reason)), None) => self.availability.record_failure(reason),
-            (Ok(_) | Err(_), _) => self.availability.record_success(),
+            (Ok(_) | Err(_), _) => self.record_answer(operation, elapsed),
         }
         self.record(outcome == PoolCallOutcome::Unavailable);
-        self.metrics
-            .observe_pool_call(operation, outcome, started_at.elapsed());
+        self.metrics.observe_pool_call(operation, outcome, elapsed);
         result
+    }
+
+    /// Makes a call whose response is not used.
+    pub(crate) async fn run<T, E: ProvideErrorMetadata>(
+        &self,
+        operation: PoolOperation,
+        call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    ) -> Result<(), PoolError> {
+        self.call(operation, call).await.map(drop)
+    }
+
+    /// Records an answer. A pool that answers slowly again and again degrades the service.
+    fn record_answer(&self, operation: PoolOperation, elapsed: Duration) {
+        if elapsed < SLOW_CALL {
+            self.slow_calls.store(0, Ordering::Relaxed);
+        } else if self.slow_calls.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SLOW_CALLS {
+            let (name, seconds) = (operation.name(), elapsed.as_secs_f64());
+            let reason = format!("slow: {name} took {seconds:.1} s");
+            return self.availability.record_failure(reason);
+        }
+        self.availability.record_success();
     }
 
     /// Waits for the call, or until a liveness probe fails.
@@ -276,6 +305,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn third_slow_call_in_a_row_degrades() {
+        let metrics = Metrics::new().expect("metrics");
+        let clock = Clock::manual(Timestamp(0));
+        let url = unresponsive_server().await;
+        let breaker = PoolCircuitBreaker::new(clock, url, metrics.clone());
+        let degraded = || metrics.health().degraded().get("identity_pool").cloned();
+        let answer = |elapsed| breaker.record_answer(PoolOperation::InitiateAuth, elapsed);
+        for elapsed in [SLOW_CALL, SLOW_CALL, Duration::ZERO, SLOW_CALL, SLOW_CALL] {
+            answer(elapsed);
+            assert_eq!(degraded(), None);
+        }
+        answer(SLOW_CALL);
+        let reason = "slow: InitiateAuth took 2.0 s";
+        assert_eq!(degraded().as_deref(), Some(reason));
+        answer(Duration::ZERO);
+        assert_eq!(degraded(), None);
+    }
+
+    #[tokio::test]
     async fn hanging_calls_fail_long_before_their_deadline() {
         let (log, _guard) = CapturedLog::start();
         let metrics = Metrics::new().expect("metrics");
@@ -324,28 +372,5 @@ mod tests {
             labels,
             [("operation", "InitiateAuth"), ("outcome", "unavailable")]
         );
-    }
-
-    #[test]
-    fn breaker_opens_after_three_failures_and_recovers() {
-        let clock = Clock::manual(Timestamp(0));
-        let jwks_url = "http://127.0.0.1:1/".parse().expect("a URL");
-        let breaker =
-            PoolCircuitBreaker::new(clock.clone(), jwks_url, Metrics::new().expect("metrics"));
-        for _ in 0..3 {
-            assert!(breaker.allows_call());
-            breaker.record(true);
-        }
-        assert!(!breaker.allows_call());
-        clock.advance(Duration::from_millis(500));
-        assert!(breaker.allows_call(), "half-open: one call passes");
-        assert!(!breaker.allows_call(), "half-open: others do not");
-        breaker.record(true);
-        clock.advance(Duration::from_millis(999));
-        assert!(!breaker.allows_call(), "open for twice as long");
-        clock.advance(Duration::from_millis(1));
-        assert!(breaker.allows_call());
-        breaker.record(false);
-        assert!(breaker.allows_call() && breaker.allows_call());
     }
 }

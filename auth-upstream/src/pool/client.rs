@@ -14,6 +14,8 @@ use aws_sdk_cognitoidentityprovider::config::{
 use postern_core::Secret;
 use postern_core::identity::IdentityConfig;
 
+use super::trace_headers::TraceHeaders;
+
 /// Credentials for signed, administrative calls. Sign-in, refresh and registration are not signed.
 #[derive(Clone, Debug)]
 pub enum AwsCredentials {
@@ -33,10 +35,14 @@ pub enum AwsCredentials {
 }
 
 /// Creates a client of the pool API. It reads the environment only with
-/// [`AwsCredentials::DefaultChain`]. The connect timeout is 1 s; a call including its one retry
-/// takes at most 5 s.
-pub async fn pool_client(identity: &IdentityConfig, credentials: Option<AwsCredentials>) -> Client {
-    let config = client_config(identity);
+/// [`AwsCredentials::DefaultChain`]. A call takes at most `deadline`, and the SDK repeats none: the
+/// flows decide what is retried.
+pub async fn pool_client(
+    identity: &IdentityConfig,
+    credentials: Option<AwsCredentials>,
+    deadline: Duration,
+) -> Client {
+    let config = client_config(identity, deadline);
     let config = match credentials {
         None => config.identity_cache(IdentityCache::no_cache()),
         Some(AwsCredentials::Static {
@@ -59,19 +65,18 @@ pub async fn pool_client(identity: &IdentityConfig, credentials: Option<AwsCrede
     Client::from_conf(config.build())
 }
 
-fn client_config(identity: &IdentityConfig) -> Builder {
+fn client_config(identity: &IdentityConfig, deadline: Duration) -> Builder {
     let timeouts = TimeoutConfig::builder()
-        .connect_timeout(Duration::from_secs(1))
-        // Applies to all attempts together: a call that a busy pool delays is not repeated,
-        // because each repetition costs the pool another password hash.
-        .operation_timeout(Duration::from_secs(5))
+        .connect_timeout(Duration::from_secs(1).min(deadline))
+        .operation_timeout(deadline)
         .build();
     let config = Builder::new()
         .region(Region::new(identity.region.clone()))
         .timeout_config(timeouts)
         // Responses are a few kilobytes, and the timeouts above bound slow ones.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .retry_config(RetryConfig::standard().with_max_attempts(2));
+        .retry_config(RetryConfig::disabled())
+        .interceptor(TraceHeaders);
     match &identity.endpoint {
         Some(endpoint) => config.endpoint_url(endpoint.as_str()),
         None => config,

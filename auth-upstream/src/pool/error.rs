@@ -12,14 +12,15 @@ use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use postern_core::{Code, Problem};
 
-use postern_core::log_limit::LogLimit;
+use postern_core::log_limit::admit_cause;
+use postern_core::log_outage;
 
 use crate::telemetry::PoolOperation;
 
 /// The kind of a call to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolCall {
-    /// InitiateAuth or AdminInitiateAuth with a password.
+    /// InitiateAuth with a password.
     SignIn,
     /// SignUp.
     SignUp,
@@ -87,8 +88,6 @@ pub(crate) enum PoolError {
 // === impl PoolCall ===
 
 impl PoolCall {
-    const COUNT: usize = Self::Admin as usize + 1;
-
     /// Returns the problem code of a call that the pool refuses because of its input, which is the
     /// client's but for administrative calls and SignUp.
     fn failure_code(self) -> Code {
@@ -155,7 +154,7 @@ impl PoolError {
                 .map_or_else(|| misconfigured(name, message), Self::InvalidParameter),
             (
                 "MFAMethodNotFoundException" | "SoftwareTokenMFANotFoundException",
-                Op::RespondToAuthChallenge | Op::AdminRespondToAuthChallenge,
+                Op::RespondToAuthChallenge,
             ) => Self::InvalidParameter("/responses"),
             ("LimitExceededException", Op::SignUp) => Self::QuotaExceeded,
             ("LimitExceededException", _) if message.starts_with("Exceeded daily") => {
@@ -276,19 +275,21 @@ impl PoolError {
     }
 
     fn log(&self, call: PoolCall) {
-        let Some(suppressed) = LOG_LIMITS.get(call as usize).and_then(LogLimit::admit) else {
-            return;
-        };
         if let Self::Misconfigured(reason) = self {
-            tracing::error!(suppressed, ?call, reason, "identity pool misconfigured");
-        } else {
-            tracing::warn!(suppressed, ?call, error = %self, "identity pool call failed");
+            if let Some(suppressed) = admit_cause("identity_pool misconfigured") {
+                tracing::error!(suppressed, ?call, reason, "identity pool misconfigured");
+            }
+            return;
         }
+        let is_outage = matches!(self, Self::Unavailable(_));
+        let cause = if is_outage {
+            "identity_pool"
+        } else {
+            "identity_pool throttled"
+        };
+        log_outage!(cause, ?call, error = %self, "identity pool call failed");
     }
 }
-
-/// Log rate limits, one for each kind of call.
-static LOG_LIMITS: [LogLimit; PoolCall::COUNT] = [const { LogLimit::new() }; PoolCall::COUNT];
 
 fn misconfigured(name: &str, message: &str) -> PoolError {
     PoolError::Misconfigured(format!("{name}: {message}"))
@@ -318,8 +319,8 @@ fn mistaken_field(operation: PoolOperation, message: &str) -> Option<&'static st
         (_, Some("username")) => Some("/email"),
         (Op::ConfirmForgotPassword, Some("password")) => Some("/newPassword"),
         (Op::ConfirmSignUp | Op::ConfirmForgotPassword, _) => Some("/code"),
-        (Op::RespondToAuthChallenge | Op::AdminRespondToAuthChallenge, _) => Some("/responses"),
-        (Op::InitiateAuth | Op::AdminInitiateAuth, Some(_)) => Some(""),
+        (Op::RespondToAuthChallenge, _) => Some("/responses"),
+        (Op::InitiateAuth, Some(_)) => Some(""),
         _ => None,
     }
 }

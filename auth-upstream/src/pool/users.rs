@@ -50,25 +50,27 @@ impl PoolAdmin {
     /// Adds a user to a group.
     pub(crate) async fn add_to_group(&self, name: &str, group: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_add_user_to_group, name).group_name(group);
-        self.run(Op::AdminAddUserToGroup, call.send()).await
+        self.breaker.run(Op::AdminAddUserToGroup, call.send()).await
     }
 
     /// Removes a user from a group.
     pub(crate) async fn remove_from_group(&self, name: &str, group: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_remove_user_from_group, name).group_name(group);
-        self.run(Op::AdminRemoveUserFromGroup, call.send()).await
+        self.breaker
+            .run(Op::AdminRemoveUserFromGroup, call.send())
+            .await
     }
 
     /// Permits the sign-ins of a user.
     pub(crate) async fn enable(&self, name: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_enable_user, name);
-        self.run(Op::AdminEnableUser, call.send()).await
+        self.breaker.run(Op::AdminEnableUser, call.send()).await
     }
 
     /// Refuses the sign-ins of a user.
     pub(crate) async fn disable(&self, name: &str) -> Result<(), PoolError> {
         let call = admin_call!(self, admin_disable_user, name);
-        self.run(Op::AdminDisableUser, call.send()).await
+        self.breaker.run(Op::AdminDisableUser, call.send()).await
     }
 }
 

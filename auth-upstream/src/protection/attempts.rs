@@ -343,7 +343,10 @@ impl AttemptLimiter {
     /// Returns whether an attempt must be rejected because it begins a flood together with others.
     /// If it is not the first of its address and network, it would not have been admitted in one.
     fn exceeds_total(&self, attempt: &mut Attempt, is_flood: bool) -> bool {
-        let total = attempt.total.as_ref().map_or(0, ReservedScope::count);
+        let total = attempt
+            .total
+            .as_ref()
+            .map_or(0, |it| it.reservation.count());
         if is_flood || total <= self.limits.total_per_minute {
             return false;
         }
@@ -351,7 +354,10 @@ impl AttemptLimiter {
             let free = scope.policy.free.min(1);
             scope.policy = self.policy(free, free);
         }
-        attempt.client_scopes.iter().any(|scope| scope.count() > 1)
+        attempt
+            .client_scopes
+            .iter()
+            .any(|scope| scope.reservation.count() > 1)
     }
 
     async fn reserve(&self, key: String, policy: AttemptPolicy) -> Option<ReservedScope> {
@@ -425,15 +431,6 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         drop(self.spawn_recording(AttemptOutcome::Failed, None));
-    }
-}
-
-// === impl ReservedScope ===
-
-impl ReservedScope {
-    /// Returns the attempts in the window, this one included.
-    fn count(&self) -> u64 {
-        self.reservation.count()
     }
 }
 

@@ -18,10 +18,6 @@ const COUNT_SOCIAL_IDENTITIES: &str =
     "SELECT COUNT(*) AS found FROM auth_social_identities WHERE user_id = $1";
 const SAVE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3 \
      WHERE issuer = $1 AND subject = $2";
-const SELECT_PROVIDER_TOKENS: &str = "SELECT issuer, subject, user_id, refresh_token AS sealed FROM auth_social_identities \
-     WHERE refresh_token IS NOT NULL AND (issuer, subject) > ($1, $2) ORDER BY issuer, subject LIMIT $3";
-const REPLACE_PROVIDER_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $4 \
-     WHERE issuer = $1 AND subject = $2 AND refresh_token = $3";
 const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = TRUE \
      WHERE issuer = $1 AND subject = $2";
 
@@ -49,22 +45,6 @@ from_row!(SocialIdentity {
     user_id: String,
     username: Option<String>,
     profile_saved: bool,
-});
-
-/// A provider's refresh token, sealed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SealedProviderToken {
-    pub(crate) issuer: String,
-    pub(crate) subject: String,
-    pub(crate) user_id: String,
-    pub(crate) sealed: String,
-}
-
-from_row!(SealedProviderToken {
-    issuer: String,
-    subject: String,
-    user_id: String,
-    sealed: String,
 });
 
 /// The sealing context of user names, followed by issuer and subject of the social identity.
@@ -158,32 +138,6 @@ impl AuthStore {
         sealed: &str,
     ) -> Stored {
         execute!(self, SAVE_PROVIDER_TOKEN; issuer, subject, sealed).map(drop)
-    }
-
-    /// Returns stored refresh tokens in the order of issuer and subject, starting behind `after`.
-    pub(crate) async fn provider_tokens(
-        &self,
-        after: &(String, String),
-        limit: i64,
-    ) -> Result<Vec<SealedProviderToken>, StoreError> {
-        fetch!(self.readers, fetch_all, SELECT_PROVIDER_TOKENS; &after.0, &after.1, limit)
-    }
-
-    /// Replaces the sealed form of a token and returns whether it was replaced. A token that a
-    /// sign-in has replaced meanwhile is kept.
-    pub(crate) async fn replace_provider_token(
-        &self,
-        token: &SealedProviderToken,
-        sealed: &str,
-    ) -> Result<bool, StoreError> {
-        let SealedProviderToken {
-            issuer,
-            subject,
-            sealed: old,
-            ..
-        } = token;
-        let replaced = execute!(self, REPLACE_PROVIDER_TOKEN; issuer, subject, old, sealed);
-        replaced.map(|rows| rows == 1)
     }
 
     /// Keeps what a provider has sent of a person until the profile is saved.

@@ -131,6 +131,8 @@ async fn first_writer_determines_the_user_of_an_identity() {
                 .expect("an identity")
                 .profile_saved
         );
+        ok(store.save_provider_token(issuer, subject, "v1.k.n.c")).await;
+        assert_eq!(store.provider_tokens().await[0].2, "v1.k.n.c");
         assert!(ok(store.has_social_identity("a")).await);
         ok(store.delete_social_identity(issuer, subject, "b")).await;
         assert!(ok(store.has_social_identity("a")).await);
@@ -139,28 +141,13 @@ async fn first_writer_determines_the_user_of_an_identity() {
     }
 }
 
-#[tokio::test]
-async fn provider_token_is_replaced_unless_it_has_changed() {
-    for (store, _database) in stores().await {
-        let (issuer, subject) = (ISSUER, "1");
-        ok(store.insert_social_identity(issuer, subject, &identity("a"))).await;
-        ok(store.save_provider_token(issuer, subject, "v1.k.n.c")).await;
-        assert_eq!(token(&store).await.as_deref(), Some("v1.k.n.c"));
-        let first = (String::new(), String::new());
-        let stored = ok(store.provider_tokens(&first, 9)).await.remove(0);
-        assert!(ok(store.replace_provider_token(&stored, "v1.l.n.c")).await);
-        assert!(!ok(store.replace_provider_token(&stored, "v1.m.n.c")).await);
-        assert_eq!(token(&store).await.as_deref(), Some("v1.l.n.c"));
-        let last = (issuer.to_owned(), subject.to_owned());
-        assert!(ok(store.provider_tokens(&last, 9)).await.is_empty());
+impl AuthStore {
+    /// Returns subject, user and sealed refresh token of the identities that have one.
+    pub(crate) async fn provider_tokens(&self) -> Vec<(String, String, String)> {
+        let select = "SELECT subject, user_id, refresh_token FROM auth_social_identities \
+                      WHERE refresh_token IS NOT NULL";
+        fetch_all(self, select).await
     }
-}
-
-/// Returns the only stored refresh token, sealed.
-async fn token(store: &AuthStore) -> Option<String> {
-    let select = "SELECT refresh_token FROM auth_social_identities";
-    let rows: Vec<(Option<String>,)> = fetch_all(store, select).await;
-    rows.into_iter().next().expect("one identity").0
 }
 
 async fn fetch_all<T>(store: &AuthStore, select: &'static str) -> Vec<T>
@@ -172,32 +159,6 @@ where
 {
     let rows = with_dialect!(store.database.readers(), pool => sqlx::query_as(select).fetch_all(pool).await);
     rows.expect("rows")
-}
-
-#[tokio::test]
-async fn unresponsive_database_is_unavailable_until_it_recovers() {
-    let test = testing::postgres().await;
-    let (relay, url) = testing::Relay::start(&test.url).await;
-    let options = postern_store::database::DatabaseOptions::new("postern-auth");
-    let store = AuthStore::new(Database::open(&url, options).await.expect("opens"))
-        .await
-        .expect("migrated");
-    ok(store.check_writable()).await;
-    relay.stop_forwarding();
-    for _ in 0..2 {
-        let started_at = std::time::Instant::now();
-        let error = store.count_registrations().await.expect_err("timeout");
-        assert!(
-            started_at.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            started_at.elapsed()
-        );
-        assert_eq!(Problem::from(error).code(), Code::Unavailable);
-    }
-    store.check_writable().await.expect_err("not ready");
-    relay.recover();
-    assert_eq!(ok(store.count_registrations()).await, 0);
-    ok(store.check_writable()).await;
 }
 
 #[tokio::test]
@@ -220,5 +181,6 @@ async fn locked_sqlite_file_is_unavailable_in_time() {
     // SQLite itself waits for five seconds.
     assert!(elapsed < Duration::from_millis(4_500), "{elapsed:?}");
     transaction.rollback().await.expect("rolled back");
-    assert_eq!(ok(store.count_registrations()).await, 0);
+    // It works again. SQLite may have made the insert after all.
+    assert!(ok(store.count_registrations()).await <= 1);
 }

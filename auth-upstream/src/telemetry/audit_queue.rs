@@ -121,7 +121,7 @@ impl AuditQueue {
         }
         self.metrics.count_audit_drop(AuditDropReason::QueueFull, 1);
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
-            tracing::warn!("audit events dropped, queue full");
+            postern_core::log_consequence!("audit events dropped, queue full");
         }
     }
 }

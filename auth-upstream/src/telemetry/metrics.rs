@@ -7,9 +7,10 @@ use postern_core::exit::Exit;
 use postern_core::health::Health;
 use postern_service::http::{HttpMetrics, LATENCY_BUCKETS_S};
 use postern_store::database::{PoolMetrics, PoolUsage};
-use prometheus::core::Collector;
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry,
+    register_histogram_vec_with_registry, register_int_counter_vec_with_registry,
+    register_int_counter_with_registry, register_int_gauge_with_registry,
 };
 
 use super::{AuditDropReason, Operation, PoolOperation};
@@ -58,61 +59,50 @@ impl Metrics {
 
     fn register() -> prometheus::Result<Self> {
         let (registry, health) = (Registry::new(), Health::new());
-        let counter = |name, help, labels: &[&str]| {
-            registered(
-                &registry,
-                IntCounterVec::new(Opts::new(name, help), labels)?,
-            )
-        };
-        let pool_calls = HistogramOpts::new(
-            "postern_auth_pool_call_seconds",
-            "Duration of calls to the actor pool by operation and outcome.",
-        )
-        .buckets(LATENCY_BUCKETS_S.to_vec());
         Ok(Self {
-            operations: counter(
+            operations: register_int_counter_vec_with_registry!(
                 "postern_auth_operations_total",
                 "Completed operations by outcome.",
                 &["operation", "outcome"],
+                registry
             )?,
-            attempts_throttled: counter(
+            attempts_throttled: register_int_counter_vec_with_registry!(
                 "postern_auth_attempts_throttled_total",
                 "Attempts that the limits rejected without evaluating them.",
                 &["kind"],
+                registry
             )?,
-            sign_in_quota_exceeded: registered(
-                &registry,
-                IntCounter::new(
-                    "postern_auth_sign_in_quota_exceeded_total",
-                    "Sign-ins rejected because one account or identity signs in too often.",
-                )?,
+            sign_in_quota_exceeded: register_int_counter_with_registry!(
+                "postern_auth_sign_in_quota_exceeded_total",
+                "Sign-ins rejected because one account or identity signs in too often.",
+                registry
             )?,
-            audit_dropped: counter(
+            audit_dropped: register_int_counter_vec_with_registry!(
                 "postern_auth_audit_events_dropped_total",
                 "Audit events that were not stored.",
                 &["reason"],
+                registry
             )?,
-            pool_calls: registered(
-                &registry,
-                HistogramVec::new(pool_calls, &["operation", "outcome"])?,
+            pool_calls: register_histogram_vec_with_registry!(
+                "postern_auth_pool_call_seconds",
+                "Duration of calls to the actor pool by operation and outcome.",
+                &["operation", "outcome"],
+                LATENCY_BUCKETS_S.to_vec(),
+                registry
             )?,
-            pending_registrations: registered(
-                &registry,
-                IntGauge::new(
-                    "postern_auth_pending_registrations",
-                    "Registrations that are neither completed nor undone.",
-                )?,
+            pending_registrations: register_int_gauge_with_registry!(
+                "postern_auth_pending_registrations",
+                "Registrations that are neither completed nor undone.",
+                registry
             )?,
             dependencies: Dependencies::new(&health, &registry)?,
             http: HttpMetrics::new(&registry)?,
             pools: PoolMetrics::new(&registry)?,
             health,
-            spans_dropped: registered(
-                &registry,
-                IntCounter::new(
-                    "postern_spans_dropped_total",
-                    "Spans that did not fit into the queue or that no collector accepted.",
-                )?,
+            spans_dropped: register_int_counter_with_registry!(
+                "postern_spans_dropped_total",
+                "Spans that did not fit into the queue or that no collector accepted.",
+                registry
             )?,
             registry,
         })
@@ -193,12 +183,4 @@ impl Metrics {
             .with_label_values(&[operation.name(), outcome])
             .get()
     }
-}
-
-fn registered<C: Collector + Clone + 'static>(
-    registry: &Registry,
-    collector: C,
-) -> prometheus::Result<C> {
-    registry.register(Box::new(collector.clone()))?;
-    Ok(collector)
 }

@@ -204,10 +204,10 @@ impl PoolOperator {
         let actor = &self.pools.actor;
         let hash = secret_hash(email, &actor.client_id, actor.client_secret.expose());
         let parameters = json!({ "USERNAME": email, "PASSWORD": password, "SECRET_HASH": hash });
-        let flow = "ADMIN_USER_PASSWORD_AUTH";
+        let flow = "USER_PASSWORD_AUTH";
         let body =
             json!({ "AuthFlow": flow, "ClientId": actor.client_id, "AuthParameters": parameters });
-        let answer = self.call("AdminInitiateAuth", body).await;
+        let answer = self.call("InitiateAuth", body).await;
         answer.expect("the password is right")
     }
 }

@@ -274,46 +274,6 @@ async fn throttle(fixture: &Fixture) {
 }
 
 #[tokio::test]
-async fn throttled_account_is_listed_and_released() {
-    let fixture = Fixture::with_config("[abuse]\naccount = 1\n").await;
-    let url = serve_admin(&fixture).await;
-    fixture.register(PASSWORD).await.expect("registered");
-    throttle(&fixture).await;
-    let (status, list) = read(&url, "throttled").await;
-    let entry = &list["throttled"][0];
-    assert_eq!(
-        (status, &entry["scope"], &entry["kind"]),
-        (200, &"account".into(), &"password".into()),
-        "{list}"
-    );
-    let digest = "b5fc85e5";
-    assert_eq!(
-        (&entry["account"], &entry["network"]),
-        (&json!(digest), &Value::Null),
-        "{list}"
-    );
-    assert!(entry["attempts"].as_u64() >= Some(2), "{list}");
-    let remaining = entry["remainingSeconds"].as_u64().expect("seconds");
-    let until = fixture
-        .clock
-        .now()
-        .plus(std::time::Duration::from_secs(remaining));
-    assert_eq!(entry["until"], json!(until), "{list}");
-    assert!(!list.to_string().contains("ada@"), "{list}");
-    let refused = fixture.sign_in_at("192.0.2.77", PASSWORD).await;
-    assert!(refused.is_err(), "the right password is throttled as well");
-    let (log, _guard) = CapturedLog::start();
-    let by_email = json!({ "email": "Ada@example.com" });
-    let released = release(&url, &by_email).await;
-    assert_eq!(released, (200, json!({ "released": 1 })));
-    assert_logged(&log, "email", &json!(1));
-    assert_eq!(log.with(&["administrative action", "da@"]), 0, "no address");
-    let signed_in = fixture.sign_in_at("192.0.2.77", PASSWORD).await;
-    assert!(signed_in.is_ok(), "released");
-    assert_eq!(read(&url, "throttled").await.1["throttled"], json!([]));
-}
-
-#[tokio::test]
 async fn throttled_network_is_released_by_id_or_name() {
     for by_id in [true, false] {
         let fixture = Fixture::with_config("[abuse]\naccount = 100\nnetwork = 1\n").await;

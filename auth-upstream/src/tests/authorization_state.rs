@@ -5,8 +5,7 @@ use std::time::Duration;
 use postern_core::Code;
 use postern_store::cache::testing::RedisServer;
 
-use crate::crypto::TokenVault;
-use crate::flows::SocialCallback;
+use crate::flows::{SocialCallback, TemporaryTokens};
 use crate::testing::browser::{self, callback, follow, start};
 use crate::testing::{Fixture, FixtureOptions};
 
@@ -85,7 +84,7 @@ async fn used_tokens_and_states_of_a_snapshot_are_rejected() {
     }
     for token in [&used, &unused] {
         // The snapshot contains both; the service cannot know which one was exchanged.
-        let stored = cache.get(&TokenVault::cache_key(token)).await;
+        let stored = cache.get(&TemporaryTokens::cache_key(token)).await;
         assert!(stored.expect("the cache answers").is_some(), "restored");
         let rejected = fixture.try_exchange(token, None).await;
         let rejected = rejected.expect_err("a token of another epoch");

@@ -5,14 +5,12 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::diagnostics::Diagnostics;
-use crate::pool::PasswordAuthFlow;
 use crate::testing::{Fault, Fixture, FixtureOptions};
 
 async fn run(fixture: &Fixture, change: impl FnOnce(&mut Config)) -> Vec<CheckResult> {
     let mut config = fixture.settings.read();
     change(&mut config);
-    let (flow, clock) = (PasswordAuthFlow::UserPassword, fixture.clock.clone());
-    let diagnostics = Diagnostics::new(config.identity, flow, clock);
+    let diagnostics = Diagnostics::new(config.identity, fixture.clock.clone());
     diagnostics.run(&fixture.service).await
 }
 
@@ -75,20 +73,6 @@ async fn errors_are_reported_with_their_remedy() {
     assert_fault(&results, "actor client", &parts);
     let parts = ["not among its ReadAttributes"];
     assert_fault(&results, "service client", &parts);
-}
-
-#[tokio::test]
-async fn unusual_authority_of_a_provider_is_a_warning() {
-    let fixture = Fixture::with(FixtureOptions {
-        social: "trust_hosted_domain = true",
-        ..FixtureOptions::default()
-    })
-    .await;
-    let results = run(&fixture, |_| {}).await;
-    let reported = result(&results, "social sign-in");
-    assert!(reported.needs_attention() && !reported.is_fault());
-    let expected = "WARNING social sign-in: social.trust_hosted_domain is enabled";
-    assert!(reported.to_string().starts_with(expected), "{reported}");
 }
 
 #[tokio::test]

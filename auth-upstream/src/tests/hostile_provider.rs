@@ -17,7 +17,7 @@ const TOKEN: &str = "/token";
 
 async fn with_short_deadline() -> Fixture {
     Fixture::with(FixtureOptions {
-        social: "deadline = '1s'",
+        deadline: Some(Duration::from_secs(1)),
         ..FixtureOptions::default()
     })
     .await

@@ -51,24 +51,3 @@ async fn token_responses_are_not_stored_and_set_no_cookie() {
     let ambiguous = post("/api/session", &both).await;
     assert_eq!(ambiguous.status(), StatusCode::BAD_REQUEST);
 }
-
-#[tokio::test]
-async fn me_requires_a_valid_token() {
-    let fixture = Fixture::new().await;
-    let url = format!("{}/auth/me", fixture.serve().await);
-    let tokens = fixture.register(PASSWORD).await.expect("registered");
-    let me = send(http().get(&url).bearer_auth(&tokens.access_token)).await;
-    let me: Value = me.json().await.expect("JSON");
-    let subject = fixture.pool().subject(ADA).await;
-    assert_eq!(
-        (&me["kind"], &me["userId"]),
-        (&json!("user"), &json!(subject))
-    );
-    assert_eq!(me["profile"]["email"], json!(ADA));
-    let bare = send(http().get(&url)).await;
-    let forged = send(http().get(&url).bearer_auth("a.b.c")).await;
-    for (response, expected) in [(bare, "Bearer"), (forged, "Bearer error=\"invalid_token\"")] {
-        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
-        assert_eq!(response.headers()["www-authenticate"], expected);
-    }
-}

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::second_factor::session_of;
 use crate::client::ClientContext;
 use crate::flows::{ChallengeAnswer, TokenSet};
-use crate::testing::{ADA, Fault, Fixture, PASSWORD, client, login, plain, reset};
+use crate::testing::{ADA, Fault, Fixture, FixtureOptions, PASSWORD, client, login, plain, reset};
 
 /// Answers the challenge of a temporary password.
 pub(super) async fn new_password(
@@ -29,7 +29,11 @@ pub(super) async fn new_password(
 
 #[tokio::test]
 async fn circuit_breaker_opens_for_an_unresponsive_pool() {
-    let fixture = Fixture::with_config("pool_deadline = '500ms'").await;
+    let fixture = Fixture::with(FixtureOptions {
+        deadline: Some(Duration::from_millis(500)),
+        ..FixtureOptions::default()
+    })
+    .await;
     fixture.proxy().inject("InitiateAuth", 3, Fault::Silence);
     for _ in 0..6 {
         let rejected = fixture.sign_in("x").await.expect_err("unavailable");
@@ -81,58 +85,6 @@ async fn challenge_is_sealed_and_answered_with_the_pool_user_name() {
     let forged = new_password(&fixture, &client(), "v1.a.b.c", "x").await;
     let forged = forged.expect_err("rejected");
     assert_eq!(forged.code(), Code::InvalidChallenge);
-}
-
-#[tokio::test]
-async fn admin_flow_uses_the_administrative_calls() {
-    let fixture = Fixture::with_config("flow = 'admin_user_password'\nnotices = false").await;
-    fixture.add_ada().await;
-    fixture.pool().set_password(ADA, "Temporary-1", false).await;
-    let rejected = fixture.sign_in("Temporary-1").await;
-    let session = session_of(&rejected.expect_err("a challenge"));
-    let set = new_password(&fixture, &client(), &session, "Password-2").await;
-    fixture
-        .refresh(&set.expect("signed in"))
-        .await
-        .expect("refreshed");
-    let calls = [
-        "AdminInitiateAuth",
-        "AdminRespondToAuthChallenge",
-        "InitiateAuth",
-    ];
-    assert_eq!(calls.map(|call| fixture.proxy().count(call)), [1, 1, 0]);
-}
-
-#[tokio::test]
-async fn password_reset_does_not_reveal_users() {
-    let fixture = Fixture::new().await;
-    fixture.add_ada().await;
-    fixture.request_code("bob@example.com").await;
-    for _ in 0..20 {
-        fixture.request_code(ADA).await;
-    }
-    assert_eq!(
-        fixture.proxy().count("AdminGetUser"),
-        7,
-        "five messages are free, and one starts the first delay"
-    );
-    let flow = &fixture.flows().password;
-    assert!(
-        fixture
-            .messages("bob@example.com", "account-reset")
-            .is_empty()
-    );
-    let code = fixture.code(ADA, "account-reset");
-    let mut refusals = BTreeSet::new();
-    for (address, code) in [(ADA, "wrong"), ("bob@example.com", code.as_str())] {
-        let wrong = reset(address, code, "Password-2");
-        let rejected = flow.reset(&client(), &wrong).await.expect_err("rejected");
-        refusals.insert(rejected.render("id").body);
-    }
-    assert_eq!(refusals.len(), 1);
-    let right = reset(ADA, &code, "Password-2");
-    flow.reset(&client(), &right).await.expect("reset");
-    fixture.sign_in("Password-2").await.expect("signed in");
 }
 
 #[tokio::test]

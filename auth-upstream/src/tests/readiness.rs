@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use postern_core::health::Health;
-use postern_store::cache::testing::RedisServer;
 use postern_store::database::{Database, testing};
 use sqlx::Executor;
 use tokio::net::TcpListener;
@@ -13,7 +12,7 @@ use postern_core::testing::CapturedLog;
 use postern_service::startup::{ConfigOrigin, Listeners};
 
 use crate::app::App;
-use crate::testing::{Fault, Fixture, FixtureOptions, http};
+use crate::testing::{Fault, Fixture, FixtureOptions};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -71,88 +70,6 @@ async fn replica_is_not_ready_while_writes_fail() {
     until(&health, "ready").await;
     shutdown.cancel();
     running.await.expect("no panic");
-}
-
-#[tokio::test]
-async fn outage_of_the_cache_degrades_and_is_logged() {
-    let (log, _guard) = CapturedLog::start();
-    let mut redis = RedisServer::start(&["--save", ""]).await;
-    let fixture = Fixture::with(FixtureOptions {
-        cache_url: Some(redis.url()),
-        ..FixtureOptions::default()
-    })
-    .await;
-    let app = App::build(fixture.settings.read(), fixture.clock.clone())
-        .await
-        .expect("the service starts");
-    let (health, shutdown) = (app.health(), CancellationToken::new());
-    let listen = || TcpListener::bind("127.0.0.1:0");
-    let (public, admin) = (listen().await.expect("port"), listen().await.expect("port"));
-    let urls = [&public, &admin].map(|listener| {
-        let address = listener.local_addr().expect("an address");
-        format!("http://{address}")
-    });
-    let listeners = Listeners {
-        public,
-        admin: Some(admin),
-    };
-    let running = tokio::spawn(app.run(listeners, origin(), shutdown.clone()));
-    until(&health, "ready").await;
-    redis.kill().await;
-    until_degraded(&health, true).await;
-    let ready = get(&format!("{}/readyz", urls[1])).await;
-    assert!(ready.contains(r#""degraded":["cache"]"#), "{ready}");
-    assert!(ready.contains(r#""ready":true"#), "{ready}");
-    let _not_found = get(&format!("{}/ada@example.com", urls[0])).await;
-    let metrics = get(&format!("{}/metrics", urls[1])).await;
-    for line in [
-        r#"postern_dependency_up{dependency="cache"} 0"#,
-        r#"postern_http_requests_total{method="GET",route="none",status="404"} 1"#,
-        r#"postern_build_info{version=""#,
-        r#"postern_config_info{hash=""#,
-        "process_open_fds ",
-    ] {
-        assert!(metrics.contains(line), "{line} is not in {metrics}");
-    }
-    assert!(!metrics.contains("ada@"), "paths are no labels");
-    // The cache logs its outage when its circuit breaker opens.
-    until_logged(&log, &["WARN", "cache unavailable", "redis://127.0.0.1"]).await;
-    redis.restart().await;
-    until_degraded(&health, false).await;
-    until_logged(
-        &log,
-        &["INFO", "cache available again", "redis://127.0.0.1"],
-    )
-    .await;
-    assert_eq!(log.with(&["cache unavailable"]), 1, "{}", log.text());
-    shutdown.cancel();
-    running.await.expect("no panic");
-}
-
-async fn get(url: &str) -> String {
-    let response = http().get(url).send().await;
-    response.expect("a response").text().await.expect("a body")
-}
-
-async fn until_degraded(health: &Health, wanted: bool) {
-    let is_degraded = || health.degraded().contains_key("cache");
-    poll(|| is_degraded() == wanted).await;
-}
-
-async fn until_logged(log: &CapturedLog, words: &[&str]) {
-    poll(|| log.with(words) > 0).await;
-}
-
-/// Waits for a condition that no event announces.
-async fn poll(is_met: impl Fn() -> bool) {
-    let waiting = async {
-        while !is_met() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(STEP_TIMEOUT, waiting)
-        .await
-        .expect("the condition is met in time");
 }
 
 #[tokio::test]

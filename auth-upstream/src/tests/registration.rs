@@ -1,6 +1,4 @@
 //! Registrations and their compensation.
-
-use futures_util::future::join_all;
 use postern_core::{Code, Secret};
 use serde_json::json;
 
@@ -32,14 +30,6 @@ async fn registration_creates_user_and_profile_idempotently() {
     let weak = register(&fixture.service, &client(), bob, "short").await;
     assert_eq!(weak.expect_err("weak").code(), Code::WeakPassword);
     assert_eq!(fixture.pending_registrations().await, 0);
-}
-
-#[tokio::test]
-async fn concurrent_registrations_create_one_user() {
-    let fixture = Fixture::new().await;
-    let clicks = (0..4).map(|_| fixture.register(PASSWORD));
-    assert!(join_all(clicks).await.iter().all(Result::is_ok));
-    assert_eq!(fixture.proxy().count("AdminDeleteUser"), 0);
 }
 
 #[tokio::test]

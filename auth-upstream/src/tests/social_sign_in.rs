@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::flows::TEMPORARY_TOKEN_TTL;
 use crate::testing::browser::{self, consent, follow, start};
-use crate::testing::{ADA, Fault, Fixture, social_of};
+use crate::testing::{ADA, Fault, Fixture};
 
 #[tokio::test]
 async fn temporary_token_is_exchanged_once_for_pool_tokens() {
@@ -57,31 +57,19 @@ async fn wrong_verifier_invalidates_the_token() {
 }
 
 #[tokio::test]
-async fn provider_tokens_are_resealed_with_the_newest_key() {
+async fn provider_tokens_are_sealed_to_their_user() {
     let fixture = Fixture::new().await;
     let known = |answer: &mut serde_json::Value| answer["refresh_token"] = json!("known");
     fixture.proxy().inject("/token", 1, Fault::change(known));
     browser::sign_in(&fixture, browser::ADA).await;
-    let replica = fixture.replica_with_new_key().await;
-    let social = social_of(&replica);
-    for resealed in [1, 0] {
-        let outcome = social.provider_tokens().reseal_all().await;
-        assert_eq!(outcome.expect("sealed"), resealed);
-    }
-    let first = (String::new(), String::new());
-    let stored = replica.store.provider_tokens(&first, 9).await;
-    let stored = stored.expect("read").remove(0);
-    let subject = stored.subject.as_str();
-    let context = ["dev", fixture.development_url(), subject, &stored.user_id];
-    let open = |key_ring: &crate::crypto::KeyRing, context: &[&str; 4]| {
-        let opened = key_ring.open(context, &stored.sealed);
+    let stored = fixture.service.store.provider_tokens().await.remove(0);
+    let (subject, user_id, sealed) = &stored;
+    let key_ring = &fixture.social().config().key_ring;
+    let open = |user_id: &str| {
+        let context = ["dev", fixture.development_url(), subject, user_id];
+        let opened = key_ring.open(&context, sealed);
         opened.map(|plain| plain.to_vec())
     };
-    let newest = &social.config().key_ring;
-    assert_eq!(open(newest, &context).as_deref(), Some(&b"known"[..]));
-    // Neither the older key nor another user id opens it.
-    let older = &fixture.social().config().key_ring;
-    assert_eq!(open(older, &context), None);
-    let [provider, issuer, subject, _] = context;
-    assert_eq!(open(newest, &[provider, issuer, subject, "u"]), None);
+    assert_eq!(open(user_id).as_deref(), Some(&b"known"[..]));
+    assert_eq!(open("another"), None);
 }

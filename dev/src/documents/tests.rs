@@ -1,6 +1,5 @@
 use super::*;
 use crate::testing::{TestIssuers, send_request, serve_router};
-use sha2::{Digest, Sha256};
 
 const CONTENT_TYPE_VALUE: &str = "multipart/form-data; boundary=B";
 
@@ -25,54 +24,6 @@ fn part(disposition: &str, bytes: &[u8]) -> Vec<u8> {
 
 fn form(parts: &[Vec<u8>]) -> Vec<u8> {
     [parts.concat().as_slice(), b"--B--\r\n"].concat()
-}
-
-#[tokio::test]
-async fn large_upload_is_stored_unchanged() {
-    let (pools, url, folder, client) = start().await;
-    let bytes: Vec<u8> = (0..5_000_000_u32).flat_map(|n| n.to_le_bytes()).collect();
-    let body = form(&[
-        part("name=resume; filename=\"../cv.pdf\"", &bytes),
-        part("name=candidateId", b"c-7"),
-    ]);
-    let request = client
-        .post(format!("{url}/resumes"))
-        .header("content-type", CONTENT_TYPE_VALUE)
-        .body(body);
-    let token = pools.user("s-1", &[]);
-    let (status, resume) = send_request(request, &token).await;
-    assert_eq!(
-        (status, &resume["candidateId"], &resume["fileName"]),
-        (201, &"c-7".into(), &"cv.pdf".into())
-    );
-    assert_eq!(resume["size"], bytes.len());
-    let id = resume["resumeId"].as_str().expect("id");
-    let stored = std::fs::read(folder.join(id)).expect("stored");
-    assert!(stored == bytes);
-    assert_eq!(resume["sha256"], hex::encode(Sha256::digest(&bytes)));
-    let again = send_request(client.get(format!("{url}/resumes/{id}")), &token).await;
-    assert_eq!(again, (200, resume.clone()));
-    let list = |candidate: &str| client.get(format!("{url}/resumes?candidateId={candidate}"));
-    for (caller, candidate, found) in [
-        (&token, "c-7", json!([resume])),
-        (&token, "c-8", json!([])),
-        (&pools.user("s-2", &["admin"]), "c-7", json!([])),
-        (&pools.user("s-2", &["recruiters"]), "c-7", json!([resume])),
-        (&pools.service("actor"), "c-7", json!([resume])),
-    ] {
-        let listed = send_request(list(candidate), caller).await;
-        assert_eq!(listed, (200, json!({ "resumes": found })));
-    }
-    assert_eq!(send_request(list(""), &token).await.0, 400);
-    assert_eq!(
-        send_request(
-            client.get(format!("{url}/resumes/{id}")),
-            &pools.user("s-2", &[])
-        )
-        .await
-        .0,
-        404
-    );
 }
 
 #[tokio::test]
@@ -122,17 +73,10 @@ async fn invalid_form_reports_all_errors_and_leaves_no_file() {
         send([file(), text()].concat()).await,
         (400, "invalid_multipart".to_owned())
     );
-    let encoded = "--B\r\nContent-Disposition: form-data; name=x\r\nContent-Transfer-Encoding: base64\r\n\r\nx\r\n--B--";
     let unnamed = "--B\r\nContent-Disposition: form-data\r\n\r\nx\r\n--B--";
     let headless = "--B\r\n\r\nx\r\n--B--";
     let many = part("name=x", b"").repeat(33);
-    for malformed in [
-        encoded.as_bytes(),
-        unnamed.as_bytes(),
-        headless.as_bytes(),
-        b"--Bx",
-        &many,
-    ] {
+    for malformed in [unnamed.as_bytes(), headless.as_bytes(), b"--Bx", &many] {
         let answer = send(malformed.to_vec()).await;
         assert_eq!(answer, (400, "invalid_multipart".to_owned()));
     }
@@ -147,24 +91,4 @@ async fn invalid_form_reports_all_errors_and_leaves_no_file() {
             .0,
         401
     );
-}
-
-#[tokio::test]
-async fn recruiter_adds_job_specs_and_everyone_reads_them() {
-    let (pools, url, _, client) = start().await;
-    let (user, recruiter) = (pools.user("s-1", &[]), pools.user("s-2", &["recruiters"]));
-    let post = |title: &str| {
-        let body = json!({"title": title, "description": "Writes programs.\nOn paper."});
-        client.post(format!("{url}/job-specs")).json(&body)
-    };
-    assert_eq!(send_request(post("Analyst"), &user).await.0, 403);
-    let (_, first) = send_request(post("Analyst"), &recruiter).await;
-    let (status, second) = send_request(post("Engineer"), &pools.service("auth")).await;
-    assert_eq!((status, &second["title"]), (201, &"Engineer".into()));
-    let get = |path: &str| client.get(format!("{url}/job-specs{path}"));
-    let listed = send_request(get(""), &user).await;
-    assert_eq!(listed, (200, json!({ "jobSpecs": [second, first] })));
-    let path = format!("/{}", first["jobSpecId"].as_str().expect("id"));
-    assert_eq!(send_request(get(&path), &user).await, (200, first));
-    assert_eq!(send_request(get("/none"), &user).await.0, 404);
 }

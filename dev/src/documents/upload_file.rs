@@ -19,17 +19,8 @@ pub(super) struct IncomingFile {
     path: TemporaryPath,
     file: File,
     hash: Sha256,
-    size: u64,
-}
-
-/// A complete file on disk, still under its temporary name.
-#[derive(Debug)]
-pub(super) struct CompleteFile {
-    path: TemporaryPath,
-    /// Size in bytes.
+    /// Bytes received.
     pub(super) size: u64,
-    /// Lower-case hexadecimal.
-    pub(super) sha256: String,
 }
 
 // === impl IncomingFile ===
@@ -52,27 +43,17 @@ impl IncomingFile {
         self.file.write_all(bytes).await
     }
 
-    pub(super) async fn finish(mut self) -> std::io::Result<CompleteFile> {
+    /// Gives the file, now complete and on disk, its final name. Returns its SHA-256 digest in
+    /// lower-case hexadecimal.
+    pub(super) async fn persist(mut self, folder: &Path, id: &str) -> std::io::Result<String> {
         self.file.flush().await?;
         self.file.sync_all().await?;
-        Ok(CompleteFile {
-            path: self.path,
-            size: self.size,
-            sha256: hex::encode(self.hash.finalize()),
-        })
-    }
-}
-
-// === impl CompleteFile ===
-
-impl CompleteFile {
-    /// Renames the file to its final name.
-    pub(super) async fn persist(mut self, folder: &Path, id: &str) -> std::io::Result<()> {
         if let Some(path) = &self.path.0 {
             tokio::fs::rename(path, folder.join(id)).await?;
             self.path.0 = None;
         }
-        File::open(folder).await?.sync_all().await
+        File::open(folder).await?.sync_all().await?;
+        Ok(hex::encode(self.hash.finalize()))
     }
 }
 
@@ -140,12 +121,11 @@ mod tests {
             .await
             .expect("created");
         file.write(b"abc").await.expect("written");
-        let whole = file.finish().await.expect("whole");
+        let digest = file.persist(folder.path(), "one").await.expect("kept");
         assert_eq!(
-            whole.sha256,
+            digest,
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
-        whole.persist(folder.path(), "one").await.expect("kept");
         assert_eq!(
             std::fs::read(folder.path().join("one")).expect("the entry exists"),
             b"abc"

@@ -14,15 +14,12 @@ use futures_util::stream::unfold;
 use http::StatusCode;
 use maud::{Markup, html};
 use postern_core::problem::{Code, Problem};
-use postern_service::http::Query as Parameters;
+use postern_service::http::Query;
 
-use super::mailbox::{Mailbox, Query, Summary};
+use super::mailbox::{Mailbox, Summary};
 use super::mime::ParsedMail;
 use super::web_api::read;
 use crate::web::page::{Page, Section, script, to_text};
-
-/// Maximum bytes of a part that the page of a mail shows; the API returns all of it.
-const MAX_SHOWN_BYTES: usize = 512 << 10;
 
 /// Returns the routes of the pages.
 pub(super) fn router() -> Router<Arc<Mailbox>> {
@@ -55,7 +52,7 @@ async fn list_fragment(State(mailbox): State<Arc<Mailbox>>) -> Html<String> {
 }
 
 fn list(mailbox: &Mailbox) -> Markup {
-    let found = mailbox.list(&Query::default());
+    let found = mailbox.list(None);
     html! {
         @if found.is_empty() {
             div.panel { "No mail yet. Mail that Postern sends appears here at once." }
@@ -104,8 +101,8 @@ async fn mail_page(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let parameters = Parameters::parse(query.as_deref().unwrap_or_default(), &["view"]);
-    let (summary, mail) = read(&mailbox, &id)?;
+    let parameters = Query::parse(query.as_deref().unwrap_or_default(), &["view"]);
+    let (summary, mail) = read(&mailbox, &id).await?;
     let shows_html = match parameters.get("view") {
         None => mail.html.is_some(),
         Some("html") if mail.html.is_some() => true,
@@ -153,42 +150,9 @@ fn representation(id: &str, mail: &ParsedMail, shows_html: bool) -> Markup {
         @if shows_html {
             iframe sandbox="" title="HTML of the mail" src=(format!("/messages/{id}/html")) {}
         } @else if let Some(text) = &mail.text {
-            div.panel { pre tabindex="0" { (shortened(text)) } }
+            div.panel { pre tabindex="0" { (text) } }
         } @else {
             div.panel { "This mail has no plain text." }
         }
-    }
-}
-
-/// Returns the beginning of a text that is too long for a page.
-fn shortened(text: &str) -> &str {
-    let end = text
-        .char_indices()
-        .map(|(at, _)| at)
-        .take_while(|at| *at <= MAX_SHOWN_BYTES)
-        .last()
-        .filter(|_| text.len() > MAX_SHOWN_BYTES)
-        .unwrap_or(text.len());
-    &text[..end]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_text_is_shortened_at_a_character() {
-        assert_eq!(shortened("déjà"), "déjà");
-        let long = format!("a{}", "é".repeat(MAX_SHOWN_BYTES));
-        assert_eq!(shortened(&long).len(), MAX_SHOWN_BYTES - 1);
-    }
-
-    #[test]
-    fn time_is_short() {
-        assert_eq!(
-            short_time("2026-11-20T07:30:00.123Z"),
-            "2026-11-20 07:30:00"
-        );
-        assert_eq!(short_time(""), "");
     }
 }

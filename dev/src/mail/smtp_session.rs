@@ -2,6 +2,8 @@
 
 use bytes::{Buf, BytesMut};
 
+use super::mailbox::MailEnvelope;
+
 /// Maximum size of a message in bytes, announced by SIZE (RFC 1870).
 pub(super) const MAX_MESSAGE_BYTES: usize = 25 << 20;
 
@@ -19,9 +21,6 @@ const MAX_ADDRESS_BYTES: usize = 320;
 /// Maximum number of recipients of a message; the RFC requires at least 100.
 const MAX_RECIPIENTS: usize = 100;
 
-/// Number of failed commands after which the connection is closed.
-const MAX_SESSION_ERRORS: u32 = 20;
-
 /// The next action of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SessionAction {
@@ -33,16 +32,6 @@ pub(super) enum SessionAction {
     Close(String),
 }
 
-/// The envelope: sender and recipients of the SMTP transaction, which may differ from the message's
-/// headers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct MailEnvelope {
-    /// Reverse path; empty for a bounce.
-    pub(super) sender: String,
-    /// Accepted recipients, in order.
-    pub(super) recipients: Vec<String>,
-}
-
 /// The state of a session.
 #[derive(Debug, Default)]
 pub(super) struct SmtpSession {
@@ -50,7 +39,6 @@ pub(super) struct SmtpSession {
     envelope: Option<MailEnvelope>,
     data: Option<MessageData>,
     overlong: bool,
-    errors: u32,
 }
 
 /// The state of a message transfer after DATA.
@@ -86,21 +74,7 @@ impl SmtpSession {
         } else {
             self.read_line(&line)
         };
-        Some(self.reply_action(reply))
-    }
-
-    fn reply_action(&mut self, reply: CommandResult) -> SessionAction {
-        match reply {
-            Ok(text) if text.starts_with("221 ") => SessionAction::Close(text),
-            Ok(text) => SessionAction::Reply(text),
-            Err(text) => {
-                self.errors += 1;
-                match self.errors {
-                    ..MAX_SESSION_ERRORS => SessionAction::Reply(text),
-                    _ => SessionAction::Close("421 4.7.0 Too many errors".to_owned()),
-                }
-            }
-        }
+        Some(reply_action(reply))
     }
 
     fn read_line(&mut self, line: &[u8]) -> CommandResult {
@@ -220,13 +194,22 @@ impl SmtpSession {
         let data = self.data.take()?;
         let envelope = self.envelope.take()?;
         if data.too_large {
-            return Some(self.reply_action(reject("552 5.3.4 Message too large")));
+            return Some(reply_action(reject("552 5.3.4 Message too large")));
         }
         // Servers interpret a bare CR or LF differently, which permits SMTP smuggling.
         if data.bare_line_end {
-            return Some(self.reply_action(reject("550 5.6.11 Lines end with CRLF")));
+            return Some(reply_action(reject("550 5.6.11 Lines end with CRLF")));
         }
         Some(SessionAction::Store(envelope, data.message))
+    }
+}
+
+fn reply_action(reply: CommandResult) -> SessionAction {
+    let text = reply.unwrap_or_else(|refusal| refusal);
+    if text.starts_with("221 ") {
+        SessionAction::Close(text)
+    } else {
+        SessionAction::Reply(text)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::middleware::map_response;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -14,10 +14,10 @@ use postern_core::problem::{Code, Problem};
 use postern_service::http::{AllowedHosts, Query, json};
 use serde::Serialize;
 
-use super::mailbox::{Mailbox, Query as Wanted, Summary};
+use super::mailbox::{Mailbox, Summary};
 use super::mime::ParsedMail;
 use super::pages;
-use crate::web::start_page::{self, StartPage};
+use crate::caller::StoreError;
 use crate::web::{api_page, landing_page, page};
 
 /// Maximum value of `waitSeconds`.
@@ -31,19 +31,18 @@ struct MessageBody<'a> {
     mail: &'a ParsedMail,
 }
 
-/// Builds the router of the API, the pages, the start page, and the landing page of social
-/// sign-ins, which contains the gateway's URL.
-pub(crate) fn router(mailbox: Arc<Mailbox>, start_page: StartPage, gateway: &str) -> Router {
+/// Builds the router of the API, the pages, and the landing page of social sign-ins, which contains
+/// the gateway's URL.
+pub(crate) fn router(mailbox: Arc<Mailbox>, gateway: &str) -> Router {
     let router = Router::new()
+        .route("/", get(|| async { Redirect::to("/mail") }))
         .route("/messages", get(list).delete(clear))
         .route("/messages/{id}", get(message).delete(delete))
         .route("/messages/{id}/raw", get(raw))
-        .route("/messages/{id}/text", get(text))
         .route("/messages/{id}/html", get(html))
         .merge(pages::router())
         .merge(page::assets())
         .with_state(mailbox)
-        .merge(start_page::router(start_page))
         .merge(landing_page::router(gateway))
         .merge(api_page::router(gateway));
     // A route, because the request layer sets the fallback, which would lack the header fields.
@@ -52,28 +51,26 @@ pub(crate) fn router(mailbox: Arc<Mailbox>, start_page: StartPage, gateway: &str
     router.layer(map_response(page::protect))
 }
 
-/// `GET /messages?to=&subject=&limit=&waitSeconds=`: lists messages, newest first. Waits for the
-/// first match if requested.
+/// `GET /messages?to=&waitSeconds=`: lists messages, newest first. Waits for the first match if
+/// requested.
 async fn list(
     State(mailbox): State<Arc<Mailbox>>,
     RawQuery(text): RawQuery,
 ) -> Result<Response, Problem> {
-    let known = ["to", "subject", "limit", "waitSeconds"];
+    let known = ["to", "waitSeconds"];
     let mut query = Query::parse(text.as_deref().unwrap_or_default(), &known);
-    let limit = query.read("limit", "must be a number", |text| text.parse().ok());
     let seconds = query.read("waitSeconds", "must be a number of at most 60", |text| {
         let seconds = text.parse::<u64>().ok();
         seconds.filter(|seconds| *seconds <= MAX_WAIT_S)
     });
-    let wanted = Wanted {
-        recipient: query.get("to").map(str::to_owned),
-        subject: query.get("subject").map(str::to_owned),
-        limit,
-    };
+    let recipient = query.get("to").map(str::to_owned);
     query.finish()?;
     let found = match seconds {
-        Some(seconds) => mailbox.wait(&wanted, Duration::from_secs(seconds)).await,
-        None => mailbox.list(&wanted),
+        Some(seconds) => {
+            let timeout = Duration::from_secs(seconds);
+            mailbox.wait(recipient.as_deref(), timeout).await
+        }
+        None => mailbox.list(recipient.as_deref()),
     };
     let found: Vec<&Summary> = found.iter().map(AsRef::as_ref).collect();
     Ok(json(
@@ -86,7 +83,7 @@ async fn message(
     State(mailbox): State<Arc<Mailbox>>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let (summary, mail) = read(&mailbox, &id)?;
+    let (summary, mail) = read(&mailbox, &id).await?;
     Ok(json(
         StatusCode::OK,
         &MessageBody {
@@ -100,14 +97,14 @@ async fn delete(
     State(mailbox): State<Arc<Mailbox>>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    match mailbox.delete(&id).map_err(|error| mailbox_error(&error))? {
+    match mailbox.delete(&id).await.map_err(StoreError::from)? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Code::NotFound.into()),
     }
 }
 
 async fn clear(State(mailbox): State<Arc<Mailbox>>) -> Result<StatusCode, Problem> {
-    mailbox.clear().map_err(|error| mailbox_error(&error))?;
+    mailbox.clear().await.map_err(StoreError::from)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -115,29 +112,16 @@ async fn raw(
     State(mailbox): State<Arc<Mailbox>>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let bytes = mailbox
-        .raw(&id)
-        .map_err(|error| mailbox_error(&error))?
-        .ok_or(Code::NotFound)?;
+    let found = mailbox.raw(&id).await.map_err(StoreError::from)?;
+    let bytes = found.ok_or(Code::NotFound)?;
     Ok(untrusted_response("text/plain; charset=utf-8", bytes))
-}
-
-async fn text(
-    State(mailbox): State<Arc<Mailbox>>,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
-    let text = read(&mailbox, &id)?.1.text.ok_or(Code::NotFound)?;
-    Ok(untrusted_response(
-        "text/plain; charset=utf-8",
-        text.into_bytes(),
-    ))
 }
 
 async fn html(
     State(mailbox): State<Arc<Mailbox>>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let html = read(&mailbox, &id)?.1.html.ok_or(Code::NotFound)?;
+    let html = read(&mailbox, &id).await?.1.html.ok_or(Code::NotFound)?;
     Ok(untrusted_response(
         "text/html; charset=utf-8",
         html.into_bytes(),
@@ -156,35 +140,23 @@ fn untrusted_response(content_type: &'static str, bytes: Vec<u8>) -> Response {
     (headers, bytes).into_response()
 }
 
-pub(super) fn read(mailbox: &Mailbox, id: &str) -> Result<(Arc<Summary>, ParsedMail), Problem> {
+/// Returns summary and content of a message.
+pub(super) async fn read(
+    mailbox: &Mailbox,
+    id: &str,
+) -> Result<(Arc<Summary>, ParsedMail), Problem> {
     let summary = mailbox.summary(id).ok_or(Code::NotFound)?;
-    let mail = mailbox
-        .read(id)
-        .map_err(|error| mailbox_error(&error))?
-        .ok_or(Code::NotFound)?;
-    Ok((summary, mail))
-}
-
-pub(super) fn mailbox_error(error: &std::io::Error) -> Problem {
-    tracing::error!(%error, "mailbox access failed");
-    Code::Internal.into()
+    let mail = mailbox.read(id).await.map_err(StoreError::from)?;
+    Ok((summary, mail.ok_or(Code::NotFound)?))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::smtp_session::MailEnvelope;
+    use super::super::mailbox::tests::{envelope, open};
     use super::*;
     use axum::body::{Body, to_bytes};
     use axum::extract::Request;
-    use postern_core::Clock;
     use tower::ServiceExt as _;
-
-    fn start_page() -> StartPage {
-        StartPage {
-            parts: Vec::new(),
-            client: reqwest::Client::new(),
-        }
-    }
 
     async fn get_text(router: &Router, path: &str) -> (u16, http::HeaderMap, String) {
         let request = Request::builder()
@@ -208,27 +180,22 @@ mod tests {
 
     #[tokio::test]
     async fn hostile_mail_is_escaped_and_sandboxed() {
-        let folder = tempfile::tempdir().expect("folder");
-        let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
-        let envelope = MailEnvelope {
-            sender: String::new(),
-            recipients: vec!["a@b.test".to_owned()],
-        };
+        let (mailbox, _folder) = open().await;
         let mail = "Subject: <script>1</script>\u{202e}\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
-        let id = mailbox.store(envelope, mail.into()).await.expect("stored");
-        let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
+        let id = mailbox
+            .store(envelope("a@b.test"), mail.into())
+            .await
+            .expect("stored");
+        let router = router(Arc::new(mailbox), "http://127.0.0.1:8500");
         let views = ["", "?view=text"];
         let views = views.map(|view| format!("/mail/{id}{view}"));
-        for path in ["/".to_owned(), "/mail".to_owned()]
-            .into_iter()
-            .chain(views)
-        {
+        for path in ["/mail".to_owned()].into_iter().chain(views) {
             let (status, headers, body) = get_text(&router, &path).await;
             assert_eq!(status, 200, "{path}");
             assert!(!body.contains("<script>"), "{body}");
             assert!(!body.contains('\u{202e}'), "{body}");
             let is_revealed = body.contains("1&lt;/script&gt;[U+202E]");
-            assert!(is_revealed || path == "/", "{path}: {body}");
+            assert!(is_revealed, "{path}: {body}");
             assert!(
                 headers[CONTENT_SECURITY_POLICY]
                     .to_str()
@@ -248,12 +215,11 @@ mod tests {
 
     #[tokio::test]
     async fn every_response_is_protected_from_frames() {
-        let folder = tempfile::tempdir().expect("folder");
-        let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
-        let stored = mailbox.store_local("x@y.test", "a@b.test", b"Subject: hi\r\n\r\n1".to_vec());
+        let (mailbox, _folder) = open().await;
+        let stored = mailbox.store(envelope("a@b.test"), b"Subject: hi\r\n\r\n1".to_vec());
         let id = stored.await.expect("stored");
-        let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
-        let of_mail = ["", "/raw", "/text", "/html"].map(|part| format!("/messages/{id}{part}"));
+        let router = router(Arc::new(mailbox), "http://127.0.0.1:8500");
+        let of_mail = ["", "/raw", "/html"].map(|part| format!("/messages/{id}{part}"));
         let others = [
             "/",
             "/mail",
@@ -261,7 +227,6 @@ mod tests {
             "/mail/x",
             "/messages",
             "/messages?x=1",
-            "/state",
             "/signed-in",
             "/assets/pages.css",
             "/assets/mail.js",
@@ -287,32 +252,5 @@ mod tests {
             let is_kept = value("cache-control") != Some("no-store");
             assert_eq!(is_kept, path.starts_with("/assets/"), "{path}");
         }
-    }
-
-    #[tokio::test]
-    async fn api_lists_and_returns_messages() {
-        let folder = tempfile::tempdir().expect("folder");
-        let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
-        let envelope = MailEnvelope {
-            sender: "x@y.test".to_owned(),
-            recipients: vec!["a@b.test".to_owned()],
-        };
-        let id = mailbox
-            .store(envelope, b"Subject: hi\r\n\r\nbody".to_vec())
-            .await
-            .expect("stored");
-        let router = router(mailbox, start_page(), "http://127.0.0.1:8500");
-        let (_, _, list) = get_text(&router, "/messages?to=a@b.test&waitSeconds=1").await;
-        let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
-        assert_eq!(list["messages"][0]["id"], id.as_str());
-        let (_, _, one) = get_text(&router, &format!("/messages/{id}")).await;
-        let one: serde_json::Value = serde_json::from_str(&one).expect("JSON");
-        assert_eq!(
-            (&one["subject"], &one["text"]),
-            (&"hi".into(), &"body".into())
-        );
-        assert_eq!(get_text(&router, "/messages?limit=x&who=1").await.0, 400);
-        assert_eq!(get_text(&router, "/messages/..%2F..%2Fx/raw").await.0, 404);
-        assert_eq!(get_text(&router, "/mail/..%2F..%2Fx").await.0, 404);
     }
 }

@@ -25,7 +25,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct App {
     context: Arc<PoolContext>,
     provisioned: ProvisionedPools,
-    key_max_age: Duration,
 }
 
 impl std::fmt::Debug for App {
@@ -59,7 +58,6 @@ impl App {
         Ok(Self {
             context,
             provisioned,
-            key_max_age: config.key_max_age,
         })
     }
 
@@ -85,7 +83,6 @@ impl App {
         let wire = WireState {
             context: Arc::clone(&self.context),
             access_key_id: self.provisioned.access_key_id.clone(),
-            max_age_s: self.key_max_age.as_secs(),
             default_pool: self.provisioned.actor.pool_id.clone(),
         };
         let host = self.context.issuer_base.host_str().map(str::to_owned);
@@ -108,7 +105,6 @@ fn build_context(config: &Config, clock: Clock, store: PoolStore) -> Result<Pool
         store,
         hasher: PasswordHasher::new(config.hashing)?,
         issuer_base: config.issuer_base.clone(),
-        region: config.region.clone(),
         social_proof_key: config.social_proof_key.clone(),
     })
 }

@@ -2,15 +2,17 @@
 //! access key. The first start creates them; later starts recreate what is missing.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use postern_core::Secret;
 use postern_core::exit::Exit;
-use postern_core::files::replace_private;
 use serde::{Deserialize, Serialize};
 
-use crate::pool::config::{Config, SERVICE_ID_ATTRIBUTE};
+use crate::data_folder::{read_optional, write_private};
+use crate::pool::config::{
+    ACTOR_GROUPS, Config, REGION, SERVICE_ACCOUNTS, SERVICE_ID_ATTRIBUTE, actor_client, actor_pool,
+    service_client, service_pool,
+};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
@@ -115,7 +117,7 @@ impl ProvisionedPools {
 
 /// Creates the pools, clients, and accounts that are missing, and returns all of them.
 pub(crate) async fn run(context: &PoolContext, config: &Config) -> Result<ProvisionedPools, Exit> {
-    let credentials = load_credentials(&config.data_dir, &config.service_accounts)?;
+    let credentials = load_credentials(&config.data_dir)?;
     Box::pin(provision(context, config, &credentials))
         .await
         .map_err(|error| {
@@ -131,27 +133,21 @@ async fn provision(
     config: &Config,
     credentials: &StoredCredentials,
 ) -> Result<ProvisionedPools, ApiError> {
-    let actor = ensure_pool(context, "actor", &config.actor_pool, &config.actor_client).await?;
+    let actor = ensure_pool(context, "actor", actor_pool(), actor_client()).await?;
     let add_groups = |pool: &mut UserPool| {
-        pool.groups.extend(config.actor_groups.iter().cloned());
+        pool.groups.extend(ACTOR_GROUPS.map(str::to_owned));
         Ok(())
     };
     context.update_pool(&actor.pool_id, add_groups).await?;
     let set_lifetime = |client: &mut Option<AppClient>| {
         if let Some(client) = client {
-            client.settings.access_token_s = config.actor_client.access_token_s;
+            client.settings.access_token_s = config.access_token_lifetime.as_secs();
         }
         Ok(())
     };
     let clients = &context.store.clients;
     clients.update(&actor.client_id, set_lifetime).await?;
-    let service = ensure_pool(
-        context,
-        "service",
-        &config.service_pool,
-        &config.service_client,
-    )
-    .await?;
+    let service = ensure_pool(context, "service", service_pool(), service_client()).await?;
     ensure_accounts(context, &service.pool_id, credentials).await?;
     let accounts = credentials.accounts.iter();
     Ok(ProvisionedPools {
@@ -160,7 +156,7 @@ async fn provision(
             .as_str()
             .trim_end_matches('/')
             .to_owned(),
-        region: context.region.clone(),
+        region: REGION.to_owned(),
         actor,
         service,
         accounts: accounts
@@ -178,20 +174,17 @@ async fn provision(
 async fn ensure_pool(
     context: &PoolContext,
     name: &str,
-    pool_settings: &PoolSettings,
-    client_settings: &ClientSettings,
+    pool_settings: PoolSettings,
+    client_settings: ClientSettings,
 ) -> Result<PoolAccess, ApiError> {
     let pool = match context.store.pools.find(|pool| pool.name == name) {
         Some(pool) => pool,
-        None => create_pool(context, name.to_owned(), pool_settings.clone()).await?,
+        None => create_pool(context, name.to_owned(), pool_settings).await?,
     };
     let is_own = |client: &AppClient| client.pool_id == pool.id && client.name == name;
     let client = match context.store.clients.find(is_own) {
         Some(client) => client,
-        None => {
-            let settings = client_settings.clone();
-            create_client(context, &pool, name.to_owned(), true, settings).await?
-        }
+        None => create_client(context, &pool, name.to_owned(), true, client_settings).await?,
     };
     Ok(PoolAccess {
         client_id: client.id,
@@ -225,48 +218,35 @@ async fn ensure_accounts(
 
 /// Reads the credentials file, adds what is missing, and writes it if anything was added. The file
 /// is written before the store, so that a password in the store is always recoverable.
-fn load_credentials(folder: &Path, accounts: &[String]) -> Result<StoredCredentials, Exit> {
+fn load_credentials(folder: &Path) -> Result<StoredCredentials, Exit> {
     let path = folder.join("identity-pool.json");
-    let failed = |operation: &str, cause: &dyn std::fmt::Display| {
-        Exit::unavailable(format!("{}: cannot {operation}: {cause}", path.display()))
+    let failed = |reason: String| Exit::unavailable(format!("{}: {reason}", path.display()));
+    let mut credentials: StoredCredentials = match read_optional(&path)? {
+        Some(text) => serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?,
+        None => StoredCredentials::default(),
     };
-    let mut credentials: StoredCredentials = match std::fs::read(&path) {
-        Ok(text) => serde_json::from_slice(&text).map_err(|error| failed("read", &error))?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => StoredCredentials::default(),
-        Err(error) => return Err(failed("read", &error)),
-    };
-    if add_missing(&mut credentials, accounts)
-        .map_err(|error| failed("generate secrets for", &error))?
-    {
-        let mut folders = std::fs::DirBuilder::new();
-        folders
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(|error| failed("create", &error))?;
-        let text =
-            serde_json::to_vec_pretty(&credentials).map_err(|error| failed("write", &error))?;
-        replace_private(&path, &text).map_err(|error| failed("write", &error))?;
+    if add_missing(&mut credentials).map_err(|error| failed(error.to_string()))? {
+        let text = serde_json::to_vec_pretty(&credentials);
+        write_private(&path, &text.map_err(|error| failed(error.to_string()))?)?;
     }
     Ok(credentials)
 }
 
-fn add_missing(credentials: &mut StoredCredentials, accounts: &[String]) -> Result<bool, ApiError> {
+fn add_missing(credentials: &mut StoredCredentials) -> Result<bool, ApiError> {
     let mut changed = false;
     if credentials.access_key_id.is_empty() {
         // AWS's format: `AKIA` and sixteen capital letters or digits.
-        credentials.access_key_id =
-            format!("AKIA{}", random::lower_alphanumeric(16)?.to_uppercase());
+        credentials.access_key_id = format!("AKIA{}", random::alphanumeric(16)?.to_uppercase());
         credentials.secret_access_key = random::alphanumeric(40)?;
         changed = true;
     }
-    for name in accounts {
+    for name in SERVICE_ACCOUNTS {
         if !credentials.accounts.contains_key(name) {
             // 43 characters of base64url carry 256 bits; the suffix satisfies any password policy.
             credentials
                 .accounts
-                .insert(name.clone(), format!("{}-aA1", random::token()?));
-            credentials.new_accounts.push(name.clone());
+                .insert(name.to_owned(), format!("{}-aA1", random::token()?));
+            credentials.new_accounts.push(name.to_owned());
             changed = true;
         }
     }

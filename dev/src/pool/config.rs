@@ -21,28 +21,22 @@ pub struct Config {
     /// Base URL under which clients reach the server. A pool's issuer is this URL and the pool's
     /// id.
     pub issuer_base: Url,
-    /// Region in pool ids and signatures. Default `us-west-2`.
-    pub region: String,
     /// Cost and concurrency of password hashing.
     pub hashing: HashingSettings,
-    /// Time for which clients may cache JWK sets and discovery documents. Default 5 minutes.
-    pub key_max_age: Duration,
     /// The key of CUSTOM_AUTH. Default none: the pool has no CUSTOM_AUTH.
     pub social_proof_key: Option<Arc<SocialProofKey>>,
-    /// Names of the service accounts to create. Default `auth`, `notify`, `actor`, `document`.
-    pub service_accounts: Vec<String>,
-    /// Initial settings of the pool of users.
-    pub actor_pool: PoolSettings,
-    /// Groups of the pool of users. Default `admin`, `recruiters`, `support`.
-    pub actor_groups: Vec<String>,
-    /// Initial settings of the app client of the pool of users. The lifetime of its access tokens
-    /// applies at every start.
-    pub actor_client: ClientSettings,
-    /// Initial settings of the pool of service accounts.
-    pub service_pool: PoolSettings,
-    /// Initial settings of the app client of the pool of service accounts.
-    pub service_client: ClientSettings,
+    /// Lifetime of the access tokens of users. Default 1 h. Applies at every start.
+    pub access_token_lifetime: Duration,
 }
+
+/// Region in pool ids and signatures.
+pub(crate) const REGION: &str = "us-west-2";
+
+/// Names of the service accounts.
+pub(crate) const SERVICE_ACCOUNTS: [&str; 4] = ["auth", "notify", "actor", "document"];
+
+/// Groups of the pool of users.
+pub(crate) const ACTOR_GROUPS: [&str; 3] = ["admin", "recruiters", "support"];
 
 /// Attribute that identifies a user of the service pool as a service.
 pub(crate) const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
@@ -59,26 +53,15 @@ impl Config {
             database: database.into(),
             data_dir: data_dir.into(),
             issuer_base,
-            region: "us-west-2".to_owned(),
             hashing: HashingSettings::default(),
-            key_max_age: Duration::from_secs(300),
             social_proof_key: None,
-            service_accounts: ["auth", "notify", "actor", "document"]
-                .map(str::to_owned)
-                .to_vec(),
-            actor_pool: actor_pool(),
-            actor_groups: ["admin", "recruiters", "support"]
-                .map(str::to_owned)
-                .to_vec(),
-            actor_client: actor_client(),
-            service_pool: service_pool(),
-            service_client: service_client(),
+            access_token_lifetime: Duration::from_secs(3600),
         }
     }
 }
 
 /// Users sign in with their e-mail address. The authentication service confirms them.
-fn actor_pool() -> PoolSettings {
+pub(crate) fn actor_pool() -> PoolSettings {
     PoolSettings {
         email_usernames: true,
         ..PoolSettings::default()
@@ -87,20 +70,16 @@ fn actor_pool() -> PoolSettings {
 
 /// Refresh tokens rotate, with a grace period of 30 seconds in which a lost response can be
 /// requested again.
-fn actor_client() -> ClientSettings {
+pub(crate) fn actor_client() -> ClientSettings {
     ClientSettings {
         rotation_grace_s: Some(30),
         ..ClientSettings::default()
     }
-    .with_flows(&[
-        "ALLOW_USER_PASSWORD_AUTH",
-        "ALLOW_ADMIN_USER_PASSWORD_AUTH",
-        "ALLOW_CUSTOM_AUTH",
-    ])
+    .with_flows(&["ALLOW_USER_PASSWORD_AUTH", "ALLOW_CUSTOM_AUTH"])
 }
 
 /// Service accounts are created by an administrator only.
-fn service_pool() -> PoolSettings {
+pub(crate) fn service_pool() -> PoolSettings {
     PoolSettings {
         admin_create_only: true,
         custom_attributes: vec![SERVICE_ID_ATTRIBUTE.to_owned()],
@@ -109,7 +88,7 @@ fn service_pool() -> PoolSettings {
 }
 
 /// The ID token shows the service id, which no client can write.
-fn service_client() -> ClientSettings {
+pub(crate) fn service_client() -> ClientSettings {
     ClientSettings {
         read_attributes: Some(vec![SERVICE_ID_ATTRIBUTE.to_owned()]),
         write_attributes: Some(vec!["name".to_owned()]),

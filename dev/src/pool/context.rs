@@ -19,7 +19,6 @@ pub(crate) struct PoolContext {
     pub(crate) hasher: PasswordHasher,
     /// A pool's issuer is `{issuer_base}/{pool id}`.
     pub(crate) issuer_base: Url,
-    pub(crate) region: String,
     /// The key of CUSTOM_AUTH, which the pool does not have without it.
     pub(crate) social_proof_key: Option<Arc<SocialProofKey>>,
 }
@@ -37,7 +36,7 @@ impl PoolContext {
 
     pub(crate) fn pool(&self, id: &str) -> Result<UserPool, ApiError> {
         let found = self.store.pools.get(id);
-        found.ok_or_else(|| pool_not_found(id))
+        found.ok_or_else(|| not_found("User pool", id))
     }
 
     pub(crate) async fn update_pool(
@@ -47,7 +46,7 @@ impl PoolContext {
     ) -> Result<(), ApiError> {
         let update = self.store.pools.update(id, |stored| match stored {
             Some(pool) => change(pool),
-            None => Err(pool_not_found(id)),
+            None => Err(not_found("User pool", id)),
         });
         update.await
     }
@@ -58,23 +57,9 @@ impl PoolContext {
             .store
             .clients
             .get(client_id)
-            .ok_or_else(|| client_not_found(client_id))?;
+            .ok_or_else(|| not_found("User pool client", client_id))?;
         let pool = self.pool(&client.pool_id)?;
         Ok((client, pool))
-    }
-
-    /// Returns the client and its pool if the client belongs to the pool.
-    pub(crate) fn client_of(
-        &self,
-        pool_id: &str,
-        client_id: &str,
-    ) -> Result<(AppClient, UserPool), ApiError> {
-        let (client, pool) = self.client(client_id)?;
-        if pool.id == pool_id {
-            Ok((client, pool))
-        } else {
-            Err(client_not_found(client_id))
-        }
     }
 
     /// Finds a user by real username, or by `sub` or address where the pool permits these at
@@ -114,16 +99,9 @@ impl PoolContext {
     }
 }
 
-fn pool_not_found(id: &str) -> ApiError {
+pub(crate) fn not_found(what: &str, id: &str) -> ApiError {
     ApiError::new(
         ExceptionKind::ResourceNotFound,
-        format!("User pool {id} does not exist."),
-    )
-}
-
-fn client_not_found(id: &str) -> ApiError {
-    ApiError::new(
-        ExceptionKind::ResourceNotFound,
-        format!("User pool client {id} does not exist."),
+        format!("{what} {id} does not exist."),
     )
 }

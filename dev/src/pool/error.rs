@@ -1,7 +1,6 @@
 //! API errors, under the names that Amazon Cognito gives them.
 
 use http::StatusCode;
-use postern_store::database;
 
 /// An error response: the name of the exception and a message for the client. The names, and the
 /// messages that clients match on, are those of Amazon Cognito's API reference.
@@ -12,7 +11,8 @@ pub(crate) struct ApiError {
     message: String,
 }
 
-/// An exception of the Cognito API or of AWS's common errors.
+/// An exception of the Cognito API or of AWS's common errors. The variants are named as these are,
+/// without `Exception`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExceptionKind {
     GroupExists,
@@ -25,7 +25,6 @@ pub(crate) enum ExceptionKind {
     RefreshTokenReuse,
     ResourceNotFound,
     Serialization,
-    ServiceUnavailable,
     UnknownOperation,
     UnrecognizedClient,
     UnsupportedTokenType,
@@ -39,50 +38,16 @@ pub(crate) enum ExceptionKind {
 
 impl ExceptionKind {
     /// Returns the name on the wire, in `__type` and `x-amzn-errortype`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::GroupExists => "GroupExistsException",
-            Self::IncompleteSignature => "IncompleteSignatureException",
-            Self::InternalError => "InternalErrorException",
-            Self::InvalidParameter => "InvalidParameterException",
-            Self::InvalidPassword => "InvalidPasswordException",
-            Self::MissingAuthenticationToken => "MissingAuthenticationTokenException",
-            Self::NotAuthorized => "NotAuthorizedException",
-            Self::RefreshTokenReuse => "RefreshTokenReuseException",
-            Self::ResourceNotFound => "ResourceNotFoundException",
-            Self::Serialization => "SerializationException",
-            Self::ServiceUnavailable => "ServiceUnavailableException",
-            Self::UnknownOperation => "UnknownOperationException",
-            Self::UnrecognizedClient => "UnrecognizedClientException",
-            Self::UnsupportedTokenType => "UnsupportedTokenTypeException",
-            Self::UserLambdaValidation => "UserLambdaValidationException",
-            Self::UserNotConfirmed => "UserNotConfirmedException",
-            Self::UserNotFound => "UserNotFoundException",
-            Self::UsernameExists => "UsernameExistsException",
-        }
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}Exception")
     }
 
     /// Returns the HTTP status. As in Cognito, every client error is 400, including throttling.
     pub(crate) fn status(self) -> StatusCode {
-        match self {
-            Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::GroupExists
-            | Self::IncompleteSignature
-            | Self::InvalidParameter
-            | Self::InvalidPassword
-            | Self::MissingAuthenticationToken
-            | Self::NotAuthorized
-            | Self::RefreshTokenReuse
-            | Self::ResourceNotFound
-            | Self::Serialization
-            | Self::UnknownOperation
-            | Self::UnrecognizedClient
-            | Self::UnsupportedTokenType
-            | Self::UserLambdaValidation
-            | Self::UserNotConfirmed
-            | Self::UserNotFound
-            | Self::UsernameExists => StatusCode::BAD_REQUEST,
+        if self == Self::InternalError {
+            StatusCode::INTERNAL_SERVER_ERROR
+        } else {
+            StatusCode::BAD_REQUEST
         }
     }
 }
@@ -148,13 +113,6 @@ impl ApiError {
 
 impl From<sqlx::Error> for ApiError {
     fn from(error: sqlx::Error) -> Self {
-        if database::is_unavailable(&error) {
-            tracing::warn!(%error, "identity pool store unavailable");
-            return Self::new(
-                ExceptionKind::ServiceUnavailable,
-                "The store is unavailable, try again later",
-            );
-        }
         Self::internal(&error)
     }
 }

@@ -9,9 +9,9 @@ mod user;
 mod user_pool;
 
 pub(crate) use self::app_client::AppClient;
-pub use self::app_client::ClientSettings;
-pub use self::password_policy::PasswordPolicy;
+pub(crate) use self::app_client::ClientSettings;
+pub(crate) use self::password_policy::check_password;
 pub(crate) use self::session::{Challenge, RefreshToken, Session};
 pub(crate) use self::user::{User, UserAttribute, UserStatus, user_id};
-pub use self::user_pool::PoolSettings;
+pub(crate) use self::user_pool::PoolSettings;
 pub(crate) use self::user_pool::{STANDARD_ATTRIBUTES, UserPool};

@@ -109,8 +109,6 @@ operations! {
         "AdminGetUser" => admin_users::get,
         "AdminListGroupsForUser" => groups::list_of_user,
         "AdminRemoveUserFromGroup" => groups::remove_user,
-        "AdminInitiateAuth" => sign_in::admin_initiate,
-        "AdminRespondToAuthChallenge" => challenges::admin_respond,
         "AdminSetUserPassword" => admin_users::set_password,
         "AdminUpdateUserAttributes" => admin_users::update_attributes,
         "AdminUserGlobalSignOut" => admin_users::sign_out,

@@ -4,8 +4,6 @@ mod administration;
 mod conformance;
 mod custom_auth;
 mod harness;
-mod keys;
 mod passwords;
-mod races;
 mod refresh;
 mod sign_in;

@@ -36,8 +36,6 @@ pub(crate) struct WireState {
     pub(crate) context: Arc<PoolContext>,
     /// Id of the administrator's access key.
     pub(crate) access_key_id: String,
-    /// `max-age` of JWK sets and discovery documents, in seconds.
-    pub(crate) max_age_s: u64,
     /// Pool described by `/.well-known/openid-configuration` without a pool id.
     pub(crate) default_pool: String,
 }
@@ -47,15 +45,15 @@ pub(crate) struct WireState {
 pub(crate) fn router(state: WireState, hosts: AllowedHosts) -> Router {
     hosts
         .guard(Router::new().route("/", post(handle_call)))
-        .route("/.well-known/jwks.json", get(discovery::all_pool_keys))
+        .route("/.well-known/jwks.json", get(discovery::keys))
+        .route("/{pool}/.well-known/jwks.json", get(discovery::keys))
         .route(
             "/.well-known/openid-configuration",
-            get(discovery::default_configuration),
+            get(discovery::configuration),
         )
-        .route("/{pool}/.well-known/jwks.json", get(discovery::pool_keys))
         .route(
             "/{pool}/.well-known/openid-configuration",
-            get(discovery::pool_configuration),
+            get(discovery::configuration),
         )
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(Arc::new(state))
@@ -125,9 +123,8 @@ fn render(outcome: &Result<Value, ApiError>, request_id: &RequestId) -> Response
     if let Ok(id) = HeaderValue::from_str(&request_id.0) {
         headers.insert(HeaderName::from_static("x-amzn-requestid"), id);
     }
-    if let Some(kind) = error {
-        let name = HeaderName::from_static("x-amzn-errortype");
-        headers.insert(name, HeaderValue::from_static(kind.name()));
+    if let Some(name) = error.and_then(|kind| HeaderValue::try_from(kind.name()).ok()) {
+        headers.insert(HeaderName::from_static("x-amzn-errortype"), name);
     }
     response
 }

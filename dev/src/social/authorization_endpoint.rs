@@ -11,7 +11,7 @@ use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY};
 use url::Url;
 
 use super::SocialProvider;
-use super::grants::PersonGrant;
+use super::codes::IssuedCode;
 use super::persons::SocialPerson;
 use maud::{Markup, html};
 
@@ -25,21 +25,6 @@ struct AuthorizationRequest {
     state: Option<String>,
     challenge: String,
     nonce: Option<String>,
-}
-
-/// The reason why a request is invalid, by the way in which it is reported.
-#[derive(Debug)]
-enum RequestError {
-    /// The client or redirect URI is invalid: an error page is shown without a redirect (RFC 6749
-    /// section 4.1.2.1).
-    ShownToPerson(&'static str),
-    /// The error is returned to the client by a redirect.
-    ReturnedToClient {
-        redirect_uri: String,
-        state: Option<String>,
-        error: &'static str,
-        description: &'static str,
-    },
 }
 
 type RequestParameters = BTreeMap<String, String>;
@@ -65,22 +50,10 @@ pub(super) async fn submit_form(
 
 fn respond(provider: &SocialProvider, parameters: &RequestParameters, repeated: bool) -> Response {
     match validate(provider, parameters, repeated) {
-        Err(RequestError::ShownToPerson(reason)) => page(
-            StatusCode::BAD_REQUEST,
-            "Invalid sign-in request",
-            html! { p { (reason) } },
-        ),
-        Err(RequestError::ReturnedToClient {
-            redirect_uri,
-            state,
-            error,
-            description,
-        }) => redirect(
-            provider,
-            &redirect_uri,
-            state.as_deref(),
-            &[("error", error), ("error_description", description)],
-        ),
+        Err(reason) => {
+            let content = html! { p { (reason) } };
+            page(StatusCode::BAD_REQUEST, "Invalid sign-in request", content)
+        }
         Ok(request) => match parameters.get("person") {
             None => person_page(parameters),
             Some(choice) => handle_choice(provider, request, choice, parameters),
@@ -101,71 +74,52 @@ fn parse_parameters(encoded: &[u8]) -> (RequestParameters, bool) {
     (parameters, repeated)
 }
 
+/// Checks a request. A mistake is shown to the developer, where another provider would return it to the
+/// client (RFC 6749 section 4.1.2.1).
 fn validate(
     provider: &SocialProvider,
     parameters: &RequestParameters,
     repeated: bool,
-) -> Result<AuthorizationRequest, RequestError> {
+) -> Result<AuthorizationRequest, &'static str> {
     let get = |name: &str| parameters.get(name).map(String::as_str);
-    if get("client_id") != Some(&provider.client.id) {
-        return Err(RequestError::ShownToPerson(
-            "client_id is not a client of this provider.",
-        ));
-    }
     let redirect_uri = get("redirect_uri").unwrap_or_default().to_owned();
-    if !provider.client.redirect_uris.contains(&redirect_uri) {
-        return Err(RequestError::ShownToPerson(
-            "redirect_uri is not registered for this client.",
-        ));
-    }
-    let state = get("state").map(str::to_owned);
-    let refuse = |error, description| {
-        let (redirect_uri, state) = (redirect_uri.clone(), state.clone());
-        Err(RequestError::ReturnedToClient {
-            redirect_uri,
-            state,
-            error,
-            description,
-        })
-    };
-    if repeated {
-        return refuse("invalid_request", "a parameter is repeated");
-    }
-    match get("response_type") {
-        Some("code") => {}
-        Some(_) => return refuse("unsupported_response_type", "response_type must be code"),
-        None => return refuse("invalid_request", "response_type is missing"),
-    }
-    if get("request").is_some() || get("request_uri").is_some() {
-        return refuse("request_not_supported", "request objects are not supported");
-    }
-    if get("response_mode").is_some_and(|mode| mode != "query") {
-        return refuse("invalid_request", "response_mode must be query");
-    }
-    if get("prompt") == Some("none") {
-        return refuse("login_required", "there is no signed-in session");
-    }
     let challenge = get("code_challenge").unwrap_or_default().to_owned();
-    let well_formed = challenge.len() == 43
+    let is_challenge = challenge.len() == 43
         && challenge
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    if !well_formed || get("code_challenge_method") != Some("S256") {
-        return refuse("invalid_request", "PKCE with S256 is required");
+    let is_s256 = is_challenge && get("code_challenge_method") == Some("S256");
+    let scope = granted_scope(get("scope").unwrap_or_default());
+    let rules = [
+        (
+            get("client_id") == Some(&provider.client.id),
+            "client_id is not a client of this provider.",
+        ),
+        (
+            provider.client.redirect_uris.contains(&redirect_uri),
+            "redirect_uri is not registered for this client.",
+        ),
+        (!repeated, "A parameter is repeated."),
+        (
+            get("response_type") == Some("code"),
+            "response_type must be code.",
+        ),
+        (is_s256, "PKCE with S256 is required."),
+        (
+            scope.is_some(),
+            "Scopes are openid, email, profile and offline_access.",
+        ),
+    ];
+    match rules.into_iter().find(|(kept, _)| !kept) {
+        Some((_, mistake)) => Err(mistake),
+        None => Ok(AuthorizationRequest {
+            redirect_uri,
+            scope: scope.unwrap_or_default(),
+            state: get("state").map(str::to_owned),
+            challenge,
+            nonce: get("nonce").map(str::to_owned),
+        }),
     }
-    let Some(scope) = granted_scope(get("scope").unwrap_or_default()) else {
-        return refuse(
-            "invalid_scope",
-            "scopes are openid, email, profile, offline_access",
-        );
-    };
-    Ok(AuthorizationRequest {
-        redirect_uri,
-        scope,
-        state,
-        challenge,
-        nonce: get("nonce").map(str::to_owned),
-    })
 }
 
 /// Returns the granted scope, or `None` if it is empty or has an unknown value.
@@ -211,16 +165,14 @@ fn handle_choice(
         };
         return page(StatusCode::BAD_REQUEST, "Invalid person", content);
     };
-    let authenticated_at = provider.clock.now();
-    let grant = PersonGrant {
+    let code = provider.codes.issue(IssuedCode {
         person,
         scope: request.scope,
-        authenticated_at,
-    };
-    let redirect_uri = request.redirect_uri.clone();
-    let code = provider
-        .grants
-        .issue_code(grant, redirect_uri, request.challenge, request.nonce);
+        redirect_uri: request.redirect_uri.clone(),
+        challenge: request.challenge,
+        nonce: request.nonce,
+        issued_at: provider.clock.now(),
+    });
     redirect(
         provider,
         &request.redirect_uri,

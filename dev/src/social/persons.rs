@@ -3,11 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_core::email::EmailAddress;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// A person with an account at the provider.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SocialPerson {
     /// Subject, stable and never reused for another person.
     pub(super) subject: String,
@@ -19,49 +18,35 @@ pub(super) struct SocialPerson {
     pub(super) email_verified: bool,
 }
 
-/// The sample persons: short name, name, address, verified. The addresses are reserved by RFC 2606.
-const SAMPLE_PERSONS: [(&str, &str, Option<&str>, bool); 4] = [
-    ("ada", "Ada Lovelace", Some("ada.social@example.com"), true),
-    (
-        "grace",
-        "Grace Hopper",
-        Some("grace.social@example.com"),
-        true,
-    ),
-    (
-        "unverified",
-        "Una Verified",
-        Some("una.social@example.com"),
-        false,
-    ),
-    ("nomail", "Noor Without Mail", None, false),
-];
-
 // === impl SocialPerson ===
 
 impl SocialPerson {
     /// Returns a sample person by its short name.
     pub(super) fn sample(short: &str) -> Option<Self> {
-        Self::samples()
-            .find(|(known, _)| *known == short)
-            .map(|(_, person)| person)
+        let mut samples = Self::samples().into_iter();
+        let found = samples.find(|(known, _)| *known == short);
+        found.map(|(_, person)| person)
     }
 
-    /// Returns all sample persons with their short names.
-    pub(super) fn samples() -> impl Iterator<Item = (&'static str, Self)> {
-        SAMPLE_PERSONS.iter().map(|(short, name, email, verified)| {
-            let subject = format!("dev-{short}");
-            let email = email.map(str::to_owned);
-            (
-                *short,
-                Self {
-                    subject,
-                    name: (*name).to_owned(),
-                    email,
-                    email_verified: *verified,
-                },
-            )
-        })
+    /// Returns all sample persons with their short names. The addresses are reserved by RFC 2606.
+    pub(super) fn samples() -> [(&'static str, Self); 4] {
+        let person = |short, name: &str, email: Option<&str>, email_verified| {
+            let person = Self {
+                subject: format!("dev-{short}"),
+                name: name.to_owned(),
+                email: email.map(str::to_owned),
+                email_verified,
+            };
+            (short, person)
+        };
+        let (ada, grace) = ("ada.social@example.com", "grace.social@example.com");
+        let una = "una.social@example.com";
+        [
+            person("ada", "Ada Lovelace", Some(ada), true),
+            person("grace", "Grace Hopper", Some(grace), true),
+            person("unverified", "Una Verified", Some(una), false),
+            person("nomail", "Noor Without Mail", None, false),
+        ]
     }
 
     /// Creates a person from form input, or returns `None` if the name or address is invalid. The

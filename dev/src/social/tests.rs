@@ -3,16 +3,15 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION};
+use http::header::{CONTENT_TYPE, HOST, LOCATION};
 use postern_core::clock::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::database;
 
 const CALLBACK: &str = "http://127.0.0.1:8500/auth/social/login/callback";
 const ISSUER: &str = "http://127.0.0.1:8506";
@@ -21,33 +20,21 @@ const VERIFIER: &str = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
 struct TestProvider {
     router: Router,
     clock: Clock,
-    folder: tempfile::TempDir,
 }
 
-async fn start() -> TestProvider {
-    start_in(
-        tempfile::tempdir().expect("folder"),
-        Clock::manual(Timestamp(1_800_000_000_000)),
-    )
-    .await
-}
-
-async fn start_in(folder: tempfile::TempDir, clock: Clock) -> TestProvider {
+fn start() -> TestProvider {
+    let clock = Clock::manual(Timestamp(1_800_000_000_000));
     let key = SigningKey::generate().expect("key");
     let key = SigningKey::from_pkcs8(&key, "").expect("key");
-    let store = database::open(&folder.path().join("development.db"))
-        .await
-        .expect("store");
     let client = RegisteredClient {
         id: "postern".to_owned(),
         secret: Secret::from("s/cret +:%"),
         redirect_uris: vec![CALLBACK.to_owned()],
     };
-    let provider = SocialProvider::new(ISSUER.to_owned(), client, key, store, clock.clone());
+    let provider = SocialProvider::new(ISSUER.to_owned(), client, key, clock.clone());
     TestProvider {
         router: router(Arc::new(provider)),
         clock,
-        folder,
     }
 }
 
@@ -156,66 +143,8 @@ fn claims(token: &str) -> Value {
 }
 
 #[tokio::test]
-async fn sign_in_returns_id_token_that_library_verifies() {
-    let test = start().await;
-    let (status, _, page) = test
-        .get(&format!("/authorize?{}", authorization(&[])))
-        .await;
-    assert_eq!(status, 200);
-    assert!(
-        page.contains("Ada Lovelace") && page.contains("value=\"st&amp;te\""),
-        "{page}"
-    );
-    let back = test.decide(&[("person", "ada")]).await;
-    assert_eq!(
-        (back["state"].as_str(), back["iss"].as_str()),
-        ("st&te", ISSUER)
-    );
-    let (status, tokens) = test.token(&[("code", &back["code"])]).await;
-    assert_eq!((status, &tokens["token_type"]), (200, &"Bearer".into()));
-
-    let (_, _, jwks) = test.get("/jwks").await;
-    let jwks: jsonwebtoken::jwk::JwkSet = serde_json::from_str(&jwks).expect("JWKS");
-    let token = tokens["id_token"].as_str().expect("ID token");
-    let header = jsonwebtoken::decode_header(token).expect("header");
-    let key = jwks.find(header.kid.as_deref().expect("kid")).expect("key");
-    let mut validation = jsonwebtoken::Validation::new(jsonwebtoken::Algorithm::RS256);
-    validation.set_audience(&["postern"]);
-    validation.set_issuer(&[ISSUER]);
-    validation.validate_exp = false;
-    let key = jsonwebtoken::DecodingKey::from_jwk(key).expect("key");
-    let claims = jsonwebtoken::decode::<Value>(token, &key, &validation)
-        .expect("valid")
-        .claims;
-    assert_eq!(
-        (&claims["nonce"], &claims["sub"]),
-        (&"n-1".into(), &"dev-ada".into())
-    );
-    assert_eq!(
-        (&claims["email_verified"], &claims["given_name"]),
-        (&true.into(), &"Ada".into())
-    );
-    assert_eq!(claims["exp"], 1_800_003_600);
-    let access = tokens["access_token"].as_str().expect("access token");
-    assert_eq!(
-        claims["at_hash"],
-        URL_SAFE_NO_PAD.encode(&Sha256::digest(access)[..16])
-    );
-
-    let userinfo = Request::get("/userinfo").header(AUTHORIZATION, format!("Bearer {access}"));
-    let (status, _, info) = test.send(userinfo, String::new()).await;
-    let info: Value = serde_json::from_str(&info).expect("JSON");
-    assert_eq!(
-        (status, &info["sub"], info.get("iss")),
-        (200, &"dev-ada".into(), None)
-    );
-    let wrong = Request::get("/userinfo").header(AUTHORIZATION, format!("Bearer {token}"));
-    assert_eq!(test.send(wrong, String::new()).await.0, 401);
-}
-
-#[tokio::test]
 async fn link_chooses_nobody() {
-    let test = start().await;
+    let test = start();
     let chosen = authorization(&[("person", "ada")]);
     let (status, headers, page) = test.get(&format!("/authorize?{chosen}")).await;
     assert_eq!((status, headers.get(LOCATION)), (200, None));
@@ -225,17 +154,8 @@ async fn link_chooses_nobody() {
 }
 
 #[tokio::test]
-async fn discovery_document_lists_endpoints() {
-    let test = start().await;
-    let (_, _, document) = test.get("/.well-known/openid-configuration").await;
-    let document: Value = serde_json::from_str(&document).expect("JSON");
-    assert_eq!(document["issuer"], ISSUER);
-    assert_eq!(document["jwks_uri"], format!("{ISSUER}/jwks"));
-}
-
-#[tokio::test]
 async fn unregistered_client_or_uri_is_not_redirected() {
-    let test = start().await;
+    let test = start();
     for changes in [
         [("client_id", "other")],
         [("client_id", "")],
@@ -253,33 +173,32 @@ async fn unregistered_client_or_uri_is_not_redirected() {
 }
 
 #[tokio::test]
-async fn invalid_request_is_returned_to_client() {
-    let test = start().await;
-    for (changes, error) in [
-        (
-            vec![("response_type", "token")],
-            "unsupported_response_type",
-        ),
-        (vec![("response_type", "")], "invalid_request"),
-        (vec![("scope", "openid admin")], "invalid_scope"),
-        (vec![("scope", "")], "invalid_scope"),
-        (vec![("code_challenge", "")], "invalid_request"),
-        (vec![("code_challenge_method", "plain")], "invalid_request"),
-        (vec![("prompt", "none")], "login_required"),
-        (vec![("nonce", "a"), ("nonce", "b")], "invalid_request"),
-        (vec![("request", "x.y.z")], "request_not_supported"),
-        (vec![("person", "nobody")], "access_denied"),
+async fn invalid_request_is_shown() {
+    let test = start();
+    for (changes, mistake) in [
+        (vec![("response_type", "token")], "response_type"),
+        (vec![("response_type", "")], "response_type"),
+        (vec![("scope", "openid admin")], "Scopes are"),
+        (vec![("scope", "")], "Scopes are"),
+        (vec![("code_challenge", "")], "PKCE"),
+        (vec![("code_challenge_method", "plain")], "PKCE"),
+        (vec![("nonce", "a"), ("nonce", "b")], "is repeated"),
     ] {
-        let back = test.decide(&changes).await;
-        assert_eq!(back["error"], error, "{changes:?}");
-        assert_eq!(back["state"], "st&te");
-        assert!(!back.contains_key("code"));
+        let (status, headers, page) = test.post("/authorize", authorization(&changes)).await;
+        assert_eq!((status, headers.get(LOCATION)), (400, None), "{changes:?}");
+        assert!(page.contains(mistake), "{changes:?}: {page}");
     }
+    let back = test.decide(&[("person", "nobody")]).await;
+    assert_eq!(
+        (&*back["error"], &*back["state"]),
+        ("access_denied", "st&te")
+    );
+    assert!(!back.contains_key("code"));
 }
 
 #[tokio::test]
 async fn code_is_bound_single_use_and_expires() {
-    let test = start().await;
+    let test = start();
     let grant = (400, "invalid_grant".to_owned());
     let other = "0123456789012345678901234567890123456789012";
     assert_eq!(
@@ -308,64 +227,8 @@ async fn code_is_bound_single_use_and_expires() {
 }
 
 #[tokio::test]
-async fn client_must_use_one_authentication_method() {
-    let test = start().await;
-    let client = (401, "invalid_client".to_owned());
-    assert_eq!(
-        test.oauth_error(&[("client_secret", "wrong")]).await,
-        client
-    );
-    assert_eq!(test.oauth_error(&[("client_secret", "")]).await, client);
-    assert_eq!(test.oauth_error(&[("client_id", "other")]).await, client);
-    assert_eq!(
-        test.oauth_error(&[("grant_type", "password")]).await,
-        (400, "unsupported_grant_type".to_owned())
-    );
-    assert_eq!(
-        test.oauth_error(&[("code", "a"), ("code", "b")]).await,
-        (400, "invalid_request".to_owned())
-    );
-
-    let code = test.code().await;
-    let form = encode(&[
-        ("grant_type", "authorization_code"),
-        ("code", &code),
-        ("redirect_uri", CALLBACK),
-        ("code_verifier", VERIFIER),
-    ]);
-    let basic = STANDARD.encode("postern:s%2Fcret+%2B%3A%25");
-    let request = Request::post("/token")
-        .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
-        .header(AUTHORIZATION, format!("Basic {basic}"));
-    assert_eq!(test.send(request, form).await.0, 200);
-}
-
-#[tokio::test]
-async fn refresh_token_is_valid_once_and_survives_restart() {
-    let test = start().await;
-    let (_, tokens) = test.token(&[("code", &test.code().await)]).await;
-    let first = tokens["refresh_token"].as_str().expect("text").to_owned();
-    let test = start_in(test.folder, test.clock).await;
-    let refresh = |token: &str| {
-        [
-            ("grant_type", "refresh_token".to_owned()),
-            ("refresh_token", token.to_owned()),
-        ]
-    };
-    let first_try = refresh(&first);
-    let pairs = first_try
-        .each_ref()
-        .map(|(name, value)| (*name, value.as_str()));
-    let (status, second) = test.token(&pairs).await;
-    assert_eq!(status, 200);
-    let id = claims(second["id_token"].as_str().expect("ID token"));
-    assert_eq!((&id["sub"], id.get("nonce")), (&"dev-ada".into(), None));
-    assert_eq!(test.oauth_error(&pairs).await.1, "invalid_grant");
-}
-
-#[tokio::test]
 async fn person_can_be_entered_in_form() {
-    let test = start().await;
+    let test = start();
     let back = test
         .decide(&[
             ("person", "other"),
@@ -395,13 +258,8 @@ async fn person_can_be_entered_in_form() {
 
 #[tokio::test]
 async fn every_response_is_protected_from_frames() {
-    let provider = start().await;
-    for path in [
-        "/authorize",
-        "/jwks",
-        "/.well-known/openid-configuration",
-        "/userinfo",
-    ] {
+    let provider = start();
+    for path in ["/authorize", "/jwks", "/.well-known/openid-configuration"] {
         let (_, headers, _) = provider.get(path).await;
         let policy = headers["content-security-policy"].to_str().expect("text");
         assert!(

@@ -8,7 +8,7 @@ use axum::routing::get;
 use http::StatusCode;
 use maud::html;
 
-use crate::web::page::{Page, Section, script};
+use crate::web::page::{Page, script};
 
 /// Path of the page; the configured UI of the embedded authentication upstream.
 pub(crate) const PATH: &str = "/signed-in";
@@ -53,7 +53,7 @@ fn page(gateway: &str) -> Response {
     };
     Page {
         title: "Social sign-in",
-        section: Some(Section::Start),
+        section: None,
         script: Some("/assets/landing_page.js"),
         content,
     }

@@ -24,8 +24,6 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 /// The pages with an entry in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
-    /// What runs.
-    Start,
     /// The mail catcher.
     Mail,
     /// Requests to try.
@@ -93,7 +91,6 @@ impl Page<'_> {
 
 fn navigation(current: Section) -> Markup {
     let entries = [
-        (Section::Start, "/", "What runs"),
         (Section::Mail, "/mail", "Mail"),
         (Section::Api, api_page::PATH, "API"),
     ];

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use postern_core::config::Env;
+use postern_core::config::{self, Env};
 use postern_core::exit::Exit;
 use postern_dev::data_folder::{DataFolder, read_optional, write_private};
 use postern_dev::{ADMIN_TOKEN, Addresses, landing_page_url, social_callback_url};
@@ -21,6 +21,9 @@ pub(super) const AUTH: &str = include_str!("../../../conf/auth.toml");
 pub(super) const NOTIFY: &str = include_str!("../../../conf/notify.toml");
 /// The built-in text of the last start. A file that equals it has not been edited.
 const BUILT_IN_FILE: &str = "proxy.toml.built-in";
+const ACCESS_LOG: &str = "access.log";
+/// Size above which a start begins a new access log.
+const MAX_ACCESS_LOG_BYTES: u64 = 64 << 20;
 
 /// CORS origins on loopback hosts, any port.
 const LOOPBACK_ORIGINS: &str = r#"["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*", "https://localhost:*",
@@ -29,6 +32,20 @@ const LOOPBACK_ORIGINS: &str = r#"["http://localhost:*", "http://127.0.0.1:*", "
 /// Returns the path of the gateway's file.
 pub(super) fn gateway_path(folder: &DataFolder) -> PathBuf {
     folder.path().join("proxy.toml")
+}
+
+/// Renames an access log of more than [`MAX_ACCESS_LOG_BYTES`] to `access.log.1`, which it replaces.
+///
+/// # Errors
+/// Status 69 if the folder is not writable.
+pub(crate) fn limit_access_log(folder: &Path) -> Result<(), Exit> {
+    let path = folder.join(ACCESS_LOG);
+    let size = path.metadata().map_or(0, |metadata| metadata.len());
+    if size <= MAX_ACCESS_LOG_BYTES {
+        return Ok(());
+    }
+    std::fs::rename(&path, path.with_added_extension("1"))
+        .map_err(|error| Exit::unavailable(format!("{}: {error}", path.display())))
 }
 
 /// Writes the gateway's file, unless it has been edited: then only the addresses of the last
@@ -67,7 +84,7 @@ pub(crate) fn update_gateway(folder: &DataFolder, addresses: &Addresses) -> Resu
 /// # Errors
 /// Status 64 for an invalid file, or one with a second listener.
 pub(super) fn read_gateway(path: &Path, env: &Env) -> Result<Config, Exit> {
-    postern_proxy::config_files(path)?.decode(|root| {
+    config::load(path, |root| {
         let config = Config::read(root, env)?;
         if config.listen.len() > 1 {
             let detail = "must have one entry, whose address is that of --listen and --port";
@@ -80,13 +97,10 @@ pub(super) fn read_gateway(path: &Path, env: &Env) -> Result<Config, Exit> {
 
 /// Returns the configuration of the gateway.
 pub(super) fn proxy(folder: &DataFolder, addresses: &Addresses) -> String {
-    let access_log = quoted(folder.path().join("access.log").display().to_string());
+    let access_log = quoted(folder.path().join(ACCESS_LOG).display().to_string());
     let origins = "origins = [\"https://app.example.com\", \"http://localhost:*\"]";
     let changes = [
-        (
-            "to = \"stdout\"",
-            format!("to = {access_log}\nmax_bytes = \"64MiB\""),
-        ),
+        ("to = \"stdout\"", format!("to = {access_log}")),
         ("# [defaults.cors]\n# ", "[defaults.cors]\n".to_owned()),
         (origins, format!("origins = {LOOPBACK_ORIGINS}")),
         // A developer does not wait for the drain times of production.
@@ -210,5 +224,19 @@ mod tests {
         let moves = moves.map(|(from, to)| (from.to_owned(), to.to_owned()));
         let moved = move_addresses("x = [\"a:1\", \"http://a:2\", \"b:1\"] # a:1", moves);
         assert_eq!(moved, "x = [\"a:2\", \"http://a:3\", \"b:1\"] # a:1");
+    }
+
+    #[test]
+    fn large_access_log_is_renamed_at_the_start() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, older] = ["access.log", "access.log.1"].map(|name| folder.path().join(name));
+        limit_access_log(folder.path()).expect("no file");
+        let file = std::fs::File::create(&path).expect("created");
+        file.set_len(MAX_ACCESS_LOG_BYTES).expect("extended");
+        limit_access_log(folder.path()).expect("stays");
+        assert!(path.exists() && !older.exists());
+        file.set_len(MAX_ACCESS_LOG_BYTES + 1).expect("extended");
+        limit_access_log(folder.path()).expect("renamed");
+        assert!(!path.exists() && older.exists());
     }
 }

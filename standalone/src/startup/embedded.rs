@@ -86,6 +86,7 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         return Err(non_loopback_error(listen));
     }
     let folder = DataFolder::acquire(&data_dir)?;
+    built_in::limit_access_log(folder.path())?;
     let (sockets, addresses) = BoundSockets::bind(listen, port).await?;
     let development = Box::pin(DevelopmentServices::build(
         &folder,

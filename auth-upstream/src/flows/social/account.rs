@@ -40,7 +40,7 @@ use super::super::challenge_session::password_reset_required;
 use super::super::security_stamps::{StampSnapshot, stamped_names};
 use super::super::token_issuer::SignedInUser;
 use super::super::{FlowParts, cache_unavailable};
-use super::{AuthorizedUser, ProviderTokens, SocialError};
+use super::{AuthorizedUser, SocialError};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::config::SocialConfig;
@@ -58,7 +58,6 @@ const MAX_CLAIM_ATTEMPTS: u32 = 4;
 pub(crate) struct AccountResolver {
     pub(crate) parts: Arc<FlowParts>,
     pub(super) config: Arc<SocialConfig>,
-    pub(super) provider_tokens: ProviderTokens,
 }
 
 /// A social identity with the next step of its sign-in.
@@ -85,15 +84,7 @@ struct AddressClaim<'a> {
 impl AccountResolver {
     pub(crate) fn new(parts: Arc<FlowParts>, config: SocialConfig) -> Self {
         let config = Arc::new(config);
-        let provider_tokens = ProviderTokens {
-            parts: Arc::clone(&parts),
-            config: Arc::clone(&config),
-        };
-        Self {
-            parts,
-            config,
-            provider_tokens,
-        }
+        Self { parts, config }
     }
 
     /// Resolves the identity of an ID token. Concurrent sign-ins of one identity are serialized.
@@ -119,10 +110,28 @@ impl AccountResolver {
             Some(token),
         ) = (&resolved, &user.refresh_token)
         {
-            let saved = self.provider_tokens.save(id, &identity.user_id, token);
-            saved.await?;
+            self.save_provider_token(id, &identity.user_id, token)
+                .await?;
         }
         Ok(resolved)
+    }
+
+    /// Stores a refresh token of the provider, sealed to provider, issuer, subject and user.
+    async fn save_provider_token(
+        &self,
+        id: &IdToken,
+        user_id: &str,
+        token: &str,
+    ) -> Result<(), Problem> {
+        let provider = self.config.by_issuer(&id.issuer);
+        let provider = provider.map_or("", |provider| &provider.name);
+        let context = [provider, &id.issuer, &id.subject, user_id];
+        let sealed = self.config.key_ring.seal(&context, token.as_bytes());
+        let store = &self.store;
+        store
+            .save_provider_token(&id.issuer, &id.subject, &sealed)
+            .await?;
+        Ok(())
     }
 
     async fn run(
@@ -315,14 +324,14 @@ impl AccountResolver {
         let Some(provider) = self.config.by_issuer(&id.issuer) else {
             return false;
         };
-        let settings = &provider.settings;
-        let is_listed = settings
+        let is_listed = provider
+            .settings
             .authoritative_domains
             .iter()
             .any(|domain| domain.eq_ignore_ascii_case(host));
         let hosted_domain = id.claims.get("hd").and_then(Value::as_str);
         is_listed
-            || (settings.trust_hosted_domain
+            || (provider.is_google()
                 && hosted_domain.is_some_and(|domain| domain.eq_ignore_ascii_case(host)))
     }
 

@@ -182,13 +182,13 @@ impl ProviderClient {
             .verify(id_token, &state.nonce, self.config.settings.nonce)
             .await
             .map_err(|error| {
+                // The failing refresh of the keys is logged.
+                if error.code() == Code::KeysUnavailable {
+                    return SocialError::ProviderUnavailable;
+                }
                 let provider = &*self.config.name;
                 log_limited!(warn, provider, %error, "ID token of the provider rejected");
-                if error.code() == Code::KeysUnavailable {
-                    SocialError::ProviderUnavailable
-                } else {
-                    SocialError::InvalidIdToken
-                }
+                SocialError::InvalidIdToken
             })?;
         Ok(AuthorizedUser {
             id_token: verified,

@@ -144,29 +144,6 @@ fn exhausted_quota_is_retried_after_an_hour() {
 }
 
 #[test]
-fn sign_in_failures_render_identically() {
-    let rendered = |name, message| {
-        PoolError::from_exception(PoolOperation::InitiateAuth, name, message, 400)
-            .problem(PoolCall::SignIn)
-            .render("id")
-            .body
-    };
-    let wrong = rendered("NotAuthorizedException", "Incorrect username or password.");
-    assert_eq!(
-        wrong,
-        rendered("UserNotFoundException", "User does not exist.")
-    );
-    assert_eq!(
-        wrong,
-        rendered("NotAuthorizedException", "User is disabled.")
-    );
-    assert_eq!(
-        wrong,
-        rendered("LimitExceededException", "Attempt limit exceeded")
-    );
-}
-
-#[test]
 fn pool_message_is_not_rendered() {
     let problem = PoolError::from_exception(
         PoolOperation::InitiateAuth,

@@ -6,18 +6,14 @@ use sha2::{Digest, Sha256};
 
 use crate::pool::error::ApiError;
 
-const LETTERS_AND_DIGITS: &[u8; 62] =
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-const LOWER_AND_DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-
 /// Returns `length` characters of `A-Z a-z 0-9`.
 pub(crate) fn alphanumeric(length: usize) -> Result<String, ApiError> {
-    sample(LETTERS_AND_DIGITS, length)
-}
-
-/// Returns `length` characters of `a-z 0-9`, the format of Cognito's client ids and secrets.
-pub(crate) fn lower_alphanumeric(length: usize) -> Result<String, ApiError> {
-    sample(LOWER_AND_DIGITS, length)
+    let mut text = String::new();
+    while text.len() < length {
+        text.extend(token()?.chars().filter(char::is_ascii_alphanumeric));
+    }
+    text.truncate(length);
+    Ok(text)
 }
 
 /// Returns 32 random bytes in base64url.
@@ -38,38 +34,16 @@ pub(crate) fn digest(parts: &[&str]) -> String {
     URL_SAFE_NO_PAD.encode(hash.finalize())
 }
 
-/// Samples characters uniformly: bytes at or above the largest multiple of the alphabet's size are
-/// discarded.
-fn sample(alphabet: &[u8], length: usize) -> Result<String, ApiError> {
-    let fair = 256 - 256 % alphabet.len();
-    let mut text = String::with_capacity(length);
-    let mut bytes = [0; 64];
-    while text.len() < length {
-        getrandom::fill(&mut bytes).map_err(|error| ApiError::internal(&error))?;
-        let usable = bytes
-            .iter()
-            .map(|byte| usize::from(*byte))
-            .filter(|byte| *byte < fair);
-        let missing_periods = length - text.len();
-        text.extend(
-            usable
-                .take(missing_periods)
-                .map(|byte| char::from(alphabet[byte % alphabet.len()])),
-        );
-    }
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn random_names_have_requested_length_and_alphabet() {
-        let name = lower_alphanumeric(52).expect("random");
+        let name = alphanumeric(52).expect("random");
         assert_eq!(name.len(), 52);
-        assert!(name.bytes().all(|byte| LOWER_AND_DIGITS.contains(&byte)));
-        assert_ne!(name, lower_alphanumeric(52).expect("random"));
+        assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+        assert_ne!(name, alphanumeric(52).expect("random"));
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl SigningKeys {
     pub(crate) fn verify(&self, token: &str) -> Option<(String, Value)> {
         let keys = self.0.read();
         keys.iter()
-            .find_map(|(pool_id, key)| Some((pool_id.clone(), key.verify(None, token)?)))
+            .find_map(|(pool_id, key)| Some((pool_id.clone(), key.verify(token)?)))
     }
 
     /// Returns the keys of one pool, or of all, as a JWK set (RFC 7517 section 5).

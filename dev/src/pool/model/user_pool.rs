@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::PasswordPolicy;
-
 /// A user pool.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct UserPool {
@@ -22,16 +20,14 @@ pub(crate) struct UserPool {
 /// The settings of a user pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PoolSettings {
+pub(crate) struct PoolSettings {
     /// Whether users sign in with their e-mail address and have a UUID as real username
     /// (`UsernameAttributes`).
-    pub email_usernames: bool,
+    pub(crate) email_usernames: bool,
     /// Whether SignUp is rejected (`AllowAdminCreateUserOnly`).
-    pub admin_create_only: bool,
+    pub(crate) admin_create_only: bool,
     /// Names of custom attributes, with the prefix `custom:`.
-    pub custom_attributes: Vec<String>,
-    /// Requirements on passwords.
-    pub password_policy: PasswordPolicy,
+    pub(crate) custom_attributes: Vec<String>,
 }
 
 /// Standard attributes (OpenID Connect Core section 5.1), except `sub`, which is read-only.

@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::admin_users::revoke_sign_ins;
 use super::empty_response;
 use crate::pool::context::PoolContext;
 use crate::pool::error::ApiError;
+use crate::pool::model::User;
 use crate::pool::tokens;
 
 #[derive(Deserialize)]
@@ -41,6 +41,10 @@ pub(super) async fn sign_out(
     request: AccessTokenRequest,
 ) -> Result<Value, ApiError> {
     let (_, user) = tokens::verify(context, &request.access_token)?;
-    revoke_sign_ins(context, &user).await?;
+    let revoke = |user: &mut User| {
+        user.sign_outs += 1;
+        Ok(())
+    };
+    context.update_user(&user, revoke).await?;
     Ok(empty_response())
 }

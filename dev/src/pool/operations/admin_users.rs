@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{attributes, empty_response, sign_up};
 use crate::pool::context::PoolContext;
 use crate::pool::error::ApiError;
-use crate::pool::model::{User, UserAttribute, UserPool, UserStatus};
+use crate::pool::model::{User, UserAttribute, UserStatus, check_password};
 
 /// A request with a pool id and a username only.
 #[derive(Deserialize)]
@@ -24,18 +24,16 @@ pub(super) struct UserRequest {
 pub(super) struct ListRequest {
     user_pool_id: String,
     filter: Option<String>,
-    #[serde(default = "default_limit")]
-    limit: usize,
+    limit: Option<usize>,
     /// The username of the last user of the page before.
     pagination_token: Option<String>,
 }
 
+/// Time after which a password set by an administrator expires: Cognito's default.
+const TEMPORARY_PASSWORD_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+
 /// Maximum number, and the default, of users on a page of ListUsers.
 const MAX_PAGE_SIZE: usize = 60;
-
-fn default_limit() -> usize {
-    MAX_PAGE_SIZE
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -73,7 +71,7 @@ pub(super) async fn create(
     let pool = context.pool(&request.user_pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
     if let Some(password) = &request.temporary_password {
-        pool.settings.password_policy.check(password)?;
+        check_password(password)?;
     }
     let mut user = sign_up::new_user(context, &pool, &request.username)?;
     let attributes_to_apply =
@@ -84,17 +82,16 @@ pub(super) async fn create(
     // Without a password, the user has none until one is set.
     if let Some(password) = request.temporary_password {
         let hash = context.hasher.hash(&Secret::new(password)).await?;
-        set_temporary_password(context, &pool, &mut user, hash);
+        set_temporary_password(context, &mut user, hash);
     }
     sign_up::add_user(context, &request.username, &user).await?;
     Ok(json!({"User": user.to_user_type("Attributes")}))
 }
 
-fn set_temporary_password(context: &PoolContext, pool: &UserPool, user: &mut User, hash: String) {
-    let lifetime = Duration::from_secs(pool.settings.password_policy.temporary_days * 86_400);
+fn set_temporary_password(context: &PoolContext, user: &mut User, hash: String) {
     user.password = Some(hash);
     user.status = UserStatus::ForceChangePassword;
-    user.temporary_until = Some(context.clock.now().plus(lifetime).0);
+    user.temporary_until = Some(context.clock.now().plus(TEMPORARY_PASSWORD_LIFETIME).0);
 }
 
 pub(super) async fn get(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
@@ -105,7 +102,10 @@ pub(super) async fn get(context: &PoolContext, request: UserRequest) -> Result<V
 /// ListUsers, in the order of usernames.
 pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Result<Value, ApiError> {
     let pool = context.pool(&request.user_pool_id)?;
-    let limit = request.limit.clamp(1, MAX_PAGE_SIZE);
+    let limit = request
+        .limit
+        .unwrap_or(MAX_PAGE_SIZE)
+        .clamp(1, MAX_PAGE_SIZE);
     let after = request.pagination_token.unwrap_or_default();
     let mut users = context.store.users.all();
     users.retain(|user| user.pool_id == pool.id && user.username > after);
@@ -147,12 +147,16 @@ pub(super) async fn delete(context: &PoolContext, request: UserRequest) -> Resul
 }
 
 /// Finds a user and changes it.
-async fn change(
+pub(super) async fn change(
     context: &PoolContext,
-    request: UserRequest,
-    change: impl FnOnce(&mut User) -> Result<(), ApiError>,
+    request: &UserRequest,
+    change: impl FnOnce(&mut User),
 ) -> Result<Value, ApiError> {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
+    let change = |user: &mut User| {
+        change(user);
+        Ok(())
+    };
     context.update_user(&user, change).await?;
     Ok(empty_response())
 }
@@ -161,12 +165,14 @@ pub(super) async fn confirm_sign_up(
     context: &PoolContext,
     request: UserRequest,
 ) -> Result<Value, ApiError> {
+    let user = context.find_user(&request.user_pool_id, &request.username)?;
     let confirm = |user: &mut User| {
         sign_up::ensure_unconfirmed(user)?;
         user.status = UserStatus::Confirmed;
         Ok(())
     };
-    change(context, request, confirm).await
+    context.update_user(&user, confirm).await?;
+    Ok(empty_response())
 }
 
 /// AdminSetUserPassword. Unlike Cognito, revokes all sign-ins of the user.
@@ -180,23 +186,21 @@ pub(super) async fn set_password(
         password,
         permanent,
     } = request;
-    let pool = context.pool(&user_pool_id)?;
-    pool.settings.password_policy.check(&password)?;
+    check_password(&password)?;
     let hash = context.hasher.hash(&Secret::new(password)).await?;
     let set = |user: &mut User| {
         if permanent {
             user.set_password(hash);
         } else {
-            set_temporary_password(context, &pool, user, hash);
+            set_temporary_password(context, user, hash);
         }
         user.sign_outs += 1;
-        Ok(())
     };
     let user = UserRequest {
         user_pool_id,
         username,
     };
-    change(context, user, set).await
+    change(context, &user, set).await
 }
 
 pub(super) async fn update_attributes(
@@ -205,19 +209,12 @@ pub(super) async fn update_attributes(
 ) -> Result<Value, ApiError> {
     let pool = context.pool(&request.user.user_pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
-    let apply = |user: &mut User| {
-        attributes::apply(&pool, user, &request.user_attributes);
-        Ok(())
-    };
-    change(context, request.user, apply).await
+    let apply = |user: &mut User| attributes::apply(&pool, user, &request.user_attributes);
+    change(context, &request.user, apply).await
 }
 
 pub(super) async fn enable(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
-    let enable = |user: &mut User| {
-        user.is_enabled = true;
-        Ok(())
-    };
-    change(context, request, enable).await
+    change(context, &request, |user| user.is_enabled = true).await
 }
 
 /// AdminDisableUser. Revokes all sign-ins of the user.
@@ -228,25 +225,13 @@ pub(super) async fn disable(
     let disable = |user: &mut User| {
         user.is_enabled = false;
         user.sign_outs += 1;
-        Ok(())
     };
-    change(context, request, disable).await
+    change(context, &request, disable).await
 }
 
 pub(super) async fn sign_out(
     context: &PoolContext,
     request: UserRequest,
 ) -> Result<Value, ApiError> {
-    let user = context.find_user(&request.user_pool_id, &request.username)?;
-    revoke_sign_ins(context, &user).await?;
-    Ok(empty_response())
-}
-
-/// Revokes all sign-ins of the user.
-pub(super) async fn revoke_sign_ins(context: &PoolContext, user: &User) -> Result<(), ApiError> {
-    let revoke = |user: &mut User| {
-        user.sign_outs += 1;
-        Ok(())
-    };
-    context.update_user(user, revoke).await.map(drop)
+    change(context, &request, |user| user.sign_outs += 1).await
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::pool::context::PoolContext;
+use crate::pool::context::{PoolContext, not_found};
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
 use crate::pool::model::{AppClient, ClientSettings, UserPool};
@@ -35,7 +35,6 @@ struct SettingsRequest {
     write_attributes: Option<Vec<String>>,
     refresh_token_rotation: Option<RotationConfig>,
     prevent_user_existence_errors: Option<String>,
-    enable_token_revocation: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -45,8 +44,7 @@ struct RotationConfig {
     retry_grace_period_seconds: Option<u64>,
 }
 
-const AUTH_FLOWS: [&str; 6] = [
-    "ALLOW_ADMIN_USER_PASSWORD_AUTH",
+const AUTH_FLOWS: [&str; 5] = [
     "ALLOW_CUSTOM_AUTH",
     "ALLOW_REFRESH_TOKEN_AUTH",
     "ALLOW_USER_AUTH",
@@ -74,11 +72,11 @@ pub(crate) async fn create_client(
     settings: ClientSettings,
 ) -> Result<AppClient, ApiError> {
     let secret = match with_secret {
-        true => Some(random::lower_alphanumeric(52)?),
+        true => Some(random::alphanumeric(52)?.to_lowercase()),
         false => None,
     };
     let client = AppClient {
-        id: random::lower_alphanumeric(26)?,
+        id: random::alphanumeric(26)?.to_lowercase(),
         pool_id: pool.id.clone(),
         name,
         secret,
@@ -93,7 +91,10 @@ pub(super) async fn describe(
     context: &PoolContext,
     request: ClientRequest,
 ) -> Result<Value, ApiError> {
-    let (client, _) = context.client_of(&request.user_pool_id, &request.client_id)?;
+    let (client, pool) = context.client(&request.client_id)?;
+    if pool.id != request.user_pool_id {
+        return Err(not_found("User pool client", &client.id));
+    }
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
 }
 
@@ -133,7 +134,6 @@ fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSet
         write_attributes: request.write_attributes,
         prevent_user_existence_errors: request.prevent_user_existence_errors.as_deref()
             == Some("ENABLED"),
-        token_revocation: request.enable_token_revocation.unwrap_or(true),
         ..ClientSettings::default()
     })
 }
@@ -173,7 +173,7 @@ fn to_client_type(client: &AppClient) -> Value {
             {"AccessToken": "seconds", "IdToken": "seconds", "RefreshToken": "seconds"},
         "PreventUserExistenceErrors":
             if settings.prevent_user_existence_errors { "ENABLED" } else { "LEGACY" },
-        "EnableTokenRevocation": settings.token_revocation,
+        "EnableTokenRevocation": true,
         "RefreshTokenRotation": {
             "Feature": enabled(settings.rotation_grace_s.is_some()),
             "RetryGracePeriodSeconds": settings.rotation_grace_s.unwrap_or(0),

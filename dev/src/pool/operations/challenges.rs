@@ -11,7 +11,7 @@ use super::{custom_auth, sign_in};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::ApiError;
-use crate::pool::model::{AppClient, Challenge, User, UserPool, user_id};
+use crate::pool::model::{AppClient, Challenge, User, UserPool, check_password, user_id};
 
 /// Lifetime of a challenge: Cognito's default for `AuthSessionValidity`.
 const SESSION_LIFETIME: Duration = Duration::from_secs(180);
@@ -26,14 +26,6 @@ pub(super) struct ChallengeResponse {
     session: Option<String>,
     #[serde(default)]
     challenge_responses: HashMap<String, String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct AdminChallengeResponse {
-    user_pool_id: String,
-    #[serde(flatten)]
-    respond: ChallengeResponse,
 }
 
 /// Creates a challenge to replace a password that an administrator set.
@@ -83,14 +75,6 @@ pub(super) async fn store(
     Ok(session)
 }
 
-pub(super) async fn admin_respond(
-    context: &PoolContext,
-    request: AdminChallengeResponse,
-) -> Result<Value, ApiError> {
-    context.client_of(&request.user_pool_id, &request.respond.client_id)?;
-    respond(context, request.respond).await
-}
-
 pub(super) async fn respond(
     context: &PoolContext,
     request: ChallengeResponse,
@@ -115,7 +99,7 @@ pub(super) async fn respond(
         return Err(ApiError::invalid("Cannot modify attributes."));
     }
     let password = Secret::from(sign_in::parameter(responses, "NEW_PASSWORD")?);
-    pool.settings.password_policy.check(password.expose())?;
+    check_password(password.expose())?;
     let password = context.hasher.hash(&password).await?;
     if context.store.challenges.take(&id).await?.is_none() {
         return Err(ApiError::not_authorized(

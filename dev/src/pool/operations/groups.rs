@@ -1,10 +1,11 @@
 //! Operations on groups.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::admin_users::UserRequest;
-use super::empty_response;
+use super::admin_users::{UserRequest, change};
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::{User, UserPool};
@@ -65,9 +66,7 @@ fn group_type(name: &str, pool_id: &str) -> Value {
 /// ListGroups. Returns all groups in one page.
 pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Result<Value, ApiError> {
     let pool = context.pool(&request.user_pool_id)?;
-    let groups = pool.groups.iter();
-    let groups: Vec<Value> = groups.map(|name| group_type(name, &pool.id)).collect();
-    Ok(json!({ "Groups": groups }))
+    Ok(groups_type(&pool.groups, &pool.id))
 }
 
 /// AdminListGroupsForUser. Returns all groups in one page.
@@ -76,9 +75,12 @@ pub(super) async fn list_of_user(
     request: UserRequest,
 ) -> Result<Value, ApiError> {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
-    let groups = user.groups.iter();
-    let groups: Vec<Value> = groups.map(|name| group_type(name, &user.pool_id)).collect();
-    Ok(json!({ "Groups": groups }))
+    Ok(groups_type(&user.groups, &user.pool_id))
+}
+
+fn groups_type(names: &BTreeSet<String>, pool_id: &str) -> Value {
+    let groups = names.iter().map(|name| group_type(name, pool_id));
+    json!({ "Groups": groups.collect::<Vec<_>>() })
 }
 
 pub(super) async fn add_user(
@@ -98,20 +100,18 @@ pub(super) async fn remove_user(
 async fn change_groups(
     context: &PoolContext,
     MembershipRequest { user, group_name }: MembershipRequest,
-    change: impl FnOnce(&mut User, String) -> bool,
+    change_one: impl FnOnce(&mut User, String) -> bool,
 ) -> Result<Value, ApiError> {
     let pool = context.pool(&user.user_pool_id)?;
-    let user = context.find_user(&pool.id, &user.username)?;
+    context.find_user(&pool.id, &user.username)?;
     if !pool.groups.contains(&group_name) {
         return Err(ApiError::new(
             ExceptionKind::ResourceNotFound,
             "Group not found.",
         ));
     }
-    let change = |user: &mut User| {
-        change(user, group_name);
-        Ok(())
+    let change_one = |user: &mut User| {
+        change_one(user, group_name);
     };
-    context.update_user(&user, change).await?;
-    Ok(empty_response())
+    change(context, &user, change_one).await
 }

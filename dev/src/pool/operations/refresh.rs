@@ -11,7 +11,7 @@ use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
 use crate::pool::error::{ApiError, ExceptionKind};
 use crate::pool::model::{AppClient, RefreshToken, Session, User, user_id};
-use crate::pool::tokens::{self, TokenSubject};
+use crate::pool::tokens::issue_tokens;
 
 /// Tokens of a sign-in for which reuse is detected. Older ones are unknown.
 const MAX_TOKENS: usize = 100;
@@ -130,12 +130,6 @@ pub(super) async fn revoke(
 ) -> Result<Value, ApiError> {
     let (client, _) = context.client(&request.client_id)?;
     client.check_secret(request.client_secret.as_deref())?;
-    if !client.settings.token_revocation {
-        return Err(ApiError::new(
-            ExceptionKind::UnsupportedTokenType,
-            "Token revocation is not enabled for this client",
-        ));
-    }
     if request.token.split('.').count() == 3 {
         return Err(ApiError::new(
             ExceptionKind::UnsupportedTokenType,
@@ -192,20 +186,4 @@ fn ensure_active(
     } else {
         Ok(user)
     }
-}
-
-/// Issues the tokens of a sign-in. Returns the `AuthenticationResultType` without a refresh token.
-pub(super) fn issue_tokens(
-    context: &PoolContext,
-    client: &AppClient,
-    session: &Session,
-    user: &User,
-) -> Result<Value, ApiError> {
-    let subject = TokenSubject {
-        client,
-        user,
-        session: &session.id,
-        auth_time: session.auth_time,
-    };
-    tokens::issue_tokens(context, &subject)
 }

@@ -1,4 +1,4 @@
-//! InitiateAuth and AdminInitiateAuth.
+//! InitiateAuth.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,18 +12,9 @@ use super::{challenges, custom_auth, refresh};
 use crate::pool::context::PoolContext;
 use crate::pool::error::ApiError;
 use crate::pool::model::{AppClient, Session, User, UserPool, UserStatus};
+use crate::pool::tokens::issue_tokens;
 
-/// The flows of Cognito, of which this pool has no SRP and no choice of the first factor.
-const FLOWS: [&str; 8] = [
-    "ADMIN_NO_SRP_AUTH",
-    "ADMIN_USER_PASSWORD_AUTH",
-    "CUSTOM_AUTH",
-    "REFRESH_TOKEN",
-    "REFRESH_TOKEN_AUTH",
-    "USER_AUTH",
-    "USER_PASSWORD_AUTH",
-    "USER_SRP_AUTH",
-];
+const PASSWORD_FLOW: &str = "USER_PASSWORD_AUTH";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -34,56 +25,21 @@ pub(super) struct InitiateAuthRequest {
     auth_parameters: HashMap<String, String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct AdminInitiateAuthRequest {
-    user_pool_id: String,
-    #[serde(flatten)]
-    initiate: InitiateAuthRequest,
-}
-
 pub(super) async fn initiate(
     context: &PoolContext,
     request: InitiateAuthRequest,
 ) -> Result<Value, ApiError> {
-    let client = context.client(&request.client_id)?;
-    start_flow(context, client, "USER_PASSWORD_AUTH", request).await
-}
-
-pub(super) async fn admin_initiate(
-    context: &PoolContext,
-    request: AdminInitiateAuthRequest,
-) -> Result<Value, ApiError> {
-    let AdminInitiateAuthRequest {
-        user_pool_id,
-        mut initiate,
-    } = request;
-    let client = context.client_of(&user_pool_id, &initiate.client_id)?;
-    if initiate.auth_flow == "ADMIN_NO_SRP_AUTH" {
-        initiate.auth_flow = "ADMIN_USER_PASSWORD_AUTH".to_owned();
-    }
-    start_flow(context, client, "ADMIN_USER_PASSWORD_AUTH", initiate).await
-}
-
-async fn start_flow(
-    context: &PoolContext,
-    (client, pool): (AppClient, UserPool),
-    password_flow: &str,
-    request: InitiateAuthRequest,
-) -> Result<Value, ApiError> {
+    let (client, pool) = context.client(&request.client_id)?;
     let parameters = &request.auth_parameters;
     match request.auth_flow.as_str() {
-        flow if flow == password_flow => {
-            password_auth(context, &client, &pool, flow, parameters).await
-        }
+        PASSWORD_FLOW => password_auth(context, &client, &pool, parameters).await,
         "CUSTOM_AUTH" => custom_auth::start(context, &client, &pool, parameters).await,
         "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => {
             refresh::refresh_token_auth(context, &client, parameters).await
         }
-        flow if FLOWS.contains(&flow) => Err(ApiError::invalid(format!(
-            "{flow} flow not enabled for this client"
+        other => Err(ApiError::invalid(format!(
+            "{other} flow not enabled for this client"
         ))),
-        other => Err(ApiError::invalid(format!("{other} is not an auth flow"))),
     }
 }
 
@@ -102,10 +58,9 @@ async fn password_auth(
     context: &PoolContext,
     client: &AppClient,
     pool: &UserPool,
-    flow: &str,
     parameters: &HashMap<String, String>,
 ) -> Result<Value, ApiError> {
-    client.require_flow(flow)?;
+    client.require_flow(PASSWORD_FLOW)?;
     let entered = parameter(parameters, "USERNAME")?;
     let password = Secret::from(parameter(parameters, "PASSWORD")?);
     // At sign-in the hash is over the name that was entered; elsewhere it is over the real
@@ -173,7 +128,7 @@ pub(super) async fn start_session(
         tokens: vec![stored],
     };
     context.store.sessions.put(&id, session.clone()).await?;
-    let mut result = refresh::issue_tokens(context, client, &session, user)?;
+    let mut result = issue_tokens(context, client, &session, user)?;
     result["RefreshToken"] = token.into();
     Ok(result)
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{attributes, custom_auth};
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
-use crate::pool::model::{User, UserAttribute, UserPool, UserStatus};
+use crate::pool::model::{User, UserAttribute, UserPool, UserStatus, check_password};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -38,7 +38,7 @@ pub(super) async fn sign_up(
         ));
     }
     attributes::check_client(&pool, &client, &request.user_attributes)?;
-    pool.settings.password_policy.check(&request.password)?;
+    check_password(&request.password)?;
     let mut user = new_user(context, &pool, &request.username)?;
     attributes::apply(
         &pool,

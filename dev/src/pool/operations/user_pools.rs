@@ -5,17 +5,18 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::pool::config::REGION;
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::{self, random};
 use crate::pool::error::ApiError;
-use crate::pool::model::{PasswordPolicy, PoolSettings, STANDARD_ATTRIBUTES, UserPool};
+use crate::pool::model::{PoolSettings, STANDARD_ATTRIBUTES, UserPool};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct CreatePoolRequest {
     pool_name: String,
-    #[serde(flatten)]
-    settings: PoolSettingsRequest,
+    #[serde(default)]
+    admin_create_user_config: AdminCreateUserConfig,
     #[serde(default)]
     username_attributes: Vec<String>,
     #[serde(default)]
@@ -28,35 +29,10 @@ pub(super) struct DescribePoolRequest {
     user_pool_id: String,
 }
 
-/// The settings in a request. Absent members leave the setting unchanged.
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct PoolSettingsRequest {
-    policies: Option<PoolPolicies>,
-    admin_create_user_config: Option<AdminCreateUserConfig>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct PoolPolicies {
-    password_policy: Option<PasswordPolicyRequest>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct PasswordPolicyRequest {
-    minimum_length: Option<usize>,
-    require_uppercase: Option<bool>,
-    require_lowercase: Option<bool>,
-    require_numbers: Option<bool>,
-    require_symbols: Option<bool>,
-    temporary_password_validity_days: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[serde(rename_all = "PascalCase", default)]
 struct AdminCreateUserConfig {
-    allow_admin_create_user_only: Option<bool>,
+    allow_admin_create_user_only: bool,
 }
 
 #[derive(Deserialize)]
@@ -69,15 +45,16 @@ pub(super) async fn create(
     context: &PoolContext,
     request: CreatePoolRequest,
 ) -> Result<Value, ApiError> {
-    let mut settings = PoolSettings {
+    let settings = PoolSettings {
+        admin_create_only: request
+            .admin_create_user_config
+            .allow_admin_create_user_only,
         email_usernames: request
             .username_attributes
             .iter()
             .any(|name| name == "email"),
         custom_attributes: custom_attributes(&request.schema),
-        ..PoolSettings::default()
     };
-    apply_settings(&mut settings, &request.settings)?;
     let pool = create_pool(context, request.pool_name, settings).await?;
     Ok(json!({"UserPool": {"Id": pool.id, "Name": pool.name}}))
 }
@@ -88,7 +65,7 @@ pub(crate) async fn create_pool(
     name: String,
     settings: PoolSettings,
 ) -> Result<UserPool, ApiError> {
-    let id = format!("{}_{}", context.region, random::alphanumeric(9)?);
+    let id = format!("{REGION}_{}", random::alphanumeric(9)?);
     let pool = UserPool {
         id,
         name,
@@ -122,42 +99,4 @@ pub(super) async fn describe(
         "Id": pool.id, "Name": pool.name, "UsernameAttributes": username_attributes,
         "AdminCreateUserConfig": {"AllowAdminCreateUserOnly": pool.settings.admin_create_only},
     }}))
-}
-
-fn apply_settings(
-    settings: &mut PoolSettings,
-    request: &PoolSettingsRequest,
-) -> Result<(), ApiError> {
-    if let Some(policy) = request
-        .policies
-        .as_ref()
-        .and_then(|policies| policies.password_policy.as_ref())
-    {
-        settings.password_policy = parse_policy(policy)?;
-    }
-    if let Some(config) = &request.admin_create_user_config {
-        settings.admin_create_only = config.allow_admin_create_user_only.unwrap_or(false);
-    }
-    Ok(())
-}
-
-/// Converts a password policy. As in Cognito, it replaces the whole policy, and absent flags are
-/// off.
-fn parse_policy(policy: &PasswordPolicyRequest) -> Result<PasswordPolicy, ApiError> {
-    let defaults = PasswordPolicy::default();
-    let minimum_length = policy.minimum_length.unwrap_or(defaults.minimum_length);
-    if !(6..=99).contains(&minimum_length) {
-        return Err(ApiError::invalid("MinimumLength must be 6 to 99"));
-    }
-    Ok(PasswordPolicy {
-        minimum_length,
-        require_uppercase: policy.require_uppercase.unwrap_or(false),
-        require_lowercase: policy.require_lowercase.unwrap_or(false),
-        require_numbers: policy.require_numbers.unwrap_or(false),
-        require_symbols: policy.require_symbols.unwrap_or(false),
-        temporary_days: policy
-            .temporary_password_validity_days
-            .unwrap_or(defaults.temporary_days)
-            .min(365),
-    })
 }

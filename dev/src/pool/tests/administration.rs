@@ -1,6 +1,4 @@
-use std::time::Duration;
-
-use super::harness::{EMAIL, PASSWORD, start};
+use super::harness::start;
 
 #[tokio::test]
 async fn invalid_requests_return_specific_errors() {
@@ -45,17 +43,4 @@ async fn invalid_requests_return_specific_errors() {
         assert_eq!(body["__type"], kind);
         assert!(body["message"].is_string());
     }
-}
-
-#[tokio::test]
-async fn access_token_expires_after_one_hour() {
-    let pool = start().await;
-    pool.register(EMAIL, PASSWORD).await;
-    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-    pool.clock.advance(Duration::from_secs(3600));
-    let late = pool.get_user(&tokens).await;
-    assert_eq!(
-        late.expect_err("late"),
-        "NotAuthorizedException: Access Token has expired"
-    );
 }

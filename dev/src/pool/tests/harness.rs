@@ -12,13 +12,11 @@ use aws_sdk_cognitoidentityprovider::operation::get_user::GetUserOutput;
 use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
 use aws_sdk_cognitoidentityprovider::operation::respond_to_auth_challenge::RespondToAuthChallengeOutput;
 use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, AuthenticationResultType};
+use postern_core::Clock;
 use postern_core::config::{self, Env};
 use postern_core::identity::{IdentityConfig, Pool, SocialProofKey};
-use postern_core::token::{Caller, TokenError, Verifier, VerifierOptions};
-use postern_core::{Clock, Secret};
 use postern_store::database::testing::{self, TestDatabase};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 use crate::pool::{App, Config, HashingSettings, ProvisionedPools};
 
@@ -42,18 +40,13 @@ pub(super) struct RunningServer {
     pub(super) admin: Client,
     /// Counter of hashed passwords.
     pub(super) hashes: Arc<std::sync::atomic::AtomicU64>,
-    config: Config,
-    shutdown: CancellationToken,
-    served: JoinHandle<()>,
-    /// Deletes the database when the test ends.
-    database: TestDatabase,
-    /// Deletes the folder of the pool's files when the test ends.
-    folder: tempfile::TempDir,
+    _database: TestDatabase,
+    _folder: tempfile::TempDir,
 }
 
 /// Starts a server with a manual clock.
 pub(super) async fn start() -> RunningServer {
-    start_server(manual_clock()).await
+    start_server(Clock::manual(Clock::system().now())).await
 }
 
 /// Starts a server with the system clock, for clients that sign with it.
@@ -61,11 +54,12 @@ pub(super) async fn start_with_system_clock() -> RunningServer {
     start_server(Clock::system()).await
 }
 
-fn manual_clock() -> Clock {
-    Clock::manual(Clock::system().now())
-}
-
 async fn start_server(clock: Clock) -> RunningServer {
+    postern_service::log::init(
+        "postern-identity-pool",
+        postern_service::log::Format::Text,
+        "off,postern_dev=error",
+    );
     let database = testing::sqlite().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
@@ -75,44 +69,24 @@ async fn start_server(clock: Clock) -> RunningServer {
     config.hashing = LOW_COST_HASHING;
     let key = SocialProofKey::parse(SAMPLE_PROOF_KEY).expect("a key");
     config.social_proof_key = Some(Arc::new(key));
-    run((database, folder), listener, config, clock).await
-}
-
-async fn run(
-    (database, folder): (TestDatabase, tempfile::TempDir),
-    listener: TcpListener,
-    config: Config,
-    clock: Clock,
-) -> RunningServer {
-    postern_service::log::init(
-        "postern-identity-pool",
-        postern_service::log::Format::Text,
-        "off,postern_dev=error",
-    );
-    let app = App::build(config.clone(), clock.clone())
-        .await
-        .expect("the server starts");
+    let app = App::build(config, clock.clone()).await;
+    let app = app.expect("the server starts");
     let (provisioned, hashes) = (app.provisioned().clone(), app.hash_counter());
     let env: Env = provisioned.variables(Some("auth")).into_iter().collect();
     let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
         .expect("complete variables");
     let anonymous = client(&identity);
-    let admin = administrator(&anonymous, &provisioned);
-    let shutdown = CancellationToken::new();
-    let served = tokio::spawn(app.run(listener, shutdown.clone()));
+    tokio::spawn(app.run(listener, CancellationToken::new()));
     RunningServer {
         url: provisioned.endpoint.clone(),
+        admin: administrator(&anonymous, &provisioned),
         anonymous,
         provisioned,
         identity,
         clock,
-        admin,
         hashes,
-        config,
-        shutdown,
-        served,
-        database,
-        folder,
+        _database: database,
+        _folder: folder,
     }
 }
 
@@ -125,37 +99,12 @@ fn administrator(anonymous: &Client, provisioned: &ProvisionedPools) -> Client {
 }
 
 impl RunningServer {
-    /// Restarts the server on the same database and address.
-    pub(super) async fn restart(self) -> Self {
-        let address = self.url.trim_start_matches("http://").to_owned();
-        drop((self.anonymous, self.admin));
-        self.shutdown.cancel();
-        self.served.await.expect("stopped");
-        let listener = TcpListener::bind(address).await.expect("the same port");
-        run(
-            (self.database, self.folder),
-            listener,
-            self.config,
-            self.clock,
-        )
-        .await
-    }
-
     pub(super) fn actor(&self) -> &Pool {
         &self.identity.actor
     }
 
     pub(super) fn service(&self) -> &Pool {
         &self.identity.service
-    }
-
-    pub(super) fn account(&self, name: &str) -> Secret {
-        let account = self
-            .provisioned
-            .accounts
-            .iter()
-            .find(|account| account.name == name);
-        account.expect("a service account").password.clone()
     }
 
     /// Registers and confirms a user. Returns its `sub`.
@@ -271,17 +220,6 @@ impl RunningServer {
         call.send().await.map_err(error_text)
     }
 
-    /// Verifies a token with Postern's own verifier.
-    pub(super) async fn verify(&self, token: &str) -> Result<Caller, TokenError> {
-        let options = VerifierOptions {
-            clock: self.clock.clone(),
-            ..VerifierOptions::default()
-        };
-        Verifier::new(self.identity.issuers(), options)
-            .verify(token)
-            .await
-    }
-
     /// Sends an unsigned request to the API without the SDK.
     pub(super) async fn raw(&self, operation: &str, body: &'static str) -> reqwest::Response {
         reqwest::Client::new()
@@ -295,15 +233,6 @@ impl RunningServer {
             .send()
             .await
             .expect("answer")
-    }
-
-    /// Fetches JSON from a well-known path.
-    pub(super) async fn get(&self, path: &str) -> serde_json::Value {
-        let response = reqwest::get(format!("{}{path}", self.url))
-            .await
-            .expect("answer");
-        assert_eq!(response.headers()["cache-control"], "public, max-age=300");
-        response.json().await.expect("JSON")
     }
 }
 

@@ -14,55 +14,34 @@ use serde_json::{Value, json};
 use super::WireState;
 use crate::pool::crypto::random;
 
-pub(super) async fn pool_keys(
+/// Returns the keys of a pool, or of every pool in one set, for clients that know only the gateway.
+pub(super) async fn keys(
     State(state): State<Arc<WireState>>,
-    Path(pool): Path<String>,
+    pool: Option<Path<String>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    state
-        .context
-        .pool(&pool)
-        .map_err(|_| Problem::new(Code::NotFound))?;
+    let pool = known_pool(&state, pool)?;
+    let keys = state.context.keys.to_jwks(pool.as_deref());
+    Ok(cacheable_response(&headers, &keys))
+}
+
+/// Returns the metadata of a pool, or of the one for users.
+pub(super) async fn configuration(
+    State(state): State<Arc<WireState>>,
+    pool: Option<Path<String>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let pool = known_pool(&state, pool)?;
+    let pool = pool.as_deref().unwrap_or(&state.default_pool);
     Ok(cacheable_response(
-        &state,
         &headers,
-        &state.context.keys.to_jwks(Some(&pool)),
+        &provider_metadata(&state, pool),
     ))
 }
 
-/// Returns the keys of every pool in one set, for clients that know only the gateway.
-pub(super) async fn all_pool_keys(
-    State(state): State<Arc<WireState>>,
-    headers: HeaderMap,
-) -> Response {
-    cacheable_response(&state, &headers, &state.context.keys.to_jwks(None))
-}
-
-pub(super) async fn pool_configuration(
-    State(state): State<Arc<WireState>>,
-    Path(pool): Path<String>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    state
-        .context
-        .pool(&pool)
-        .map_err(|_| Problem::new(Code::NotFound))?;
-    Ok(cacheable_response(
-        &state,
-        &headers,
-        &provider_metadata(&state, &pool),
-    ))
-}
-
-pub(super) async fn default_configuration(
-    State(state): State<Arc<WireState>>,
-    headers: HeaderMap,
-) -> Response {
-    cacheable_response(
-        &state,
-        &headers,
-        &provider_metadata(&state, &state.default_pool),
-    )
+fn known_pool(state: &WireState, pool: Option<Path<String>>) -> Result<Option<String>, Problem> {
+    let known = pool.map(|Path(id)| state.context.pool(&id).map(|pool| pool.id));
+    known.transpose().map_err(|_| Code::NotFound.into())
 }
 
 /// Returns the metadata of OpenID Connect Discovery 1.0 section 3. There is no authorization
@@ -80,7 +59,7 @@ fn provider_metadata(state: &WireState, pool: &str) -> Value {
     })
 }
 
-fn cacheable_response(state: &WireState, headers: &HeaderMap, body: &Value) -> Response {
+fn cacheable_response(headers: &HeaderMap, body: &Value) -> Response {
     let etag = format!("\"{}\"", random::digest(&[&body.to_string()]));
     let known = headers
         .get_all(IF_NONE_MATCH)
@@ -91,11 +70,10 @@ fn cacheable_response(state: &WireState, headers: &HeaderMap, body: &Value) -> R
     } else {
         rim::json(StatusCode::OK, body)
     };
-    let cache = format!("public, max-age={}", state.max_age_s);
-    for (name, value) in [(CACHE_CONTROL, cache), (ETAG, etag)] {
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            response.headers_mut().insert(name, value);
-        }
+    let cache = HeaderValue::from_static("public, max-age=300");
+    response.headers_mut().insert(CACHE_CONTROL, cache);
+    if let Ok(etag) = HeaderValue::from_str(&etag) {
+        response.headers_mut().insert(ETAG, etag);
     }
     response
 }

@@ -76,16 +76,6 @@ fn mistake_of_an_overlay_has_its_file_and_line() {
     );
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("own.toml");
-    std::fs::write(&path, "include = [\"x.toml\"]\n").expect("written");
-    let including = ConfigLayer::parse("base.toml", BASE)
-        .expect("TOML")
-        .overlay(&path, &["include"])
-        .expect_err("fixed");
-    let said = including.message();
-    assert!(
-        said.contains("own.toml:1: include: is not supported"),
-        "{said}"
-    );
     std::fs::write(&path, "\n[t]\nb = 7\n").expect("written");
     let layer = ConfigLayer::parse("base.toml", BASE)
         .expect("TOML")

@@ -1,13 +1,10 @@
 mod console_link;
 
+use serde_json::{Value, json};
 use std::time::Duration;
 
-use postern_core::clock::Timestamp;
-use serde_json::{Value, json};
-
 use super::*;
-use crate::{greeting, service_token, user_token};
-use postern_dev::mail::Query;
+use crate::greeting;
 
 const PASSWORD: &str = "Correct horse battery 9";
 
@@ -39,119 +36,6 @@ async fn post(running: &Running, path: &str, body: &Value) -> (u16, Value) {
     )
 }
 
-async fn get(running: &Running, path: &str, token: &str) -> (u16, Value) {
-    let url = format!(
-        "{}{path}",
-        running.variable("POSTERN_URL").expect("a gateway")
-    );
-    let answer = reqwest::Client::new()
-        .get(url)
-        .bearer_auth(token)
-        .send()
-        .await
-        .expect("answer");
-    (answer.status().as_u16(), answer.json().await.expect("JSON"))
-}
-
-async fn mail_to(running: &Running, recipient: &str) -> String {
-    let query = Query {
-        recipient: Some(recipient.to_owned()),
-        ..Query::default()
-    };
-    let mailbox = running.mailbox().expect("a mail catcher");
-    let found = mailbox.wait(&query, Duration::from_secs(30)).await;
-    mailbox
-        .read(&found.first().expect("mail").id)
-        .expect("readable")
-        .expect("the entry exists")
-        .text
-        .expect("text")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn restart_preserves_data_and_credentials() {
-    let folder = tempfile::tempdir().expect("folder");
-    let first = start(options(&folder)).await.expect("started");
-    let profile = json!({"firstName": "Ada"});
-    let register = json!({"email": "ada@example.com", "password": PASSWORD, "profile": profile});
-    let (status, tokens) = post(&first, "/auth/register", &register).await;
-    assert_eq!(status, 201, "{tokens}");
-    let (_, me) = get(
-        &first,
-        "/auth/me",
-        tokens["accessToken"].as_str().expect("token"),
-    )
-    .await;
-    let forgot = post(
-        &first,
-        "/auth/password/forgot",
-        &json!({"email": "ada@example.com"}),
-    )
-    .await;
-    assert_eq!(forgot.0, 204);
-    assert!(
-        mail_to(&first, "ada@example.com")
-            .await
-            .contains("new password is")
-    );
-    first.stop().await;
-
-    let second = Options {
-        access_token_lifetime: Some(Duration::from_secs(10)),
-        ..options(&folder)
-    };
-    let second = start(second).await.expect("started again");
-    let login = json!({"email": "ada@example.com", "password": PASSWORD});
-    let (status, tokens) = post(&second, "/auth/login", &login).await;
-    assert_eq!(status, 200, "{tokens}");
-    let end = tokens["expiresAt"].as_str().and_then(Timestamp::parse);
-    let left = end.expect("an instant").since(Clock::system().now());
-    assert!(left <= Duration::from_secs(10), "{left:?}");
-    let path = format!("/actors/{}", me["userId"].as_str().expect("user"));
-    let (status, actor) = get(
-        &second,
-        &path,
-        tokens["accessToken"].as_str().expect("token"),
-    )
-    .await;
-    assert_eq!(
-        (status, &actor["firstName"]),
-        (200, &"Ada".into()),
-        "{actor}"
-    );
-    assert!(
-        mail_to(&second, "ada@example.com")
-            .await
-            .contains("new password is")
-    );
-    second.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn token_command_returns_tokens_of_running_pool() {
-    let folder = tempfile::tempdir().expect("folder");
-    let var = folder.path().join("var");
-    let running = start(options(&folder)).await.expect("started");
-    let token = service_token(&var, "document").await.expect("token");
-    let (status, me) = get(&running, "/auth/me", token.expose()).await;
-    assert_eq!((status, &me["kind"]), (200, &"service".into()), "{me}");
-    let unknown = service_token(&var, "nobody").await.expect_err("no account");
-    assert_eq!(unknown.status(), 64);
-    assert!(unknown.message().contains("notify"), "{unknown}");
-    let register = json!({"email": "ada@example.com", "password": PASSWORD});
-    assert_eq!(post(&running, "/auth/register", &register).await.0, 201);
-    user_token(&var, "ada@example.com", &PASSWORD.into())
-        .await
-        .expect("token");
-    running.stop().await;
-    let stopped = service_token(&var, "document").await.expect_err("stopped");
-    assert_eq!(
-        (stopped.status(), stopped.message().lines().count()),
-        (69, 1),
-        "{stopped}"
-    );
-}
-
 #[tokio::test]
 async fn non_loopback_address_is_rejected_with_advice() {
     let folder = tempfile::tempdir().expect("folder");
@@ -169,32 +53,6 @@ async fn non_loopback_address_is_rejected_with_advice() {
         "{exit}"
     );
     assert!(!folder.path().join("var").exists());
-}
-
-#[tokio::test]
-async fn port_and_folder_conflicts_are_reported_in_one_line() {
-    let folder = tempfile::tempdir().expect("folder");
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
-    let address = taken.local_addr().expect("address");
-    let exit = start(Options {
-        listen: Some(address),
-        ..options(&folder)
-    })
-    .await
-    .expect_err("taken");
-    assert_eq!(exit.status(), 69);
-    assert!(
-        exit.message()
-            .starts_with(&format!("cannot listen on {address}: ")),
-        "{exit}"
-    );
-    let _owner = DataFolder::acquire(&folder.path().join("var")).expect("free again");
-    let exit = start(options(&folder)).await.expect_err("in use");
-    assert_eq!(
-        (exit.status(), exit.message().lines().count()),
-        (69, 1),
-        "{exit}"
-    );
 }
 
 #[tokio::test]

@@ -7,19 +7,6 @@ use std::thread::{self, JoinHandle};
 use super::*;
 use crate::console_link;
 
-/// Returns the part of a link after `#once=`.
-fn secret_of(link: &postern_core::Secret) -> String {
-    let (_, secret) = link.expose().split_once("/#once=").expect("a link");
-    secret.to_owned()
-}
-
-async fn console(running: &Running, path: &str, body: &Value) -> (u16, Value) {
-    let url = running.variable("POSTERN_CONSOLE_URL").expect("a console");
-    let request = reqwest::Client::new().post(format!("{url}{path}"));
-    let answer = request.json(body).send().await.expect("answer");
-    (answer.status().as_u16(), answer.json().await.expect("JSON"))
-}
-
 /// Answers every request on this address, as a program does that took the console's port. Returns what
 /// it receives.
 fn take_port(listener: TcpListener, answer: &'static str) -> JoinHandle<String> {
@@ -75,42 +62,4 @@ async fn console_link_gives_no_lasting_secret_to_another_program() {
     );
     assert_eq!(secrets("POSTERN_ADMIN_TOKEN"), admin);
     running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn console_link_signs_in_once_and_shows_the_parts() {
-    let folder = tempfile::tempdir().expect("folder");
-    let var = folder.path().join("var");
-    let running = start(options(&folder)).await.expect("started");
-    let first = running.console_link().expect("a link").clone();
-    let text = greeting(&running, "postern", Duration::ZERO);
-    assert!(text.contains(first.expose()), "{text}");
-    let file = std::fs::read_to_string(var.join("standalone.env")).expect("written");
-    assert!(!file.contains(&secret_of(&first)), "the link is not stored");
-    let link = console_link(&var).await.expect("a new link");
-    for (secret, expected) in [(&first, 401), (&link, 200), (&link, 401)] {
-        let body = json!({ "secret": secret_of(secret) });
-        let (status, answer) = console(&running, "/session/exchange", &body).await;
-        assert_eq!(status, expected, "{answer}");
-    }
-    let link = console_link(&var).await.expect("a new link");
-    let body = json!({ "secret": secret_of(&link) });
-    let (_, answer) = console(&running, "/session/exchange", &body).await;
-    let token = answer["token"].as_str().expect("a token");
-    let url = running.variable("POSTERN_CONSOLE_URL").expect("a console");
-    for (page, expected) in [("upstreams", "identity-pool"), ("providers", "smtp")] {
-        let url = format!("{url}/fragments/{page}");
-        let request = reqwest::Client::new().get(url).bearer_auth(token);
-        let answer = request.send().await.expect("answer").text().await;
-        let html = answer.expect("a page");
-        assert!(html.contains(expected), "{page}: {html}");
-    }
-    // The gateway does not know the token.
-    assert_eq!(get(&running, "/auth/me", token).await.0, 401);
-    running.stop().await;
-    let stopped = console_link(&var).await.expect_err("stopped");
-    assert_eq!(
-        (stopped.status(), stopped.message().lines().count()),
-        (69, 1)
-    );
 }
