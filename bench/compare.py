@@ -24,6 +24,9 @@ UPLOAD_BYTES = 64 << 10
 TOKENS = 4000
 RELOADED_ROUTES = 4000
 LOW_WAITING = 100_000
+# The pools of peers/tokens.mjs, whose issuers are in the files.
+POOLS = {"IDP_ACTOR_POOL_ID": "us-west-2_Actor0001", "IDP_ACTOR_CLIENT_ID": "benchclient",
+         "IDP_SERVICE_POOL_ID": "us-west-2_Service01", "IDP_SERVICE_CLIENT_ID": "serviceclient"}
 
 
 def free_port():
@@ -58,7 +61,7 @@ class Program:
         command = [str(part).replace("FILE", str(self.file)) for part in command]
         self.log = open(run.work / f"{self.port}.log", "w")
         self.process = subprocess.Popen(command, cwd=run.work, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-                                        preexec_fn=harness.on(cores))
+                                        env={**os.environ, **POOLS}, preexec_fn=harness.on(cores))
         Program.running.append(self)
         self.await_ready(self.admin + "/readyz" if name.startswith("Postern") else self.base + ACTOR)
 

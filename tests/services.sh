@@ -81,7 +81,6 @@ install_packages() {
     redis_is_installed || missing+=("redis-server")
     python_is_installed || missing+=("python3-venv")
     [ -x "$(pgbouncer_program)" ] || missing+=("pgbouncer")
-    [ -x /usr/sbin/dnsmasq ] || missing+=("dnsmasq-base")
     [ -x /usr/sbin/haproxy ] || missing+=("haproxy")
     [ -x /usr/sbin/nginx ] || missing+=("nginx-light")
     command -v pebble >/dev/null 2>&1 || missing+=("pebble")

@@ -322,7 +322,6 @@ impl RequestPath {
             added: &[],
             hides_api_keys: false,
             forwarded_host: None,
-            forwarded: false,
             host: None,
             is_removed: postern_http::message::headers::is_reserved,
             caller: Some(caller),

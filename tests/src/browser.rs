@@ -51,7 +51,7 @@ impl Browser {
         let options = json!({
             "binary": chromium,
             // Root has no sandbox; the other flags disable network access of the browser itself.
-            "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+            "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--window-size=1280,900",
                 "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync", profile],
         });
         let wanted = json!({
@@ -63,7 +63,7 @@ impl Browser {
         });
         let client = Client::new(&format!("http://127.0.0.1:{port}"));
         let body = json!({"capabilities": {"alwaysMatch": wanted}});
-        let session = client.post_json("/session", &body).await.expect(200);
+        let session = client.posted("/session", &body, 200).await;
         let id = session.string("/value/sessionId");
         Some(Self {
             driver,
@@ -237,11 +237,11 @@ impl Browser {
     }
 
     async fn get(&self, path: &str) -> Value {
-        self.session.get(path).send().await.expect(200).json()["value"].clone()
+        self.session.read(path).await["value"].clone()
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
-        self.session.post_json(path, body).await.expect(200).json()["value"].clone()
+        self.session.posted(path, body, 200).await.json()["value"].clone()
     }
 }
 

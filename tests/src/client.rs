@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::Value;
 use url::Url;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Refusal};
 use crate::contract::Contract;
 use crate::http_body::Multipart;
 use crate::sensitive;
@@ -113,6 +113,46 @@ impl Client {
     /// Sends a `POST` request with a JSON body and reads the response.
     pub async fn post_json(&self, path: &str, body: &Value) -> Answer {
         self.post(path).json(body).send().await
+    }
+
+    /// Sends a `POST` request with a JSON body, and asserts the status of the response.
+    ///
+    /// # Panics
+    /// If it has another status.
+    pub async fn posted(&self, path: &str, body: &Value, status: u16) -> Answer {
+        self.post_json(path, body).await.expect(status)
+    }
+
+    /// Sends a `POST` request with a JSON body, and asserts the problem of the response.
+    ///
+    /// # Panics
+    /// If it is another response.
+    pub async fn refuses(&self, path: &str, body: &Value, status: u16, code: &str) -> Refusal {
+        self.post_json(path, body).await.problem(status, code)
+    }
+
+    /// Sends a `GET` request, and asserts the status of the response.
+    ///
+    /// # Panics
+    /// If it has another status.
+    pub async fn fetch(&self, path: &str, status: u16) -> Answer {
+        self.get(path).send().await.expect(status)
+    }
+
+    /// Sends a `GET` request, and asserts the problem of the response.
+    ///
+    /// # Panics
+    /// If it is another response.
+    pub async fn denied(&self, path: &str, status: u16, code: &str) -> Refusal {
+        self.get(path).send().await.problem(status, code)
+    }
+
+    /// Returns the JSON document of a path.
+    ///
+    /// # Panics
+    /// If the response has another status than 200.
+    pub async fn read(&self, path: &str) -> Value {
+        self.fetch(path, 200).await.json()
     }
 
     /// Creates a `PUT` request.

@@ -5,7 +5,8 @@
 //!
 //! | information string | test |
 //! |---|---|
-//! | `sh run` | the commands are executed, and the block must exit with 0 |
+//! | `sh run` | the commands are executed, and the block must exit with 0, or print the `output` block that follows |
+//! | a language and `output` | what the commands before print |
 //! | `console run` | the lines after `$` and `>` are executed, and what they print is compared with the other lines |
 //! | a language and a path, such as `toml my/notify.toml` | the block is written to this file |
 //! | a language only | nothing |
@@ -159,6 +160,10 @@ impl Guide {
                     script: text,
                     output: None,
                 }),
+                (_, "output") => {
+                    let step = steps.last_mut().expect("commands before an output");
+                    step.output = Some(text.lines().map(str::to_owned).collect());
+                }
                 ("console", "run") => steps.extend(commands(block.line, &text)),
                 (_, path) if path.contains('/') => steps.push(Step {
                     line: block.line,

@@ -28,18 +28,13 @@ impl Mailbox {
         let id = id
             .unwrap_or_else(|| panic!("no mail for {recipient}"))
             .to_owned();
-        self.0
-            .get(&format!("/messages/{id}"))
-            .send()
-            .await
-            .expect(200)
-            .json()
+        self.0.read(&format!("/messages/{id}")).await
     }
 
     /// Returns the mails to an address, newest first, waiting for the first one.
     pub async fn list(&self, recipient: &str, wait_seconds: u8) -> Vec<Value> {
         let path = format!("/messages?to={recipient}&waitSeconds={wait_seconds}");
-        let found = self.0.get(&path).send().await.expect(200).json();
+        let found = self.0.read(&path).await;
         found["messages"].as_array().cloned().unwrap_or_default()
     }
 }

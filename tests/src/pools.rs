@@ -1,6 +1,7 @@
 //! The identity pools alone, for tests that need real tokens only.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
@@ -120,7 +121,8 @@ pub async fn administrator(surface: &PublicApi) -> (Client, IdentityConfig) {
         secret_access_key: surface.env("AWS_SECRET_ACCESS_KEY").into(),
         session_token: None,
     };
-    (Box::pin(pool_client(&identity, Some(keys))).await, identity)
+    let client = pool_client(&identity, Some(keys), Duration::from_secs(10));
+    (Box::pin(client).await, identity)
 }
 
 /// Creates a user as an administrator does, who must set a new password at the first sign-in.

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use postern::Options;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
+use postern_dev::mail::MailEnvelope;
 use postern_dev::pool::HashingSettings;
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::client::Client;
 use crate::pools::new_user;
 use crate::sensitive;
 use crate::surface::{Person, PublicApi};
@@ -112,7 +114,11 @@ impl Postern {
     pub async fn store_mail(&self, recipient: &str, message: &str) -> String {
         let mailbox = self.running.mailbox();
         let mailbox = mailbox.expect("development components have a mailbox");
-        let stored = mailbox.store_local("a@b.test", recipient, message.as_bytes().to_vec());
+        let envelope = MailEnvelope {
+            sender: "a@b.test".to_owned(),
+            recipients: vec![recipient.to_owned()],
+        };
+        let stored = mailbox.store(envelope, message.as_bytes().to_vec());
         stored.await.expect("the mail is stored")
     }
 
@@ -121,6 +127,12 @@ impl Postern {
         self.surface
             .service_token(account, &self.password_of(account))
             .await
+    }
+
+    /// Returns a client with the token of a service account.
+    pub async fn service(&self, account: &str) -> Client {
+        let token = self.service_token(account).await;
+        self.surface().client().with_token(&token)
     }
 
     /// Creates a user of whom the actor service says that the address is verified.

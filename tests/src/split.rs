@@ -236,7 +236,7 @@ impl Split {
         token.expect("the processes were started with a secret of the admin routes")
     }
 
-    /// Kills postern-auth.
+    /// Kills the authentication service.
     pub async fn kill_auth(&mut self) {
         self.processes.remove(0).kill().await;
     }

@@ -95,7 +95,7 @@ impl PublicApi {
         let pools = Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"));
         for pool in ["IDP_ACTOR_POOL_ID", "IDP_SERVICE_POOL_ID"] {
             let path = format!("/{}/.well-known/jwks.json", self.env(pool));
-            let keys = pools.get(&path).send().await.expect(200).json();
+            let keys = pools.read(&path).await;
             assert!(
                 keys["keys"].as_array().is_some_and(|keys| !keys.is_empty()),
                 "{keys}"
@@ -158,9 +158,8 @@ impl PublicApi {
         let body = json!({"email": email, "password": PASSWORD, "profile": profile});
         let tokens = self
             .client
-            .post_json("/auth/register", &body)
+            .posted("/auth/register", &body, 201)
             .await
-            .expect(201)
             .json();
         self.person(email, tokens).await
     }
@@ -171,12 +170,7 @@ impl PublicApi {
     /// If its access token is rejected.
     pub async fn person(&self, email: &str, tokens: Value) -> Person {
         let client = self.client.with_token(text(&tokens, "accessToken"));
-        let id = client
-            .get("/auth/me")
-            .send()
-            .await
-            .expect(200)
-            .string("/userId");
+        let id = client.fetch("/auth/me", 200).await.string("/userId");
         Person {
             email: email.to_owned(),
             id,
@@ -195,6 +189,15 @@ impl PublicApi {
     pub async fn refresh(&self, refresh_token: &str) -> Answer {
         let body = json!({ "refreshToken": refresh_token });
         self.client.post_json("/auth/tokens/refresh", &body).await
+    }
+
+    /// Signs in a sample person of the development provider, and returns the temporary token.
+    ///
+    /// # Panics
+    /// If the person is not signed in.
+    pub async fn social_token(&self, name: &str) -> String {
+        let token = self.social_sign_in(&sample(name), None).await;
+        token.expect("the person is signed in")
     }
 
     /// Returns a new token of a service account, obtained as an SDK does, with InitiateAuth at the
@@ -258,13 +261,11 @@ impl PublicApi {
             .unwrap_or_default();
         let begun = self
             .client
-            .get(&format!("/auth/social/login{query}"))
-            .send()
-            .await
-            .expect(302);
+            .fetch(&format!("/auth/social/login{query}"), 302)
+            .await;
         let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
         let provider = Client::new(asked.origin().ascii_serialization().as_str());
-        let page = provider.get(asked.as_str()).send().await.expect(200);
+        let page = provider.fetch(asked.as_str(), 200).await;
         assert!(page.text().contains("<form"), "{}", page.text());
         let parameters: Vec<(String, String)> = asked.query_pairs().into_owned().collect();
         let mut form: Vec<(&str, &str)> = parameters

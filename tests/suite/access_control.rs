@@ -25,10 +25,8 @@ async fn protected_path_without_a_token_is_401() {
     let _ = postern
         .surface()
         .client()
-        .get("/nothing")
-        .send()
-        .await
-        .problem(401, "authentication_required");
+        .denied("/nothing", 401, "authentication_required")
+        .await;
     postern.stop().await;
 }
 
@@ -40,19 +38,14 @@ async fn service_routes_accept_services_only() {
     let body = json!({"actorId": uuid::Uuid::new_v4().to_string(), "email": "new@example.com", "profile": {}});
     let user = ada.client.post_json("/actors/register", &body).await;
     let _ = user.problem(401, "service_required");
-    let auth = surface
-        .client()
-        .with_token(&postern.service_token("auth").await);
-    let saved = auth.post_json("/actors/register", &body).await.expect(201);
+    let auth = postern.service("auth").await;
+    let saved = auth.posted("/actors/register", &body, 201).await;
     assert_eq!(saved.string("/email"), "new@example.com");
-    let other = surface
-        .client()
-        .with_token(&postern.service_token("document").await);
+    let other = postern.service("document").await;
     let _ = other
-        .post_json("/actors/register", &body)
-        .await
-        .problem(401, "service_not_allowed");
-    let me = other.get("/auth/me").send().await.expect(200).json();
+        .refuses("/actors/register", &body, 401, "service_not_allowed")
+        .await;
+    let me = other.read("/auth/me").await;
     assert_eq!(
         (&me["kind"], &me["serviceId"]),
         (&json!("service"), &json!("document"))

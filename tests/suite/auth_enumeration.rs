@@ -3,7 +3,7 @@
 
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
-use postern_tests::surface::{sample, text};
+use postern_tests::surface::text;
 use postern_tests::{Answer, Postern, PublicApi};
 use serde_json::Value;
 
@@ -68,10 +68,7 @@ async fn responses_do_not_reveal_whether_an_account_exists() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let (known, disabled) = (surface.register().await, surface.register().await);
-    let social = surface
-        .social_sign_in(&sample("grace"), None)
-        .await
-        .expect("grace is signed in");
+    let social = surface.social_token("grace").await;
     let social = surface.exchange(&social).await.expect(200).json();
     disable(surface, &disabled.email).await;
     let accounts = [

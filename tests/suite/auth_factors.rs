@@ -10,9 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use aws_lc_rs::hmac;
 use aws_sdk_cognitoidentityprovider::Client as Admin;
-use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
 use aws_sdk_cognitoidentityprovider::types::{
-    AuthFlowType, ExplicitAuthFlowsType, SmsMfaSettingsType, SoftwareTokenMfaSettingsType,
+    AuthFlowType, ExplicitAuthFlowsType, SoftwareTokenMfaSettingsType,
 };
 use postern_auth::{App, Config, Listeners};
 use postern_auth::{AwsCredentials, pool_client};
@@ -50,7 +49,9 @@ impl Foreign {
         let (moto, endpoint) = start_moto().await;
         let mut env = variables(&endpoint);
         let identity = identity_of(&env);
-        let admin = patient(&Box::pin(pool_client(&identity, Some(keys()))).await);
+        // moto loads modules at its first call.
+        let patience = Duration::from_secs(60);
+        let admin = Box::pin(pool_client(&identity, Some(keys()), patience)).await;
         create_pool(&admin, &mut env).await;
         let identity = identity_of(&env);
 
@@ -163,22 +164,6 @@ impl Foreign {
             .expect("the factor is set");
     }
 
-    async fn ask_for_text_messages(&self) {
-        let preference = SmsMfaSettingsType::builder()
-            .enabled(true)
-            .preferred_mfa(true)
-            .build();
-        let pool = &self.identity.actor.pool_id;
-        let set = self
-            .admin
-            .admin_set_user_mfa_preference()
-            .user_pool_id(pool)
-            .username(ADA);
-        Box::pin(set.sms_mfa_settings(preference).send())
-            .await
-            .expect("the factor is set");
-    }
-
     /// Signs in with the password and returns the challenge.
     async fn challenge(&self) -> Value {
         let body = json!({"email": ADA, "password": PASSWORD});
@@ -248,21 +233,6 @@ async fn create_pool(admin: &Admin, env: &mut BTreeMap<&'static str, String>) {
     );
 }
 
-/// Returns a client with a longer timeout, for preparing the pool: moto loads modules at its first
-/// call, which may take longer than a sign-in's timeout.
-fn patient(client: &Admin) -> Admin {
-    let timeouts = TimeoutConfig::builder()
-        .operation_timeout(Duration::from_secs(60))
-        .build();
-    Admin::from_conf(
-        client
-            .config()
-            .to_builder()
-            .timeout_config(timeouts)
-            .build(),
-    )
-}
-
 fn keys() -> AwsCredentials {
     AwsCredentials::Static {
         access_key_id: "testing".to_owned(),
@@ -329,25 +299,6 @@ async fn software_token_challenge_is_answered_with_a_code() {
     assert!(!text(&tokens, "accessToken").is_empty() && !text(&tokens, "refreshToken").is_empty());
     assert_ne!(
         foreign.answer(&challenge, &totp()).await.status,
-        200,
-        "once"
-    );
-}
-
-#[tokio::test]
-async fn text_message_challenge_is_answered_with_a_code() {
-    let foreign = Foreign::start().await;
-    foreign.ask_for_text_messages().await;
-    let challenge = foreign.challenge().await;
-    assert_eq!(challenge["name"], "SMS_MFA");
-    let tokens = foreign
-        .answer(&challenge, "123456")
-        .await
-        .expect(200)
-        .json();
-    assert!(!text(&tokens, "accessToken").is_empty());
-    assert_ne!(
-        foreign.answer(&challenge, "123456").await.status,
         200,
         "once"
     );

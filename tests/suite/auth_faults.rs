@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use postern_tests::http_body::json;
-use postern_tests::surface::{PASSWORD, sample, text};
+use postern_tests::surface::{PASSWORD, text};
 use postern_tests::{Answer, Person};
 use serde_json::Value;
 
@@ -112,11 +112,7 @@ async fn redis_outage_fails_only_operations_that_need_it() {
             replica: &replica,
             ada: replica.surface.register().await,
         };
-        let token = replica
-            .surface
-            .social_sign_in(&sample("ada"), None)
-            .await
-            .expect("signed in");
+        let token = replica.surface.social_token("ada").await;
         match fault {
             Fault::Suspended => cluster.redis.signal("STOP").await,
             Fault::Killed => cluster.redis.kill().await,
@@ -162,11 +158,7 @@ async fn pool_outage_fails_only_operations_that_need_it() {
     for fault in [Fault::Suspended, Fault::Killed] {
         let _ = calls.me().await.expect(200);
         let token = match fault {
-            Fault::Suspended => replica
-                .surface
-                .social_sign_in(&sample("ada"), None)
-                .await
-                .expect("signed in"),
+            Fault::Suspended => replica.surface.social_token("ada").await,
             Fault::Killed => String::new(),
         };
         let name = |what: &str| format!("{what} with the pool {fault:?}");

@@ -29,10 +29,6 @@ const ACCEPTED: &str = "SELECT recipient, at FROM notify_record JOIN notify_resu
 const WAITING: &str = "SELECT count(*) FROM notify_queue";
 
 #[tokio::test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "one scenario in the order of its events"
-)]
 async fn reset_code_overtakes_waiting_mail() {
     let low = env_number("POSTERN_TEST_LOW", 5_000);
     let (auth, notify, cache) = (postgres().await, postgres().await, redis().await);
@@ -49,11 +45,7 @@ async fn reset_code_overtakes_waiting_mail() {
         .collect();
     for email in &emails {
         let body = json!({"email": email, "password": PASSWORD});
-        let _ = auth
-            .client()
-            .post_json("/auth/register", &body)
-            .await
-            .expect(201);
+        let _ = auth.client().posted("/auth/register", &body, 201).await;
     }
     insert_backlog(&notify.url, LOW_MAIL_LANE, low).await;
     let mut tick = tokio::time::interval(Duration::from_millis(1000 / PER_SECOND));
@@ -64,9 +56,8 @@ async fn reset_code_overtakes_waiting_mail() {
         let body = json!({"email": email});
         let _ = auth
             .client()
-            .post_json("/auth/password/forgot", &body)
-            .await
-            .expect(204);
+            .posted("/auth/password/forgot", &body, 204)
+            .await;
     }
     let mut database = PgConnection::connect(&notify.url)
         .await

@@ -3,7 +3,7 @@
 
 use postern_tests::Answer;
 use postern_tests::http_body::json;
-use postern_tests::surface::{PASSWORD, sample, text};
+use postern_tests::surface::{PASSWORD, text};
 use serde_json::Value;
 
 use crate::auth_cluster::{AuthCluster, Changes};
@@ -35,11 +35,7 @@ async fn secrets_are_not_logged_at_trace_level() {
     };
     let replica = cluster.replica(&changes).await;
     let ada = replica.surface.register().await;
-    let token = replica
-        .surface
-        .social_sign_in(&sample("ada"), None)
-        .await
-        .expect("signed in");
+    let token = replica.surface.social_token("ada").await;
     let exchanged = replica
         .post("/auth/tokens/exchange", &json!({"temporaryToken": token}))
         .await;

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 83_600,
-    test_lines: 90_100,
-    rust_lines: 209_500,
-    markdown_files: 38,
-    markdown_words: 60_150,
-    configuration_keys: 571,
-    locked_packages: 566,
+    product_lines: 77_200,
+    test_lines: 77_700,
+    rust_lines: 188_700,
+    markdown_files: 36,
+    markdown_words: 55_300,
+    configuration_keys: 445,
+    locked_packages: 542,
 };
 
 /// What there is to own. Tables that `bench` writes are not counted.

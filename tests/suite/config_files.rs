@@ -1,44 +1,9 @@
 //! Checks of the shipped configuration files and of the JSON schemas that the programs print.
 
 use jsonschema::Validator;
-use postern_core::config::{Env, parse};
-use postern_core::identity::IdentityConfig;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::program::Program;
 use serde_json::{Value, json};
-
-/// Returns the commented lines from `# [identity]` to the end of a file, without comment marks and
-/// prose.
-fn commented_identity(file: &str) -> String {
-    let text = ConfigFile::of_repository(file).text().to_owned();
-    let from = text
-        .find("# [identity]")
-        .unwrap_or_else(|| panic!("{file} does not show [identity]"));
-    let lines = text[from..]
-        .lines()
-        .map(|line| line.trim_start_matches("# "));
-    let settings = lines.filter(|line| line.starts_with('[') || line.contains(" = "));
-    settings.collect::<Vec<_>>().join("\n")
-}
-
-#[test]
-fn commented_identity_settings_are_valid() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    for file in ["auth.toml", "notify.toml"] {
-        let here = format!("{}/", folder.path().display());
-        let text = commented_identity(file).replace("/run/secrets/", &here);
-        for secret in ["actor-client", "service-client", "service-account"] {
-            std::fs::write(folder.path().join(secret), "sesame\n")
-                .expect("the folder can be written");
-        }
-        let config = parse(file, &text, |root| {
-            IdentityConfig::read(root, &Env::default())
-        });
-        let config = config.unwrap_or_else(|exit| panic!("{file}: {exit}\n{text}"));
-        assert_eq!(config.actor.pool_id, "us-west-2_XXXXXXXXX");
-        assert!(config.service_account.is_some(), "{file}");
-    }
-}
 
 /// Returns the validator of the schema that a program prints.
 async fn validator(program: &str) -> Validator {

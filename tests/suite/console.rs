@@ -2,13 +2,12 @@
 
 mod access;
 mod actions;
-mod mail_server;
 mod pages;
 mod traffic;
 
 use postern_tests::console::{self, Console};
 use postern_tests::split::Changes;
-use postern_tests::{Split, skipped};
+use postern_tests::{MailServer, Split, skipped};
 
 const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
 const ENTER: &str = "\u{e007}";
@@ -23,7 +22,7 @@ fn hostile(place: &str) -> String {
 /// without a browser.
 async fn start() -> Option<(Split, Console, traffic::Traffic)> {
     let mut changes = Changes {
-        mail_port: Some(mail_server::start().await),
+        mail_port: Some(MailServer::start().await.port),
         ..console::changes()
     };
     // Below the five failures after which the identity pool locks the account itself, which nobody can release.

@@ -186,32 +186,22 @@ async fn sign_in(surface: &PublicApi) -> Person {
     let ada = surface.register().await;
     let client = surface.client();
     let login = json!({"email": ada.email, "password": PASSWORD});
-    let first = client
-        .post_json("/auth/login", &login)
-        .await
-        .expect(200)
-        .json();
+    let first = client.posted("/auth/login", &login, 200).await.json();
     let refresh = |tokens: &Value| json!({"refreshToken": text(tokens, "refreshToken")});
     let second = client
-        .post_json("/auth/tokens/refresh", &refresh(&first))
+        .posted("/auth/tokens/refresh", &refresh(&first), 200)
         .await
-        .expect(200)
         .json();
     let third = client
-        .post_json("/auth/refresh-user-token", &refresh(&second))
+        .posted("/auth/refresh-user-token", &refresh(&second), 200)
         .await
-        .expect(200)
         .json();
     let fourth = client
-        .post_json("/api/session", &refresh(&third))
+        .posted("/api/session", &refresh(&third), 200)
         .await
-        .expect(200)
         .json();
-    let _ = client.post_json("/api/session", &login).await.expect(200);
-    let _ = client
-        .post_json("/auth/logout", &refresh(&fourth))
-        .await
-        .expect(204);
+    let _ = client.posted("/api/session", &login, 200).await;
+    let _ = client.posted("/auth/logout", &refresh(&fourth), 204).await;
     let gone = client
         .post_json("/auth/tokens/refresh", &refresh(&fourth))
         .await;
@@ -222,9 +212,8 @@ async fn sign_in(surface: &PublicApi) -> Person {
 async fn passwords(surface: &PublicApi, ada: &Person) {
     let client = surface.client();
     let _ = client
-        .post_json("/auth/password/forgot", &json!({"email": ada.email}))
-        .await
-        .expect(204);
+        .posted("/auth/password/forgot", &json!({"email": ada.email}), 204)
+        .await;
     let mail = surface.mailbox().to(&ada.email).await;
     let code = text(&mail, "text")
         .split(|c: char| !c.is_ascii_digit())
@@ -233,21 +222,16 @@ async fn passwords(surface: &PublicApi, ada: &Person) {
     let new = "Another horse battery 8";
     let wrong = json!({"email": ada.email, "code": "000000", "newPassword": new});
     let _ = client
-        .post_json("/auth/password/reset", &wrong)
-        .await
-        .problem(422, "invalid_code");
+        .refuses("/auth/password/reset", &wrong, 422, "invalid_code")
+        .await;
     let reset = json!({"email": ada.email, "code": code, "newPassword": new});
-    let _ = client
-        .post_json("/auth/password/reset", &reset)
-        .await
-        .expect(204);
+    let _ = client.posted("/auth/password/reset", &reset, 204).await;
     let old = json!({"email": ada.email, "password": PASSWORD});
     let _ = client
-        .post_json("/auth/login", &old)
-        .await
-        .problem(401, "invalid_credentials");
+        .refuses("/auth/login", &old, 401, "invalid_credentials")
+        .await;
     let login = json!({"email": ada.email, "password": new});
-    let _ = client.post_json("/auth/login", &login).await.expect(200);
+    let _ = client.posted("/auth/login", &login, 200).await;
 }
 
 /// A user created by an administrator must set a new password first.
@@ -257,9 +241,8 @@ async fn challenge(surface: &PublicApi) {
     let login = json!({"email": email, "password": first});
     let asked = surface
         .client()
-        .post_json("/auth/login", &login)
-        .await
-        .problem(401, "challenge_required");
+        .refuses("/auth/login", &login, 401, "challenge_required")
+        .await;
     assert_eq!(
         asked.body["challenge"]["name"], "NEW_PASSWORD_REQUIRED",
         "{}",
@@ -268,9 +251,8 @@ async fn challenge(surface: &PublicApi) {
     let answer = json!({"session": asked.body["challenge"]["session"], "newPassword": PASSWORD});
     let tokens = surface
         .client()
-        .post_json("/auth/challenge", &answer)
+        .posted("/auth/challenge", &answer, 200)
         .await
-        .expect(200)
         .json();
     let _ = surface.person(email, tokens).await;
 }
@@ -286,9 +268,8 @@ async fn social(surface: &PublicApi) {
     let body = json!({"temporaryToken": token, "codeVerifier": verifier});
     let _ = surface
         .client()
-        .post_json("/auth/tokens/exchange", &body)
-        .await
-        .expect(200);
+        .posted("/auth/tokens/exchange", &body, 200)
+        .await;
     // A provider may send the browser with a form.
     let back = surface.social_callback(&sample("ada"), None).await;
     let query = back.query().expect("a query").to_owned();
@@ -299,30 +280,19 @@ async fn social(surface: &PublicApi) {
     assert_eq!(declined, Err("access_denied".to_owned()));
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "one scenario in the order of its events"
-)]
 async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
+    let _ = ada.client.fetch(&format!("/actors/{}", ada.id), 200).await;
     let _ = ada
         .client
-        .get(&format!("/actors/{}", ada.id))
-        .send()
-        .await
-        .expect(200);
-    let _ = ada
-        .client
-        .get(&format!("/actor?actorId={}", ada.id))
-        .send()
-        .await
-        .expect(200);
+        .fetch(&format!("/actor?actorId={}", ada.id), 200)
+        .await;
     let auth = surface
         .client()
         .with_token(&postern.service_token("auth").await);
     let actor =
         json!({"actorId": "a-1", "email": "one@example.com", "profile": {"firstName": "One"}});
-    let _ = auth.post_json("/actors/register", &actor).await.expect(201);
-    let _ = auth.post_json("/actors/register", &actor).await.expect(200);
+    let _ = auth.posted("/actors/register", &actor, 201).await;
+    let _ = auth.posted("/actors/register", &actor, 200).await;
     let (content, _) = resume(1000);
     let stored = ada
         .client
@@ -331,18 +301,13 @@ async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
         .send()
         .await
         .expect(201);
-    let _ = ada
-        .client
-        .get(&stored.header("location"))
-        .send()
-        .await
-        .expect(200);
+    let _ = ada.client.fetch(&stored.header("location"), 200).await;
     let resumes = ada.client.get("/resumes?candidateId=c-1").send().await;
     assert_eq!(
         resumes.expect(200).json()["resumes"][0]["candidateId"],
         "c-1"
     );
-    let candidates = auth.get("/candidates").send().await.expect(200).json();
+    let candidates = auth.read("/candidates").await;
     assert_eq!(candidates["candidates"][0]["actorId"], "a-1");
     let candidate = json!({"email": "two@example.com"});
     let spec = json!({"title": "Analyst", "description": "Writes programs."});
@@ -350,10 +315,10 @@ async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
         ("/candidates", candidate, "candidates"),
         ("/job-specs", spec, "jobSpecs"),
     ] {
-        let added = auth.post_json(path, &body).await.expect(201);
+        let added = auth.posted(path, &body, 201).await;
         let read = auth.get(&added.header("location")).send().await;
         assert_eq!(read.expect(200).json(), added.json());
-        let all = auth.get(path).send().await.expect(200).json();
+        let all = auth.read(path).await;
         let all = all[list].as_array().expect("a list");
         assert!(all.contains(&added.json()), "{path}");
     }
@@ -379,10 +344,8 @@ async fn actors(postern: &Postern, surface: &PublicApi, ada: &Person) {
 async fn keys(surface: &PublicApi) {
     let issuer = surface
         .client()
-        .get("/.well-known/openid-configuration")
-        .send()
-        .await
-        .expect(200);
+        .fetch("/.well-known/openid-configuration", 200)
+        .await;
     assert!(
         issuer
             .string("/jwks_uri")
@@ -390,12 +353,7 @@ async fn keys(surface: &PublicApi) {
         "{}",
         issuer.text()
     );
-    let keys = surface
-        .client()
-        .get("/.well-known/jwks.json")
-        .send()
-        .await
-        .expect(200);
+    let keys = surface.client().fetch("/.well-known/jwks.json", 200).await;
     assert!(
         keys.json()["keys"]
             .as_array()
@@ -420,9 +378,8 @@ async fn registration_is_confirmed_with_a_code_if_required() {
     let email = "carla@example.com";
     let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Carla"}});
     let asked = client
-        .post_json("/auth/register", &body)
-        .await
-        .problem(401, "challenge_required");
+        .refuses("/auth/register", &body, 401, "challenge_required")
+        .await;
     assert_eq!(
         asked.body["challenge"]["name"], "CONFIRM_SIGN_UP",
         "{}",
@@ -436,22 +393,18 @@ async fn registration_is_confirmed_with_a_code_if_required() {
         .expect("a code");
     let wrong = json!({"session": session, "code": "000000", "password": PASSWORD});
     let _ = client
-        .post_json("/auth/register/confirm", &wrong)
-        .await
-        .problem(422, "invalid_code");
+        .refuses("/auth/register/confirm", &wrong, 422, "invalid_code")
+        .await;
     let right = json!({"session": session, "code": code, "password": PASSWORD});
     let tokens = client
-        .post_json("/auth/register/confirm", &right)
+        .posted("/auth/register/confirm", &right, 201)
         .await
-        .expect(201)
         .json();
     let carla = split.surface().person(email, tokens).await;
     let actor = carla
         .client
-        .get(&format!("/actors/{}", carla.id))
-        .send()
-        .await
-        .expect(200);
+        .fetch(&format!("/actors/{}", carla.id), 200)
+        .await;
     assert_eq!(actor.string("/firstName"), "Carla");
     // The code has verified the address, so that Carla has preferences and gets what she sends.
     let change = json!({"categories": [{"category": "welcome", "subscribed": true}]});

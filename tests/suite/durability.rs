@@ -57,15 +57,7 @@ impl Installation {
     }
 }
 
-impl Standalone {
-    async fn service_token(&self, account: &str) -> String {
-        let password = self.surface.env(&format!(
-            "POSTERN_SERVICE_{}_PASSWORD",
-            account.to_uppercase()
-        ));
-        self.surface.service_token(account, password).await
-    }
-}
+impl Standalone {}
 
 #[tokio::test]
 async fn command_line_issues_service_tokens() {
@@ -82,12 +74,7 @@ async fn command_line_issues_service_tokens() {
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         let service = standalone.surface.client().with_token(ended.stdout.trim());
         assert_eq!(
-            service
-                .get("/auth/me")
-                .send()
-                .await
-                .expect(200)
-                .string("/serviceId"),
+            service.fetch("/auth/me", 200).await.string("/serviceId"),
             account
         );
     }
@@ -120,9 +107,8 @@ async fn restart_keeps_all_data() {
     let ada = first.surface.register().await;
     let created = ada
         .client
-        .post_json("/notifications", &welcome(&ada.id))
-        .await
-        .expect(201);
+        .posted("/notifications", &welcome(&ada.id), 201)
+        .await;
     let mail = first.surface.mailbox().to(&ada.email).await;
     assert_eq!(first.running.stop("TERM").await.status, Some(0));
 
@@ -131,9 +117,8 @@ async fn restart_keeps_all_data() {
     let tokens = second
         .surface
         .client()
-        .post_json("/auth/login", &login)
+        .posted("/auth/login", &login, 200)
         .await
-        .expect(200)
         .json();
     let again = second.surface.person(&ada.email, tokens).await;
     assert_eq!(again.id, ada.id);
@@ -142,96 +127,20 @@ async fn restart_keeps_all_data() {
         .surface
         .client()
         .with_token(ada.tokens["accessToken"].as_str().expect("a token"));
+    assert_eq!(old.fetch("/auth/me", 200).await.string("/userId"), ada.id);
     assert_eq!(
-        old.get("/auth/me")
-            .send()
+        old.fetch(&format!("/actors/{}", ada.id), 200)
             .await
-            .expect(200)
-            .string("/userId"),
-        ada.id
-    );
-    assert_eq!(
-        old.get(&format!("/actors/{}", ada.id))
-            .send()
-            .await
-            .expect(200)
             .string("/email"),
         ada.email
     );
-    let record = old
-        .get(&created.header("location"))
-        .send()
-        .await
-        .expect(200);
+    let record = old.fetch(&created.header("location"), 200).await;
     assert_eq!(record.string("/status"), "SENT");
     assert_eq!(
         second.surface.mailbox().list(&ada.email, 0).await[0]["id"],
         mail["id"]
     );
     assert_eq!(second.running.stop("TERM").await.status, Some(0));
-}
-
-/// Posts until a request fails, and returns the recipients whose notification was accepted.
-async fn post_until_failure(
-    client: Client,
-    client_number: usize,
-    accepted: UnboundedSender<String>,
-) {
-    for number in 0..1000 {
-        let email = format!("kill-{client_number}-{number}@example.com");
-        let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
-            "variables": {"name": "Ada"}});
-        let Some(answer) = client.post("/notifications").json(&body).try_send().await else {
-            return;
-        };
-        if answer.status != 201 || accepted.send(email).is_err() {
-            return;
-        }
-    }
-}
-
-#[tokio::test]
-async fn kill_loses_no_accepted_notification() {
-    let installation = Installation::new();
-    let mut waiting: Vec<String> = Vec::new();
-    for _ in 0..2 {
-        let standalone = installation.start().await;
-        let token = standalone.service_token("document").await;
-        let (sender, mut accepted) = unbounded_channel();
-        let mut clients = JoinSet::new();
-        for client_number in 0..8 {
-            let client = standalone.surface.client().with_token(&token);
-            clients.spawn(post_until_failure(
-                client,
-                client_number + waiting.len() * 8,
-                sender.clone(),
-            ));
-        }
-        drop(sender);
-        let before = waiting.len();
-        while waiting.len() < before + 60 {
-            waiting.push(
-                accepted
-                    .recv()
-                    .await
-                    .expect("requests continue until the kill"),
-            );
-        }
-        standalone.running.kill().await;
-        while let Some(email) = accepted.recv().await {
-            waiting.push(email);
-        }
-        clients.join_all().await;
-    }
-    let standalone = installation.start().await;
-    let mailbox = standalone.surface.mailbox();
-    for email in &waiting {
-        assert!(
-            !mailbox.list(email, 60).await.is_empty(),
-            "{email} was accepted but not delivered"
-        );
-    }
-    assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
 }
 
 /// A result that was acknowledged to the client before the kill.
@@ -313,26 +222,18 @@ async fn kill_loses_no_registration_or_upload() {
                 let tokens = standalone
                     .surface
                     .client()
-                    .post_json("/auth/login", &login)
-                    .await
-                    .expect(200);
+                    .posted("/auth/login", &login, 200)
+                    .await;
                 let person = standalone.surface.person(&email, tokens.json()).await;
                 let profile = person
                     .client
-                    .get(&format!("/actors/{}", person.id))
-                    .send()
-                    .await
-                    .expect(200);
+                    .fetch(&format!("/actors/{}", person.id), 200)
+                    .await;
                 assert_eq!(profile.string("/email"), email);
             }
             Acknowledged::Stored { location, sha256 } => {
                 assert_eq!(
-                    ada.client
-                        .get(&location)
-                        .send()
-                        .await
-                        .expect(200)
-                        .string("/sha256"),
+                    ada.client.fetch(&location, 200).await.string("/sha256"),
                     sha256
                 );
             }

@@ -5,7 +5,7 @@ use postern_tests::Split;
 use postern_tests::http_body::json;
 use postern_tests::pools::new_user;
 use postern_tests::split::Changes;
-use postern_tests::surface::{PASSWORD, sample, text, welcome};
+use postern_tests::surface::{PASSWORD, text, welcome};
 
 /// Endpoint of the pools, because they are not Amazon's.
 const ENDPOINT: &[&str] = &["AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"];
@@ -39,7 +39,7 @@ async fn documented_variables_are_sufficient() {
     let surface = split.surface();
     let (id, token) = new_user(surface, &[]).await;
     let client = surface.client().with_token(&token);
-    let me = client.get("/auth/me").send().await.expect(200);
+    let me = client.fetch("/auth/me", 200).await;
     assert_eq!(
         (me.string("/kind"), me.string("/userId")),
         ("user".to_owned(), id)
@@ -50,20 +50,13 @@ async fn documented_variables_are_sufficient() {
         .with_token(&split.development().service_token("auth").await);
     let email = "interface@example.com";
     let profile = json!({"actorId": me.string("/userId"), "email": email, "profile": {}});
-    let _ = auth
-        .post_json("/actors/register", &profile)
-        .await
-        .expect(201);
+    let _ = auth.posted("/actors/register", &profile, 201).await;
     let _ = client
-        .post_json("/notifications", &welcome(&me.string("/userId")))
-        .await
-        .expect(201);
+        .posted("/notifications", &welcome(&me.string("/userId")), 201)
+        .await;
     assert!(text(&surface.mailbox().to(email).await, "subject").contains("Ada"));
     // Without the key of the pool's triggers, a social sign-in is identified but gets no tokens.
-    let temporary = surface
-        .social_sign_in(&sample("grace"), None)
-        .await
-        .expect("grace is signed in");
+    let temporary = surface.social_token("grace").await;
     let exchanged = surface.exchange(&temporary).await.expect(200).json();
     assert_eq!(
         exchanged["user"]["email"], "grace.social@example.com",
@@ -86,12 +79,12 @@ async fn social_sign_in_is_optional() {
         "/auth/social/login",
         "/auth/social/login/callback?code=x&state=y",
     ] {
-        let _ = client.get(path).send().await.problem(404, "not_found");
+        let _ = client.denied(path, 404, "not_found").await;
     }
     let form = client.post("/auth/social/login/callback").form(&[]);
     let _ = form.send().await.problem(404, "not_found");
     let ada = split.surface().register().await;
     let login = json!({"email": ada.email, "password": PASSWORD});
-    let _ = client.post_json("/auth/login", &login).await.expect(200);
+    let _ = client.posted("/auth/login", &login, 200).await;
     split.stop().await;
 }

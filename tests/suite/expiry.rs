@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postern_tests::Postern;
 use postern_tests::http_body::json;
-use postern_tests::surface::{sample, text, welcome};
+use postern_tests::surface::{text, welcome};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -15,23 +15,13 @@ async fn access_token_expires_and_is_refreshed() {
     let ada = surface.register().await;
     let expires_at = text(&ada.tokens, "expiresAt").to_owned();
     assert_eq!(
-        ada.client
-            .get("/auth/me")
-            .send()
-            .await
-            .expect(200)
-            .string("/expiresAt"),
+        ada.client.fetch("/auth/me", 200).await.string("/expiresAt"),
         expires_at
     );
     postern.clock().advance(59 * MINUTE);
-    let _ = ada.client.get("/auth/me").send().await.expect(200);
+    let _ = ada.client.fetch("/auth/me", 200).await;
     postern.clock().advance(2 * MINUTE);
-    let refusal = ada
-        .client
-        .get("/auth/me")
-        .send()
-        .await
-        .problem(401, "token_expired");
+    let refusal = ada.client.denied("/auth/me", 401, "token_expired").await;
     assert_eq!(
         refusal.headers["www-authenticate"],
         "Bearer error=\"invalid_token\""
@@ -46,14 +36,8 @@ async fn access_token_expires_and_is_refreshed() {
 async fn temporary_token_expires_after_five_minutes() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
-    let early = surface
-        .social_sign_in(&sample("ada"), None)
-        .await
-        .expect("ada is signed in");
-    let late = surface
-        .social_sign_in(&sample("grace"), None)
-        .await
-        .expect("grace is signed in");
+    let early = surface.social_token("ada").await;
+    let late = surface.social_token("grace").await;
     postern.clock().advance(4 * MINUTE);
     let _ = surface.exchange(&early).await.expect(200);
     postern.clock().advance(2 * MINUTE);
@@ -110,17 +94,15 @@ async fn scheduled_notification_waits_and_expired_one_is_not_sent() {
     expiring["sendAt"] = json!(postern.clock().now().plus(80 * MINUTE));
     let later = ada
         .client
-        .post_json("/notifications", &later)
+        .posted("/notifications", &later, 201)
         .await
-        .expect(201)
         .header("location");
     let expiring = ada
         .client
-        .post_json("/notifications", &expiring)
+        .posted("/notifications", &expiring, 201)
         .await
-        .expect(201)
         .header("location");
-    let waiting = ada.client.get(&later).send().await.expect(200);
+    let waiting = ada.client.fetch(&later, 200).await;
     assert_eq!(
         (waiting.string("/status"), waiting.string("/waitReason")),
         ("SCHEDULED".into(), "SCHEDULED".into())
@@ -134,7 +116,7 @@ async fn scheduled_notification_waits_and_expired_one_is_not_sent() {
     // A worker may just have it.
     let status = async {
         loop {
-            let view = ada.client.get(&expiring).send().await.expect(200);
+            let view = ada.client.fetch(&expiring, 200).await;
             if view.string("/status") != "QUEUED" {
                 break view.string("/status");
             }

@@ -1,6 +1,6 @@
 //! The gateway as a process under load during reloads, hot restarts and restarts: no request fails,
 //! whether its client opens a connection per request, keeps one, or uses HTTP/2.
-//! `POSTERN_TEST_RELOADS` (default 200), `POSTERN_TEST_TAKEOVERS` and `POSTERN_TEST_RESTARTS` (20
+//! `POSTERN_TEST_RELOADS` (default 100), `POSTERN_TEST_TAKEOVERS` and `POSTERN_TEST_RESTARTS` (8
 //! each) set the repetitions; long runs use the same tests.
 
 use std::net::{SocketAddr, TcpListener};
@@ -195,7 +195,7 @@ async fn reloads_good_and_bad_fail_no_request() {
     let site = Site::new().await;
     let running = ready(&site.program()).await;
     let mut load = site.load().await;
-    let reloads = times("POSTERN_TEST_RELOADS", 200);
+    let reloads = times("POSTERN_TEST_RELOADS", 100);
     let bad = [
         "[[route]]\n",
         "no TOML at all [",
@@ -248,7 +248,7 @@ async fn hot_restarts_fail_no_request() {
     let site = Site::new().await;
     let mut running = ready(&site.program()).await;
     let mut load = site.load().await;
-    let takeovers = times("POSTERN_TEST_TAKEOVERS", 20);
+    let takeovers = times("POSTERN_TEST_TAKEOVERS", 8);
     let probing = probe(site.admin.address());
     for _ in 0..takeovers {
         load.wait_for_served(10).await;
@@ -366,7 +366,7 @@ async fn socket_activation_restarts_fail_no_request() {
     let program = site.program().passing(&sockets);
     let mut running = ready(&program).await;
     let mut load = site.load().await;
-    let restarts = times("POSTERN_TEST_RESTARTS", 20);
+    let restarts = times("POSTERN_TEST_RESTARTS", 8);
     for _ in 0..restarts {
         load.wait_for_served(10).await;
         let ended = running.stop("TERM").await;

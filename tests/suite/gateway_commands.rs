@@ -1,7 +1,5 @@
 //! The gateway's commands: output and exit status.
 
-use std::path::Path;
-
 use postern_tests::Pools;
 use postern_tests::program::{Ended, Program};
 use tempfile::TempDir;
@@ -77,68 +75,6 @@ impl Desk {
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         ended.stdout
     }
-}
-
-#[tokio::test]
-async fn configuration_is_checked_before_use() {
-    let desk = Desk::new().await;
-    let ended = desk.run(&["check"]).await;
-    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-    assert_eq!(ended.stdout, "proxy.toml: good: 2 routes, 1 tests\n");
-    desk.write(
-        &ROUTES
-            .replace("methods", "method")
-            .replace("addresses", "address"),
-    );
-    let ended = desk.run(&["check"]).await;
-    let said = &ended.stderr;
-    assert!(
-        ended.status == Some(64) && ended.stdout.is_empty(),
-        "{said}"
-    );
-    for mistake in [
-        "proxy.toml:5: upstream.one.address:",
-        "9: route.0.method:",
-        "16: route.1.method:",
-    ] {
-        assert!(said.contains(mistake), "{mistake} is missing: {said}");
-    }
-    desk.write(&ROUTES.replace("decision = \"allow\"", "decision = \"not_found\""));
-    let said = desk.run(&["check"]).await.expect(64, 1).concat();
-    assert!(
-        said.contains("test \"GET /v1/things/7\": is decided allow, not not_found"),
-        "{said}"
-    );
-}
-
-#[tokio::test]
-async fn included_files_belong_to_the_configuration() {
-    let desk = Desk::new().await;
-    desk.write(&format!("include = [\"conf.d/*.toml\"]\n{ROUTES}"));
-    let folder = desk.folder.path().join("conf.d");
-    std::fs::create_dir(&folder).expect("the folder can be written");
-    let route = "[[route]]\npath = \"/old/*\"\nmethods = [\"GET\"]\nhosts = [\"gate.example\"]\npolicy = \"public\"\n\
-                 redirect = { to = \"https://{host}/new/{path.*}{query}\" }\n";
-    std::fs::write(folder.join("old.toml"), route).expect("the folder can be written");
-    let ended = desk.run(&["check"]).await;
-    assert_eq!(
-        ended.stdout, "proxy.toml: good: 3 routes, 1 tests\n",
-        "{}",
-        ended.stderr
-    );
-    let explained = desk
-        .run(&["explain", "GET", "https://gate.example/old/a?b"])
-        .await;
-    let decision = "decision   redirect 308 https://gate.example/new/a?b\n";
-    assert!(explained.stdout.contains(decision), "{}", explained.stdout);
-    std::fs::write(folder.join("old.toml"), route.replace("hosts", "host")).expect("writes");
-    let ended = desk.run(&["check"]).await;
-    let place = "conf.d/old.toml:4: route.0.host: is not a known field; did you mean `hosts`?";
-    assert!(
-        ended.status == Some(64) && ended.stderr.contains(place),
-        "{}",
-        ended.stderr
-    );
 }
 
 #[tokio::test]
@@ -281,17 +217,4 @@ async fn access_list_is_explained_for_a_client_address() {
             assert!(said.contains(&line), "{line} is missing:\n{said}");
         }
     }
-}
-
-#[tokio::test]
-async fn schema_is_printed_unchanged() {
-    let ended = Desk::new().await.run(&["schema"]).await;
-    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proxy/proxy.schema.json");
-    assert_eq!(
-        ended.stdout,
-        std::fs::read_to_string(file).expect("the schema")
-    );
-    let schema: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
-    assert!(schema["properties"]["route"].is_object(), "{schema}");
 }

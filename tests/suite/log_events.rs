@@ -71,6 +71,8 @@ fn events(source: &str) -> Vec<(&'static str, String)> {
         ("warn", Some("WARN")),
         ("error", Some("ERROR")),
         ("log_outage", Some("WARN")),
+        ("log_outage_state", Some("WARN")),
+        ("log_consequence", Some("WARN")),
         ("log_limited", None),
     ] {
         let call = format!("{name}!(");

@@ -1,7 +1,6 @@
 //! End-to-end tests over real sockets. Run by `./tests/run`.
 
 mod access_control;
-mod alerts;
 mod architecture;
 mod auth_bypass;
 mod auth_cluster;
@@ -9,7 +8,6 @@ mod auth_enumeration;
 mod auth_factors;
 mod auth_failover;
 mod auth_faults;
-mod auth_limits;
 mod auth_mail;
 mod auth_peer;
 mod auth_races;
@@ -28,7 +26,6 @@ mod console_pictures;
 mod console_requests;
 mod contract;
 mod contract_document;
-mod contract_examples;
 mod contract_versions;
 mod deploy_image;
 mod deploy_kubernetes;
@@ -49,12 +46,10 @@ mod invalid_requests;
 mod log_events;
 mod metrics_reference;
 mod notify_addresses;
-mod notify_cli;
 mod notify_clocks;
 mod notify_cluster;
 mod notify_failover;
 mod notify_faults;
-mod notify_frozen;
 mod notify_kills;
 mod notify_load;
 mod notify_memory;

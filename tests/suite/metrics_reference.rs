@@ -100,10 +100,8 @@ async fn reference_matches_the_metrics_of_all_processes() {
     split
         .surface()
         .client()
-        .get("/no-such-path")
-        .send()
-        .await
-        .problem(401, "authentication_required");
+        .denied("/no-such-path", 401, "authentication_required")
+        .await;
     let documented = documented();
     let (mut wrong, mut served) = (Vec::new(), BTreeSet::new());
     for (process, port) in split.admin_ports() {

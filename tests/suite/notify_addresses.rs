@@ -4,7 +4,9 @@
 use postern_store::database::testing::both;
 use postern_tests::mail_token::DELIVERY_REPORT;
 
-use crate::notify_cluster::NotifyCluster;
+use serde_json::{Value, json};
+
+use crate::notify_cluster::{NotifyCluster, Replica};
 
 /// A mail provider that accepts everything and sends nothing.
 const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
@@ -13,63 +15,26 @@ const ADA: &str = "ada@example.com";
 const UNKNOWN: &str =
     include_str!("../../notify-upstream/src/receipts/dsn/samples/exchange-failed.eml");
 
-/// Finds the suppressed address with each filter of the list, and removes it.
-async fn list_and_remove_ada(cluster: &NotifyCluster) {
-    let listed = cluster
-        .tool(&["suppression", "list", "--address", " Ada@Example.com"])
-        .await;
-    let [at, list, channel, "-", reason, hash] =
-        listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
-    else {
-        panic!("{}{}", listed.stdout, listed.stderr)
-    };
-    assert_eq!(
-        (list, channel, reason, hash.len()),
-        ("suppressed", "email", "mailbox_unknown", 64)
-    );
-    for nothing in [
-        &["--address", "bob@example.com"][..],
-        &["--list", "unsubscribed"],
-        &["--until", at],
-    ] {
-        let other = cluster
-            .tool(&[&["suppression", "list"], nothing].concat())
-            .await;
-        assert_eq!(
-            (other.status, other.stdout.as_str()),
-            (Some(0), ""),
-            "{nothing:?}: {}",
-            other.stderr
-        );
-    }
-    let other = cluster
-        .tool(&[
-            "suppression",
-            "remove",
-            "--list",
-            "unsubscribed",
-            "--hash",
-            hash,
-        ])
-        .await;
-    assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
-    let removed = cluster
-        .tool(&[
-            "suppression",
-            "remove",
-            "--list",
-            "suppressed",
-            "--address",
-            ADA,
-        ])
-        .await;
-    assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
+/// Returns the only entry of the suppression lists.
+async fn only_entry(cluster: &NotifyCluster, replica: &Replica) -> Value {
+    let answer = cluster.read(replica, "suppression").await;
+    let entries = answer["entries"].as_array().expect("entries");
+    assert_eq!(entries.len(), 1, "{answer}");
+    entries[0].clone()
+}
+
+/// Removes an entry of the suppression lists.
+async fn remove(cluster: &NotifyCluster, replica: &Replica, entry: &Value) {
+    let body = json!({ "id": entry["id"] });
+    let removed = cluster.change(replica, "suppression/remove", &body).await;
+    assert_eq!(removed["removed"], 1, "{removed}");
 }
 
 #[tokio::test]
 async fn bounce_suppresses_its_address_until_removed() {
     for database in both().await {
-        let cluster = NotifyCluster::over(&database.url, MAIL).await;
+        let mut cluster = NotifyCluster::over(&database.url, MAIL).await;
+        cluster.has_admin_routes = true;
         let replica = cluster.replica().await;
         let id = cluster.post_mail(&replica, ADA).await;
         cluster.settled(&replica, &id, "SENT").await;
@@ -95,7 +60,16 @@ async fn bounce_suppresses_its_address_until_removed() {
             .wait_for_mail_outcome(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
             .await;
 
-        list_and_remove_ada(&cluster).await;
+        let entry = only_entry(&cluster, &replica).await;
+        assert_eq!(
+            (&entry["list"], &entry["channel"], &entry["reason"]),
+            (
+                &json!("suppressed"),
+                &json!("email"),
+                &json!("mailbox_unknown")
+            )
+        );
+        remove(&cluster, &replica, &entry).await;
         cluster.wait_for_mail_outcome(&replica, ADA, None).await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
@@ -104,56 +78,18 @@ async fn bounce_suppresses_its_address_until_removed() {
 #[tokio::test]
 async fn unsubscribed_address_can_be_removed_from_the_list() {
     for database in both().await {
-        let cluster = NotifyCluster::over(&database.url, MAIL).await;
+        let mut cluster = NotifyCluster::over(&database.url, MAIL).await;
+        cluster.has_admin_routes = true;
         let replica = cluster.replica().await;
         let id = cluster.post_mail(&replica, ADA).await;
         cluster.unsubscribe(&replica, &id, ADA).await;
-        let listed = cluster
-            .tool(&["suppression", "list", "--channel", "email"])
-            .await;
-        let [_, "unsubscribed", "email", "welcome", "unsubscribed", hash] =
-            listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
-        else {
-            panic!("{}{}", listed.stdout, listed.stderr)
-        };
-        for wrong in [
-            &["--list", "unsubscribed"][..],
-            &["--list", "blocked", "--hash", hash],
-            &["--hash", hash],
-            &["--list", "unsubscribed", "--hash", "abc"],
-            &["--list", "unsubscribed", "--hash", hash, "--limit", "50001"],
-            &[
-                "--list",
-                "unsubscribed",
-                "--reason",
-                "unsubscribed",
-                "--channel",
-                "fax",
-            ],
-            &["--list", "unsubscribed", "--since", "yesterday"],
-        ] {
-            let ended = cluster
-                .tool(&[&["suppression", "remove"], wrong].concat())
-                .await;
-            assert_eq!(
-                (ended.status, ended.stdout.as_str()),
-                (Some(64), ""),
-                "{wrong:?}: {}",
-                ended.stderr
-            );
-        }
-        let removed = cluster
-            .tool(&[
-                "suppression",
-                "remove",
-                "--list",
-                "unsubscribed",
-                "--hash",
-                hash,
-            ])
-            .await;
-        assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
-        assert_eq!(cluster.tool(&["suppression", "list"]).await.stdout, "");
+        let entry = only_entry(&cluster, &replica).await;
+        assert_eq!(
+            (&entry["list"], &entry["category"]),
+            (&json!("unsubscribed"), &json!("welcome"))
+        );
+        remove(&cluster, &replica, &entry).await;
+        cluster.wait_for_mail_outcome(&replica, ADA, None).await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
 }

@@ -25,8 +25,6 @@ pub(crate) struct NotifyCluster {
     settings: String,
     /// Cache URL of the replicas. Default `memory:`.
     pub(crate) cache: String,
-    /// Whether the provider supports lookups.
-    pub(crate) supports_lookup: bool,
     /// The program of an older release, instead of the current one.
     pub(crate) older: Option<PathBuf>,
     /// Whether the admin routes exist, with [`ADMIN_TOKEN`].
@@ -47,6 +45,8 @@ pub(crate) struct NotifyCluster {
 const TOKEN_KEY: &str = "bWFpbC10b2tlbi1rZXktb2YtdGhlLXRlc3RzLW9ubHkh";
 /// Secret of the admin routes.
 pub(crate) const ADMIN_TOKEN: &str = "notify-admin-token-of-the-tests-only";
+/// The id of no notification.
+pub(crate) const UNKNOWN_ID: &str = "0190a5d0-0000-7000-8000-000000000001";
 /// Name of the recording provider in the replicas' configuration and logs.
 pub(crate) const PROVIDER_NAME: &str = "record";
 /// Maximum wait for an event that may not occur.
@@ -79,7 +79,6 @@ impl NotifyCluster {
             database: database.to_owned(),
             settings: settings.to_owned(),
             cache: "memory:".to_owned(),
-            supports_lookup: false,
             has_admin_routes: false,
             older: None,
             clock: None,
@@ -178,11 +177,6 @@ impl NotifyCluster {
             true => ", token_env = \"NOTIFY_ADMIN_TOKEN\"",
             false => "",
         };
-        let lookup = if self.supports_lookup {
-            format!("lookup_url = \"{url}/messages/{{id}}\"")
-        } else {
-            String::new()
-        };
         let rate = self
             .rate
             .map(|rate| format!("rate = {rate}"))
@@ -202,7 +196,6 @@ name = "{PROVIDER_NAME}"
 channel = "sms"
 kind = "http"
 url = "{url}/messages"
-{lookup}
 {rate}
 body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 "#,
@@ -399,6 +392,15 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             .await
             .ok()
             .map(|answer| answer.status())
+    }
+
+    /// Returns the response of a route of the admin listener.
+    pub(crate) async fn read(&self, replica: &Replica, path: &str) -> Value {
+        let url = format!("{}/admin/{path}", replica.admin);
+        let request = self.http.get(url).bearer_auth(ADMIN_TOKEN);
+        let answer = request.send().await.expect("a response");
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        answer.json().await.expect("JSON")
     }
 
     /// Makes a change at the admin listener as the operator `ada`, and returns the response.

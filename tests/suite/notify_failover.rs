@@ -5,7 +5,7 @@ use postern_tests::surface::sample;
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::auth_cluster::{AuthCluster, Changes};
-use crate::notify_cluster::NotifyCluster;
+use crate::notify_cluster::{NotifyCluster, UNKNOWN_ID};
 use crate::notify_postgres::{OwnPostgres, PgBouncer, port};
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
@@ -89,7 +89,7 @@ async fn pgbouncer_with_shared_sessions_is_rejected() {
     for mode in ["transaction", "statement"] {
         let pooler = PgBouncer::start(&database.url, mode).await;
         let cluster = NotifyCluster::over(&pooler.url(&database.url), SETTINGS).await;
-        let ended = cluster.tool(&["dead", "list"]).await;
+        let ended = cluster.tool(&["show", UNKNOWN_ID]).await;
         let lines = ended.expect(64, 1);
         assert!(
             lines[0].contains("pool_mode = session"),

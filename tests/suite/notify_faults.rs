@@ -10,7 +10,6 @@ use sqlx::{AssertSqlSafe, Executor};
 
 use crate::notify_cluster::NotifyCluster;
 use crate::notify_kills::MAX_TAKEOVER_TIME;
-use crate::notify_postgres::OwnPostgres;
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,36 +25,6 @@ async fn cache_outage_does_not_stop_delivery() {
         cluster.deliver(&replica, &format!("k{number}")).await;
     }
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
-}
-
-#[tokio::test]
-async fn database_outage_is_503_with_retry_after() {
-    let mut database = OwnPostgres::start().await;
-    let cluster = NotifyCluster::over(database.url(), SETTINGS).await;
-    let replica = cluster.replica().await;
-    cluster.deliver(&replica, "k0").await;
-    database.kill().await;
-    let answer = cluster
-        .post(&replica.url, "k1", "Ada", "NORMAL")
-        .await
-        .expect("it answers");
-    assert_eq!(answer.status(), 503);
-    assert!(
-        answer.headers().contains_key("retry-after"),
-        "{:?}",
-        answer.headers()
-    );
-    assert!(
-        cluster
-            .wait_until_not_ready(&replica)
-            .await
-            .contains("database"),
-        "readiness fails as well"
-    );
-    database.restart().await;
-    cluster.deliver_after_recovery(&replica, "k1").await;
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
-    database.stop().await;
 }
 
 /// Upper bound on a busy machine; without a deadline it would be a quarter of an hour.
@@ -245,33 +214,6 @@ async fn worker_resumed_after_its_lease_changes_nothing() {
     for replica in [zombie, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
-}
-
-#[tokio::test]
-async fn interrupted_attempt_is_looked_up_and_not_repeated() {
-    let database = postgres().await;
-    let mut cluster = NotifyCluster::over(&database.url, SETTINGS).await;
-    cluster.supports_lookup = true;
-    let first = cluster.replica().await;
-    cluster.provider.pause_responses();
-    let id = cluster
-        .try_post(&first.url, "k", "Ada", "HIGH")
-        .await
-        .expect("accepted");
-    cluster
-        .provider
-        .until(STEP_TIMEOUT, |calls| calls.len() == 1)
-        .await;
-    first.running.kill().await;
-    let second = cluster.replica().await;
-    cluster.settled(&second, &id, "SENT").await;
-    assert_eq!(
-        cluster.provider.calls().len(),
-        1,
-        "the provider has it already"
-    );
-    cluster.provider.resume_responses();
-    assert_eq!(second.running.stop("TERM").await.status, Some(0));
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Clients that retry until their notification is accepted while processes are killed, and checks
 //! of the provider's record.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -17,12 +17,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(crate) struct Accepted {
     pub(crate) id: String,
-    /// Its number among those of its client.
-    pub(crate) number: usize,
     pub(crate) at: Instant,
-    /// The process that accepted it; `None` if an earlier attempt at another process may have been
-    /// accepted.
-    pub(crate) by: Option<String>,
 }
 
 /// Clients that post until they are stopped.
@@ -87,17 +82,10 @@ impl Load {
             let number = done.len();
             let name = format!("p{poster}-{number}");
             let mut targets = self.targets.subscribe();
-            let mut tries = 0;
-            let (id, url) = loop {
+            let id = loop {
                 let urls = targets.borrow_and_update().clone();
                 let posted = match urls.get(number % urls.len().max(1)) {
-                    Some(url) => {
-                        tries += 1;
-                        cluster
-                            .try_post(url, &name, &name, "NORMAL")
-                            .await
-                            .map(|id| (id, url.clone()))
-                    }
+                    Some(url) => cluster.try_post(url, &name, &name, "NORMAL").await,
                     None => None,
                 };
                 match posted {
@@ -108,9 +96,7 @@ impl Load {
             };
             done.push(Accepted {
                 id,
-                number,
                 at: Instant::now(),
-                by: (tries == 1).then_some(url),
             });
             self.accepted.send_modify(|count| *count += 1);
         }
@@ -176,9 +162,6 @@ pub(crate) struct Verdict {
     /// Maximum time from a kill to the delivery of a notification accepted before it, without the
     /// outage of the database.
     pub(crate) slowest_takeover: Duration,
-    /// Maximum number of places by which a notification was late, among those that one process
-    /// accepted from one client and that no kill affected.
-    pub(crate) displaced: usize,
 }
 
 impl Verdict {
@@ -213,45 +196,6 @@ impl Verdict {
             extra: calls.len() - first.len(),
             unknown: first.keys().filter(|id| !known.contains(*id)).count(),
             slowest_takeover: takeover_times.max().unwrap_or_default(),
-            displaced: posted
-                .iter()
-                .map(|posted| displaced(posted, &first))
-                .max()
-                .unwrap_or(0),
         }
     }
-}
-
-/// Returns the maximum number of places by which promptly delivered notifications were late, by
-/// process and client. Others were claimed by a killed process or waited for the database.
-fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
-    let mut by_process: HashMap<&str, Vec<(usize, Instant)>> = HashMap::new();
-    for Accepted { id, number, at, by } in posted {
-        if let (Some(by), Some(called)) = (by, first.get(id.as_str()))
-            && called.saturating_duration_since(*at) < Duration::from_secs(1)
-        {
-            by_process.entry(by).or_default().push((*number, *called));
-        }
-    }
-    by_process
-        .values()
-        .map(|prompt| latest(prompt))
-        .max()
-        .unwrap_or(0)
-}
-
-/// Returns the maximum number of places by which one of `prompt`, in the order of acceptance, was
-/// late.
-fn latest(prompt: &[(usize, Instant)]) -> usize {
-    let by_call: BTreeMap<(Instant, usize), usize> = prompt
-        .iter()
-        .enumerate()
-        .map(|(rank, (number, called))| ((*called, *number), rank))
-        .collect();
-    by_call
-        .values()
-        .enumerate()
-        .map(|(place, rank)| place.saturating_sub(*rank))
-        .max()
-        .unwrap_or(0)
 }

@@ -4,7 +4,7 @@
 use postern_store::database::Migrations;
 use postern_store::database::testing::both;
 
-use crate::notify_cluster::NotifyCluster;
+use crate::notify_cluster::{NotifyCluster, UNKNOWN_ID};
 
 /// Migration of the next release.
 const EXPANDED: Migrations = Migrations {
@@ -58,7 +58,7 @@ async fn older_release_works_until_a_migration_excludes_it() {
         assert!(said.contains(refused), "{said}");
         let ended = cluster.tool(&[]).await;
         assert!(ended.expect(69, 1)[0].contains(refused), "a start");
-        let ended = cluster.tool(&["dead", "list"]).await;
+        let ended = cluster.tool(&["show", UNKNOWN_ID]).await;
         assert!(ended.expect(69, 1)[0].contains(refused), "a tool");
         drop(replica);
     }

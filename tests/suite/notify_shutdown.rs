@@ -2,94 +2,22 @@
 //! them.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postern_store::database::testing::postgres;
+use postern_tests::MailServer;
 use sqlx::{Connection, Executor, PgConnection};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 
 use crate::notify_cluster::NotifyCluster;
 use crate::notify_kills::MAX_TAKEOVER_TIME;
 use crate::notify_order::{CRITICAL_LANE, insert_backlog};
 
-/// A mail server that confirms messages only when the test permits it.
-struct SlowMail {
-    port: u16,
-    taken: Arc<watch::Sender<usize>>,
-    answers: Arc<watch::Sender<bool>>,
-}
-
-impl SlowMail {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("the loopback has a free port");
-        let port = listener
-            .local_addr()
-            .expect("a bound socket has an address")
-            .port();
-        let mail = Self {
-            port,
-            taken: Arc::default(),
-            answers: Arc::default(),
-        };
-        let (taken, answers) = (Arc::clone(&mail.taken), Arc::clone(&mail.answers));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(converse(stream, Arc::clone(&taken), answers.subscribe()));
-            }
-        });
-        mail
-    }
-
-    fn settings(&self) -> String {
-        format!(
-            "[[provider]]\nname = 'slow'\nchannel = 'email'\nkind = 'smtp'\nhost = '127.0.0.1'\nport = {}\ntls = 'none'\n\
-             from = 'postern@example.org'",
-            self.port
-        )
-    }
-
-    async fn has(&self, messages: usize) {
-        let mut taken = self.taken.subscribe();
-        let waited = tokio::time::timeout(
-            Duration::from_secs(60),
-            taken.wait_for(|taken| *taken == messages),
-        );
-        waited.await.expect("it is sent").expect("the server runs");
-    }
-}
-
-async fn converse(
-    stream: TcpStream,
-    taken: Arc<watch::Sender<usize>>,
-    mut answers: watch::Receiver<bool>,
-) -> std::io::Result<()> {
-    let mut stream = BufReader::new(stream);
-    stream.write_all(b"220 slow\r\n").await?;
-    let (mut line, mut in_message) = (String::new(), false);
-    while stream.read_line(&mut line).await? > 0 {
-        let answer: &[u8] = match (in_message, line.trim_end()) {
-            (true, ".") => {
-                taken.send_modify(|taken| *taken += 1);
-                let _ = answers.wait_for(|go| *go).await;
-                in_message = false;
-                b"250 2.0.0 Ok\r\n"
-            }
-            (true, _) => b"",
-            (false, "DATA") => {
-                in_message = true;
-                b"354 go on\r\n"
-            }
-            (false, _) => b"250 Ok\r\n",
-        };
-        stream.write_all(answer).await?;
-        line.clear();
-    }
-    Ok(())
+fn settings(mail: &MailServer) -> String {
+    format!(
+        "[[provider]]\nname = 'slow'\nchannel = 'email'\nkind = 'smtp'\nhost = '127.0.0.1'\nport = {}\ntls = 'none'\n\
+         from = 'postern@example.org'",
+        mail.port
+    )
 }
 
 /// Takes half a minute: a worker is killed with a text message claimed, and another takes over
@@ -97,11 +25,12 @@ async fn converse(
 #[tokio::test]
 async fn stop_waits_for_the_slowest_call_without_repetition() {
     let database = postgres().await;
-    let mail = SlowMail::start().await;
-    let cluster = NotifyCluster::over(&database.url, &mail.settings()).await;
+    let mail = MailServer::start().await;
+    mail.confirm(false);
+    let cluster = NotifyCluster::over(&database.url, &settings(&mail)).await;
     let stopping = cluster.replica().await;
     let id = cluster.post_mail(&stopping, "ada@example.com").await;
-    mail.has(1).await;
+    mail.wait_for(1).await;
     stopping.running.signal("TERM").await;
     let began = Instant::now();
     cluster.provider.pause_responses();
@@ -126,12 +55,12 @@ async fn stop_waits_for_the_slowest_call_without_repetition() {
             .await;
     }
     assert_eq!(cluster.status(&other.url, &id).await["status"], "QUEUED");
-    mail.answers.send_replace(true);
+    mail.confirm(true);
     assert_eq!(stopping.running.wait().await.status, Some(0));
     cluster.settled(&other, &id, "SENT").await;
     let view = cluster.status(&other.url, &id).await;
     assert_eq!(
-        (&view["attempts"], *mail.taken.borrow()),
+        (&view["attempts"], mail.received()),
         (&1.into(), 1),
         "{view}"
     );

@@ -18,7 +18,7 @@ fn to_actor(id: &str, channel: &str) -> Value {
 async fn end_of(client: &Client, created: &Answer) -> Value {
     let location = created.header("location");
     loop {
-        let view = client.get(&location).send().await.expect(200).json();
+        let view = client.read(&location).await;
         if view["status"] != "QUEUED" {
             return view;
         }
@@ -49,15 +49,13 @@ async fn user_can_notify_only_itself() {
         let mut body = to_actor(&ada.id, channel);
         body["recipient"] = recipient;
         ada.client
-            .post_json("/notifications", &body)
-            .await
-            .problem(403, "recipient_not_allowed");
+            .refuses("/notifications", &body, 403, "recipient_not_allowed")
+            .await;
         let batch = json!({"notifications": [body]});
         let results = ada
             .client
-            .post_json("/notification-batches", &batch)
+            .posted("/notification-batches", &batch, 200)
             .await
-            .expect(200)
             .json();
         assert_eq!(
             results["results"][0]["code"], "recipient_not_allowed",
@@ -66,28 +64,24 @@ async fn user_can_notify_only_itself() {
     }
     let own = ada
         .client
-        .post_json("/notifications", &welcome(&ada.id))
-        .await
-        .expect(201);
+        .posted("/notifications", &welcome(&ada.id), 201)
+        .await;
     assert_eq!(end_of(&ada.client, &own).await["status"], "SENT");
     bob.client
-        .get(&own.header("location"))
-        .send()
-        .await
-        .problem(404, "not_found");
+        .denied(&own.header("location"), 404, "not_found")
+        .await;
+    let profile = bob.client.get(&format!("/actors/{}", ada.id)).send();
+    profile.await.problem(404, "not_found");
     postern.stop().await;
 }
 
 /// Stores a profile with the verified number at the actor service.
 async fn register_verified_number(postern: &Postern, subject: &str) {
-    let auth = postern
-        .surface()
-        .client()
-        .with_token(&postern.service_token("auth").await);
+    let auth = postern.service("auth").await;
     let profile =
         json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
     let known = json!({"actorId": subject, "email": "ada@example.com", "profile": profile});
-    let _ = auth.post_json("/actors/register", &known).await.expect(201);
+    let _ = auth.posted("/actors/register", &known, 201).await;
 }
 
 #[tokio::test]
@@ -114,9 +108,13 @@ async fn unverified_number_of_a_user_gets_no_message() {
         .json();
     let eve = surface.person("eve@example.com", tokens).await;
     eve.client
-        .post_json("/notifications", &to_actor(&eve.id, "sms"))
+        .refuses(
+            "/notifications",
+            &to_actor(&eve.id, "sms"),
+            422,
+            "validation_failed",
+        )
         .await
-        .problem(422, "validation_failed")
         .assert_pointers(&["/recipient/actorId"]);
 
     // The same number, which the actor service reports as verified; a service may also use the
@@ -124,26 +122,26 @@ async fn unverified_number_of_a_user_gets_no_message() {
     let (subject, token) = new_user(surface, &[]).await;
     register_verified_number(&postern, &subject).await;
     let ada = surface.client().with_token(&token);
-    ada.post_json("/notifications", &to_actor(&subject, "push"))
-        .await
-        .problem(422, "validation_failed")
-        .assert_pointers(&["/recipient/actorId"]);
+    ada.refuses(
+        "/notifications",
+        &to_actor(&subject, "push"),
+        422,
+        "validation_failed",
+    )
+    .await
+    .assert_pointers(&["/recipient/actorId"]);
     for (channel, status) in [("sms", "SENT"), ("email", "SENT")] {
         let created = ada
-            .post_json("/notifications", &to_actor(&subject, channel))
-            .await
-            .expect(201);
+            .posted("/notifications", &to_actor(&subject, channel), 201)
+            .await;
         let view = end_of(&ada, &created).await;
         assert_eq!(view["status"], status, "{channel}: {view}");
     }
-    let service = surface
-        .client()
-        .with_token(&postern.service_token("document").await);
+    let service = postern.service("document").await;
     for (id, channel) in [(&eve.id, "sms"), (&subject, "email")] {
         let created = service
-            .post_json("/notifications", &to_actor(id, channel))
-            .await
-            .expect(201);
+            .posted("/notifications", &to_actor(id, channel), 201)
+            .await;
         assert_eq!(
             end_of(&service, &created).await["status"],
             "SENT",

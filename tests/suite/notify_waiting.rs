@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use postern_core::testing::assert_members;
 use postern_store::database::Database;
 use postern_store::database::testing::postgres;
 use serde_json::{Value, json};
@@ -49,13 +50,12 @@ async fn failing_provider_is_logged_and_shown_with_its_cause() {
     assert_eq!(view["status"], "QUEUED", "{view}");
     assert!(view["nextAttemptAt"].is_string(), "{view}");
     let log = replica.running.log();
-    for text in ["provider failing", "circuit breaker open"] {
-        let lines: Vec<&str> = log.lines().filter(|line| line.contains(text)).collect();
-        assert!(!lines.is_empty() && lines.len() < 10, "{text}: {log}");
-        for line in lines {
-            assert!(line.contains(PROVIDER_NAME), "{line}");
-            assert!(line.contains("503"), "the cause is missing: {line}");
-        }
+    let failing = log.lines().filter(|line| line.contains("provider failing"));
+    let lines: Vec<&str> = failing.collect();
+    assert!(!lines.is_empty() && lines.len() < 10, "{log}");
+    for line in lines {
+        assert!(line.contains(PROVIDER_NAME), "{line}");
+        assert!(line.contains("503"), "the cause is missing: {line}");
     }
     cluster.provider.respond_with(None);
     for id in &ids {
@@ -91,16 +91,10 @@ async fn paused_provider_is_called_by_no_replica() {
     let sent = cluster.post_mail(&second, "ada@example.com").await;
     cluster.settled(&second, &sent, "SENT").await;
     let view = wait_for_reason(&cluster, &second, &ids[39], "PROVIDER_PAUSED").await;
-    assert_eq!(
-        (&view["status"], &view["attempts"]),
-        (&"QUEUED".into(), &0.into())
-    );
+    assert_members(&view, &json!({"status": "QUEUED", "attempts": 0}));
     let ready = cluster.readiness(&second).await;
     let name = format!("{PROVIDER_NAME} paused");
-    assert_eq!(
-        (&ready["ready"], &ready["degraded"]),
-        (&true.into(), &json!([name]))
-    );
+    assert_members(&ready, &json!({"ready": true, "degraded": [name]}));
     // The pause survives all processes.
     for replica in [first, second] {
         let _ = replica.running.stop("TERM").await;
@@ -160,9 +154,11 @@ async fn locked_queue_is_degraded_with_its_blocker() {
     let oldest = "postern_notify_oldest_waiting_seconds{channel=\"sms\"";
     let mut oldest = text.lines().filter(|line| line.starts_with(oldest));
     assert!(oldest.any(|line| line.ends_with(" NaN")), "not 0: {text}");
-    // One line of each cause in 10 s: the database, requests with 503, and the dependency.
+    // One line in 10 s.
     let log = replica.running.log();
-    assert!(warnings(&log) - before <= 3 * 3, "{log}");
+    let intervals = since.elapsed().as_secs() / 10 + 1;
+    let warned = warnings(&log) - before;
+    assert!(u64::try_from(warned).expect("a few") <= intervals, "{log}");
     holder.rollback().await.expect("released");
     while cluster.readiness(&replica).await["degraded"] != json!([]) {
         assert!(since.elapsed() < TIMEOUT, "{}", replica.running.log());

@@ -49,7 +49,6 @@ async fn standalone_pages_are_accessible() {
     let text = "Subject: Hi\r\n\r\nYour code is 135791, or open https://example.com/a\r\n";
     let id = postern.store_mail("ada@b.test", text).await;
     for path in [
-        "/".to_owned(),
         "/mail".to_owned(),
         format!("/mail/{id}"),
         "/signed-in".to_owned(),
@@ -111,8 +110,6 @@ async fn mail_arrives_is_read_and_deleted() {
     let postern = Postern::start().await;
     let mail = format!("http://{}", postern.addresses().mail);
     browser.open(&format!("{mail}/")).await;
-    browser.find("[data-part=Gateway].ok").await;
-    browser.open(&format!("{mail}/mail")).await;
     assert!(browser.find("#list").await.text().await.contains("No mail"));
 
     // Arrives without a reload.
@@ -167,39 +164,6 @@ async fn mail_arrives_is_read_and_deleted() {
 }
 
 #[tokio::test]
-async fn gateway_problem_is_a_page_in_a_browser() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("gateway_problem_is_a_page_in_a_browser", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
-    let url = format!("{}actors/1", postern.surface().client().base());
-    for size in SIZES {
-        for scheme in SCHEMES {
-            browser.emulate(size, scheme).await;
-            browser.open(&url).await;
-            let text = browser.find("main").await.text().await;
-            assert!(text.contains("401 Unauthorized"), "{text}");
-            assert!(text.contains("authentication_required"), "{text}");
-            let found = browser.accessibility_violations().await;
-            assert!(found.is_empty(), "{size:?} {scheme}: {found:?}");
-            let colour = "return getComputedStyle(document.querySelector('main')).borderRadius";
-            assert_eq!(
-                browser.run(colour).await,
-                "8px",
-                "the policy permits the style"
-            );
-        }
-    }
-    // The browser logs the status of the page itself, and nothing else.
-    for message in browser.messages().await {
-        assert!(message.contains("401 (Unauthorized)"), "{message}");
-    }
-    browser.close().await;
-    postern.stop().await;
-}
-
-#[tokio::test]
 async fn unsubscribe_page_works_with_the_keyboard_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(browser) = Browser::start(folder.path()).await else {
@@ -214,15 +178,7 @@ async fn unsubscribe_page_works_with_the_keyboard_alone() {
     let _ = surface.mailbox().to(&ada.email).await;
     let record = format!("/notifications/{id}");
     // The address is known only once the notification is sent.
-    while ada
-        .client
-        .get(&record)
-        .send()
-        .await
-        .expect(200)
-        .string("/status")
-        == "QUEUED"
-    {}
+    while ada.client.fetch(&record, 200).await.string("/status") == "QUEUED" {}
     let token = mail_token(
         surface.env("NOTIFY_TOKEN_KEY"),
         UNSUBSCRIBE,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use postern_tests::client::Request;
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
-use postern_tests::surface::{resume_form, sample, welcome};
+use postern_tests::surface::{resume_form, welcome};
 use postern_tests::{Client, Contract, Person, Postern, PublicApi};
 use serde_json::Value;
 
@@ -238,14 +238,13 @@ async fn sign_in(surface: &PublicApi) {
     let reset = json!({"email": "nobody@example.com", "code": "000000", "newPassword": "Correct horse battery 9"});
     refuses(client, "/auth/password/reset", &reset, 422, "invalid_code").await;
     let _ = client
-        .get("/auth/social/login?code_challenge=short")
-        .send()
-        .await
-        .problem(400, "invalid_request");
-    let _ = surface
-        .social_sign_in(&sample("ada"), None)
-        .await
-        .expect("ada is signed in");
+        .denied(
+            "/auth/social/login?code_challenge=short",
+            400,
+            "invalid_request",
+        )
+        .await;
+    let _ = surface.social_token("ada").await;
     webhooks(client).await;
 }
 
@@ -313,9 +312,8 @@ async fn first_sign_in(surface: &PublicApi, email: &str) -> String {
 async fn actors(ada: &Person, service: &Client, admin: &Client) {
     let actor = |email: &str| json!({"actorId": "a-1", "email": email, "profile": {}});
     let _ = service
-        .post_json("/actors/register", &actor("one@example.com"))
-        .await
-        .expect(201);
+        .posted("/actors/register", &actor("one@example.com"), 201)
+        .await;
     refuses(
         service,
         "/actors/register",
@@ -330,10 +328,10 @@ async fn actors(ada: &Person, service: &Client, admin: &Client) {
         "/resumes/none",
         "/notifications/none",
     ] {
-        let _ = ada.client.get(path).send().await.problem(404, "not_found");
+        let _ = ada.client.denied(path, 404, "not_found").await;
     }
     for path in ["/candidates/none", "/job-specs/none"] {
-        let _ = service.get(path).send().await.problem(404, "not_found");
+        let _ = service.denied(path, 404, "not_found").await;
     }
     for path in ["/candidates", "/job-specs"] {
         refuses(&ada.client, path, &json!({}), 403, "insufficient_scope").await;

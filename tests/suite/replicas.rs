@@ -186,9 +186,8 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
     let body = json!({"channel": "sms", "recipient": {"phone": "+436641234567"}, "template": "welcome",
         "variables": {"name": "Ada"}});
     let known = client
-        .post_json("/notifications", &body)
+        .posted("/notifications", &body, 201)
         .await
-        .expect(201)
         .header("location");
     let (posts, gets) = (client.clone(), client.clone());
     let clients = Clients::start(vec![
@@ -227,7 +226,7 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
         .map(|answer| answer.header("location"))
         .collect();
     for location in created.iter().rev().step_by(created.len().div_ceil(100)) {
-        let _ = client.get(location).send().await.expect(200);
+        let _ = client.fetch(location, 200).await;
     }
     replicas.stop().await;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postern_tests::http_body::json;
-use postern_tests::surface::{sample, text, welcome};
+use postern_tests::surface::{text, welcome};
 use postern_tests::systems::repository;
 use postern_tests::{Client, Contract, Postern};
 use serde_json::Value;
@@ -108,10 +108,7 @@ async fn action_style_and_singular_paths_do_not_exist() {
         "/resume",
         "/job-spec",
     ] {
-        let _ = admin
-            .post_json(path, &json!({}))
-            .await
-            .problem(404, "not_found");
+        let _ = admin.refuses(path, &json!({}), 404, "not_found").await;
     }
     postern.stop().await;
 }
@@ -120,10 +117,7 @@ async fn action_style_and_singular_paths_do_not_exist() {
 async fn temporary_token_is_not_read_from_a_url() {
     let postern = Postern::start().await;
     let surface = postern.surface();
-    let token = surface
-        .social_sign_in(&sample("ada"), None)
-        .await
-        .expect("signed in");
+    let token = surface.social_token("ada").await;
     let path = format!("/auth/tokens/exchange?temporaryToken={token}");
     let in_url = surface.client().post_json(&path, &json!({})).await;
     let _ = in_url.problem(400, "invalid_request");

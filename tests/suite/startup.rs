@@ -328,6 +328,36 @@ async fn unknown_flag_is_exit_status_64() {
     }
 }
 
+/// SNS topics need an HTTPS client while the configuration is read, so that its failure is a
+/// configuration error; other clients are built afterwards.
+#[tokio::test]
+async fn missing_ca_certificates_are_reported() {
+    let upstream = "listen = [{ address = '127.0.0.1:0' }]\nadmin = { address = '127.0.0.1:0' }\n\
+                    database = 'sqlite://start.db'\n";
+    let templates = "[templates]\nfolder = 'conf/templates'\n";
+    let topics = "[webhooks.sns]\ntopics = ['arn:aws:sns:us-west-2:123456789012:mail-events']\n";
+    for (program, settings, arguments, status) in [
+        ("postern-auth", String::new(), &[][..], 69),
+        ("postern-auth", String::new(), &["check"], 69),
+        ("postern-notify", templates.to_owned(), &[], 69),
+        ("postern-notify", format!("{templates}{topics}"), &[], 64),
+    ] {
+        let case = Case::of(program);
+        let started = case.program(&format!("{upstream}{settings}"));
+        let started = started.env("SSL_CERT_FILE", "/dev/null");
+        let started = started.env("SSL_CERT_DIR", "/dev/null");
+        let started = arguments.iter().fold(started, |all, it| all.arg(*it));
+        let ended = started.run().await;
+        let said = &ended.stderr;
+        assert_eq!(ended.status, Some(status), "{program}: {said}");
+        assert!(
+            said.contains("No CA certificates") && said.contains("SSL_CERT_FILE"),
+            "{program}: {said}"
+        );
+        assert!(!said.contains("panicked"), "{program}: {said}");
+    }
+}
+
 /// The shipped configuration and all dependencies: standalone, and the four programs as processes.
 #[tokio::test]
 async fn normal_start_logs_no_warning() {

@@ -47,7 +47,7 @@ async fn status_until_failed(person: &Person, id: &str) -> Value {
     let failed = async {
         loop {
             let path = format!("/notifications/{id}");
-            let view = person.client.get(&path).send().await.expect(200).json();
+            let view = person.client.read(&path).await;
             if view["status"] == "FAILED" {
                 return view;
             }
@@ -65,7 +65,6 @@ fn assert_contains(text: &str, parts: &[&str]) {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one story")]
 async fn timeline_of_a_bounced_address_names_the_cause() {
     let postern = Postern::start().await;
     let email = "ada@bounce.invalid";
@@ -75,12 +74,10 @@ async fn timeline_of_a_bounced_address_names_the_cause() {
     let wrong = json!({"email": "ADA@bounce.invalid", "password": "wrong"});
     let refused = surface.client().post_json("/auth/login", &wrong).await;
     let _ = refused.problem(401, "invalid_credentials");
-    let service = surface
-        .client()
-        .with_token(&postern.service_token("auth").await);
+    let service = postern.service("auth").await;
     let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
         "variables": {"name": "Ada"}});
-    let created = service.post_json("/notifications", &body).await.expect(201);
+    let created = service.posted("/notifications", &body, 201).await;
     let (id, request_id) = (
         created.string("/notificationId"),
         created.header("x-request-id"),
@@ -180,7 +177,7 @@ async fn list_through_the_gateway_shows_own_notifications() {
         .header("X-Postern-Groups", "admin")
         .header("X-Postern-Kind", "service");
     let _ = forged.send().await.problem(404, "not_found");
-    let _ = admin.get(&path).send().await.expect(200);
+    let _ = admin.fetch(&path, 200).await;
     let login = json!({"email": ada.email, "password": PASSWORD});
     let _ = surface
         .client()

@@ -244,18 +244,17 @@ fn assert_delivery(spans: &Spans, notification: &str) {
     );
 }
 
-/// Exports by `protocol` and asserts the traces of a registration and of a notification.
-async fn assert_traces(test: &str, protocol: &str) {
+#[tokio::test]
+async fn one_trace_spans_all_services() {
+    let test = "one_trace_spans_all_services";
     let Some(program) = collector() else {
         return skipped(test, "run tests/peers/otlp/install first");
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let grpc = ports::free(2);
-    let port = if protocol == "grpc" { grpc } else { grpc + 1 };
-    let collector = start_collector(program, folder.path(), [grpc, grpc + 1]).await;
-    let tables = format!(
-        "[tracing]\nendpoint = \"http://127.0.0.1:{port}\"\nprotocol = \"{protocol}\"\nsample_ratio = 1.0\n"
-    );
+    let port = grpc + 1;
+    let collector = start_collector(program, folder.path(), [grpc, port]).await;
+    let tables = format!("[tracing]\nendpoint = \"http://127.0.0.1:{port}\"\nsample_ratio = 1.0\n");
     let split = Split::start_with(Changes {
         tables,
         ..Changes::default()
@@ -290,16 +289,4 @@ async fn assert_traces(test: &str, protocol: &str) {
         span.parent == registration.id && span.kind == "SPAN_KIND_CLIENT" && span.name == "POST"
     });
     assert!(calls.count() >= 1, "{:#?}", spans.0);
-}
-
-#[tokio::test]
-async fn one_trace_spans_all_services_over_http() {
-    let test = "one_trace_spans_all_services_over_http";
-    assert_traces(test, "http/protobuf").await;
-}
-
-#[tokio::test]
-async fn one_trace_spans_all_services_over_grpc() {
-    let test = "one_trace_spans_all_services_over_grpc";
-    assert_traces(test, "grpc").await;
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use postern_core::testing::assert_members;
 use postern_tests::http_body::json;
-use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcome};
+use postern_tests::surface::{PASSWORD, resume, resume_form, text, welcome};
 use postern_tests::{Person, Postern, PublicApi, Split};
 use serde_json::Value;
 
@@ -16,9 +17,8 @@ pub(crate) async fn a_day(surface: &PublicApi) {
     let again = json!({"email": ada.email, "password": PASSWORD});
     let tokens = surface
         .client()
-        .post_json("/auth/login", &again)
+        .posted("/auth/login", &again, 200)
         .await
-        .expect(200)
         .json();
     assert_eq!(surface.person(&ada.email, tokens).await.id, ada.id);
     notify(surface, &ada).await;
@@ -26,31 +26,12 @@ pub(crate) async fn a_day(surface: &PublicApi) {
 
 async fn register(surface: &PublicApi) -> Person {
     let ada = surface.register().await;
-    let me = ada.client.get("/auth/me").send().await.expect(200).json();
-    assert_eq!(
-        (&me["kind"], &me["userId"]),
-        (&json!("user"), &json!(ada.id))
-    );
-    let actor = ada
-        .client
-        .get(&format!("/actors/{}", ada.id))
-        .send()
-        .await
-        .expect(200)
-        .json();
+    let me = ada.client.read("/auth/me").await;
+    assert_members(&me, &json!({"kind": "user", "userId": ada.id}));
+    let actor = ada.client.read(&format!("/actors/{}", ada.id)).await;
     assert_eq!(actor["email"], ada.email, "{actor}");
-    assert_eq!(
-        (&actor["firstName"], &actor["lastName"]),
-        (&json!("Ada"), &json!("Lovelace")),
-        "{actor}"
-    );
-    let found = ada
-        .client
-        .get(&format!("/actor?actorId={}", ada.id))
-        .send()
-        .await
-        .expect(200)
-        .json();
+    assert_members(&actor, &json!({"firstName": "Ada", "lastName": "Lovelace"}));
+    let found = ada.client.read(&format!("/actor?actorId={}", ada.id)).await;
     assert_eq!(found, json!([actor]));
     ada
 }
@@ -65,28 +46,17 @@ async fn upload(ada: &Person) {
         .await
         .expect(201);
     let stored = stored.json();
-    assert_eq!(
-        (&stored["sha256"], &stored["size"]),
-        (&json!(sha256), &json!(content.len())),
-        "{stored}"
-    );
-    assert_eq!(
-        (&stored["candidateId"], &stored["fileName"]),
-        (&json!("c-1"), &json!("ada.pdf")),
-        "{stored}"
+    assert_members(&stored, &json!({"sha256": sha256, "size": content.len()}));
+    assert_members(
+        &stored,
+        &json!({"candidateId": "c-1", "fileName": "ada.pdf"}),
     );
     let location = format!("/resumes/{}", text(&stored, "resumeId"));
-    assert_eq!(
-        ada.client.get(&location).send().await.expect(200).json(),
-        stored
-    );
+    assert_eq!(ada.client.read(&location).await, stored);
 }
 
 async fn social(surface: &PublicApi) {
-    let token = surface
-        .social_sign_in(&sample("grace"), None)
-        .await
-        .expect("grace is signed in");
+    let token = surface.social_token("grace").await;
     let exchanged = surface.exchange(&token).await.expect(200).json();
     assert_eq!(
         exchanged["user"]["email"], "grace.social@example.com",
@@ -113,9 +83,8 @@ async fn refresh(surface: &PublicApi, ada: &Person) {
 async fn notify(surface: &PublicApi, ada: &Person) {
     let created = ada
         .client
-        .post_json("/notifications", &welcome(&ada.id))
-        .await
-        .expect(201);
+        .posted("/notifications", &welcome(&ada.id), 201)
+        .await;
     let location = created.header("location");
     assert_eq!(created.string("/status"), "QUEUED");
     assert_eq!(
@@ -129,11 +98,7 @@ async fn notify(surface: &PublicApi, ada: &Person) {
         "{mail}"
     );
     let sent = settled(ada, &location).await;
-    assert_eq!(
-        (&sent["status"], &sent["attempts"]),
-        (&json!("SENT"), &json!(1)),
-        "{sent}"
-    );
+    assert_members(&sent, &json!({"status": "SENT", "attempts": 1}));
     let events: Vec<_> = sent["events"]
         .as_array()
         .expect("events")
@@ -148,13 +113,7 @@ async fn notify(surface: &PublicApi, ada: &Person) {
         .map(|event| text(event, "at"))
         .collect();
     assert!(times.is_sorted(), "{sent}");
-    let etag = ada
-        .client
-        .get(&location)
-        .send()
-        .await
-        .expect(200)
-        .header("etag");
+    let etag = ada.client.fetch(&location, 200).await.header("etag");
     let unchanged = ada
         .client
         .get(&location)
@@ -169,7 +128,7 @@ async fn notify(surface: &PublicApi, ada: &Person) {
 async fn settled(person: &Person, location: &str) -> Value {
     let asking = async {
         loop {
-            let record = person.client.get(location).send().await.expect(200).json();
+            let record = person.client.read(location).await;
             if record["status"] != "QUEUED" {
                 return record;
             }
@@ -197,11 +156,7 @@ async fn journey_in_three_processes_over_postgresql_and_redis() {
 #[tokio::test]
 async fn temporary_token_is_exchanged_once() {
     let postern = Postern::start().await;
-    let token = postern
-        .surface()
-        .social_sign_in(&sample("ada"), None)
-        .await
-        .expect("ada is signed in");
+    let token = postern.surface().social_token("ada").await;
     let user = postern.surface().exchange(&token).await.expect(200).json();
     assert_eq!(user["user"]["provider"], "development");
     let again = postern.surface().exchange(&token).await;

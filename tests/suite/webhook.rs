@@ -39,7 +39,7 @@ async fn report(
 
 /// Returns the status of a notification.
 async fn status_at(person: &Person, location: &str) -> String {
-    let record = person.client.get(location).send().await.expect(200);
+    let record = person.client.fetch(location, 200).await;
     record.string("/status")
 }
 
@@ -56,9 +56,8 @@ async fn signed_report_changes_the_status_and_forged_does_not() {
     let ada = surface.register().await;
     let created = ada
         .client
-        .post_json("/notifications", &welcome(&ada.id))
-        .await
-        .expect(201);
+        .posted("/notifications", &welcome(&ada.id), 201)
+        .await;
     let (id, location) = (
         created.string("/notificationId"),
         created.header("location"),
@@ -86,7 +85,7 @@ async fn signed_report_changes_the_status_and_forged_does_not() {
             .await
             .expect(204);
     }
-    let record = ada.client.get(&location).send().await.expect(200);
+    let record = ada.client.fetch(&location, 200).await;
     assert_eq!(record.string("/status"), "DELIVERED");
     let delivered = record.json()["events"]
         .as_array()

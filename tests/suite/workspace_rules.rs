@@ -189,13 +189,8 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 const MAX_STANDALONE_PACKAGES: usize = 430;
 
 /// Packages that the standalone program does without, so that the first build stays short.
-const EXPENSIVE_PACKAGES: [&str; 5] = [
-    "aws-config",
-    "aws-sdk-sts",
-    "sqlx-macros",
-    "icu_properties",
-    "tonic",
-];
+const EXPENSIVE_PACKAGES: [&str; 4] =
+    ["aws-config", "aws-sdk-sts", "sqlx-macros", "icu_properties"];
 
 /// Packages whose names begin so are not linked by the gateway, which has neither a database nor an
 /// identity pool.

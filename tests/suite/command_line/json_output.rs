@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use postern_store::database::testing::sqlite;
 use postern_tests::config_file::conf;
@@ -15,7 +14,7 @@ use super::{code_spans, run, table};
 use crate::notify_cluster::{NotifyCluster, Replica};
 
 /// The commands that these tests run.
-const TESTED: [&str; 21] = [
+const TESTED: [&str; 13] = [
     "postern token",
     "postern user list",
     "postern timeline",
@@ -23,16 +22,8 @@ const TESTED: [&str; 21] = [
     "postern-auth check",
     "postern-console check",
     "postern-notify check",
-    "postern-notify dead drop",
-    "postern-notify dead list",
-    "postern-notify dead replay",
     "postern-notify dsn",
-    "postern-notify list",
     "postern-notify show",
-    "postern-notify suppression list",
-    "postern-notify suppression remove",
-    "postern-notify templates check",
-    "postern-notify templates preview",
     "postern-proxy api-key create",
     "postern-proxy check",
     "postern-proxy diff",
@@ -262,25 +253,17 @@ async fn standalone_prints_documented_json() {
     postern.stop().await;
 }
 
-/// Prints configuration and templates, which need no notification.
+/// Prints the results of the checks.
 async fn settings_are_printed(cluster: &NotifyCluster) {
     let results = notify(cluster, "postern-notify check", &[]).await;
     assert!(
         results.iter().any(|result| result["check"] == "database"),
         "{results:?}"
     );
-    let folder = conf().join("templates").display().to_string();
-    let folder = ["--folder", &folder];
-    let variants = notify(cluster, "postern-notify templates check", &folder).await;
-    assert_eq!(variants.last().expect("a number")["validTemplates"], 4);
-    let welcome = ["welcome", "--variables", "{\"name\":\"Ada\"}"];
-    let preview = [&welcome[..], &folder].concat();
-    let preview = notify(cluster, "postern-notify templates preview", &preview).await;
-    assert!(preview[0]["content"]["subject"].is_string(), "{preview:?}");
 }
 
-/// Stores a delivery report of a mail, and prints and removes the suppressed address.
-async fn suppressions_are_printed(cluster: &NotifyCluster, replica: &Replica) {
+/// Stores a delivery report of a mail.
+async fn report_is_printed(cluster: &NotifyCluster, replica: &Replica) {
     let id = cluster.post_mail(replica, ADA).await;
     cluster.settled(replica, &id, "SENT").await;
     let token = cluster.mail_token(DELIVERY_REPORT, &id, ADA);
@@ -289,30 +272,6 @@ async fn suppressions_are_printed(cluster: &NotifyCluster, replica: &Replica) {
     let stored = printed("postern-notify dsn", &ended, 0);
     let numbers = (&stored[0]["stored"], &stored[0]["discarded"]);
     assert_eq!(numbers, (&Value::from(1), &Value::from(false)));
-    let entries = notify(cluster, "postern-notify suppression list", &[]).await;
-    let entry = (&entries[0]["list"], &entries[0]["reason"]);
-    assert_eq!(
-        entry,
-        (&Value::from("suppressed"), &Value::from("mailbox_unknown"))
-    );
-    let selection = ["--list", "suppressed", "--address", ADA];
-    let removed = notify(cluster, "postern-notify suppression remove", &selection).await;
-    assert_eq!(removed[0]["removed"], 1);
-}
-
-/// Waits until two replayed notifications have failed again, and returns the objects of the last
-/// dry run. A status cannot tell: it is FAILED before the replay too.
-async fn both_are_dead_again(cluster: &NotifyCluster) -> Vec<Value> {
-    let polled = tokio::time::timeout(Duration::from_secs(60), async {
-        loop {
-            let would = notify(cluster, "postern-notify dead drop", &["--all", "--dry-run"]).await;
-            if would.len() == 3 {
-                return would;
-            }
-            cluster.provider.next_call_or_timeout().await;
-        }
-    });
-    polled.await.expect("both notifications are dead letters")
 }
 
 #[tokio::test]
@@ -321,30 +280,13 @@ async fn notifications_print_documented_json() {
     let cluster = NotifyCluster::over(&database.url, MAIL).await;
     let replica = cluster.replica().await;
     settings_are_printed(&cluster).await;
-    suppressions_are_printed(&cluster, &replica).await;
+    report_is_printed(&cluster, &replica).await;
     cluster.provider.respond_with(Some(422));
-    let mut ids = Vec::new();
-    for key in ["a", "b"] {
-        let id = cluster.try_post(&replica.url, key, "Ada", "NORMAL").await;
-        let id = id.expect("accepted");
-        cluster.settled(&replica, &id, "FAILED").await;
-        ids.push(id);
-    }
-    let failed = ["--status", "FAILED", "--channel", "sms"];
-    let listed = notify(&cluster, "postern-notify list", &failed).await;
-    let newest_first: Vec<&Value> = listed.iter().map(|it| &it["notificationId"]).collect();
-    assert_eq!(newest_first, [&ids[1], &ids[0]]);
-    let shown = notify(&cluster, "postern-notify show", &[&ids[0]]).await;
+    let id = cluster.try_post(&replica.url, "a", "Ada", "NORMAL").await;
+    let id = id.expect("accepted");
+    cluster.settled(&replica, &id, "FAILED").await;
+    let shown = notify(&cluster, "postern-notify show", &[&id]).await;
     let events: Vec<&Value> = shown.iter().map(|entry| &entry["event"]).collect();
     assert_eq!(events, ["QUEUED", "ATTEMPTED", "FAILED"]);
-    let letters = notify(&cluster, "postern-notify dead list", &[]).await;
-    let oldest_first: Vec<&Value> = letters.iter().map(|it| &it["notificationId"]).collect();
-    assert_eq!(oldest_first, [&ids[0], &ids[1]]);
-    let replayed = notify(&cluster, "postern-notify dead replay", &["--all"]).await;
-    assert_eq!(replayed[0]["replayed"], 2);
-    let would = both_are_dead_again(&cluster).await;
-    assert_eq!((would.len(), &would[2]["wouldDrop"]), (3, &Value::from(2)));
-    let dropped = notify(&cluster, "postern-notify dead drop", &["--all", "--yes"]).await;
-    assert_eq!(dropped[0]["dropped"], 2);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use postern_tests::console::{Console, HEADING};
+use postern_tests::mail_server::REPLY;
 use postern_tests::{Split, sensitive};
 use serde_json::{Value, json};
 
-use super::mail_server::REPLY;
 use super::traffic::Traffic;
 use super::{ENTER, assert_nothing_ran, hostile};
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use postern_tests::http_body::json;
+use postern_tests::mail_server::REJECTED_DOMAIN;
 use postern_tests::{Client, Person, Split};
 use serde_json::Value;
 
 use super::hostile;
-use super::mail_server::REJECTED_DOMAIN;
 
 /// Maximum time for a delivery.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub(super) async fn create(split: &Split) -> Traffic {
     let forgot = surface.client().post_json("/auth/password/forgot", &forgot);
     let _ = forgot.await.expect(204);
     let path = "/actors/%3Cimg%20src=x%20onerror=window.taken=1%3E";
-    let _ = surface.client().get(path).send().await.expect(401);
+    let _ = surface.client().fetch(path, 401).await;
     let service = split.development().service_token("auth").await;
     let service = surface.client().with_token(&service);
     let rejected = format!("eve-{}{REJECTED_DOMAIN}", uuid::Uuid::new_v4().simple());
@@ -58,7 +58,7 @@ pub(super) async fn create(split: &Split) -> Traffic {
     let scheduled = accept(&service, "o'neil&b@example.com", Some(tomorrow)).await;
     let sms = json!({"channel": "sms", "recipient": {"phone": "+14155550123"},
         "template": "welcome", "variables": {"name": "Ada"}});
-    let _ = service.post_json("/notifications", &sms).await.expect(201);
+    let _ = service.posted("/notifications", &sms, 201).await;
     until_status(&service, &sent, "SENT").await;
     until_status(&service, &failed, "FAILED").await;
     Traffic {
@@ -76,7 +76,7 @@ async fn accept(service: &Client, email: &str, send_at: Option<Value>) -> String
     if let Some(at) = send_at {
         body["sendAt"] = at;
     }
-    let accepted = service.post_json("/notifications", &body).await.expect(201);
+    let accepted = service.posted("/notifications", &body, 201).await;
     accepted.string("/notificationId")
 }
 
@@ -86,7 +86,7 @@ async fn until_status(service: &Client, id: &str, expected: &str) {
         loop {
             poll.tick().await;
             let path = format!("/notifications/{id}");
-            let view = service.get(&path).send().await.expect(200).json();
+            let view = service.read(&path).await;
             if view["status"] == expected {
                 return;
             }

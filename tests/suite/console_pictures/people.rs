@@ -125,6 +125,6 @@ async fn sign_in(api: &PublicApi, email: &str) {
 async fn welcome(service: &Client, email: &str) -> String {
     let body = json!({"channel": "email", "recipient": {"email": email},
         "template": "welcome", "variables": {"name": "Ada"}});
-    let accepted = service.post_json("/notifications", &body).await.expect(201);
+    let accepted = service.posted("/notifications", &body, 201).await;
     accepted.string("/notificationId")
 }

@@ -9,7 +9,7 @@ use postern_tests::{Person, Postern};
 
 /// Returns the status of a notification.
 async fn status_at(person: &Person, location: &str) -> String {
-    let record = person.client.get(location).send().await.expect(200);
+    let record = person.client.fetch(location, 200).await;
     record.string("/status")
 }
 
@@ -24,7 +24,7 @@ async fn newest_is(person: &Person, id: &str) {
 async fn preferences(ada: &Person) {
     let path = "/notification-preferences";
     let is_subscribed = async || {
-        let found = ada.client.get(path).send().await.expect(200).json();
+        let found = ada.client.read(path).await;
         let all = found["categories"].as_array().expect("categories").clone();
         let welcome = all.iter().find(|one| one["category"] == "welcome");
         welcome.expect("the category of a shipped template")["subscribed"] == true
@@ -41,24 +41,17 @@ async fn preferences(ada: &Person) {
 pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     let created = ada
         .client
-        .post_json("/notifications", &welcome(&ada.id))
-        .await
-        .expect(201);
-    let _ = ada
-        .client
-        .get(&created.header("location"))
-        .send()
-        .await
-        .expect(200);
+        .posted("/notifications", &welcome(&ada.id), 201)
+        .await;
+    let _ = ada.client.fetch(&created.header("location"), 200).await;
     newest_is(ada, &created.string("/notificationId")).await;
     let mut unknown = welcome(&ada.id);
     unknown["template"] = json!("no-such-template");
     let batch = json!({"notifications": [welcome(&ada.id), unknown]});
     let results = ada
         .client
-        .post_json("/notification-batches", &batch)
+        .posted("/notification-batches", &batch, 200)
         .await
-        .expect(200)
         .json();
     assert_eq!(
         (
@@ -71,9 +64,8 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
     later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
     let later = ada
         .client
-        .post_json("/notifications", &later)
+        .posted("/notifications", &later, 201)
         .await
-        .expect(201)
         .header("location");
     assert_eq!(status_at(ada, &later).await, "SCHEDULED");
     // The recipient is known only once the notification is sent.
@@ -87,7 +79,7 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
         "/unsubscriptions?token={}",
         mail_token(key, UNSUBSCRIBE, &id, &ada.email)
     );
-    let _ = ada.client.get(&click).send().await.expect(200);
+    let _ = ada.client.fetch(&click, 200).await;
     let mut verified = postern.verified_person().await;
     let token = verified.tokens["accessToken"].as_str().expect("a token");
     verified.client = ada.client.with_token(token);
@@ -101,6 +93,6 @@ pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
         .await;
     let _ = click.expect(204);
     let _ = ada.client.delete(&later).send().await.expect(204);
-    let cancelled = ada.client.get(&later).send().await.expect(200);
+    let cancelled = ada.client.fetch(&later, 200).await;
     assert_eq!(cancelled.string("/status"), "CANCELLED");
 }

@@ -56,21 +56,13 @@ async fn unverified_address(services: &mut Services) {
     let surface = services.split.surface();
     let email = "grace@example.com";
     let body = json!({"email": email, "password": PASSWORD, "profile": {"phone": PHONE}});
-    let tokens = surface
-        .client()
-        .post_json("/auth/register", &body)
-        .await
-        .expect(201);
+    let tokens = surface.client().posted("/auth/register", &body, 201).await;
     let grace = surface.person(email, tokens.json()).await;
     let mut body = welcome(&grace.id);
     body["channel"] = "sms".into();
     // While the actor service is away, the address is looked up at delivery.
     services.actor.set(Fault::Stall);
-    let created = grace
-        .client
-        .post_json("/notifications", &body)
-        .await
-        .expect(201);
+    let created = grace.client.posted("/notifications", &body, 201).await;
     services.actor.set(Fault::None);
     let id = created.string("/notificationId");
     let shown = services.show(&id, "FAILED").await;
@@ -105,7 +97,7 @@ async fn exhausted_quota(services: &mut Services) {
     let auth = surface.client().with_token(&auth);
     let profile = json!({"emailVerified": true});
     let actor = json!({"actorId": ada, "email": "ada@example.com", "profile": profile});
-    let _ = auth.post_json("/actors/register", &actor).await.expect(201);
+    let _ = auth.posted("/actors/register", &actor, 201).await;
     let before = services.evidence.samples().await;
     let mut said = String::new();
     for _ in 0..=USER_QUOTA {

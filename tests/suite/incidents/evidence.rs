@@ -33,7 +33,7 @@ const INCIDENT_MINUTES: u32 = 40;
 pub(super) struct Incident {
     pub(super) name: String,
     pub(super) message: String,
-    /// The documented level of the event.
+    /// The documented level of the event: `WARN`, or `WARN or INFO`.
     level: String,
     /// Fields of the log event, and the text that their values contain.
     fields: Vec<(String, String)>,
@@ -126,7 +126,11 @@ impl Incident {
         };
         events
             .filter(|event| event["message"] == self.message.as_str())
-            .filter(|event| event["level"] == self.level.as_str())
+            .filter(|event| {
+                self.level
+                    .split(" or ")
+                    .any(|level| event["level"] == level)
+            })
             .any(|event| self.fields.iter().all(|field| has_field(&event, field)))
     }
 
@@ -211,6 +215,11 @@ impl Evidence {
         self.console.forget_requests();
         self.add_case(&incident, before, &after);
         self.proven.insert(name.to_owned());
+    }
+
+    /// Waits until a page of the console contains all texts.
+    pub(super) async fn until_shown(&self, what: &str, page: &str, texts: &[String]) {
+        self.console.expect(what, page, texts).await;
     }
 
     /// Adds a test of `promtool`: the series of the incident, if it goes on.

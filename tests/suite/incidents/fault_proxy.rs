@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -24,6 +25,8 @@ pub(super) enum Fault {
     Answer(&'static str, u16, Value),
     /// Never answers.
     Stall,
+    /// Forwards it after this time.
+    Delay(Duration),
     /// Forwards it, and changes the signature of the ID token in the response.
     ForgeIdToken,
 }
@@ -95,6 +98,10 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Re
             respond(status, &HeaderMap::new(), body.to_string().into())
         }
         Fault::Stall => std::future::pending().await,
+        Fault::Delay(time) => {
+            let _ = tokio::time::timeout(time, std::future::pending::<()>()).await;
+            forward(&shared, request, |body| body).await
+        }
         Fault::ForgeIdToken => forward(&shared, request, forge).await,
         Fault::None | Fault::Answer(..) => forward(&shared, request, |body| body).await,
     }

@@ -13,7 +13,7 @@ use super::evidence::{Evidence, until};
 use super::gateway_faults;
 use super::samples::Samples;
 use super::tokens::Issuer;
-use crate::gateway_dns::{DnsServer, NAME};
+use crate::gateway_dns::{NAME, ResolverFiles};
 
 /// A response that ends before its declared length.
 const CUT_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\npart";
@@ -28,7 +28,7 @@ pub(super) struct FaultyGateway {
     pub(super) client: Client,
     pub(super) admin: Client,
     pub(super) issuer: Issuer,
-    pub(super) dns: DnsServer,
+    pub(super) names: ResolverFiles,
     /// The API key of the service `partner`.
     pub(super) api_key: String,
     running: Running,
@@ -46,7 +46,7 @@ impl FaultyGateway {
         let folder = tempfile::tempdir().expect("a folder");
         let (pools, issuer) = (Pools::start().await, Issuer::start().await);
         let upstream = Recorder::start().await.address();
-        let dns = DnsServer::start(1, &[&format!("127.0.0.1 {NAME}")], &[]).await;
+        let names = ResolverFiles::new(&[&format!("127.0.0.1 {NAME}")]);
         let port = ports::free(5);
         let [overloaded, cut] = [
             FailingUpstream::Responds(OVERLOADED).start().await,
@@ -67,19 +67,18 @@ impl FaultyGateway {
         let text = format!(
             "{listen}[[listen]]\naddress = \"127.0.0.1:{tls}\"\n[listen.tls]\ncertificate = \"expired.pem\"\n\
              key = \"expired.key\"\n[access_log]\nto = \"./access.log\"\nclient_address = \"full\"\n\
-             [api_keys]\nfile = \"api-keys.toml\"\n[dns]\nservers = [\"127.0.0.1:{dns}\"]\ntimeout = \"500ms\"\n\
+             [api_keys]\nfile = \"api-keys.toml\"\n\
              {issuer}{upstreams}{ROUTES}",
             listen = listen(port, port + 2),
             tls = port + 1,
-            dns = dns.port(),
             issuer = issuer.table(),
         );
-        let running = start(&folder.path().join("proxy.toml"), &text, &pools).await;
+        let running = start(&names, &folder.path().join("proxy.toml"), &text, &pools).await;
         let text = format!(
             "{}[access_log]\nto = \"/dev/full\"\n[upstream.good]\naddresses = [\"{upstream}\"]\n{OPEN_ROUTE}",
             listen(port + 3, port + 4)
         );
-        let full = start(&folder.path().join("full.toml"), &text, &pools).await;
+        let full = start(&names, &folder.path().join("full.toml"), &text, &pools).await;
         let token = pools.service_token(READER).await;
         let jobs = [("postern-proxy", port + 2), ("postern-proxy", port + 4)];
         Self {
@@ -87,7 +86,7 @@ impl FaultyGateway {
             client: Client::new(&format!("http://127.0.0.1:{port}")),
             admin: Client::new(&format!("http://127.0.0.1:{}", port + 2)),
             issuer,
-            dns,
+            names,
             api_key,
             running,
             full,
@@ -118,7 +117,7 @@ impl FaultyGateway {
 
     /// Returns a document of the admin listener.
     pub(super) async fn status(&self, path: &str) -> String {
-        self.admin.get(path).send().await.expect(200).text()
+        self.admin.fetch(path, 200).await.text()
     }
 
     /// Returns a document of the admin listener once it contains a text.
@@ -133,7 +132,7 @@ impl FaultyGateway {
 
     /// Runs a command of the gateway over its configuration and returns what it prints.
     pub(super) async fn run(&self, arguments: &[&str]) -> String {
-        let program = program(self.folder.path(), "proxy.toml", &self.pools);
+        let program = program(&self.names, self.folder.path(), "proxy.toml", &self.pools);
         let ended = arguments
             .iter()
             .fold(program, |program, argument| program.arg(*argument))
@@ -219,18 +218,18 @@ fn log(running: &Running, full: &Running, folder: &Path) -> String {
     [running.log(), full.log(), access].concat()
 }
 
-fn program(folder: &Path, file: &str, pools: &Pools) -> Program {
-    let program = Program::of_workspace("postern-proxy", folder);
+fn program(names: &ResolverFiles, folder: &Path, file: &str, pools: &Pools) -> Program {
+    let program = names.program("postern-proxy", folder);
     let program = program.arg("--config").arg(file);
     let program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN);
     let variables = pools.variables().iter();
     variables.fold(program, |program, (name, value)| program.env(name, value))
 }
 
-async fn start(file: &Path, text: &str, pools: &Pools) -> Running {
+async fn start(names: &ResolverFiles, file: &Path, text: &str, pools: &Pools) -> Running {
     std::fs::write(file, text).expect("the folder can be written");
     let folder: PathBuf = file.parent().expect("a folder").to_owned();
-    let program = program(&folder, &file.display().to_string(), pools);
+    let program = program(names, &folder, &file.display().to_string(), pools);
     let mut running = program.start();
     running.until_ready().await;
     running

@@ -53,7 +53,7 @@ async fn upstream_faults(gateway: &mut FaultyGateway) {
 
 async fn unresolved_name(gateway: &mut FaultyGateway) {
     let before = gateway.evidence.samples().await;
-    gateway.dns.change(&[]).await;
+    gateway.names.change(&[]);
     let shown = gateway.status_with("/upstreams/names", "stale").await;
     gateway
         .prove("DNS name does not resolve", &before, &shown)
@@ -96,14 +96,9 @@ async fn unroutable_requests(gateway: &mut FaultyGateway) {
 
 async fn limited_client(gateway: &mut FaultyGateway) {
     let before = gateway.evidence.samples().await;
-    let _ = gateway.client.get("/limited").send().await.expect(200);
+    let _ = gateway.client.fetch("/limited", 200).await;
     for _ in 0..3 {
-        gateway
-            .client
-            .get("/limited")
-            .send()
-            .await
-            .problem(429, "rate_limited");
+        gateway.client.denied("/limited", 429, "rate_limited").await;
     }
     let shown = gateway.access_log_with("\"code\":\"rate_limited\"").await;
     gateway
@@ -156,7 +151,7 @@ async fn rejected_tokens(gateway: &mut FaultyGateway) {
 async fn removed_api_key(gateway: &mut FaultyGateway) {
     let key = gateway.api_key.clone();
     let client = gateway.client.with_token(&key);
-    let _ = client.get("/orders").send().await.expect(200);
+    let _ = client.fetch("/orders", 200).await;
     let file = gateway.folder.path().join("api-keys.toml");
     std::fs::write(file, "# All are revoked.\n").expect("the folder can be written");
     until(
@@ -165,11 +160,7 @@ async fn removed_api_key(gateway: &mut FaultyGateway) {
     )
     .await;
     let before = gateway.evidence.samples().await;
-    client
-        .get("/orders")
-        .send()
-        .await
-        .problem(401, "invalid_api_key");
+    client.denied("/orders", 401, "invalid_api_key").await;
     let shown = gateway
         .access_log_with("\"code\":\"invalid_api_key\"")
         .await;
@@ -178,7 +169,7 @@ async fn removed_api_key(gateway: &mut FaultyGateway) {
 
 async fn full_disk(gateway: &mut FaultyGateway) {
     let before = gateway.evidence.samples().await;
-    let _ = gateway.full_client.get("/open").send().await.expect(200);
+    let _ = gateway.full_client.fetch("/open", 200).await;
     gateway
         .prove("Disk of the access log is full", &before, "")
         .await;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::observability::folder;
 
-/// The level of each message of docs/reference/log-events.md that has one, as in the log: `WARN`.
+/// The level of each message of docs/reference/log-events.md that has one, as in the log: `WARN`, or
+/// `WARN or INFO`.
 #[derive(Clone, Debug)]
 pub(super) struct Levels(BTreeMap<String, String>);
 
@@ -24,7 +25,8 @@ impl Levels {
             // A single level is that of all messages of the row.
             for (at, message) in messages.enumerate() {
                 let level = of_row.get(at).or(of_row.last()).expect("a level");
-                levels.insert(message.to_owned(), level.to_uppercase());
+                let level = level.to_uppercase().replace(" OR ", " or ");
+                levels.insert(message.to_owned(), level);
             }
         }
         Self(levels)
@@ -43,7 +45,8 @@ impl Levels {
 /// Parses `info, error`, and `warn, further ones debug` as `warn`. Returns `None` for a cell of
 /// another table.
 fn parse(cell: &str) -> Option<Vec<&str>> {
-    let is_level = |level: &&str| ["error", "warn", "info", "debug"].contains(level);
+    let is_level =
+        |level: &&str| ["error", "warn", "warn or info", "info", "debug"].contains(level);
     let levels: Vec<&str> = cell.split(", ").take_while(is_level).collect();
     (!levels.is_empty()).then_some(levels)
 }

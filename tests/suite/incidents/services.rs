@@ -42,7 +42,7 @@ pub(super) struct Services {
 // === impl Services ===
 
 impl Services {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let mail_folder = tempfile::tempdir().expect("a folder");
         let (mail, mail_port) = start_mail(mail_folder.path()).await;
         let development = Postern::start().await;
@@ -95,6 +95,12 @@ impl Services {
             service,
             _mail_folder: mail_folder,
         }
+    }
+
+    /// Stops everything that was started.
+    pub(super) async fn stop(self) {
+        self.split.stop().await;
+        self.database.stop().await;
     }
 
     /// Proves an incident, after its fault was planted.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -57,7 +57,6 @@ impl Provider {
         });
         let router = Router::new()
             .route("/messages", axum::routing::post(record_call))
-            .route("/messages/{id}", axum::routing::get(look_up))
             .with_state(Arc::clone(&shared));
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { url, shared }
@@ -129,13 +128,4 @@ async fn record_call(State(shared): State<Arc<Shared>>, request: Request) -> Sta
     status.map_or(StatusCode::ACCEPTED, |status| {
         StatusCode::from_u16(status).expect("a status")
     })
-}
-
-async fn look_up(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
-    let calls = shared.calls.lock();
-    if calls.iter().any(|call| call.id == id) {
-        StatusCode::OK
-    } else {
-        StatusCode::NOT_FOUND
-    }
 }

@@ -14,7 +14,7 @@ pub(super) fn assert_statements(spans: &Spans) {
         (
             "postern-notify",
             "process email",
-            &["DELETE notify_queue"][..],
+            &["SELECT notify_suppression", "DELETE notify_queue"][..],
         ),
         (
             "postern-auth",
