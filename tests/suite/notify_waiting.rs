@@ -14,8 +14,8 @@ use crate::notify_cluster::{NotifyCluster, PROVIDER_NAME, Replica};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time until readiness names a lock.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
-/// Maximum time until the other replica knows a pause.
-const PAUSE_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum time until the other replica knows a pause: it asks every two seconds.
+const PAUSE_LIMIT: Duration = Duration::from_secs(4);
 
 /// Polls a notification until it waits for `reason`, and returns its status document.
 ///

@@ -14,7 +14,7 @@
 //! - **Who calls.** [`token`] verifies tokens against the trusted issuers and keeps their key sets;
 //!   [`seal`] encrypts what leaves the process, [`secret`] keeps values out of logs.
 //! - **What went wrong.** [`problem`] has the codes and bodies of error responses; [`health`] and
-//!   [`dependency`] say whether a process and the systems it needs work; [`metrics`]
+//!   [`dependency`] say whether a process and the systems it needs work; [`mod@metrics`]
 //!   declares metrics; [`log_limit`] keeps an outage from filling the log.
 //! - **Time and failure.** [`clock`] is a parameter of everything that asks for the time;
 //!   [`backoff`], [`circuit_breaker`] and [`weighted`] serve those that call others; [`group_commit`]

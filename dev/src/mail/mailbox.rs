@@ -86,7 +86,7 @@ impl Mailbox {
         })
     }
 
-    /// Stores a message durably and returns its id. Beyond [`MAX_MESSAGES`], the oldest message is
+    /// Stores a message durably and returns its id. Beyond `MAX_MESSAGES`, the oldest message is
     /// deleted.
     ///
     /// # Errors
