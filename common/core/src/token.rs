@@ -1,10 +1,11 @@
 //! Verification of Bearer tokens.
 //!
 //! A token passes these steps: its compact form is parsed strictly, `iss` selects the trusted
-//! issuer and its keys, the signature is verified, then the times are checked, and finally the
-//! issuer's kind, `token_use`, the client and `custom:service_id` decide, in this order, between
-//! [`User`] and [`Service`]. [`Verifier`] performs the steps and caches the results. Keys are
-//! fetched in the background. [`oidc`] verifies ID tokens of social providers with the same parts.
+//! issuer and its keys, `jsonwebtoken` verifies the signature, then the times are checked, and
+//! finally the issuer's kind, `token_use`, the client and `custom:service_id` decide, in this order,
+//! between [`User`] and [`Service`]. [`Verifier`] performs the steps and caches the results. Keys
+//! are fetched in the background. [`oidc`] verifies ID tokens of social providers with the same
+//! parts.
 //!
 //! Input: the value of `Authorization` and the keys of the issuers. Output: the caller, or the
 //! reason for the rejection. Depends on `clock`, `log_limit`, `network` and `problem`.

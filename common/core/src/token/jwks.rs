@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jsonwebtoken::Algorithm;
-use jsonwebtoken::crypto::JwtVerifier as _;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use url::Url;
 

@@ -12,6 +12,9 @@ use super::strict_json::{JsonValue, StrictObject};
 /// section 4.1.3).
 const REJECTED_PARAMETERS: [&str; 7] = ["crit", "jku", "x5u", "x5c", "jwk", "b64", "zip"];
 
+/// Header parameters that are ignored and must be text, which `jsonwebtoken` requires as well.
+const TEXT_PARAMETERS: [&str; 7] = ["typ", "cty", "x5t", "x5t#S256", "enc", "url", "nonce"];
+
 /// Maximum length of a `kid` in bytes.
 const MAX_KEY_ID_BYTES: usize = 512;
 
@@ -21,10 +24,9 @@ pub(super) struct CompactJws<'a> {
     pub(super) algorithm: Algorithm,
     /// `kid`, if present.
     pub(super) key_id: Option<String>,
-    /// The signed text: encoded header and payload.
-    pub(super) signing_input: &'a str,
-    pub(super) payload: Vec<u8>,
-    pub(super) signature: Vec<u8>,
+    /// The whole token.
+    pub(super) token: &'a str,
+    payload: Vec<u8>,
 }
 
 impl<'a> CompactJws<'a> {
@@ -34,13 +36,12 @@ impl<'a> CompactJws<'a> {
         let (header, payload, signature) = parts(token)?;
         let (algorithm, key_id) = read_header(&decode(header)?)?;
         let payload = decode(payload)?;
-        let signing_input = &token[..token.len() - signature.len() - 1];
+        decode(signature)?;
         Ok(Self {
             algorithm,
             key_id,
-            signing_input,
+            token,
             payload,
-            signature: decode(signature)?,
         })
     }
 
@@ -73,7 +74,7 @@ fn read_header(text: &[u8]) -> Result<(Algorithm, Option<String>), TokenError> {
     if REJECTED_PARAMETERS.iter().any(|name| header.contains(name)) {
         return Err(TokenError::HeaderParameter);
     }
-    if ["typ", "cty"]
+    if TEXT_PARAMETERS
         .iter()
         .any(|name| header.get(name).is_some_and(|value| !value.is_text()))
     {

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 
 use super::cache::{CachedResult, TokenCache};
-use super::digest::TokenHasher;
+use super::digest::{TokenDigest, TokenHasher};
 use super::jwk::VerificationKey;
 use super::jwks::{IssuerKeys, JwksSettings, JwksStatus, KeySource};
 use super::jws::CompactJws;
@@ -224,23 +224,18 @@ impl Verifier {
     /// Returns `None` if [`Verifier::verify`] must decide.
     #[must_use]
     pub fn verify_cached(&self, token: &str) -> Option<Result<Caller, TokenError>> {
-        self.verify_cached_at(token, self.settings.clock.now())
-    }
-
-    /// As [`Verifier::verify_cached`], with the time of the request.
-    #[must_use]
-    pub fn verify_cached_at(
-        &self,
-        token: &str,
-        now: Timestamp,
-    ) -> Option<Result<Caller, TokenError>> {
         if let Err(error) = self.limits.check_length(token) {
             return Some(Err(error));
         }
-        let (digest, generation) = (
-            self.hasher.digest(token),
-            self.generation.load(Ordering::Acquire),
-        );
+        self.find_cached(self.hasher.digest(token), self.settings.clock.now())
+    }
+
+    fn find_cached(
+        &self,
+        digest: TokenDigest,
+        now: Timestamp,
+    ) -> Option<Result<Caller, TokenError>> {
+        let generation = self.generation.load(Ordering::Acquire);
         self.accepted
             .get(digest, now, generation)
             .or_else(|| self.rejected.get(digest, now, generation))
@@ -252,19 +247,23 @@ impl Verifier {
     /// Returns the reason why the token is rejected. [`TokenError::KeysUnavailable`] says nothing
     /// about the token.
     pub async fn verify(&self, token: &str) -> Result<Caller, TokenError> {
-        match self.verify_cached(token) {
-            Some(outcome) => outcome,
-            None => self.verify_unseen(token).await,
-        }
+        self.verify_at(token, self.settings.clock.now()).await
     }
 
-    /// Verifies a token without checking the cache, after [`Verifier::verify_cached`] returned
-    /// `None`.
+    /// As [`Verifier::verify`], with the time of the request for cached results.
     ///
     /// # Errors
     /// As [`Verifier::verify`].
-    pub async fn verify_unseen(&self, token: &str) -> Result<Caller, TokenError> {
+    pub async fn verify_at(&self, token: &str, now: Timestamp) -> Result<Caller, TokenError> {
         self.limits.check_length(token)?;
+        let digest = self.hasher.digest(token);
+        match self.find_cached(digest, now) {
+            Some(outcome) => outcome,
+            None => self.verify_unseen(token, digest).await,
+        }
+    }
+
+    async fn verify_unseen(&self, token: &str, digest: TokenDigest) -> Result<Caller, TokenError> {
         let jws = CompactJws::read(token)?;
         let key_id = jws.key_id.as_deref().ok_or(TokenError::KeyIdMissing)?;
         let claims = jws.claims()?;
@@ -285,7 +284,7 @@ impl Verifier {
             let now_s = self.settings.clock.now().unix_seconds();
             log_operator_fault(*error, &pool.issuer.issuer, key_id, &claims, now_s);
         }
-        self.remember(token, outcome, trusted.generation)
+        self.remember(digest, outcome, trusted.generation)
     }
 
     fn check(
@@ -307,11 +306,10 @@ impl Verifier {
 
     fn remember(
         &self,
-        token: &str,
+        digest: TokenDigest,
         outcome: Result<(Caller, Arc<VerificationKey>), TokenError>,
         generation: u32,
     ) -> Result<Caller, TokenError> {
-        let digest = self.hasher.digest(token);
         match outcome {
             Ok((caller, key)) => {
                 self.accepted.insert(
@@ -343,10 +341,8 @@ impl Verifier {
         join_all(self.sources().iter().map(|source| source.load_saved())).await;
         while !shutdown.is_cancelled() {
             self.refresh_due().await;
-            tokio::select! {
-                () = tokio::time::sleep(self.next_check()) => {}
-                () = shutdown.cancelled() => {}
-            }
+            let pause = tokio::time::sleep(self.next_check());
+            shutdown.run_until_cancelled(pause).await;
         }
     }
 

@@ -57,7 +57,7 @@ impl PublicKeyInfo {
         let text = |name: &str| jwk.get(name).and_then(Value::as_str).map(str::to_owned);
         Self {
             kid: key_id.to_owned(),
-            alg: format!("{:?}", jsonwebtoken::crypto::JwtVerifier::algorithm(key)),
+            alg: format!("{:?}", key.algorithm()),
             kty: text("kty"),
             r#use: text("use"),
             jwk,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::backoff::{Backoff, jittered};
+use crate::backoff::{Backoff, Delays, jittered};
 use crate::clock::{Period, Timestamp};
 
 /// The status of one issuer's keys, as the admin listener shows it (`/jwks/status`).
@@ -50,12 +50,12 @@ pub(super) struct FetchProgress {
     pub(super) last_success: Option<Timestamp>,
     pub(super) last_error: Option<&'static str>,
     pub(super) last_error_at: Option<Timestamp>,
-    failures: u32,
+    delays: Delays,
 }
 
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
-/// The part by which a delay is reduced at random, so that replicas do not fetch at the same time.
+/// The part by which a lifetime is reduced at random, so that replicas do not fetch simultaneously.
 const JITTER: f64 = 0.2;
 
 impl FetchProgress {
@@ -65,18 +65,19 @@ impl FetchProgress {
             last_success: None,
             last_error: None,
             last_error_at: None,
-            failures: 0,
+            delays: RETRY_DELAYS.delays(),
         }
     }
 
     pub(super) fn last_attempt_succeeded(&self) -> bool {
-        self.failures == 0 && self.last_success.is_some()
+        self.delays.failures() == 0 && self.last_success.is_some()
     }
 
     /// Schedules the next refresh after `lifetime`, with jitter. Returns the number of failures
     /// since the last success.
     pub(super) fn succeeded(&mut self, at: Timestamp, lifetime: Duration) -> u32 {
-        let failures = std::mem::take(&mut self.failures);
+        let failures = self.delays.failures();
+        self.delays.reset();
         self.last_success = Some(at);
         self.pause = Period::new(at, jittered(lifetime.max(MIN_REFRESH_INTERVAL), JITTER));
         failures
@@ -85,10 +86,9 @@ impl FetchProgress {
     /// Schedules the next attempt with exponential backoff and jitter. Returns the number of
     /// failures since the last success.
     pub(super) fn failed(&mut self, at: Timestamp, error: &'static str) -> u32 {
-        self.failures = self.failures.saturating_add(1);
         self.last_error = Some(error);
         self.last_error_at = Some(at);
-        self.pause = Period::new(at, jittered(RETRY_DELAYS.delay(self.failures), JITTER));
-        self.failures
+        self.pause = Period::new(at, self.delays.next_delay());
+        self.delays.failures()
     }
 }

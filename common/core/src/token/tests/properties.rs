@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -37,8 +39,11 @@ proptest! {
 
     #[test]
     fn parsed_token_has_one_spelling(text in "[A-Za-z0-9_=+/-]{0,40}\\.[A-Za-z0-9_=+/-]{0,40}\\.[A-Za-z0-9_=+/-]{0,8}") {
-        if let Ok(jws) = CompactJws::read(&text) {
-            prop_assert_eq!(format!("{}.{}", jws.signing_input, b64(&jws.signature)), text.clone());
+        if CompactJws::read(&text).is_ok() {
+            for part in text.split('.') {
+                let octets = URL_SAFE_NO_PAD.decode(part).expect("base64url");
+                prop_assert_eq!(b64(octets), part);
+            }
         }
     }
 

@@ -115,7 +115,7 @@ async fn header_parameters_that_select_keys_are_rejected() {
             assert_eq!(error.code(), Code::TokenHeaderNotAccepted, "{name}");
         }
     }
-    for name in ["typ", "cty"] {
+    for name in ["typ", "cty", "x5t", "x5t#S256", "enc", "url", "nonce"] {
         assert_eq!(
             verdict_on_header(&json!({"alg": "RS256", "kid": "u1", name: 1})).await,
             TokenError::HeaderType

@@ -1,5 +1,5 @@
 //! Project Wycheproof's vectors, processed like a real token: the key is served as a JWKS, fetched,
-//! parsed, looked up by `kid`, and the signature is verified. The payloads are no claims, so
+//! parsed, looked up by `kid`, and the signature is verified. Most payloads are no claims, so
 //! processing ends there.
 
 use serde_json::{Value, json};
@@ -37,10 +37,12 @@ async fn serve(key: &Value) -> KeySource {
 
 async fn verdict(source: &KeySource, token: &str) -> Result<(), TokenError> {
     let jws = CompactJws::read(token)?;
-    source
-        .obtain(jws.key_id.as_deref().ok_or(TokenError::KeyIdMissing)?)
-        .await?
-        .check(&jws)
+    let key_id = jws.key_id.as_deref().ok_or(TokenError::KeyIdMissing)?;
+    match source.obtain(key_id).await?.check(&jws) {
+        // The payload, which is read after the signature was verified.
+        Err(TokenError::NotJson) => Ok(()),
+        verdict => verdict,
+    }
 }
 
 /// Returns whether a valid token of this test must be accepted: a supported algorithm, in compact
