@@ -113,23 +113,10 @@ impl<T: Moment> CircuitBreaker<T> {
         !matches!(state, BreakerState::Open(_))
     }
 
-    /// Returns since when the breaker has been half-open, if it is.
-    #[must_use]
-    pub fn half_open_since(&self, now: T) -> Option<T> {
-        let open = self.open.as_ref()?;
-        (now >= open.until).then_some(open.until)
-    }
-
     /// Returns whether a call is the probe and has no outcome yet.
     #[must_use]
     pub fn is_probing(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.is_probing)
-    }
-
-    /// Returns whether the breaker is open or half-open.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.open.is_some()
     }
 
     /// Closes the breaker and resets its counters. Returns whether it was open.
@@ -157,8 +144,8 @@ impl<T: Moment> CircuitBreaker<T> {
         }
     }
 
-    /// Opens the breaker, whatever its counter. Returns for how long.
-    pub fn open(&mut self, now: T) -> Duration {
+    /// Opens the breaker. Returns for how long.
+    fn open(&mut self, now: T) -> Duration {
         self.open = Some(OpenPeriod {
             until: now,
             failures: 1,
@@ -167,9 +154,8 @@ impl<T: Moment> CircuitBreaker<T> {
         self.reopen(now)
     }
 
-    /// Opens the breaker again for the same time, after a probe that says nothing new. Returns for
-    /// how long, which is zero if the breaker is closed.
-    pub fn reopen(&mut self, now: T) -> Duration {
+    /// Opens the breaker again. Returns for how long, which is zero if the breaker is closed.
+    fn reopen(&mut self, now: T) -> Duration {
         let Some(open) = &mut self.open else {
             return Duration::ZERO;
         };
@@ -256,7 +242,8 @@ mod tests {
         assert!(breaker.allows_call(at(1)) && !breaker.allows_call(at(1)));
         assert!(breaker.is_probing());
         assert!(breaker.allows_call(at(2)), "the probe has no outcome");
-        assert!(breaker.record_success() && !breaker.is_open());
+        assert!(breaker.record_success());
+        assert_eq!(breaker.state(at(2)), BreakerState::Closed);
         assert!(breaker.allows_call(at(2)) && breaker.allows_call(at(2)));
     }
 
@@ -289,7 +276,6 @@ mod tests {
         let mut breaker = opened(POLICY);
         assert!(breaker.allows_call(at(1)));
         breaker.release_probe(at(1));
-        assert_eq!(breaker.half_open_since(at(2)), Some(at(1)));
         assert!(breaker.allows_call(at(2)));
         assert_eq!(breaker.reopen(at(2)), Duration::from_secs(1));
         assert_eq!(breaker.state(at(2)), open_for(1));

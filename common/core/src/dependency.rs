@@ -33,11 +33,11 @@ pub struct Dependency {
     address: String,
     up: IntGauge,
     readiness: Readiness,
-    has_events: bool,
     /// Makes [`Dependency::record_success`] cheap while there is no outage.
     is_up: AtomicBool,
     outage: Mutex<Option<Outage>>,
-    limit: LogLimit,
+    /// `None` without log events.
+    limit: Option<LogLimit>,
 }
 
 /// Whether something that a process needs accepts connections, as one attempt shows.
@@ -59,11 +59,15 @@ enum Readiness {
     Degraded(Degradation),
 }
 
+/// The failures of a system since its last answer.
 #[derive(Debug)]
-struct Outage {
-    since: Instant,
-    failures: u64,
-    is_logged: bool,
+pub struct Outage {
+    /// The time of the first failure.
+    pub since: Instant,
+    /// The number of failures.
+    pub failures: u64,
+    /// Whether the outage was logged.
+    pub is_logged: bool,
 }
 
 // === impl Dependencies ===
@@ -124,10 +128,9 @@ impl Dependencies {
             address,
             up,
             readiness,
-            has_events: true,
             is_up: AtomicBool::new(is_up),
             outage: Mutex::new(None),
-            limit: LogLimit::new(),
+            limit: Some(LogLimit::new()),
         }
     }
 }
@@ -139,7 +142,7 @@ impl Dependency {
     #[must_use]
     pub fn without_events(self) -> Self {
         Self {
-            has_events: false,
+            limit: None,
             ..self
         }
     }
@@ -196,17 +199,7 @@ impl Dependency {
             Readiness::NotReady(check) => check.set_failed(reason.as_str()),
             Readiness::Degraded(degradation) => degradation.set(reason.as_str()),
         }
-        let outage = outage.get_or_insert_with(|| Outage {
-            since: Instant::now(),
-            failures: 0,
-            is_logged: false,
-        });
-        outage.failures += 1;
-        if !self.has_events || outage.is_logged {
-            return;
-        }
-        if self.limit.admit().is_some() {
-            outage.is_logged = true;
+        if Outage::count_failure(&mut outage, self.limit.as_ref()) {
             crate::log_outage_state!(
                 self.cause.clone(),
                 dependency = &*self.name,
@@ -223,6 +216,26 @@ impl Dependency {
             Ok(_) => self.record_success(),
             Err(error) => self.record_failure(error),
         }
+    }
+}
+
+// === impl Outage ===
+
+impl Outage {
+    /// Counts a failure, the first of which begins an outage. Returns whether to log it: once for an
+    /// outage, unless another one was logged within the last 10 s.
+    pub fn count_failure(current: &mut Option<Self>, limit: Option<&LogLimit>) -> bool {
+        let outage = current.get_or_insert_with(|| Self {
+            since: Instant::now(),
+            failures: 0,
+            is_logged: false,
+        });
+        outage.failures += 1;
+        if outage.is_logged || limit.is_none_or(|limit| limit.admit().is_none()) {
+            return false;
+        }
+        outage.is_logged = true;
+        true
     }
 }
 

@@ -2,14 +2,14 @@
 //! statement is delayed to fill a batch.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
-
-use crate::trace::Scope;
+use tokio_util::sync::CancellationToken;
 
 /// Items for which a new batch has room before it grows.
 const INITIAL_BATCH_CAPACITY: usize = 64;
@@ -34,8 +34,6 @@ pub struct Submission<T, R> {
 pub struct Reply<R> {
     sender: oneshot::Sender<R>,
     submitted_at: Instant,
-    /// The scope of the submitter, if its trace is sampled.
-    scope: Option<Scope>,
 }
 
 /// Creates a queue of at most `capacity` items.
@@ -66,6 +64,24 @@ pub async fn process_batches<T, F: Future<Output = ()>>(
         }
     }
     while in_flight.next().await.is_some() {}
+}
+
+/// As [`process_batches`], one at a time, of a queue that is closed when `stop` is cancelled: items
+/// that are queued then are processed.
+pub async fn process_until_stopped<T, F: Future<Output = ()>>(
+    queue: &mut mpsc::Receiver<T>,
+    limit: usize,
+    stop: &CancellationToken,
+    process: impl Fn(Vec<T>) -> F,
+) {
+    let mut stopped = pin!(stop.cancelled());
+    let receive = |cx: &mut Context<'_>, batch: &mut Vec<T>, limit| {
+        if stopped.as_mut().poll(cx).is_ready() {
+            queue.close();
+        }
+        queue.poll_recv_many(cx, batch, limit)
+    };
+    process_batches(receive, 1, limit, process).await;
 }
 
 fn new_batch<T>() -> Vec<T> {
@@ -108,7 +124,6 @@ impl<T, R> Submission<T, R> {
         let reply = Reply {
             sender,
             submitted_at: Instant::now(),
-            scope: Scope::recorded(),
         };
         (Self { item, reply }, receiver)
     }
@@ -120,12 +135,6 @@ impl<R> Reply<R> {
     /// Sends the reply. A submitter that no longer waits is no error.
     pub fn send(self, reply: R) {
         let _no_longer_waits = self.sender.send(reply);
-    }
-
-    /// Returns the scope of the submitter, if its trace is sampled.
-    #[must_use]
-    pub fn scope(&self) -> Option<&Scope> {
-        self.scope.as_ref()
     }
 
     /// Returns the time since the item was submitted.

@@ -1,45 +1,25 @@
-//! What every process of Postern uses, the gateway as well as the services.
+//! What all processes of Postern share and what needs neither a server nor a store: values, rules,
+//! and errors.
 //!
-//! This crate performs no I/O of its own but reading files, fetching key sets, and printing: no server, no
-//! database, no cache. The other two shared crates build on it and know nothing of each other:
-//! `postern-service` has the HTTP server, the admin listener and calls between services;
-//! `postern-store` has the database and the cache. A module belongs here if at least two processes
-//! use it and it knows no route, no authentication flow and no notification.
+//! | modules | hold |
+//! |---|---|
+//! | [`config`], [`decode`] | configuration from files and the environment; TOML and JSON, whose mistakes are all reported at once, with line and key |
+//! | [`email`], [`identity`], [`network`] | e-mail addresses, identity pools, IP networks and the addresses of clients |
+//! | [`exit`], [`check`], [`output`] | the command line: arguments and exit statuses, the command `check`, text or JSON |
+//! | [`token`] | verification of bearer tokens, and the key sets of their issuers |
+//! | [`seal`], [`secret`], [`hidden_characters`] | encryption of what leaves the process, values that are never printed, characters that deceive readers |
+//! | [`problem`] | codes and bodies of error responses |
+//! | [`health`], [`dependency`], [`mod@metrics`], [`log_limit`] | readiness, the availability of other systems, metrics, limits for log events |
+//! | [`trace`] | the ids of the work in progress, and its spans |
+//! | [`backoff`], [`circuit_breaker`], [`group_commit`], [`weighted`] | the only implementation of delays between retries, of circuit breakers, of batches, and of choice by weight |
+//! | [`clock`], [`files`], [`testing`] | the time as a parameter, files that are read and replaced safely, what all tests share |
 //!
-//! - **Configuration.** [`config`] reads files, includes and the environment; [`decode`] turns TOML
-//!   and JSON into values and reports every mistake at once, with line and key; [`email`],
-//!   [`network`] and [`identity`] are the values that several programs read.
-//! - **Command line.** [`exit`] parses arguments and maps errors to exit statuses, [`output`] prints
-//!   text or JSON, [`check`] has the results of the command `check`.
-//! - **Who calls.** [`token`] verifies tokens against the trusted issuers and keeps their key sets;
-//!   [`seal`] encrypts what leaves the process, [`secret`] keeps values out of logs.
-//! - **What went wrong.** [`problem`] has the codes and bodies of error responses; [`health`] and
-//!   [`dependency`] say whether a process and the systems it needs work; [`mod@metrics`]
-//!   declares metrics; [`log_limit`] keeps an outage from filling the log.
-//! - **Time and failure.** [`clock`] is a parameter of everything that asks for the time;
-//!   [`backoff`], [`circuit_breaker`] and [`weighted`] serve those that call others; [`group_commit`]
-//!   processes what arrives during a call with the next one.
-//! - **Traces.** [`trace`] holds the ids of the work in progress and its spans. `postern-service`
-//!   exports them.
+//! **A module belongs here** if two processes use it and it knows no route, no sign-in and no
+//! notification.
 //!
-//! [`files`] reads and replaces files safely, [`hidden_characters`] shows characters that deceive
-//! readers, and [`testing`] has what the tests of all crates share.
-
-pub mod clock;
-pub mod files;
-pub mod hidden_characters;
-pub mod secret;
-
-pub mod backoff;
-pub mod circuit_breaker;
-pub mod group_commit;
-pub mod weighted;
-
-pub mod check;
-mod command_line;
-pub mod exit;
-pub mod log_limit;
-pub mod output;
+//! **It depends on** no other package of Postern. Its I/O is files, standard output and requests for
+//! key sets: it listens on no socket, and knows neither database nor cache. Of axum it has the
+//! response trait only.
 
 pub mod config;
 pub mod decode;
@@ -47,14 +27,30 @@ pub mod email;
 pub mod identity;
 pub mod network;
 
-pub mod dependency;
-pub mod health;
-pub mod metrics;
+pub mod check;
+mod command_line;
+pub mod exit;
+pub mod output;
+
+pub mod hidden_characters;
 pub mod problem;
 pub mod seal;
+pub mod secret;
 pub mod token;
+
+pub mod dependency;
+pub mod health;
+pub mod log_limit;
+pub mod metrics;
 pub mod trace;
 
+pub mod backoff;
+pub mod circuit_breaker;
+pub mod group_commit;
+pub mod weighted;
+
+pub mod clock;
+pub mod files;
 pub mod testing;
 
 pub use clock::Clock;

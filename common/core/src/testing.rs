@@ -37,6 +37,24 @@ pub fn assert_members(object: &serde_json::Value, expected: &serde_json::Value) 
     }
 }
 
+/// Asserts a response that is a problem: its status, its code, and the place of its first mistake, if it
+/// has any.
+///
+/// # Panics
+/// If it is another one.
+#[track_caller]
+pub fn assert_problem(
+    (status, problem): &(u16, serde_json::Value),
+    expected: u16,
+    code: &str,
+    pointer: Option<&str>,
+) {
+    let first = problem["errors"][0]["pointer"].as_str();
+    let stated = (problem["status"].as_u64(), problem["code"].as_str());
+    let expected = (expected, (Some(u64::from(expected)), Some(code)), pointer);
+    assert_eq!((*status, stated, first), expected, "{problem}");
+}
+
 /// Reports a measurement that no test asserts.
 ///
 /// # Panics

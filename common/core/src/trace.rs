@@ -21,5 +21,5 @@ pub use opentelemetry_sdk::trace::SpanData;
 
 pub use client::{client_span, send, set_server};
 pub use context::{TRACEPARENT, TRACESTATE, parse_traceparent};
-pub use scope::{DeliveryOrigin, Scope, run_within, spawn};
+pub use scope::{DeliveryOrigin, Scope, spawn};
 pub use span::{ActiveSpan, Tracer, known_method};

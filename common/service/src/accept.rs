@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_core::backoff::{Backoff, Delays};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -13,13 +14,12 @@ use tokio_util::task::TaskTracker;
 /// Size of the accept queue of a listener (tokio's default).
 const ACCEPT_QUEUE_SIZE: usize = 1024;
 
-/// Pause after an error of the operating system, such as no file descriptors.
-const RETRY_DELAY: Duration = Duration::from_millis(20);
+/// Delays after errors of the operating system, such as no file descriptors.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
 
 /// Serves each connection in a task of its own, at most `limit` at a time; further ones wait in the
-/// accept queue. After the shutdown the connections in the accept queue are served as well, because
-/// closing the listener would reset them. Returns when all connections are closed, or false if that
-/// takes longer than `drain`; then their tasks continue.
+/// accept queue. Returns when all connections are closed after the shutdown, or false if that takes
+/// longer than `drain`; then their tasks continue.
 pub async fn serve_connections<F: Future<Output = ()> + Send + 'static>(
     listener: TcpListener,
     limit: usize,
@@ -36,34 +36,55 @@ pub async fn serve_connections<F: Future<Output = ()> + Send + 'static>(
             drop(permit);
         });
     };
+    accept_connections(listener, &permits, shutdown, spawn).await;
+    tasks.close();
+    tokio::time::timeout(drain, tasks.wait()).await.is_ok()
+}
+
+/// Accepts a connection for each permit until the shutdown, and then those in the accept queue,
+/// because closing the listener would reset them.
+pub async fn accept_connections(
+    listener: TcpListener,
+    permits: &Arc<Semaphore>,
+    shutdown: &CancellationToken,
+    spawn: impl Fn(TcpStream, SocketAddr, OwnedSemaphorePermit),
+) {
+    let mut delays = RETRY_DELAYS.delays();
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(&listener, permits, &mut delays) => accepted,
         };
         if let Some((stream, peer, permit)) = accepted {
             spawn(stream, peer, permit);
         }
     }
-    drain_accept_queue(listener, &permits, spawn);
-    tasks.close();
-    tokio::time::timeout(drain, tasks.wait()).await.is_ok()
+    drain_accept_queue(listener, permits, spawn);
 }
 
 /// Accepts the next connection. Returns `None` after an error of the operating system.
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
+    delays: &mut Delays,
 ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let permit = Arc::clone(permits).acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, peer)) => Some((stream, peer, permit)),
+        Ok((stream, peer)) => {
+            delays.reset();
+            Some((stream, peer, permit))
+        }
         Err(error) => {
-            postern_core::log_limited!(warn, %error, "accept failed");
-            tokio::time::sleep(RETRY_DELAY).await;
+            warn_of_failed_accept(&error);
+            tokio::time::sleep(delays.next_delay()).await;
             None
         }
     }
+}
+
+/// Logs at most one warning in ten seconds: without file descriptors, each attempt fails.
+fn warn_of_failed_accept(error: &std::io::Error) {
+    postern_core::log_limited!(warn, %error, "connection accept failed");
 }
 
 fn drain_accept_queue(
@@ -88,7 +109,7 @@ fn drain_accept_queue(
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             // The error concerns this connection only (accept(2)); others may follow it.
-            Err(error) => postern_core::log_limited!(warn, %error, "accept failed"),
+            Err(error) => warn_of_failed_accept(&error),
         }
     }
 }

@@ -1,18 +1,20 @@
-//! What makes a program a server: sockets, HTTP, signals, logs and calls to other services.
+//! What makes a program a server: sockets, HTTP, logs, and calls to other services.
 //!
-//! All programs use it. It knows neither database nor cache; what a process waits for
-//! at its start, it passes in.
+//! | modules | hold |
+//! |---|---|
+//! | [`signals`], [`startup`], [`service_manager`] | the start: signals, listeners, the wait for the database, notifications to systemd |
+//! | [`accept`] | the accept loop of all listeners, with graceful shutdown |
+//! | [`http`] | the HTTP server of the services: a router of axum with request ids, problems for all errors, limits, and one log event for each request |
+//! | [`calls`] | requests to other services with the token of the user, or with that of this service, which is obtained and renewed |
+//! | [`admin`], [`admin_api`], [`process_metrics`] | the admin listener: liveness, readiness and metrics, and routes that need a token |
+//! | [`log`], [`trace`] | log lines, and the export of spans by OTLP |
+//! | [`timeline`] | what happened to a person, a request or a notification, from several services in one order |
 //!
-//! 1. Start: [`signals`] are caught first, [`log`] writes one event per line, [`startup`] binds the
-//!    sockets and waits for the database, [`service_manager`] reports to systemd.
-//! 2. Requests: [`accept`] takes connections, [`http`] serves a router of axum with request ids,
-//!    problems for all errors, limits, budgets for bodies, one log event per request and graceful
-//!    shutdown.
-//! 3. Calls: [`calls`] sends requests to other services with the user's token or that of the
-//!    service, which it obtains and renews.
-//! 4. Operators: [`admin`] serves liveness, readiness and metrics, among them those of
-//!    [`process_metrics`]; [`admin_api`] protects routes that change or reveal something;
-//!    [`timeline`] serves what happened to a person; [`trace`] exports spans by OTLP.
+//! **A module belongs here** if the servers of two programs need it. The gateway shares the accept
+//! loop, the admin listener, logs and traces; `postern-http` serves the requests of its clients.
+//!
+//! **It depends on** `postern-core`, and not on `postern-store`: a start waits for a database by
+//! calling a function of its caller. It knows no route of a service.
 
 pub mod accept;
 pub mod http;

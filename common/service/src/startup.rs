@@ -18,14 +18,16 @@ use tokio::task::JoinSet;
 use crate::admin;
 use crate::http::{Limits, bind, serve};
 use crate::service_manager::ServiceManager;
+use postern_core::backoff::Backoff;
 use postern_core::config::Env;
 use postern_core::dependency::Availability;
 use postern_core::exit::Exit;
 use postern_core::health::Health;
 use postern_core::problem::{Code, Problem};
 
-/// Time between two connection attempts.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Delays between attempts to connect to the database.
+const CONNECT_RETRY_DELAYS: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// The sockets on which a service listens.
 #[derive(Debug)]
@@ -221,17 +223,13 @@ async fn wait_for_database(
             waiting.clone(),
         ));
     }
-    let mut is_available = false;
-    for attempt in 1_u32.. {
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = tokio::time::sleep(RETRY_INTERVAL) => {}
-        }
+    let (mut is_available, mut delays) = (false, CONNECT_RETRY_DELAYS.delays());
+    while !is_available && delays.wait(stop).await {
+        let attempt = delays.failures();
         match probe().await? {
             Availability::Available => {
                 tracing::info!(attempt, "database available");
                 is_available = true;
-                break;
             }
             Availability::Unavailable(reason) => {
                 postern_core::log_outage!("database", %reason, attempt, "database still unavailable");

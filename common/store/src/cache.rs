@@ -23,7 +23,7 @@
 //! that guarantees "at most once" binds a value to [`Cache::epoch`].
 //!
 //! Input: keys, values and a time to live. Output: values, or an error if the store is unavailable.
-//! Depends on `clock`, `exit`, `problem` and `trace`.
+//! Depends on `circuit_breaker`, `clock`, `exit`, `log_limit` and `problem`.
 
 mod attempts;
 mod breaker;

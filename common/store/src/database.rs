@@ -9,8 +9,8 @@
 //! the store and classifies errors. Instants are stored as Unix milliseconds
 //! ([`postern_core::clock::Timestamp`]).
 //!
-//! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, rows,
-//! and a client span for each statement of a sampled trace over PostgreSQL. Depends on `clock`, `exit` and `trace`.
+//! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, and rows.
+//! Depends on `clock`, `dependency` and `exit`.
 
 mod failures;
 mod label;

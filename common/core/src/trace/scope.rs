@@ -27,12 +27,7 @@ struct Ids {
     context: SpanContext,
     /// The tracer, if the trace is sampled.
     tracer: Option<Tracer>,
-    /// The links of spans within the scope, if they belong to several traces.
-    links: Vec<Link>,
 }
-
-/// Maximum number of links of a span, as the default of the OpenTelemetry SDK.
-pub(super) const MAX_LINKS: usize = 128;
 
 /// What a notification record knows of the request that created it.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +49,6 @@ impl Ids {
             notification_id: None,
             context,
             tracer,
-            links: Vec::new(),
         }
     }
 }
@@ -99,51 +93,10 @@ impl Scope {
         (Self(Arc::new(ids)), span)
     }
 
-    /// Creates the scope of work that several others wait for, such as a statement with the rows of
-    /// several requests. A span within it is a child of the first of their spans and is linked to
-    /// all of them. Scopes whose trace is not sampled do not count: returns the only other one
-    /// unchanged, or `None` if there is none.
-    #[must_use]
-    pub fn of_batch<'a>(scopes: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
-        let mut recorded = scopes.into_iter().filter(|scope| scope.is_recorded());
-        let first = recorded.next()?;
-        let Some(second) = recorded.next() else {
-            return Some(first.clone());
-        };
-        let all = [first, second].into_iter().chain(recorded);
-        let ids = Ids {
-            links: all.take(MAX_LINKS).map(Self::link).collect(),
-            ..Ids::new(first.0.context.clone(), first.0.tracer.clone())
-        };
-        Some(Self(Arc::new(ids)))
-    }
-
     /// Returns the scope of the current task.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
-    }
-
-    /// Returns the scope of the current task if its trace is sampled.
-    #[must_use]
-    pub fn recorded() -> Option<Self> {
-        let recorded = |scope: &Self| scope.is_recorded().then(|| scope.clone());
-        CURRENT.try_with(recorded).ok().flatten()
-    }
-
-    /// Returns whether the current task has a scope whose trace is sampled.
-    #[must_use]
-    pub fn is_current_recorded() -> bool {
-        CURRENT.try_with(Self::is_recorded).unwrap_or(false)
-    }
-
-    fn link(&self) -> Link {
-        Link::with_context(self.0.context.clone())
-    }
-
-    /// Returns whether spans within this scope are recorded.
-    fn is_recorded(&self) -> bool {
-        self.0.tracer.is_some()
     }
 
     /// Runs a future within this scope.
@@ -161,7 +114,7 @@ impl Scope {
     ) -> Option<(Self, ActiveSpan)> {
         let ids = &*self.0;
         let tracer = ids.tracer.as_ref()?;
-        let (context, span) = begin(Some(tracer), &ids.context, kind, ids.links.clone());
+        let (context, span) = begin(Some(tracer), &ids.context, kind, Vec::new());
         let mut span = span?;
         span.rename(name);
         let ids = Ids {
@@ -186,7 +139,7 @@ impl Scope {
     }
 
     /// Sets `X-Request-Id`, `traceparent` and `tracestate` of a call.
-    pub fn inject(&self, headers: &mut HeaderMap) {
+    pub(super) fn inject(&self, headers: &mut HeaderMap) {
         context::inject(&self.0.context, headers);
         let id = self.request_id().map(HeaderValue::from_str);
         if let Some(Ok(id)) = id {
@@ -208,19 +161,10 @@ impl Scope {
         if let Some(id) = &self.0.notification_id {
             write("notification_id", id)?;
         }
-        // A line about the rows of several requests belongs to none of their traces.
-        if self.0.context.is_valid() && self.0.links.is_empty() {
+        if self.0.context.is_valid() {
             write("trace_id", &self.0.context.trace_id())?;
         }
         Ok(())
-    }
-}
-
-/// Runs a future within a scope, if there is one.
-pub async fn run_within<F: Future>(scope: Option<Scope>, future: F) -> F::Output {
-    match scope {
-        Some(scope) => scope.run(future).await,
-        None => future.await,
     }
 }
 

@@ -5,7 +5,7 @@ use opentelemetry::trace::{SpanKind, TraceId};
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 
-use super::{DeliveryOrigin, Scope, SpanContext, SpanData, Tracer, context, scope, span};
+use super::{DeliveryOrigin, Scope, SpanData, Tracer, context, span};
 use crate::clock::Clock;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -137,60 +137,6 @@ async fn delivery_is_linked_to_its_acceptance() {
         ..origin
     };
     assert!(Scope::of_delivery(Some(&tracer), &without).1.is_none());
-}
-
-/// Starts requests, and returns their scopes and the contexts of their spans.
-fn requests(tracer: &Tracer, count: usize) -> Vec<(Scope, SpanContext)> {
-    let requests = (0..count).map(|_| {
-        let (scope, span) = Scope::of_request(Some(tracer), &Arc::from("r"), &HeaderMap::new());
-        let context = span.map_or(SpanContext::NONE, |span| span.context().clone());
-        (scope, context)
-    });
-    requests.collect()
-}
-
-fn linked(span: &SpanData) -> Vec<SpanContext> {
-    span.links
-        .iter()
-        .map(|link| link.span_context.clone())
-        .collect()
-}
-
-#[test]
-fn span_of_a_batch_is_linked_to_all_its_requests() {
-    let (tracer, mut spans, _) = tracer(1.0);
-    let (never, ..) = self::tracer(0.0);
-    let unsampled = requests(&never, 1).remove(0).0;
-    let three = requests(&tracer, 3);
-    let contexts: Vec<SpanContext> = three.iter().map(|(_, context)| context.clone()).collect();
-    while spans.try_recv().is_ok() {}
-    assert!(Scope::of_batch([&unsampled]).is_none());
-    let all = std::iter::once(&unsampled).chain(three.iter().map(|(scope, _)| scope));
-    let batch = Scope::of_batch(all).expect("three are sampled");
-    batch
-        .log_fields(|name, _| panic!("{name} of one of the requests"))
-        .expect("nothing is written");
-    drop(batch.child("batch", SpanKind::Client));
-    let span = spans.try_recv().expect("a span");
-    assert_eq!(span.parent_span_id, contexts[0].span_id());
-    assert_eq!(span.span_context.trace_id(), contexts[0].trace_id());
-    assert_eq!(linked(&span), contexts);
-
-    let only = Scope::of_batch([&unsampled, &three[1].0]).expect("one is sampled");
-    assert_eq!(only.request_id(), Some("r"));
-    drop(only.child("single", SpanKind::Client));
-    let span = spans.try_recv().expect("a span");
-    assert_eq!(span.parent_span_id, contexts[1].span_id());
-    assert_eq!(linked(&span), []);
-
-    let many = requests(&tracer, scope::MAX_LINKS + 1);
-    while spans.try_recv().is_ok() {}
-    let batch = Scope::of_batch(many.iter().map(|(scope, _)| scope)).expect("sampled");
-    drop(batch.child("large", SpanKind::Client));
-    assert_eq!(
-        linked(&spans.try_recv().expect("a span")).len(),
-        scope::MAX_LINKS
-    );
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::ServiceTokenError;
 use super::sign_in::SignInClient;
 use super::token::ServiceToken;
 use postern_core::Secret;
-use postern_core::backoff::Backoff;
+use postern_core::backoff::{Backoff, Delays};
 use postern_core::check::CheckResult;
 use postern_core::clock::{Clock, Period, Timestamp};
 use postern_core::dependency::{Dependencies, Dependency};
@@ -53,8 +53,7 @@ struct RenewalFailure {
     error: ServiceTokenError,
     /// Until the next attempt.
     pause: Period,
-    /// Number of consecutive failures.
-    count: u32,
+    delays: Delays,
 }
 
 // === impl ServiceTokens ===
@@ -110,12 +109,10 @@ impl ServiceTokens {
     /// Returns immediately without a service account.
     pub async fn run(&self, shutdown: CancellationToken) {
         let Some(inner) = &self.0 else { return };
-        loop {
+        while !shutdown.is_cancelled() {
             inner.renew_if_due().await;
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(REFRESH_CHECK_INTERVAL) => {}
-            }
+            let pause = tokio::time::sleep(REFRESH_CHECK_INTERVAL);
+            shutdown.run_until_cancelled(pause).await;
         }
     }
 
@@ -251,13 +248,13 @@ impl TokenProvider {
             availability.record_failure(&error);
         }
         let mut state = self.state.lock();
-        let count = state.failure.as_ref().map_or(0, |before| before.count);
-        let count = count.saturating_add(1);
-        let pause = Period::new(self.clock.now(), RETRY_DELAYS.delay(count));
+        let before = state.failure.take();
+        let mut delays = before.map_or(RETRY_DELAYS.delays(), |before| before.delays);
+        let pause = Period::new(self.clock.now(), delays.next_delay());
         state.failure = Some(RenewalFailure {
             error: error.clone(),
             pause,
-            count,
+            delays,
         });
         error
     }

@@ -1,9 +1,7 @@
 //! The export of spans to a collector, as OTLP.
 
 use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Context;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
@@ -18,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::TracingConfig;
 use postern_core::exit::Exit;
-use postern_core::group_commit::process_batches;
+use postern_core::group_commit::process_until_stopped;
 
 /// Maximum spans in one export request.
 const BATCH_SIZE: usize = 512;
@@ -99,19 +97,13 @@ impl SpanExportTask {
     /// Exports spans until `stop` is cancelled, then those that are queued, for at most 5 s.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut queue = std::mem::replace(&mut self.queue, mpsc::channel(1).1);
-        let mut stopped = pin!(stop.cancelled());
-        let receive = |cx: &mut Context<'_>, batch: &mut Vec<_>, limit| {
-            if stopped.as_mut().poll(cx).is_ready() {
-                queue.close();
-            }
-            queue.poll_recv_many(cx, batch, limit)
-        };
+        let export = |batch| self.export(batch, &stop);
         let late = async {
             stop.cancelled().await;
             tokio::time::sleep(FLUSH_TIMEOUT).await;
         };
         let is_late = tokio::select! {
-            () = process_batches(receive, 1, BATCH_SIZE, |batch| self.export(batch, &stop)) => false,
+            () = process_until_stopped(&mut queue, BATCH_SIZE, &stop, export) => false,
             () = late => true,
         };
         if is_late {

@@ -283,15 +283,4 @@ impl Cache {
         let state = stored.and_then(|stored| AttemptState::parse(&stored));
         Ok(state.map_or(0, |state| state.count()))
     }
-
-    /// Returns the time until which attempts are refused, and the number of counted attempts, or
-    /// `None` if nothing is counted. The time may be in the past.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
-    pub async fn attempt_delay(&self, key: &str) -> Result<Option<(Timestamp, u64)>, CacheError> {
-        let stored = self.get(key).await?;
-        let state = stored.and_then(|stored| AttemptState::parse(&stored));
-        Ok(state.map(|state| (state.delayed_until, state.count())))
-    }
 }

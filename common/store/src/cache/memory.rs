@@ -14,9 +14,6 @@ use uuid::Uuid;
 use super::{CacheError, CacheOptions};
 use postern_core::clock::{Clock, Timestamp};
 
-/// Minimum time between two log messages about a full cache.
-const FULL_LOG_INTERVAL: Duration = Duration::from_secs(10);
-
 /// Approximate overhead per entry in bytes: two map slots and two allocations.
 const ENTRY_OVERHEAD_BYTES: usize = 160;
 
@@ -36,9 +33,6 @@ struct MemoryState {
     expiry: BTreeMap<(Timestamp, u64), Arc<str>>,
     next: u64,
     bytes: usize,
-    /// Time of the last logged rejection, and the number of rejections since.
-    logged_at: Option<Timestamp>,
-    unlogged_rejections: u64,
     /// Time of the last access.
     seen_at: Option<Timestamp>,
 }
@@ -164,14 +158,8 @@ impl MemoryCache {
         let others = state.entries.len() - usize::from(freed > 0);
         let bytes = state.bytes - freed + cost(key, value);
         if others >= self.max_entries || bytes > self.max_bytes {
-            if let Some(rejections) = state.rejections_to_log(now) {
-                tracing::warn!(
-                    entries = others,
-                    bytes = state.bytes,
-                    rejections,
-                    "memory cache full"
-                );
-            }
+            let bytes = state.bytes;
+            postern_core::log_limited!(warn, entries = others, bytes, "memory cache full");
             return Err(CacheError::Unavailable);
         }
         state.remove(key);
@@ -209,19 +197,6 @@ impl MemoryState {
         count
             .map(|count| Some((count, entry.expiry.0)))
             .ok_or(CacheError::Unavailable)
-    }
-
-    /// Counts a rejection. Returns the number since the last log message if one is due now.
-    fn rejections_to_log(&mut self, now: Timestamp) -> Option<u64> {
-        self.unlogged_rejections += 1;
-        if self
-            .logged_at
-            .is_some_and(|logged_at| now < logged_at.plus(FULL_LOG_INTERVAL))
-        {
-            return None;
-        }
-        self.logged_at = Some(now);
-        Some(std::mem::take(&mut self.unlogged_rejections))
     }
 
     /// Their lifetimes were measured by a clock that was wrong.
@@ -319,17 +294,6 @@ mod tests {
             .set("c", b"3", HOUR)
             .expect("expired entries free their room");
         assert_eq!(memory.get("soon"), None);
-    }
-
-    #[test]
-    fn rejections_are_logged_every_ten_seconds_with_count() {
-        let (mut state, start) = (MemoryState::default(), Timestamp(0));
-        assert_eq!(state.rejections_to_log(start), Some(1));
-        assert!((0..14_000).all(|_| state.rejections_to_log(start).is_none()));
-        assert_eq!(
-            state.rejections_to_log(start.plus(FULL_LOG_INTERVAL)),
-            Some(14_001)
-        );
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 mod connection;
 mod script;
-mod span;
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,12 +14,11 @@ use tokio::time::Instant;
 pub(super) use self::connection::RedisServerKind;
 use self::connection::{RedisConnection, SharedConnection, connect};
 use self::script::ScriptSet;
-use self::span::operation;
 use super::breaker::ServerCircuitBreaker;
 use super::pace::MAX_SLOTS_AHEAD;
 use super::{AttemptPolicy, CacheError};
 use postern_core::circuit_breaker::FailureEffect;
-use postern_core::log_outage_state;
+use postern_core::{log_outage, log_outage_state};
 
 /// A cache in Redis, with a circuit breaker and a time limit per call.
 pub(super) struct RedisCache {
@@ -152,9 +150,7 @@ impl RedisCache {
         let mut script = self.scripts.reserve_attempt.key(key);
         script.arg(token).arg(&policy_arguments(policy));
         let (count, era): (u64, String) = self
-            .call("EVALSHA", async |mut connection| {
-                script.invoke_async(&mut connection).await
-            })
+            .call(async |mut connection| script.invoke_async(&mut connection).await)
             .await?;
         Ok((count > 0).then_some((count, era)))
     }
@@ -170,11 +166,9 @@ impl RedisCache {
         let mut script = self.scripts.settle_attempt.key(key);
         script.arg(token).arg(&policy_arguments(policy)).arg(era);
         script.arg(if is_failure { "failed" } else { "released" });
-        self.call("EVALSHA", async |mut connection| {
-            script.invoke_async(&mut connection).await
-        })
-        .await
-        .map(|_: i64| ())
+        self.call(async |mut connection| script.invoke_async(&mut connection).await)
+            .await
+            .map(|_: i64| ())
     }
 
     /// Runs a script over one key.
@@ -188,27 +182,18 @@ impl RedisCache {
         for argument in arguments {
             script.arg(argument);
         }
-        self.call("EVALSHA", async |mut connection| {
-            script.invoke_async(&mut connection).await
-        })
-        .await
+        self.call(async |mut connection| script.invoke_async(&mut connection).await)
+            .await
     }
 
     /// Sends one command.
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CacheError> {
-        let name = operation(command);
-        self.call(name, async |mut connection| {
-            command.query_async(&mut connection).await
-        })
-        .await
+        self.call(async |mut connection| command.query_async(&mut connection).await)
+            .await
     }
 
     /// Performs one call under the deadline and the circuit breaker.
-    async fn call<T, F>(
-        &self,
-        operation: &'static str,
-        send: impl FnOnce(RedisConnection) -> F,
-    ) -> Result<T, CacheError>
+    async fn call<T, F>(&self, send: impl FnOnce(RedisConnection) -> F) -> Result<T, CacheError>
     where
         F: Future<Output = Result<T, RedisError>>,
     {
@@ -216,22 +201,21 @@ impl RedisCache {
             return Err(CacheError::Unavailable);
         }
         let connection = self.connection();
-        let call = tokio::time::timeout(self.deadline, async {
+        let answer = tokio::time::timeout(self.deadline, async {
             send(connection.clone().await?).await
-        });
-        let answer = span::in_span(operation, &self.label, call).await;
+        })
+        .await;
         let (error, is_lost) = match answer {
             Ok(Ok(value)) => {
-                if self.breaker.record_success() {
+                if self.breaker.record_answer() {
                     tracing::info!(address = self.label, "cache available again");
                 }
                 return Ok(value);
             }
             Ok(Err(error)) if is_command_error(&error) => {
                 *self.last_error.lock() = error.to_string();
-                if self.breaker.record_rejection(Instant::now()) {
-                    log_outage_state!("cache", address = self.label, %error, "cache command rejected");
-                }
+                self.breaker.record_answer();
+                log_outage!("cache", address = self.label, %error, "cache command rejected");
                 return Err(CacheError::Unavailable);
             }
             Ok(Err(error)) => (error.to_string(), true),

@@ -1,21 +1,8 @@
-//! Client spans of statements of PostgreSQL. They have an operation and a table, and no value.
-
-use std::io::ErrorKind;
+//! Names of statements of PostgreSQL: an operation and a table, and no value.
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgStatement};
-use sqlx::{Error, Execute, Postgres, SqlStr};
-
-use postern_core::trace::{ActiveSpan, KeyValue, Scope, SpanKind, set_server};
-
-/// The database of a statement, for the attributes of its span.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SpanTarget<'a> {
-    /// `db.namespace`: the name of the database on its server.
-    pub(super) namespace: Option<&'a str>,
-    /// Host and port, if there is only one.
-    pub(super) server: Option<(&'a str, u16)>,
-}
+use sqlx::{Execute, Postgres, SqlStr};
 
 /// A query whose text can be read before it is executed.
 pub(super) struct ReadableQuery {
@@ -23,42 +10,6 @@ pub(super) struct ReadableQuery {
     statement: Option<PgStatement>,
     arguments: Option<Result<Option<PgArguments>, BoxDynError>>,
     is_persistent: bool,
-}
-
-/// The span of a statement in progress. A statement that is cancelled, for example because its
-/// request has no time left, has failed.
-struct StatementSpan(Option<ActiveSpan>);
-
-/// Executes a statement within a client span, if the trace of the current scope is sampled. The
-/// span includes the wait for a connection.
-pub(super) async fn in_span<T>(
-    target: SpanTarget<'_>,
-    sql: Option<SqlStr>,
-    statement: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let child = sql.and_then(|sql| {
-        let (scope, mut span) = Scope::current()?.child("SQL", SpanKind::Client)?;
-        describe(&mut span, target, summary(sql.as_str()));
-        Some((scope, StatementSpan(Some(span))))
-    });
-    let Some((scope, mut span)) = child else {
-        return statement.await;
-    };
-    let result = scope.run(statement).await;
-    span.finish(result.as_ref().err());
-    result
-}
-
-fn describe(span: &mut ActiveSpan, target: SpanTarget<'_>, summary: String) {
-    span.rename(summary.clone());
-    span.set(KeyValue::new("db.system.name", "postgresql"));
-    span.set(KeyValue::new("db.query.summary", summary));
-    if let Some(name) = target.namespace {
-        span.set(KeyValue::new("db.namespace", name.to_owned()));
-    }
-    if let Some((host, port)) = target.server {
-        set_server(span, host, Some(port));
-    }
 }
 
 /// Returns the operation and the table of a statement, such as `INSERT auth_audit`. If it has
@@ -95,48 +46,6 @@ pub(super) fn summary(sql: &str) -> String {
     }
 }
 
-/// Returns the class of an error without a code.
-fn error_type(error: &Error) -> &'static str {
-    let is_late = matches!(error, Error::Io(error) if error.kind() == ErrorKind::TimedOut);
-    if is_late || matches!(error, Error::PoolTimedOut) {
-        "timeout"
-    } else if matches!(error, Error::Io(_) | Error::Tls(_) | Error::PoolClosed) {
-        "connect"
-    } else {
-        "_OTHER"
-    }
-}
-
-// === impl StatementSpan ===
-
-impl StatementSpan {
-    fn finish(&mut self, error: Option<&Error>) {
-        let Some(mut span) = self.0.take() else {
-            return;
-        };
-        // A statement without the expected row was executed.
-        let Some(error) = error.filter(|error| !matches!(error, Error::RowNotFound)) else {
-            return;
-        };
-        match error.as_database_error().and_then(|error| error.code()) {
-            Some(code) => {
-                let code = code.into_owned();
-                span.set(KeyValue::new("db.response.status_code", code.clone()));
-                span.fail(code);
-            }
-            None => span.fail(error_type(error)),
-        }
-    }
-}
-
-impl Drop for StatementSpan {
-    fn drop(&mut self) {
-        if let Some(span) = &mut self.0 {
-            span.fail("cancelled");
-        }
-    }
-}
-
 // === impl ReadableQuery ===
 
 impl ReadableQuery {
@@ -152,11 +61,6 @@ impl ReadableQuery {
     /// Returns the text.
     pub(super) fn text(&self) -> SqlStr {
         self.sql.clone()
-    }
-
-    /// Returns the text for a span, or `None` if the trace of the current scope is not sampled.
-    pub(super) fn recorded_text(&self) -> Option<SqlStr> {
-        Scope::is_current_recorded().then(|| self.text())
     }
 }
 

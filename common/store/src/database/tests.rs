@@ -2,7 +2,6 @@
 
 mod connect;
 mod outage;
-mod spans;
 
 use super::*;
 

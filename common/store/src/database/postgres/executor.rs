@@ -1,5 +1,5 @@
-//! Implementation of the driver's executor for the pool: each statement has the pool's deadline, and
-//! a client span if the trace is sampled.
+//! Implementation of the driver's executor for the pool: each statement has the pool's deadline,
+//! and its failures are counted.
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -9,7 +9,7 @@ use sqlx::{Either, Error, Execute, Executor, Postgres, SqlStr};
 use tokio::time::timeout;
 
 use super::pool::PostgresPool;
-use crate::database::statement::{ReadableQuery, in_span};
+use crate::database::statement::ReadableQuery;
 
 type Rows = Vec<Either<PgQueryResult, PgRow>>;
 
@@ -45,9 +45,9 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         let pool = self.clone();
         let query = ReadableQuery::new(query);
         let answer = async move {
-            let (text, sql) = (query.text(), query.recorded_text());
+            let text = query.text();
             let progress = pool.failures().begin(text.as_str());
-            let rows = in_span(pool.span_target(), sql, pool.fetch_rows(query)).await;
+            let rows = pool.fetch_rows(query).await;
             progress.end(&rows);
             Ok(stream::iter(rows?.into_iter().map(Ok)))
         };
@@ -62,9 +62,9 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         let pool = self.clone();
         let query = ReadableQuery::new(query);
         let answer = async move {
-            let (text, sql) = (query.text(), query.recorded_text());
+            let text = query.text();
             let progress = pool.failures().begin(text.as_str());
-            let row = in_span(pool.span_target(), sql, pool.fetch_row(query)).await;
+            let row = pool.fetch_row(query).await;
             progress.end(&row);
             row
         };

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use sqlx::{Connection, Executor, PgConnection, SqlStr};
+use sqlx::{Connection, Executor, PgConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -24,7 +24,6 @@ use super::connect::Connector;
 use super::error::{breaks_connection, timeout_error};
 use crate::database::PoolUsage;
 use crate::database::failures::StatementFailures;
-use crate::database::statement::{SpanTarget, in_span};
 use postern_core::backoff::Backoff;
 
 /// A pool of connections to PostgreSQL. Clones share the connections.
@@ -159,22 +158,6 @@ impl PostgresPool {
         crate::database::label::postgres(&self.shared.connector.targets.hosts)
     }
 
-    /// Returns the attributes of spans. Several hosts have no address: which one answers is not
-    /// known before the connection is made.
-    pub(super) fn span_target(&self) -> SpanTarget<'_> {
-        let hosts = &self.shared.connector.targets.hosts;
-        let only = match &hosts[..] {
-            [host] if host.get_socket().is_none() => Some(host),
-            _ => None,
-        };
-        SpanTarget {
-            namespace: hosts
-                .first()
-                .map(|host| host.get_database().unwrap_or(host.get_username())),
-            server: only.map(|host| (host.get_host(), host.get_port())),
-        }
-    }
-
     pub(crate) fn may_be_unencrypted(&self) -> bool {
         self.shared.connector.targets.may_be_unencrypted()
     }
@@ -268,8 +251,8 @@ impl PostgresPool {
             .unwrap_or_else(|_| Err(timeout_error(limit).into()))
     }
 
-    /// Executes a transaction within one deadline and one client span, which is named by `sql`: the
-    /// statement that the transaction is for.
+    /// Executes a transaction within one deadline. Its failures are those of `sql`: the statement
+    /// that the transaction is for.
     ///
     /// # Errors
     /// As [`PostgresPool::within_deadline`].
@@ -278,10 +261,8 @@ impl PostgresPool {
         sql: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
-        let text = Some(SqlStr::from_static(sql));
-        let work = in_span(self.span_target(), text, self.within_deadline(work));
         let progress = self.failures().begin(sql);
-        let result = work.await;
+        let result = self.within_deadline(work).await;
         progress.end(&result);
         result
     }
