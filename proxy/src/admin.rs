@@ -5,7 +5,6 @@
 mod config;
 mod explain;
 mod info;
-mod keys;
 mod principal;
 mod requests;
 mod routes;
@@ -22,11 +21,11 @@ use postern_core::health::Health;
 use postern_core::secret::Secret;
 use postern_service::admin_api;
 use postern_service::http::Limits;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::config_editor::{ConfigEditor, MAX_TEXT_BYTES};
-use crate::routing::listing::{self, RouteSummary};
+use crate::routing::listing::RouteSummary;
 use crate::state::GatewayState;
 use crate::upstream::{EndpointStatus, NameStatus};
 
@@ -68,8 +67,7 @@ fn protected(state: &Arc<GatewayState>, health: &Health, stop: &CancellationToke
         .route("/admin/routes", get(routes::list))
         .route("/admin/explain", post(explain::explain))
         .route("/admin/upstreams", get(upstreams::list))
-        .route("/admin/upstreams/{name}/{action}", post(upstreams::change))
-        .route("/admin/keys", get(keys::list))
+        .route("/admin/keys", get(key_list))
         .with_state(Arc::clone(state))
         .merge(info::route(state, health))
 }
@@ -93,10 +91,7 @@ async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> 
 }
 
 async fn route_list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<RouteSummary>> {
-    let config = state.runtime_config.load();
-    let pools = config.pools.iter();
-    let names: Vec<&str> = pools.map(|pool| pool.config.name.as_str()).collect();
-    Json(listing::summaries(&config.route_table.routes, &names))
+    Json(routes::summaries(&state.runtime_config.load()))
 }
 
 async fn endpoint_list(
@@ -128,4 +123,9 @@ async fn upstream_names(
 
 async fn jwks_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
     Json(serde_json::to_value(state.verifier.status()).unwrap_or_default())
+}
+
+/// Returns the trusted issuers, sorted by name, and their public keys.
+async fn key_list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
+    Json(json!({ "issuers": state.verifier.issuer_keys() }))
 }

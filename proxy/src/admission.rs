@@ -17,7 +17,6 @@ mod external;
 pub(crate) mod header_changes;
 pub(crate) mod rate_limits;
 pub(crate) mod rejection;
-pub(crate) mod report_only;
 pub(crate) mod response_headers;
 
 use std::sync::Arc;
@@ -79,8 +78,8 @@ async fn admit(
         rate_limits::check_address(state, request)?;
         return Err(Answer::new(StatusCode::NO_CONTENT).into());
     }
-    if let Some(redirect) = client.https_redirect().filter(|_| !request.is_tls) {
-        return Err(answer::to_https(state, head, redirect, request)?.into());
+    if let Some(port) = client.https_redirect().filter(|_| !request.is_tls) {
+        return Err(answer::to_https(state, head, port, request)?.into());
     }
     let config = Arc::clone(&request.config);
     let routes = &config.route_table;

@@ -19,7 +19,7 @@ mod slot;
 mod warnings;
 
 pub(crate) use acme::{AcmeRenewal, AcmeStore, PendingChallenges};
-pub(crate) use client_auth::{TlsClient, principal_caller};
+pub(crate) use client_auth::TlsClient;
 pub(crate) use files::{acme_file_fault, certificates, check_upstream_files, private_key};
 pub(crate) use hosts::HostGuard;
 pub(crate) use loading::check_listener_files;

@@ -47,10 +47,9 @@ pub use compression::CompressionConfig;
 pub use cors::{CorsPolicy, OriginPattern};
 pub use external_authorization::ExternalAuthorization;
 pub use header_changes::HeaderChanges;
-pub use limits::{ClientLimits, GatewayRateLimit, RateLimit, RateLimitKey};
-pub use listen::{
-    AccessLogConfig, AccessLogSink, ClientAddressDetail, HttpsRedirect, ListenerConfig,
-};
+pub use limits::{ClientLimits, RateLimit, RateLimitKey};
+pub(crate) use listen::DEFAULT_HTTPS_PORT;
+pub use listen::{AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig};
 pub use mirror::MirrorConfig;
 pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
 pub(crate) use policy::check_callers;
@@ -58,13 +57,12 @@ pub use policy::{CallerRules, OwnerRule, RoutePolicy, ServiceRule, UserRule};
 pub use redirect_target::RedirectTarget;
 pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_settings::RouteSettings;
-use route_test::certificate_principals;
-pub use route_test::{RouteTest, TestToken, certificate_principal};
+pub use route_test::{RouteTest, TestToken};
 pub use schema::SCHEMA;
 pub use template::{Template, TemplatePart, Variable};
 pub use tls::{
     CertificateConfig, CertificateName, CertificatePrincipal, CertificateSource, ClientAuthConfig,
-    ListenerTlsConfig, TlsVersion,
+    ListenerTlsConfig,
 };
 pub use upstream::{
     HealthCheckConfig, HealthProbe, LoadBalancing, OutlierDetection, UpstreamConfig,
@@ -107,7 +105,8 @@ pub struct Config {
     pub upstreams: Vec<UpstreamConfig>,
     /// The routes, in the order of the file.
     pub routes: Vec<Route>,
-    /// The CORS policy for requests that match no route.
+    /// The CORS policy for requests that match no route: that of `[defaults]`, or else that of the first
+    /// route with one.
     pub cors: Option<Arc<CorsPolicy>>,
     /// The changes of responses to requests that match no route: those of `[defaults]`.
     pub response_headers: Option<Arc<HeaderChanges>>,
@@ -154,16 +153,22 @@ impl Config {
         let log = Log::read(root, env);
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let identity = TrustConfig::read(root, env);
-        let tokens = section_or_default(root, "tokens", TokenConfig::read);
+        let tokens = root
+            .section("tokens", TokenConfig::read)
+            .unwrap_or_default();
         let api_keys = root.section("api_keys", ApiKeyConfig::read);
-        let mut limits = section_or_default(root, "limits", ClientLimits::read);
+        let mut limits = root
+            .section("limits", ClientLimits::read)
+            .unwrap_or_default();
         let defaults = root.section("defaults", |section| {
             let built_in = RouteSettings::default();
             Some(RouteSettings::read(section, &built_in, None))
         });
         let defaults = defaults.unwrap_or_default();
         Arc::make_mut(&mut limits.http).deadline = defaults.deadline;
-        let stop = section_or_default(root, "stop", ShutdownConfig::read);
+        let stop = root
+            .section("stop", ShutdownConfig::read)
+            .unwrap_or_default();
         let handover = root.section("handover", |section| {
             section.required("socket", |f| f.text(1..=100))
         });
@@ -180,9 +185,10 @@ impl Config {
         policy::restrict_owners(&mut routes, issuers.unwrap_or_default());
         let ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
         Arc::make_mut(&mut limits.http).head.ambiguous_paths = ambiguous_paths;
-        let tests = root.list("test", |field| {
-            route_test::read(field, &listen, &routes, &upstreams)
-        });
+        // So that a page can read the error response.
+        let of_routes = routes.iter().find_map(|route| route.settings.cors.clone());
+        let cors = defaults.cors.or(of_routes);
+        let tests = root.list("test", |field| route_test::read(field, &routes, &upstreams));
         Some(Self {
             listen,
             acme,
@@ -199,7 +205,7 @@ impl Config {
             access_log,
             tracing,
             upstreams,
-            cors: CorsPolicy::fallback(defaults.cors, &routes),
+            cors,
             response_headers: defaults.response_headers,
             routes,
             tests,
@@ -231,14 +237,6 @@ fn read_admin(root: &Object<'_>, env: &Env) -> (Option<AdminListener>, Option<Pa
         history = admin.optional("history", |field| field.text(1..=4096));
     });
     (admin, history.map(PathBuf::from))
-}
-
-fn section_or_default<T: Default>(
-    root: &Object<'_>,
-    name: &'static str,
-    read: impl FnOnce(&Object<'_>) -> Option<T>,
-) -> T {
-    root.section(name, read).unwrap_or_default()
 }
 
 impl TokenConfig {

@@ -110,18 +110,12 @@ pub(crate) enum ChangeError {
     NotActivated(String),
     /// The file was written, but the reload has not ended in time.
     Unknown,
-    Check(CheckError),
+    /// The check, or the one before, takes too long.
+    CheckTimeout,
+    /// A defect of the gateway.
+    CheckPanicked,
     /// The process is stopping.
     Stopping,
-}
-
-/// Why there is no report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CheckError {
-    /// The check, or the one before, takes too long.
-    Timeout,
-    /// A defect of the gateway.
-    Panicked,
 }
 
 /// Formats a hash as in the event `configuration reloaded`.
@@ -209,7 +203,10 @@ impl ConfigEditor {
         }
         let summary = match &newest {
             Some(_) => check::summarize(before, files, &self.rules.env),
-            None => ChangeSummary::first(),
+            None => ChangeSummary {
+                text: "the first one that was recorded".to_owned(),
+                ..ChangeSummary::default()
+            },
         };
         let entry = HistoryEntry {
             number: newest.map_or(1, |newest| newest.number + 1),
@@ -229,7 +226,7 @@ impl ConfigEditor {
     ///
     /// # Errors
     /// If there is no result within 8 s. The check continues to its end, and others wait for it.
-    pub(crate) async fn check(&self, text: String) -> Result<CheckReport, CheckError> {
+    pub(crate) async fn check(&self, text: String) -> Result<CheckReport, ChangeError> {
         let work = async {
             let permit = Arc::clone(&self.permit).lock_owned().await;
             let (path, rules, now) = (self.path.clone(), self.rules.clone(), self.now());
@@ -238,10 +235,10 @@ impl ConfigEditor {
                 let _permit = permit;
                 check::check(&ConfigFile::with_text(&path, text), &in_force, &rules, now)
             });
-            checked.await.map_err(|_| CheckError::Panicked)
+            checked.await.map_err(|_| ChangeError::CheckPanicked)
         };
         let checked = tokio::time::timeout(CHECK_TIMEOUT, work).await;
-        checked.unwrap_or(Err(CheckError::Timeout))
+        checked.unwrap_or(Err(ChangeError::CheckTimeout))
     }
 
     /// Replaces the text of the file and activates it. Must run to its end once it has begun.
@@ -264,12 +261,12 @@ impl ConfigEditor {
         if before != change.base_hash && !was_same {
             return Err(ChangeError::FileChanged(before));
         }
-        let report = self.check(change.text.clone()).await;
-        let report = Box::new(report.map_err(ChangeError::Check)?);
+        let report = Box::new(self.check(change.text.clone()).await?);
         if !report.is_good() {
             return Err(ChangeError::Invalid(report));
         }
-        if change.refuse_widened && report.may_widen() {
+        let may_widen = report.widened || report.differences_error.is_some();
+        if change.refuse_widened && may_widen {
             return Err(ChangeError::Widened(report));
         }
         if !was_same {

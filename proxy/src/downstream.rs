@@ -5,6 +5,5 @@
 //! - **Leaves:** a connection with its permit and the client of its certificate.
 //! - **May depend on:** [`crate::config`] and [`crate::certificates`].
 
-pub(crate) mod connection_permit;
 pub(crate) mod session_ext;
 pub(crate) mod tls;

@@ -50,7 +50,10 @@ pub(crate) struct ExternalAuthorizer {
     client: reqwest::Client,
     calls: Arc<SharedBudget>,
     circuit: Mutex<Circuit>,
-    metrics: AuthorizerMetrics,
+    allowed: IntCounter,
+    denied: IntCounter,
+    failed: IntCounter,
+    call_seconds: Histogram,
 }
 
 /// The circuit breaker, and what shows that a failure is one of the service.
@@ -60,14 +63,6 @@ struct Circuit {
     last_success: Option<Instant>,
     /// The client whose check timed out last.
     last_timed_out: Option<u64>,
-}
-
-#[derive(Debug)]
-struct AuthorizerMetrics {
-    allowed: IntCounter,
-    denied: IntCounter,
-    failed: IntCounter,
-    call_seconds: Histogram,
 }
 
 /// The decision on a check, or the reason for which there is none.
@@ -138,13 +133,8 @@ impl ExternalAuthorizer {
         let client = builder
             .build()
             .map_err(|error| Exit::usage(format!("{}: cannot be called: {error}", config.url)))?;
-        let counter = |result| {
-            let labels = [route, result];
-            metrics
-                .external_authorization
-                .results
-                .with_label_values(&labels)
-        };
+        let metrics = &metrics.external_authorization;
+        let counter = |result| metrics.results.with_label_values(&[route, result]);
         Ok(Self {
             client,
             calls: SharedBudget::new(config.in_flight),
@@ -157,15 +147,10 @@ impl ExternalAuthorizer {
                 last_success: None,
                 last_timed_out: None,
             }),
-            metrics: AuthorizerMetrics {
-                allowed: counter("allowed"),
-                denied: counter("denied"),
-                failed: counter("failed"),
-                call_seconds: metrics
-                    .external_authorization
-                    .call_seconds
-                    .with_label_values(&[route]),
-            },
+            allowed: counter("allowed"),
+            denied: counter("denied"),
+            failed: counter("failed"),
+            call_seconds: metrics.call_seconds.with_label_values(&[route]),
             config,
         })
     }
@@ -178,15 +163,15 @@ impl ExternalAuthorizer {
     pub(crate) async fn check(&self, check: &CheckRequest<'_>) -> Result<AddedHeaders, Problem> {
         match self.call(check).await {
             Ok(Decision::Allowed(added)) => {
-                self.metrics.allowed.inc();
+                self.allowed.inc();
                 Ok(added)
             }
             Ok(Decision::Denied(code)) => {
-                self.metrics.denied.inc();
+                self.denied.inc();
                 Err(code.into())
             }
             Err(failure) => {
-                self.metrics.failed.inc();
+                self.failed.inc();
                 self.log_failure(check, failure);
                 Err(Code::AuthorizationUnavailable.into())
             }
@@ -201,9 +186,7 @@ impl ExternalAuthorizer {
             return Err(Failure::CircuitOpen);
         }
         let result = self.send(check).await;
-        self.metrics
-            .call_seconds
-            .observe(began.elapsed().as_secs_f64());
+        self.call_seconds.observe(began.elapsed().as_secs_f64());
         let failure = result.as_ref().err().copied();
         self.record_outcome(failure, check.client_share, began);
         result

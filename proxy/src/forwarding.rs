@@ -18,7 +18,6 @@ pub mod identity_headers;
 mod mirror;
 mod open_exchange;
 pub(crate) mod pipeline;
-mod references;
 mod request_record;
 mod response;
 mod spans;

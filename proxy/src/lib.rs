@@ -58,7 +58,6 @@ pub use routing::difference::{
     DecisionSummary, Difference, TooManyRequests, differences, uncompared_changes,
 };
 pub use routing::explain::{CallerSource, explain};
-pub use routing::listing::{RouteSummary, format_routes, routes};
 pub use routing::warnings::warnings;
 pub use telemetry::TraceContext;
 

@@ -14,7 +14,7 @@ use postern_core::exit::{Exit, parse_arguments};
 use postern_core::output::{Output, print_line};
 use postern_core::token::{Verifier, VerifierOptions};
 use postern_proxy::api_keys::{self, ApiKeys, NewApiKey, is_api_key};
-use postern_proxy::config::{TestToken, certificate_principal};
+use postern_proxy::config::TestToken;
 use postern_proxy::{
     App, CallerSource, Config, ConfigWarning, FoundWarnings, InheritedListeners, InheritedSockets,
 };
@@ -61,13 +61,6 @@ enum CliCommand {
         #[command(flatten)]
         arguments: CheckArguments,
         /// Print JSON, one object per line.
-        #[arg(long)]
-        json: bool,
-    },
-    /// List the routes of the configuration file.
-    #[command(after_help = examples::ROUTES)]
-    Routes {
-        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
@@ -138,9 +131,6 @@ struct ExplainArguments {
     /// Caller: none, user, user:SUBJECT, service:NAME, or a real token, which is verified.
     #[arg(long, default_value = "none")]
     token: String,
-    /// Name in the client certificate, as in `client_certificates`; decides without a token.
-    #[arg(long)]
-    certificate: Option<String>,
     /// Request header, such as `X-Beta: 1`; can be repeated.
     #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -168,7 +158,6 @@ fn main() -> ExitCode {
                 arguments: given,
                 json,
             } => check(&arguments.config, &env, &given, Output { json }),
-            CliCommand::Routes { json } => routes(&arguments.config, &env, json),
             CliCommand::Explain(request) => explain(&arguments.config, &env, request),
             CliCommand::Diff {
                 old,
@@ -292,37 +281,13 @@ fn check(path: &Path, env: &Env, arguments: &CheckArguments, output: Output) -> 
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the output of a command")]
-fn routes(path: &Path, env: &Env, json: bool) -> Result<(), Exit> {
-    let config = config::load(path, |root| Config::decode(root, env))?;
-    let routes = postern_proxy::routes(&config);
-    match json {
-        true => println!(
-            "{}",
-            serde_json::to_string_pretty(&routes)
-                .map_err(|error| Exit::unavailable(error.to_string()))?
-        ),
-        false => print!("{}", postern_proxy::format_routes(&routes)),
-    }
-    Ok(())
-}
-
 fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit> {
     let token = request.token.as_str();
-    let assumed = TestToken::parse(token);
     // Also if a route test fails: an explanation shows why.
     let config = config::load(path, |root| Config::decode(root, env))?;
-    let principal =
-        match &request.certificate {
-            None => None,
-            Some(name) => Some(certificate_principal(&config.listen, name).ok_or_else(|| {
-                Exit::usage(format!("no client certificate with the name {name}"))
-            })?),
-        };
-    let caller = match (assumed, principal) {
-        (Some(TestToken::None), Some(principal)) => CallerSource::Certificate(principal.clone()),
-        (Some(assumed), _) => CallerSource::Assumed(assumed),
-        (None, _) => verify(&config, token)?,
+    let caller = match TestToken::parse(token) {
+        Some(assumed) => CallerSource::Assumed(assumed),
+        None => verify(&config, token)?,
     };
     let (method, url, json) = (&request.method, &request.url, request.json);
     let headers: HeaderMap = request.headers.into_iter().collect();

@@ -4,10 +4,9 @@
 //! Memory is bounded: a full table first evicts keys whose bucket is full again, then arbitrary
 //! keys. Timestamps are nanoseconds of a monotonic clock that the caller reads.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 
+use ahash::AHashMap;
 use parking_lot::{Mutex, MutexGuard};
 
 /// A sustained rate with a burst.
@@ -17,23 +16,13 @@ pub struct Rate {
     pub burst: u32,
     /// Nanoseconds between two requests at the sustained rate, rounded down.
     pub interval_ns: u64,
-    /// Seconds in which an empty bucket fills up, rounded up: the window of `RateLimit-Policy`.
-    pub window_s: u64,
 }
 
-/// The result of taking a token.
+/// The limit is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateDecision {
-    /// The request is within the limit.
-    Allowed {
-        /// Tokens left in the bucket.
-        remaining: u32,
-    },
-    /// The limit is exceeded.
-    Refused {
-        /// Time until a token is available.
-        retry_after: Duration,
-    },
+pub struct RateExceeded {
+    /// Time until a token is available.
+    pub retry_after: Duration,
 }
 
 /// The token buckets of all keys.
@@ -46,17 +35,11 @@ pub struct RateLimiter {
 #[derive(Debug, Default)]
 struct KeyShard {
     /// The theoretical arrival time of each key.
-    arrivals: HashMap<u64, u64, BuildHasherDefault<PrehashedKey>>,
+    arrivals: AHashMap<u64, u64>,
     swept_at: u64,
 }
 
-/// A hasher for keys that are hashes already.
-#[derive(Debug, Default)]
-struct PrehashedKey(u64);
-
 const SHARD_COUNT: usize = 32;
-
-const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// Minimum interval between two sweeps of a full shard. Between sweeps, arbitrary keys are evicted.
 const SWEEP_INTERVAL_NS: u64 = 1_000_000_000;
@@ -71,35 +54,24 @@ impl Rate {
         let requests = requests.max(1);
         let burst = burst.unwrap_or(requests).max(1);
         let interval = per.as_nanos() / u128::from(requests);
-        // Computed from the configured values: the burst times the rounded interval would be too
-        // short.
-        let window = (per.as_nanos() * u128::from(burst)).div_ceil(u128::from(requests));
         Self {
             burst,
             interval_ns: u64::try_from(interval).unwrap_or(u64::MAX).max(1),
-            window_s: u64::try_from(window.div_ceil(NANOS_PER_SECOND))
-                .unwrap_or(u64::MAX)
-                .max(1),
         }
     }
 
     /// Takes a token at `now` from a bucket with the theoretical arrival time `arrival`. Returns
-    /// the decision and the new arrival time.
-    fn take(self, arrival: u64, now: u64) -> (RateDecision, u64) {
+    /// the new arrival time.
+    fn take(self, arrival: u64, now: u64) -> Result<u64, RateExceeded> {
         let base = arrival.max(now);
         let window = self.interval_ns.saturating_mul(u64::from(self.burst));
         let next = base.saturating_add(self.interval_ns);
         let ahead = next - now;
         if ahead > window {
-            return (
-                RateDecision::Refused {
-                    retry_after: Duration::from_nanos(ahead - window),
-                },
-                arrival,
-            );
+            let retry_after = Duration::from_nanos(ahead - window);
+            return Err(RateExceeded { retry_after });
         }
-        let remaining = u32::try_from((window - ahead) / self.interval_ns).unwrap_or(u32::MAX);
-        (RateDecision::Allowed { remaining }, next)
+        Ok(next)
     }
 }
 
@@ -117,24 +89,25 @@ impl RateLimiter {
 
     /// Takes a token for `key`, a hash with a seed that clients cannot know. Different rates
     /// require different keys.
-    #[must_use]
-    pub fn take(&self, rate: Rate, key: u64, now: u64) -> RateDecision {
+    ///
+    /// # Errors
+    /// None is left.
+    pub fn take(&self, rate: Rate, key: u64, now: u64) -> Result<(), RateExceeded> {
         let mut shard = self.shard(key);
         let known = shard.arrivals.get(&key).copied();
-        let (verdict, next) = rate.take(known.unwrap_or(0), now);
+        let next = rate.take(known.unwrap_or(0), now)?;
         if known.is_none() {
             shard.evict(self.keys_per_shard, now);
         }
         shard.arrivals.insert(key, next);
-        verdict
+        Ok(())
     }
 
     /// Returns whether no token for `key` is left.
     #[must_use]
     pub fn is_empty(&self, rate: Rate, key: u64, now: u64) -> bool {
         let known = self.shard(key).arrivals.get(&key).copied();
-        let decision = known.map(|arrival| rate.take(arrival, now).0);
-        matches!(decision, Some(RateDecision::Refused { .. }))
+        known.is_some_and(|arrival| rate.take(arrival, now).is_err())
     }
 
     fn shard(&self, key: u64) -> MutexGuard<'_, KeyShard> {
@@ -168,24 +141,6 @@ impl KeyShard {
         {
             self.arrivals.remove(&any);
         }
-    }
-}
-
-// === impl PrehashedKey ===
-
-impl Hasher for PrehashedKey {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes
-            .iter()
-            .fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
     }
 }
 
@@ -240,8 +195,7 @@ mod tests {
             let mut bucket = TokenBucket { rate, filled: u128::from(rate.interval_ns) * u128::from(burst), at: now };
             for gap in gaps {
                 now += gap;
-                let allowed = matches!(limiter.take(rate, 1, now), RateDecision::Allowed { .. });
-                prop_assert_eq!(allowed, bucket.take(now));
+                prop_assert_eq!(limiter.take(rate, 1, now).is_ok(), bucket.take(now));
             }
         }
     }

@@ -26,14 +26,13 @@ use postern_core::token::Verifier;
 use postern_core::trace::Tracer;
 use postern_core::{Clock, Code};
 use postern_http::client_shares::SharedBudget;
-use postern_http::downstream::ResponseBufferBudget;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::certificates::HostGuard;
 use crate::rate_limiter::RateLimiter;
 use crate::state::config_status::ConfigStatus;
-use crate::state::request_context::{InFlightRequest, RequestContext};
+use crate::state::request_context::{GaugeGuard, RequestContext};
 use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::access_log::{AccessEvent, AccessLog};
 use crate::telemetry::ids::IdGenerator;
@@ -46,7 +45,7 @@ pub(crate) struct GatewayState {
     pub(crate) verifier: Arc<Verifier>,
     pub(crate) limiter: RateLimiter,
     pub(crate) connection_limit: Arc<Semaphore>,
-    pub(crate) response_buffers: Arc<ResponseBufferBudget>,
+    pub(crate) response_buffers: Arc<SharedBudget>,
     /// The memory of compressed responses.
     pub(crate) encoders: Arc<SharedBudget>,
     pub(crate) metrics: Arc<GatewayMetrics>,
@@ -70,7 +69,7 @@ impl GatewayState {
     /// Creates the context of a new request.
     pub(crate) fn new_context(&self) -> RequestContext {
         let now = self.clock.now();
-        let in_flight = InFlightRequest::new(&self.metrics.requests_in_flight);
+        let in_flight = GaugeGuard::new(&self.metrics.requests_in_flight);
         let (config, id) = (self.runtime_config.load_full(), self.ids.next_id(now));
         RequestContext::new(config, id, now, in_flight)
     }
@@ -93,7 +92,8 @@ impl GatewayState {
         protocol: &'static str,
         client: Option<IpAddr>,
     ) {
-        self.metrics.count_rejected_head(code);
+        let rejected = &self.metrics.rejected_before_routing;
+        rejected.with_label_values(&[code.as_str()]).inc();
         let mut text = Uuid::encode_buffer();
         let event = AccessEvent {
             request_id: id.hyphenated().encode_lower(&mut text),

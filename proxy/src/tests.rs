@@ -4,7 +4,6 @@
 mod access_events;
 mod access_lists;
 mod acme;
-mod acme_proxy;
 mod admin_api;
 mod admin_client;
 mod agreement;
@@ -18,7 +17,6 @@ mod certificate_warnings;
 mod client_certificates;
 mod compression;
 mod compression_client;
-mod compression_peers;
 mod config_checks;
 mod config_editing;
 mod config_editing_hostile;
@@ -29,8 +27,8 @@ mod defaults;
 mod early_responses;
 mod external_authorization;
 mod forwarded;
-mod grpc;
 mod grpc_peer;
+mod h2c;
 mod harness;
 mod header_changes;
 mod hot_restart;
@@ -42,22 +40,21 @@ mod http2_upstream;
 mod idle_connections;
 mod live_tail;
 mod load_balancers;
-mod load_balancing;
 mod log_events;
-pub(crate) mod logs;
+mod logs;
 mod migrating;
 mod migrating_peers;
 mod mirroring;
 mod one_attacker;
 mod origin;
 mod proxy_protocol;
+pub(crate) mod random_routes;
 mod rate_limits;
-mod rate_limits_report_only;
 mod raw_client;
-mod references;
 mod rejected_requests;
 mod rejected_responses;
 mod reload;
+mod report_only;
 mod requests;
 mod response_budget;
 mod route_list;
@@ -72,12 +69,9 @@ mod spans;
 mod tls;
 mod tls_gateway;
 mod tls_settings;
-mod traefik_peer;
-mod traffic_rules;
 mod truncated_responses;
 mod tunnel_expiry;
 mod upgrade;
-mod upgrade_refusals;
 mod uploads;
 mod upstream_settings;
 mod upstream_shares;
@@ -97,15 +91,15 @@ use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use postern_core::config::{Env, parse};
 use postern_core::exit::Exit;
-use postern_core::testing::CapturedLog;
+use postern_core::testing::{CapturedLog, assert_members};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use certificate_folder::{CertificateFolder, free_port, run, s_client};
+use certificate_folder::{CertificateFolder, first_certificate, free_port, run, s_client};
 use harness::{
-    ADMIN_TOKEN, ROUTES, STEP_TIMEOUT, TestGateway, assert_members, fetch, has_field, in_time,
-    route, route_table, wait_until,
+    ADMIN_TOKEN, ROUTES, STEP_TIMEOUT, TestGateway, bind, fetch, has_field, in_time, route,
+    route_table, wait_until,
 };
 use origin::{OriginBehavior, TestOrigin};
 use raw_client::{GET, RawClient, RawResponse, UPGRADE};
@@ -114,7 +108,7 @@ use scripted_origin::{
 };
 use tls::{CertificateAuthority, UpstreamTls};
 use tls_gateway::{TlsGateway, call, get, head, open_body, reply, send, upload};
-use upstream_shares::{client_from, http2_from};
+use upstream_shares::{client_from, connect_from, http2_from};
 
 use crate::Config;
 

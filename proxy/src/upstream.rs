@@ -11,7 +11,6 @@ mod endpoint;
 mod health;
 mod name_resolver;
 mod observation;
-mod operator_control;
 mod peer;
 mod retry_budget;
 mod selection;
@@ -23,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use pingora_load_balancing::selection::RoundRobin;
 use postern_core::exit::Exit;
 use postern_core::log_outage_state;
 use postern_http::client_shares::{ClientShares, client_limit};
@@ -35,19 +35,18 @@ use crate::telemetry::failure_cause::FailureCause;
 use crate::telemetry::metrics::GatewayMetrics;
 use discovery::Discovery;
 pub(crate) use discovery::{NameResolution, NameStatus};
-use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
 pub(crate) use name_resolver::NameResolver;
 use peer::PeerBuilder;
 use retry_budget::RetryBudget;
-use selection::{Candidates, Rotation};
+use selection::{Candidates, count_excluded, rotation};
 
 /// An upstream with its addresses. Kept across reloads that do not change it.
 pub(crate) struct UpstreamPool {
     pub(crate) config: UpstreamConfig,
     discovery: Discovery,
     endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
-    rotation: ArcSwap<Rotation>,
+    rotation: ArcSwap<RoundRobin>,
     /// Number of choices among the addresses.
     turn: AtomicU64,
     retry_budget: RetryBudget,
@@ -112,7 +111,7 @@ impl UpstreamPool {
         );
         let endpoints = discovery.endpoints(&[]);
         Ok(Self {
-            rotation: ArcSwap::from_pointee(Rotation::new(&endpoints)),
+            rotation: ArcSwap::from_pointee(rotation(&endpoints)),
             endpoints: ArcSwap::from_pointee(endpoints),
             discovery,
             turn: AtomicU64::new(0),
@@ -168,7 +167,7 @@ impl UpstreamPool {
             .iter()
             .filter(is_removed)
             .for_each(|it| self.drain(it));
-        self.rotation.store(Arc::new(Rotation::new(&after)));
+        self.rotation.store(Arc::new(rotation(&after)));
         self.endpoints.store(Arc::new(after));
     }
 
@@ -207,6 +206,11 @@ impl UpstreamPool {
         self.endpoints.load_full()
     }
 
+    /// Returns the retries that the budget allows now.
+    pub(crate) fn available_retries(&self) -> i64 {
+        self.retry_budget.available()
+    }
+
     /// Closes expired idle connections.
     pub(crate) fn evict_idle_connections(&self) {
         for endpoint in self.endpoints().iter() {
@@ -240,14 +244,8 @@ impl UpstreamPool {
 
     /// Returns the maximum requests in flight of one client.
     fn client_limit(&self, endpoints: &[Arc<Endpoint>], now_ms: u64) -> usize {
-        let weighing = endpoints.iter().filter(|endpoint| endpoint.weight() > 0);
-        let (taken, available) = weighing.fold((0, 0), |(taken, available), endpoint| {
-            let is_available = endpoint.availability(now_ms) == Availability::Available;
-            (
-                taken + endpoint.in_flight(),
-                available + usize::from(is_available),
-            )
-        });
+        let taken = endpoints.iter().map(|endpoint| endpoint.in_flight()).sum();
+        let available = endpoints.len() - count_excluded(endpoints, now_ms);
         let all = self.config.in_flight.saturating_mul(available.max(1));
         client_limit(taken, all)
     }

@@ -410,34 +410,3 @@ fn diff_fails_if_more_callers_reach_something() {
     let (status, text) = run(&["new.toml", "new.toml", "--fail-on", "any", "--json"]);
     assert_eq!((status, text.as_str()), (Some(0), ""));
 }
-
-#[test]
-fn commands_list_routes_and_warn_strictly() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = format!(
-        "{}[upstream.spare]\naddresses = [\"127.0.0.1:2\"]\n",
-        config(free_address(), "")
-    );
-    let run = |arguments: &[&str]| {
-        let mut command = gateway(folder.path(), &config);
-        command.args(arguments).output().expect("runs")
-    };
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-    let checked = run(&["check"]);
-    assert!(checked.status.success(), "{checked:?}");
-    let warned = text(checked.stderr);
-    assert!(
-        warned.contains("upstream.spare: no route uses it"),
-        "{warned}"
-    );
-    assert_eq!(run(&["check", "--strict"]).status.code(), Some(1));
-    let listed = text(run(&["routes", "--json"]).stdout);
-    let listed: Value = serde_json::from_str(&listed).expect("JSON");
-    assert!(listed[0]["name"].is_string(), "{listed}");
-    let script = text(run(&["completions", "bash"]).stdout);
-    assert!(
-        script.contains("routes") && script.contains("take-over"),
-        "{script}"
-    );
-    assert!(text(run(&["man"]).stdout).contains(".TH postern"));
-}

@@ -73,11 +73,6 @@ impl ClientShares {
         })
     }
 
-    /// Returns the amount that this client has.
-    pub fn held(&self, client: u64) -> usize {
-        self.shard(client).get(&client).copied().unwrap_or(0)
-    }
-
     fn shard(&self, client: u64) -> MutexGuard<'_, HashMap<u64, usize>> {
         // The upper bits, because the hash tables use the lower ones.
         let at = usize::try_from(client >> 32).unwrap_or(0) % SHARD_COUNT;
@@ -109,10 +104,20 @@ impl SharedBudget {
         })
     }
 
+    /// Returns the amount that is used.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether an amount could be reserved now.
+    pub fn has_room(self: &Arc<Self>, client: Option<u64>, amount: usize) -> bool {
+        self.used() < self.limit / 2 || self.reserve(client, amount).is_some()
+    }
+
     /// Reserves an amount; `None` if it is not available, or if the client has used its share.
     /// `client` is `None` if the client is not known.
     pub fn reserve(self: &Arc<Self>, client: Option<u64>, amount: usize) -> Option<BudgetPermit> {
-        let limit = client_limit(self.used.load(Ordering::Relaxed), self.limit);
+        let limit = client_limit(self.used(), self.limit);
         let share = match client {
             Some(client) => Some(self.shares.try_add(client, amount, limit)?),
             None => None,

@@ -8,4 +8,4 @@ mod accept_encoding;
 mod encoder;
 
 pub use accept_encoding::{ContentCoding, negotiate};
-pub use encoder::{BodyEncoder, EncoderMetrics, MAX_ENCODER_BYTES};
+pub use encoder::{BodyEncoder, MAX_ENCODER_BYTES, encoder_bytes};

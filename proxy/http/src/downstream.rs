@@ -13,16 +13,13 @@ mod http1_session;
 mod http2_stream;
 mod limits;
 mod read_ahead;
-mod response_buffers;
 
 pub use client_connection::{
     ClientConnection, ClientTransport, DetectedProtocol, FIRST_REQUEST_GRACE, HeadEvent,
-    WriteBacklog,
 };
 pub use client_handle::{Attributes, ClientHandle};
 pub use deadline::{AbortReason, DeadlineTimer, RequestDeadline};
 pub use http1_session::{ConnectionSlot, Http1Session};
 pub use http2_stream::{ClientStream, Http2ConnectionInfo, Http2Exchange};
-pub use limits::HttpLimits;
+pub use limits::{HttpLimits, RESPONSE_BUFFER_BYTES};
 pub use read_ahead::ReadAhead;
-pub use response_buffers::{BufferReservation, ConnectionPermit, ResponseBufferBudget};

@@ -6,7 +6,6 @@
 //! - **May depend on:** no other module of this crate.
 
 pub mod framing;
-pub mod grpc;
 pub mod head;
 pub mod headers;
 pub mod host;

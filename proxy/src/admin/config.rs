@@ -15,21 +15,14 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 use crate::config_editor::{
-    ChangeError, Changed, CheckError, CheckReport, ConfigChange, ConfigEditor, MAX_TEXT_BYTES,
-    StoredEntry, hash_text, read_entry,
+    ChangeError, Changed, CheckReport, ConfigChange, ConfigEditor, MAX_TEXT_BYTES, StoredEntry,
+    hash_text, read_entry,
 };
 
 type Editor = Shared<Arc<ConfigEditor>>;
 
 /// Seconds after which a check can be tried again.
 const RETRY_AFTER_S: u32 = 5;
-
-/// A text for the file.
-struct Replacement {
-    text: Option<String>,
-    base_hash: String,
-    refuse_widened: bool,
-}
 
 /// Returns the routes.
 pub(super) fn routes(editor: &Arc<ConfigEditor>) -> Router {
@@ -78,7 +71,7 @@ async fn current(Shared(editor): Editor) -> Result<JsonBody<Value>, Problem> {
 /// 400 or 422 for a malformed body, 413 for a larger one, 503 if there is no result in time.
 async fn check(Shared(editor): Editor, body: Json) -> Result<JsonBody<CheckReport>, Problem> {
     let text = body.read(read_text)?;
-    let report = editor.check(text).await.map_err(check_problem)?;
+    let report = editor.check(text).await.map_err(change_problem)?;
     Ok(JsonBody(report))
 }
 
@@ -95,9 +88,9 @@ async fn save(
 ) -> Result<Response, Problem> {
     let replacement = body.read(|body| {
         let text = read_text(body);
-        let replacement = Replacement::read(body)?;
-        Some(Replacement {
-            text: Some(text?),
+        let replacement = read_change(body, &operator)?;
+        Some(ConfigChange {
+            text: text?,
             ..replacement
         })
     })?;
@@ -138,21 +131,15 @@ async fn restore(
     id: RequestId,
     body: Json,
 ) -> Result<Response, Problem> {
-    let replacement = body.read(Replacement::read)?;
+    let replacement = body.read(|body| read_change(body, &operator))?;
     let earlier = stored(&editor, &number).await?;
     let target = format!("{}#{}", editor.path().display(), earlier.entry.number);
-    let replacement = Replacement {
-        text: Some(earlier.text),
+    let replacement = ConfigChange {
+        text: earlier.text,
         ..replacement
     };
-    change(
-        editor,
-        replacement,
-        operator,
-        id,
-        ("config.restore", target),
-    )
-    .await
+    let action = ("config.restore", target);
+    change(editor, replacement, operator, id, action).await
 }
 
 async fn stored(editor: &ConfigEditor, number: &str) -> Result<StoredEntry, Problem> {
@@ -174,17 +161,11 @@ async fn stored(editor: &ConfigEditor, number: &str) -> Result<StoredEntry, Prob
 
 async fn change(
     editor: Arc<ConfigEditor>,
-    replacement: Replacement,
+    change: ConfigChange,
     operator: Operator,
     id: RequestId,
     (action, target): (&'static str, String),
 ) -> Result<Response, Problem> {
-    let change = ConfigChange {
-        text: replacement.text.unwrap_or_default(),
-        base_hash: replacement.base_hash,
-        operator: operator.name().to_owned(),
-        refuse_widened: replacement.refuse_widened,
-    };
     // A task, because a change that has begun must end, also if the client has gone.
     let work = tokio::spawn(async move {
         let changed = editor.change(change).await?;
@@ -248,17 +229,11 @@ fn change_problem(error: ChangeError) -> Problem {
         }
         ChangeError::Unknown => Problem::new(Code::Unavailable)
             .detail("the file was written, but it was not activated in time: see /admin/config"),
-        ChangeError::Check(error) => check_problem(error),
-        ChangeError::Stopping => Code::Unavailable.into(),
-    }
-}
-
-fn check_problem(error: CheckError) -> Problem {
-    match error {
-        CheckError::Timeout => Problem::new(Code::Unavailable)
+        ChangeError::CheckTimeout => Problem::new(Code::Unavailable)
             .detail("the check did not end in time")
             .retry_after(RETRY_AFTER_S),
-        CheckError::Panicked => Code::Internal.into(),
+        ChangeError::CheckPanicked => Code::Internal.into(),
+        ChangeError::Stopping => Code::Unavailable.into(),
     }
 }
 
@@ -280,16 +255,14 @@ fn read_text(body: &Object<'_>) -> Option<String> {
     })
 }
 
-// === impl Replacement ===
-
-impl Replacement {
-    fn read(body: &Object<'_>) -> Option<Self> {
-        let base_hash = body.required("baseHash", |field| field.text(1..=64));
-        let refuse_widened = body.or("refuseWidened", false, |field| field.boolean());
-        Some(Self {
-            text: None,
-            base_hash: base_hash?,
-            refuse_widened,
-        })
-    }
+/// Reads a change without its text.
+fn read_change(body: &Object<'_>, operator: &Operator) -> Option<ConfigChange> {
+    let base_hash = body.required("baseHash", |field| field.text(1..=64));
+    let refuse_widened = body.or("refuseWidened", false, |field| field.boolean());
+    Some(ConfigChange {
+        text: String::new(),
+        base_hash: base_hash?,
+        operator: operator.name().to_owned(),
+        refuse_widened,
+    })
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::principal::verify_authorization;
 use crate::config::TestToken;
-use crate::config::route_test::{read_address, read_headers, read_host};
+use crate::config::route_test::{read_address, read_headers, read_host, read_request};
 use crate::routing::explain::{CallerSource, ExplainedRequest, explain_in};
 use crate::state::GatewayState;
 
@@ -28,15 +28,10 @@ struct Question {
     url: String,
     headers: HeaderMap,
     address: Option<IpAddr>,
-    caller: QuestionCaller,
-}
-
-/// The caller of the request.
-enum QuestionCaller {
-    /// An assumed caller.
-    Assumed(TestToken),
-    /// A token to be verified.
-    Token(Secret),
+    /// The assumed caller.
+    principal: TestToken,
+    /// A token to be verified instead.
+    token: Option<Secret>,
 }
 
 /// Explains the request. Nothing is sent to an upstream, and no limit is counted.
@@ -48,9 +43,9 @@ pub(super) async fn explain(
     body: Json,
 ) -> Result<JsonBody<Value>, Problem> {
     let question = body.read(Question::read)?;
-    let caller = match question.caller {
-        QuestionCaller::Assumed(token) => CallerSource::Assumed(token),
-        QuestionCaller::Token(token) => {
+    let caller = match question.token {
+        None => CallerSource::Assumed(question.principal),
+        Some(token) => {
             let authorization = format!("Bearer {}", token.expose());
             match verify_authorization(&state, &authorization).await {
                 Ok(caller) => CallerSource::Verified(caller),
@@ -75,16 +70,7 @@ pub(super) async fn explain(
 
 impl Question {
     fn read(body: &Object<'_>) -> Option<Self> {
-        let request = body.required("request", |field| {
-            let text = field.text(3..=16_384)?;
-            let words = text.split_once(' ');
-            let words = words.filter(|(method, target)| is_word(method) && is_word(target));
-            let words = words.map(|(method, target)| (method.to_owned(), target.to_owned()));
-            words.or_else(|| {
-                let form = "must be a method and a target, such as GET /a?b=c";
-                field.fail("invalid_format", form)
-            })
-        });
+        let request = body.required("request", read_request);
         let host = body.or("host", "localhost".to_owned(), read_host);
         let headers = body.section("headers", |section| Some(read_headers(section)));
         let address = body.optional("clientAddress", read_address);
@@ -107,14 +93,8 @@ impl Question {
             url,
             headers: headers.unwrap_or_default(),
             address,
-            caller: match token {
-                Some(token) => QuestionCaller::Token(token),
-                None => QuestionCaller::Assumed(principal.unwrap_or(TestToken::None)),
-            },
+            principal: principal.unwrap_or(TestToken::None),
+            token,
         })
     }
-}
-
-fn is_word(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -43,8 +43,7 @@ pub(super) async fn follow(
             .iter()
             .any(|route| route.name == name)
     };
-    let detail = state.access_log.client_address;
-    let filter = TailFilter::parse(query.as_deref().unwrap_or_default(), detail, is_route)?;
+    let filter = TailFilter::parse(query.as_deref().unwrap_or_default(), is_route)?;
     let answer = |body| ([(CONTENT_TYPE, "text/event-stream")], body).into_response();
     if filter.ends {
         return Ok(answer(Body::from(state.live_tail.recent(&filter).concat())));
@@ -58,7 +57,6 @@ pub(super) async fn follow(
     tracing::info!(operator, request_id = &*id.0, "live tail opened");
     let chunks = stream::unfold(reader, |mut reader| async move {
         let chunk = reader.next_chunk().await;
-        let chunk = reader.is_followed().then_some(chunk)?;
         Some((Ok::<_, io::Error>(chunk), reader))
     });
     let first = stream::iter([Ok(Bytes::from_static(FOLLOWING))]);

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::routing::listing::{self, RouteSummary};
 use crate::state::GatewayState;
+use crate::state::runtime_config::RuntimeConfig;
 
 /// A route with its counts since the start of the process.
 #[derive(Debug, Default, Serialize)]
@@ -39,51 +40,48 @@ struct LatencySum {
 
 /// Returns the routes in the order of the file.
 pub(super) async fn list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<ListedRoute>> {
-    let config = state.runtime_config.load_full();
-    let upstreams: Vec<&str> = config
-        .pools
-        .iter()
-        .map(|pool| pool.config.name.as_str())
-        .collect();
     let mut counts = counts(&state);
-    let summaries = listing::summaries(&config.route_table.routes, &upstreams).into_iter();
-    let routes = summaries.map(|summary| ListedRoute {
+    let summaries = summaries(&state.runtime_config.load());
+    let routes = summaries.into_iter().map(|summary| ListedRoute {
         counts: counts.remove(&summary.name).unwrap_or_default(),
         summary: Some(summary),
     });
     Json(routes.collect())
 }
 
+/// Returns the routes without their counts.
+pub(super) fn summaries(config: &RuntimeConfig) -> Vec<RouteSummary> {
+    let pools = config.pools.iter();
+    let names: Vec<&str> = pools.map(|pool| pool.config.name.as_str()).collect();
+    listing::summaries(&config.route_table.routes, &names)
+}
+
 fn counts(state: &GatewayState) -> HashMap<String, RouteCounts> {
     let mut all: HashMap<String, RouteCounts> = HashMap::new();
-    for metric in state
-        .metrics
-        .requests
-        .collect()
-        .iter()
-        .flat_map(|it| it.get_metric())
-    {
-        let (route, class) = (label(metric, "route"), label(metric, "class"));
+    for metric in series(&state.metrics.requests) {
+        let (route, class) = (label(&metric, "route"), label(&metric, "class"));
         // A counter of requests is an integer below 2^53.
         let count = metric.get_counter().get_value() as u64;
         let requests = &mut all.entry(route.to_owned()).or_default().requests;
         *requests.entry(class.to_owned()).or_default() += count;
     }
-    for metric in state
-        .metrics
-        .duration
-        .collect()
-        .iter()
-        .flat_map(|it| it.get_metric())
-    {
+    for metric in series(&state.metrics.duration) {
         let histogram = metric.get_histogram();
-        let counts = all.entry(label(metric, "route").to_owned()).or_default();
+        let counts = all.entry(label(&metric, "route").to_owned()).or_default();
         counts.latency = LatencySum {
             count: histogram.get_sample_count(),
             sum_seconds: histogram.get_sample_sum(),
         };
     }
     all
+}
+
+fn series(metrics: &impl Collector) -> Vec<Metric> {
+    let families = metrics.collect();
+    families
+        .iter()
+        .flat_map(|it| it.get_metric().to_vec())
+        .collect()
 }
 
 fn label<'m>(metric: &'m Metric, name: &str) -> &'m str {

@@ -15,7 +15,7 @@ use crate::admission::authorize::request_authority;
 use crate::admission::header_changes::variables;
 use crate::admission::response_headers::apply_common_headers;
 use crate::admission::{cors, rate_limits};
-use crate::config::{HttpsRedirect, RedirectTarget, RouteAnswer};
+use crate::config::{DEFAULT_HTTPS_PORT, RedirectTarget, RouteAnswer};
 use crate::downstream::session_ext::SessionExt;
 use crate::state::GatewayState;
 use crate::state::request_context::ReceivedRequest;
@@ -28,9 +28,6 @@ pub(super) struct Answer {
     /// Whether it answers a preflight request, so that the route changes no fields of it.
     pub(super) is_preflight: bool,
 }
-
-/// The port of `https` URLs without a port.
-const DEFAULT_HTTPS_PORT: u16 = 443;
 
 // === impl Answer ===
 
@@ -104,30 +101,28 @@ impl Answer {
     }
 }
 
-/// Returns the answer to a request to a listener that redirects to HTTPS. Its host is that of the
-/// listener, or a requested one that a route accepts.
+/// Returns the answer to a request to a listener that redirects to HTTPS. Its host is the requested
+/// one, which a route accepts.
 ///
 /// # Errors
 /// The address limit is exceeded, the target is not canonical, or no route accepts the host.
 pub(super) fn to_https(
     state: &GatewayState,
     head: &RequestHeader,
-    redirect: &HttpsRedirect,
+    port: u16,
     request: &mut ReceivedRequest,
 ) -> Result<Answer, Problem> {
     rate_limits::check_address(state, request)?;
     RequestTarget::parse_ambiguous(head.raw_path())
         .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
     request.has_canonical_target = true;
-    let requested = host_name(request_authority(head));
-    let host = match &redirect.host {
-        Some(host) => host.as_str(),
-        None if request.config.route_table.accepts_host(&requested) => &*requested,
-        None => return Err(Code::NotFound.into()),
-    };
+    let host = host_name(request_authority(head));
+    if !request.config.route_table.accepts_host(&host) {
+        return Err(Code::NotFound.into());
+    }
     let mut location = format!("https://{}", host.to_ascii_lowercase()).into_bytes();
-    if redirect.port != DEFAULT_HTTPS_PORT {
-        location.extend_from_slice(format!(":{}", redirect.port).as_bytes());
+    if port != DEFAULT_HTTPS_PORT {
+        location.extend_from_slice(format!(":{port}").as_bytes());
     }
     location.extend_from_slice(head.raw_path());
     let location = RedirectTarget::location(location).ok_or(Code::Internal)?;

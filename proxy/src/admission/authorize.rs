@@ -8,18 +8,18 @@ use postern_core::clock::Timestamp;
 use postern_core::token::Caller;
 use postern_core::trace::{TRACEPARENT, parse_traceparent};
 use postern_core::{Code, Problem};
+use postern_http::downstream::RESPONSE_BUFFER_BYTES;
+use postern_http::message::headers;
 use postern_http::message::target::{RequestTarget, TargetFault};
-use postern_http::message::{grpc, headers};
 use postern_service::http::bearer;
 
 use crate::admission::credentials::Credential;
-use crate::admission::{external, rate_limits, report_only};
+use crate::admission::{external, rate_limits};
 use crate::api_keys::is_api_key;
 use crate::certificates::HostGuard;
-use crate::config::Route;
 use crate::downstream::session_ext::SessionExt;
 use crate::external_authorization::AddedHeaders;
-use crate::routing::decision;
+use crate::routing::decision::{self, enforce};
 use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::state::GatewayState;
@@ -55,8 +55,8 @@ pub(crate) fn route<'r>(
 }
 
 /// Checks, in this order: address limit, response buffers, connection, token, route, access list and
-/// policy, principal limit, route limits, body size, external authorization. Returns the route, and the
-/// header fields that the external authorization service adds.
+/// policy, route limits, body size, external authorization. Returns the route, and the header fields
+/// that the external authorization service adds.
 pub(super) async fn authorize(
     state: &GatewayState,
     client: &Session,
@@ -73,7 +73,7 @@ pub(super) async fn authorize(
     rate_limits::check_address(state, request)?;
     if !state
         .response_buffers
-        .has_room(&config.limits.http, request.client_address)
+        .has_room(request.client_share(), RESPONSE_BUFFER_BYTES)
     {
         return Err(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
@@ -84,14 +84,13 @@ pub(super) async fn authorize(
         true => None,
         false => Some(identify(state, config, client, credential, request.start_time).await?),
     };
-    let address = request.known_address();
-    let record = |refused| report_only::record(state, request, refused);
-    let decision = decision::decide(table, (found, path), caller.as_ref(), address, record);
+    let (address, reported) = (request.known_address(), &mut request.reported);
+    let decision = decision::decide(table, (found, path), caller.as_ref(), address, reported);
     request.caller = caller;
     let index = decision?;
     let route = &table.routes[index];
-    rate_limits::check_principal(state, request)?;
-    rate_limits::check_route(state, route, request)?;
+    let verdict = rate_limits::check_route(state, route, request);
+    enforce(route, verdict, &mut request.reported)?;
     // Before any byte of the body is read.
     if content_length(&head.headers) > Some(route.settings.body_bytes) {
         return Err(Code::BodyTooLarge.into());
@@ -101,28 +100,17 @@ pub(super) async fn authorize(
         return Err(Problem::new(Code::UpstreamFailed).detail(detail));
     }
     let added_headers = match &config.route_states[index].authorizer {
-        // Boxed, because few routes have it and the state of every request would be larger.
-        Some(service) => Box::pin(external::check(state, service, head, request)).await?,
+        Some(service) => {
+            // Boxed, because few routes have it and the state of every request would be larger.
+            let verdict = Box::pin(external::check(service, head, request)).await;
+            enforce(route, verdict, &mut request.reported)?
+        }
         None => None,
     };
-    set_deadline(client, route, request)?;
-    Ok((index, added_headers))
-}
-
-/// Sets the deadline of the request: that of the route, or a shorter one of a gRPC call.
-fn set_deadline(client: &Session, route: &Route, request: &ReceivedRequest) -> Result<(), Problem> {
-    let head = client.req_header();
     if let Some(deadline) = client.deadline() {
-        // The client's timeout applies only to calls that are forwarded as gRPC.
-        if grpc::is_call(head) && route.answer.is_none() && request.config.is_http2(route) {
-            let timeout = grpc::effective_timeout(head, route.settings.deadline)?;
-            deadline.set_timeout(timeout, request.started);
-            deadline.mark_grpc();
-        } else {
-            deadline.set_timeout(route.settings.deadline, request.started);
-        }
+        deadline.set_timeout(route.settings.deadline, request.started);
     }
-    Ok(())
+    Ok((index, added_headers))
 }
 
 /// Returns the authority: that of the target (HTTP/2), or else `Host`.
@@ -210,11 +198,8 @@ async fn verify(
     {
         return file.keys().verify(token, now);
     }
-    let verdict = match state.verifier.verify_cached_at(token, now) {
-        Some(verdict) => verdict,
-        None => state.verifier.verify_unseen(token).await,
-    };
-    verdict.map_err(Problem::from)
+    let verified = state.verifier.verify_at(token, now).await;
+    verified.map_err(Problem::from)
 }
 
 /// Returns the value of `Content-Length`.

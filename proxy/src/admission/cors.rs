@@ -17,8 +17,8 @@ use crate::routing::router::RouteIndex;
 use crate::state::request_context::ReceivedRequest;
 
 /// Response header fields that scripts may read in addition to the safelisted ones.
-const EXPOSED_HEADERS: &str = "Allow, Content-Disposition, Deprecation, ETag, Link, Location, RateLimit, RateLimit-Policy, \
-     Retry-After, WWW-Authenticate, X-Request-Id";
+const EXPOSED_HEADERS: &str = "Allow, Content-Disposition, Deprecation, ETag, Link, Location, Retry-After, \
+     WWW-Authenticate, X-Request-Id";
 
 /// Returns the answer to a preflight request, if it is one and a CORS policy applies; browsers send no
 /// token with it. It contains no permission if the origin is not allowed.

@@ -16,7 +16,6 @@ use crate::state::GatewayState;
 const EARLY_END_RATE: Rate = Rate {
     burst: 200,
     interval_ns: 50_000_000,
-    window_s: 10,
 };
 
 /// Keeps the keys apart from those of rate limits.

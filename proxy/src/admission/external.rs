@@ -5,24 +5,18 @@ use postern_core::Problem;
 use postern_core::trace::TRACESTATE;
 
 use crate::admission::authorize::request_authority;
-use crate::admission::report_only;
 use crate::external_authorization::{AddedHeaders, CheckRequest, ExternalAuthorizer};
-use crate::routing::decision::Check;
-use crate::state::GatewayState;
 use crate::state::request_context::ReceivedRequest;
 
 /// Has the external authorization service of the route decide. Returns the header fields that it adds.
-/// In report-only mode the decision is awaited as well, so that it is in the access event and its header
-/// fields are added, for at most the timeout of one call.
 ///
 /// # Errors
 /// The service refuses or does not decide.
 pub(super) async fn check(
-    state: &GatewayState,
     authorizer: &ExternalAuthorizer,
     head: &RequestHeader,
-    request: &mut ReceivedRequest,
-) -> Result<Option<AddedHeaders>, Problem> {
+    request: &ReceivedRequest,
+) -> Result<AddedHeaders, Problem> {
     let tracestate = head.headers.get(TRACESTATE);
     let check = CheckRequest {
         request_id: request.id,
@@ -36,7 +30,5 @@ pub(super) async fn check(
         client_share: request.client_share(),
         caller: request.caller.as_ref(),
     };
-    let verdict = authorizer.check(&check).await;
-    let record = |refused| report_only::record(state, request, refused);
-    Check::ExternalAuthorization.enforce(verdict, authorizer.config.report_only, record)
+    authorizer.check(&check).await
 }

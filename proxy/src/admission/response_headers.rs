@@ -8,7 +8,7 @@ use crate::admission::{cors, header_changes};
 use crate::state::request_context::ReceivedRequest;
 use crate::upstream::UpstreamPool;
 
-/// Sets the CORS fields, the route's response headers and the rate limit status.
+/// Sets the CORS fields and the route's response headers.
 pub(crate) fn apply_common_headers(
     client: &Session,
     response: &mut ResponseHeader,
@@ -24,11 +24,6 @@ pub(crate) fn apply_common_headers(
     if let Some(changes) = changes {
         let variables = header_changes::variables(head, request, upstream);
         header_changes::apply_to_response(changes, response, &variables);
-    }
-    if let Some(rate_limit) = request.rate_limit.filter(|it| it.is_reported) {
-        for (name, value) in rate_limit.header_fields() {
-            response.insert_header(name, value)?;
-        }
     }
     Ok(())
 }

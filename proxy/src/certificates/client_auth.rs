@@ -16,7 +16,7 @@ use x509_parser::extensions::GeneralName;
 use crate::certificates::files::{authorities, revocation_lists, unreadable};
 use crate::certificates::leaf;
 use crate::certificates::server_tls::TlsClientAuthentication;
-use crate::config::{CertificateName, CertificatePrincipal, ClientAuthConfig};
+use crate::config::{CertificateName, ClientAuthConfig};
 
 /// The issuer of services that a client certificate identifies.
 const CLIENT_CERTIFICATE_ISSUER: &str = "urn:postern:client-certificate";
@@ -49,11 +49,17 @@ impl TlsClient {
         });
         let principal = certificate.and_then(|certificate| {
             let mut principals = policy.principals.iter();
-            principals
-                .find(|principal| has_name(&certificate, &principal.name))
-                .cloned()
+            principals.find(|principal| has_name(&certificate, &principal.name))
         });
-        let caller = principal.map(|principal| principal_caller(&principal, not_after));
+        let caller = principal.map(|principal| {
+            Caller::Service(Arc::new(Service {
+                issuer: CLIENT_CERTIFICATE_ISSUER.into(),
+                subject: principal.name.as_str().into(),
+                service_id: principal.service.as_str().into(),
+                scopes: principal.scopes.as_slice().into(),
+                expires_at: not_after,
+            }))
+        });
         Self {
             policy,
             authentication: Mutex::new(authentication),
@@ -78,33 +84,14 @@ impl TlsClient {
     }
 }
 
-/// Returns the caller of a certificate with this principal.
-pub(crate) fn principal_caller(principal: &CertificatePrincipal, not_after: i64) -> Caller {
-    Caller::Service(Arc::new(Service {
-        issuer: CLIENT_CERTIFICATE_ISSUER.into(),
-        subject: principal.name.as_str().into(),
-        service_id: principal.service.as_str().into(),
-        scopes: principal.scopes.as_slice().into(),
-        expires_at: not_after,
-    }))
-}
-
 /// Returns whether the certificate has the name. Text with a NUL or any other character that the
 /// configuration does not permit is equal to no configured name.
 fn has_name(certificate: &X509Certificate<'_>, name: &CertificateName) -> bool {
-    if let CertificateName::CommonName(wanted) = name {
-        let mut names = certificate.subject().iter_common_name();
-        return match (names.next(), names.next()) {
-            (Some(only), None) => only.as_str().is_ok_and(|found| found == wanted),
-            (None | Some(_), _) => false,
-        };
-    }
     let Ok(Some(names)) = certificate.subject_alternative_name() else {
         return false;
     };
     let is_wanted = |found: &GeneralName<'_>| match (found, name) {
-        (GeneralName::URI(found), CertificateName::Uri(wanted))
-        | (GeneralName::RFC822Name(found), CertificateName::Email(wanted)) => found == wanted,
+        (GeneralName::URI(found), CertificateName::Uri(wanted)) => found == wanted,
         (GeneralName::DNSName(found), CertificateName::Dns(wanted)) => {
             found.eq_ignore_ascii_case(wanted)
         }

@@ -20,29 +20,43 @@ pub(super) const MAX_FILE_BYTES: usize = 64 << 20;
 /// reason. The key is empty if files do not match each other.
 pub(super) type FileMistake = (String, String);
 
+/// Mistakes that were found in files.
+#[derive(Default)]
+pub(super) struct FileCheck(pub(super) Vec<FileMistake>);
+
+impl FileCheck {
+    /// Records what is wrong with the file that a key names.
+    pub(super) fn note<T>(&mut self, key: &str, read: Result<T, Exit>) {
+        if let Err(exit) = read {
+            self.0.push((key.to_owned(), exit.message().to_owned()));
+        }
+    }
+}
+
 /// Checks the files of an upstream.
 pub(crate) fn check_upstream_files(source: &UpstreamTlsConfig) -> Vec<FileMistake> {
-    let certificate = source.certificate.as_deref().map(certificates);
-    let key = source.key.as_deref().map(private_key);
-    let (ca, pin) = (source.ca.as_deref(), source.pin.as_deref());
-    let wrong = [
-        (".ca", ca.and_then(|ca| authorities(ca).err())),
-        (".pin", pin.and_then(|pin| authorities(pin).err())),
-        (".certificate", error_of(certificate.as_ref())),
-        (".key", error_of(key.as_ref())),
-    ];
-    let wrong: Vec<FileMistake> = wrong
-        .into_iter()
-        .filter_map(|(key, exit)| Some((key.to_owned(), exit?.message().to_owned())))
-        .collect();
-    let provider = rustls::crypto::aws_lc_rs::default_provider();
-    match (certificate, key) {
-        (Some(Ok(certificate)), Some(Ok(key))) => match key_pair(certificate, key, &provider) {
-            Err(error) => vec![(String::new(), format!("key: {error}"))],
-            Ok(_) => wrong,
-        },
-        _ => wrong,
+    let mut check = FileCheck::default();
+    for (key, file) in [(".ca", &source.ca), (".pin", &source.pin)] {
+        check.note(key, file.as_deref().map(authorities).transpose());
     }
+    let (Some(chain), Some(key)) = (&source.certificate, &source.key) else {
+        return check.0;
+    };
+    match (certificates(chain), private_key(key)) {
+        (Ok(chain), Ok(key)) => {
+            let provider = rustls::crypto::aws_lc_rs::default_provider();
+            let pair = key_pair(chain, key, &provider);
+            check.note(
+                "",
+                pair.map_err(|error| Exit::usage(format!("key: {error}"))),
+            );
+        }
+        (chain, key) => {
+            check.note(".certificate", chain);
+            check.note(".key", key);
+        }
+    }
+    check.0
 }
 
 /// Returns what is wrong with the certificate authorities of an ACME server.
@@ -51,29 +65,24 @@ pub(crate) fn acme_file_fault(config: &AcmeConfig) -> Option<String> {
     wrong.map(|exit| exit.message().to_owned())
 }
 
-fn error_of<T>(result: Option<&Result<T, Exit>>) -> Option<Exit> {
-    match result {
-        Some(Err(exit)) => Some(Exit::usage(exit.message())),
-        Some(Ok(_)) | None => None,
-    }
-}
-
 fn read_pem(path: &Path) -> Result<Vec<u8>, Exit> {
     read_regular(path, MAX_FILE_BYTES).map_err(|error| unreadable(path, &error))
 }
 
-/// Reads the certificates of a PEM file, at least one.
-pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
+/// Reads the objects of a PEM file, at least one.
+fn objects<T: PemObject>(path: &Path, kind: &str) -> Result<Vec<T>, Exit> {
     let pem = read_pem(path)?;
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    let all: Result<Vec<T>, _> = T::pem_slice_iter(&pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(Exit::usage(format!(
-            "{}: holds no certificate",
-            path.display()
-        ))),
+        Ok(_) => Err(Exit::usage(format!("{}: holds no {kind}", path.display()))),
         Err(error) => Err(unreadable(path, &error)),
     }
+}
+
+/// Reads the certificates of a PEM file, at least one.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
+    objects(path, "certificate")
 }
 
 /// Reads the first private key of a PEM file.
@@ -115,16 +124,7 @@ pub(super) fn authorities(path: &Path) -> Result<RootCertStore, Exit> {
 pub(super) fn revocation_lists(
     path: &Path,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, Exit> {
-    let pem = read_pem(path)?;
-    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&pem).collect();
-    match all {
-        Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(Exit::usage(format!(
-            "{}: holds no certificate revocation list",
-            path.display()
-        ))),
-        Err(error) => Err(unreadable(path, &error)),
-    }
+    objects(path, "certificate revocation list")
 }
 
 pub(super) fn modified_at(path: &Path) -> Option<SystemTime> {

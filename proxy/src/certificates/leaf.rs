@@ -2,18 +2,14 @@
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 /// The evaluated parts of a server certificate.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Leaf {
     /// The DNS names of the subject alternative names, in lower case.
     pub(super) names: Vec<String>,
-    /// The common name of the subject; empty if there is none.
-    pub(super) common_name: String,
-    /// Whether the certificate may sign others.
-    pub(super) is_authority: bool,
     /// The validity period in Unix seconds.
     pub(super) not_before: i64,
     pub(super) not_after: i64,
@@ -37,22 +33,13 @@ impl Leaf {
     /// As [`parse`].
     pub(super) fn read(der: &CertificateDer<'_>) -> Result<Self, &'static str> {
         let certificate = parse(der)?;
-        let common_name = certificate.subject().iter_common_name().next();
-        let common_name = common_name.and_then(|name| name.as_str().ok());
-        let mut leaf = Self {
-            common_name: common_name.unwrap_or_default().to_owned(),
-            is_authority: certificate.is_ca(),
+        let names = certificate.subject_alternative_name().ok().flatten();
+        let names = names.map(|it| it.value.general_names.iter().filter_map(dns_name).collect());
+        Ok(Self {
+            names: names.unwrap_or_default(),
             not_before: certificate.validity().not_before.timestamp(),
             not_after: certificate.validity().not_after.timestamp(),
-            ..Self::default()
-        };
-        for extension in certificate.extensions() {
-            if let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() {
-                leaf.names
-                    .extend(names.general_names.iter().filter_map(dns_name));
-            }
-        }
-        Ok(leaf)
+        })
     }
 }
 

@@ -12,13 +12,13 @@ use rustls::{ServerConfig, SupportedProtocolVersion};
 
 use crate::certificates::client_auth;
 use crate::certificates::files::{
-    FileMistake, authorities, certificates, key_pair, modified_at, private_key, revocation_lists,
-    unreadable,
+    FileCheck, FileMistake, authorities, certificates, key_pair, modified_at, private_key,
+    revocation_lists, unreadable,
 };
 use crate::certificates::leaf::Leaf;
 use crate::certificates::selector::CertificateSelector;
 use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
-use crate::config::{CertificateConfig, CertificateSource, ListenerTlsConfig, TlsVersion};
+use crate::config::{CertificateConfig, CertificateSource, ListenerTlsConfig};
 
 static ALL_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 static TLS13_ONLY: &[&SupportedProtocolVersion] = &[&TLS13];
@@ -44,29 +44,24 @@ pub(super) struct LoadedFiles {
 
 /// Checks the files of a listener.
 pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistake> {
-    let mut wrong = Vec::new();
+    let mut check = FileCheck::default();
     for certificate in &source.certificates {
         let prefix = &certificate.key_prefix;
-        let mut note = |key: &str, result: Result<(), Exit>| {
-            if let Err(exit) = result {
-                wrong.push((format!("{prefix}.{key}"), exit.message().to_owned()));
-            }
-        };
         if let CertificateSource::Files {
             certificate: chain,
             key,
         } = &certificate.source
         {
-            note("certificate", certificates(chain).map(drop));
-            note("key", private_key(key).map(drop));
+            check.note(&format!("{prefix}.certificate"), certificates(chain));
+            check.note(&format!("{prefix}.key"), private_key(key));
         }
         if let Some(client_auth) = &certificate.client_auth {
-            note("client_ca", authorities(&client_auth.ca).map(drop));
-            if let Some(crl) = &client_auth.crl {
-                note("client_crl", revocation_lists(crl).map(drop));
-            }
+            check.note(&format!("{prefix}.client_ca"), authorities(&client_auth.ca));
+            let crl = client_auth.crl.as_deref().map(revocation_lists);
+            check.note(&format!("{prefix}.client_crl"), crl.transpose());
         }
     }
+    let mut wrong = check.0;
     wrong.dedup();
     match load_files(source, &new_slots(source)) {
         Err(exit) if wrong.is_empty() => vec![(String::new(), exit.message().to_owned())],
@@ -76,11 +71,9 @@ pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistak
 
 /// Creates an empty slot for each certificate.
 pub(super) fn new_slots(source: &ListenerTlsConfig) -> Vec<Arc<CertificateSlot>> {
-    let slot = |certificate: &CertificateConfig| {
-        let (name, path) = (certificate.names.first(), file_name(certificate));
-        Arc::new(CertificateSlot::new(name, path))
-    };
-    source.certificates.iter().map(slot).collect()
+    let certificates = source.certificates.iter();
+    let slots = certificates.map(|it| Arc::new(CertificateSlot::new(file_name(it))));
+    slots.collect()
 }
 
 /// Reads the files, and builds the TLS configurations on these slots.
@@ -102,13 +95,12 @@ pub(super) fn load_files(
         .iter()
         .zip(&certificates)
         .map(|(config, loaded)| match loaded {
-            Some(loaded) if config.names.is_empty() => loaded.leaf.names.clone(),
-            Some(_) | None => config.names.clone(),
+            Some(loaded) => loaded.leaf.names.clone(),
+            None => vec![file_name(config)],
         })
         .collect();
     check_names(source, &names)?;
-    let selector = CertificateSelector::new(slots.to_vec(), &names, source.strict_sni);
-    let selector = Arc::new(selector);
+    let selector = Arc::new(CertificateSelector::new(slots.to_vec(), &names));
     let mut configs: Vec<Arc<ServerConfig>> = Vec::new();
     let mut verifiers: Vec<Option<Arc<dyn ClientCertVerifier>>> = Vec::new();
     for (at, certificate) in source.certificates.iter().enumerate() {
@@ -148,12 +140,12 @@ pub(super) fn file_name(certificate: &CertificateConfig) -> String {
 }
 
 /// Rejects a certificate that is never used, and a name that two certificates have with different
-/// client authentication: either could be chosen by the signature schemes of the client.
+/// client authentication.
 fn check_names(source: &ListenerTlsConfig, names: &[Vec<String>]) -> Result<(), Exit> {
     for (at, (first, certificate)) in names.iter().zip(&source.certificates).enumerate() {
         if at > 0 && first.is_empty() {
             return Err(Exit::usage(format!(
-                "{}: contains no DNS name, and names is not set",
+                "{}: contains no DNS name",
                 file_name(certificate)
             )));
         }
@@ -201,9 +193,9 @@ fn server_config(
     provider: &Arc<CryptoProvider>,
     selector: &Arc<CertificateSelector>,
 ) -> Result<ServerConfig, Exit> {
-    let versions: &[_] = match source.min_version {
-        TlsVersion::Tls12 => ALL_VERSIONS,
-        TlsVersion::Tls13 => TLS13_ONLY,
+    let versions: &[_] = match source.requires_tls13 {
+        true => TLS13_ONLY,
+        false => ALL_VERSIONS,
     };
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(versions)

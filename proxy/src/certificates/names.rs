@@ -21,17 +21,13 @@ impl<T> Default for NameIndex<T> {
 }
 
 impl<T> NameIndex<T> {
-    /// Returns the entry of a name in lower case, which is created if it does not exist. `*.name`
-    /// is a wildcard.
-    pub(super) fn entry(&mut self, name: &str) -> &mut T
-    where
-        T: Default,
-    {
+    /// Sets the value of a name in lower case. `*.name` is a wildcard.
+    pub(super) fn insert(&mut self, name: &str, value: T) {
         let name = name.strip_suffix('.').unwrap_or(name);
         match name.strip_prefix("*.") {
-            Some(below) => self.wildcards.entry(below.into()).or_default(),
-            None => self.exact.entry(name.into()).or_default(),
-        }
+            Some(below) => self.wildcards.insert(below.into(), value),
+            None => self.exact.insert(name.into(), value),
+        };
     }
 
     /// Returns the names.

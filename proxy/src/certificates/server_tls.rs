@@ -94,7 +94,11 @@ impl ServerTls {
         let loaded = load_files(&self.source, &self.slots);
         let loaded = loaded.and_then(|files| self.check_replaced(&files).map(|()| files));
         for slot in &self.slots {
-            self.metrics.note_reload(&slot.label(), loaded.is_ok());
+            let reload = self
+                .metrics
+                .reload_successful
+                .with_label_values(&[slot.label()]);
+            reload.set(i64::from(loaded.is_ok()));
         }
         match loaded {
             Ok(files) => {
@@ -122,9 +126,7 @@ impl ServerTls {
         for (slot, (loaded, config)) in self.slots.iter().zip(new) {
             let leaf = loaded.as_ref().map(|loaded| &loaded.leaf);
             let now = self.clock.now();
-            if let Some(reason) =
-                leaf.and_then(|leaf| slot.reason_to_keep(leaf, &config.names, now))
-            {
+            if let Some(reason) = leaf.and_then(|leaf| slot.reason_to_keep(leaf, now)) {
                 let file = file_name(config);
                 return Err(Exit::usage(format!("{file}: the new certificate {reason}")));
             }
@@ -158,10 +160,7 @@ impl ServerTls {
         hello: &ClientHello<'_>,
     ) -> (Arc<ServerConfig>, Option<TlsClientAuthentication>) {
         let current = self.current.load();
-        let selected = current
-            .selector
-            .select(hello.server_name(), hello.signature_schemes())
-            .unwrap_or_default();
+        let selected = current.selector.select(hello.server_name());
         let client_auth = self.client_authentication(&current, selected);
         (Arc::clone(&current.configs[selected]), client_auth)
     }
@@ -218,7 +217,7 @@ impl ServerTls {
     /// a certificate has as a wildcard.
     pub(super) fn client_auth_of(&self, host: &str) -> Option<&Arc<ClientAuthConfig>> {
         let current = self.current.load();
-        let at = current.selector.first_of(host)?;
+        let at = current.selector.closest(host)?;
         self.source.certificates[at].client_auth.as_ref()
     }
 }

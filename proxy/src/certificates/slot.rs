@@ -1,10 +1,9 @@
 //! One configured certificate: what is loaded, and the warnings about its expiry.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use postern_core::clock::Timestamp;
 use rustls::sign::CertifiedKey;
 
@@ -21,9 +20,10 @@ pub(super) struct LoadedCertificate {
 /// A configured certificate. It is empty until a certificate is installed.
 #[derive(Debug)]
 pub(crate) struct CertificateSlot {
-    /// The first configured name, or else that of the certificate: its label in logs and metrics.
-    label: Mutex<String>,
-    has_configured_name: bool,
+    /// The path of the certificate, or the name that the ACME server certifies.
+    file_name: String,
+    /// The first name of the first certificate: the label in logs and metrics.
+    label: OnceLock<String>,
     current: ArcSwapOption<LoadedCertificate>,
     /// Unix time from which a further warning about the end of the validity is logged.
     next_warning_at: AtomicI64,
@@ -36,20 +36,19 @@ const EXPIRY_WARNING_S: i64 = 30 * DAY_S;
 const DAY_S: i64 = 86_400;
 
 impl CertificateSlot {
-    /// Creates an empty slot. Without a configured name, `path` is the label until a certificate is
-    /// installed.
-    pub(super) fn new(configured_name: Option<&String>, path: String) -> Self {
+    /// Creates an empty slot. `file_name` is the label of a certificate without names.
+    pub(super) fn new(file_name: String) -> Self {
         Self {
-            label: Mutex::new(configured_name.cloned().unwrap_or(path)),
-            has_configured_name: configured_name.is_some(),
+            file_name,
+            label: OnceLock::new(),
             current: ArcSwapOption::empty(),
             next_warning_at: AtomicI64::default(),
         }
     }
 
     /// Returns the label in logs and metrics.
-    pub(super) fn label(&self) -> String {
-        self.label.lock().clone()
+    pub(super) fn label(&self) -> &str {
+        self.label.get().unwrap_or(&self.file_name)
     }
 
     /// Returns the certificate for handshakes.
@@ -60,26 +59,18 @@ impl CertificateSlot {
 
     /// Replaces the certificate.
     pub(super) fn install(&self, loaded: LoadedCertificate, metrics: &CertificateMetrics) {
-        let name = loaded.leaf.names.first();
-        let name = name.filter(|_| !self.has_configured_name);
-        let label = name.cloned().unwrap_or_else(|| self.label());
-        let before = std::mem::replace(&mut *self.label.lock(), label.clone());
-        if before != label {
-            metrics.forget(&before);
+        if let Some(name) = loaded.leaf.names.first() {
+            self.label.get_or_init(|| name.clone());
         }
-        metrics.note_expiry(&label, loaded.leaf.not_after);
+        let expiry = metrics.expiry.with_label_values(&[self.label()]);
+        expiry.set(loaded.leaf.not_after);
         self.current.store(Some(Arc::new(loaded)));
         self.next_warning_at.store(0, Ordering::Relaxed);
     }
 
     /// Returns why a certificate must not replace the current one, which is valid: it is not, or it
-    /// lacks one of the configured names, or else of its own names, that the current one has.
-    pub(super) fn reason_to_keep(
-        &self,
-        new: &Leaf,
-        names: &[String],
-        now: Timestamp,
-    ) -> Option<String> {
+    /// lacks one of the names of the current one.
+    pub(super) fn reason_to_keep(&self, new: &Leaf, now: Timestamp) -> Option<String> {
         let (current, now) = (self.current.load(), now.unix_seconds());
         let current = &current.as_ref()?.leaf;
         if !(current.not_before..current.not_after).contains(&now) {
@@ -92,11 +83,7 @@ impl CertificateSlot {
         if new.not_before > now {
             return Some(format!("is not valid before {}", at(new.not_before)));
         }
-        let mut served = match names {
-            [] => current.names.iter(),
-            _ => names.iter(),
-        };
-        let lost = served.find(|name| current.covers(name) && !new.covers(name))?;
+        let lost = current.names.iter().find(|name| !new.covers(name))?;
         Some(format!("lacks the name {lost}, which the current one has"))
     }
 
@@ -143,10 +130,9 @@ mod tests {
                 names: vec!["a.test".to_owned()],
                 not_before: from * DAY_S,
                 not_after: until * DAY_S,
-                ..Leaf::default()
             },
         };
-        let slot = CertificateSlot::new(None, "a.pem".to_owned());
+        let slot = CertificateSlot::new("a.pem".to_owned());
         slot.install(
             loaded,
             &GatewayMetrics::new().expect("metrics").certificates,
@@ -157,8 +143,16 @@ mod tests {
     #[test]
     fn certificate_that_expires_soon_is_reported_daily() {
         let (log, _guard) = CapturedLog::start();
-        let slot = slot(0, 365);
-        let expect = |seconds: i64, count: usize| {
+        let (long, short) = (slot(0, 365), slot(0, 6));
+        // A short-lived one in its last third.
+        for (slot, seconds, count) in [
+            (&long, 335 * DAY_S - 1, 0),
+            (&long, 335 * DAY_S, 1),
+            (&long, 336 * DAY_S - 1, 1),
+            (&long, 336 * DAY_S, 2),
+            (&short, 4 * DAY_S - 1, 2),
+            (&short, 4 * DAY_S, 3),
+        ] {
             slot.warn_of_expiry(Timestamp::from_unix_seconds(seconds));
             let words = [
                 " WARN ",
@@ -166,13 +160,9 @@ mod tests {
                 "certificate=\"a.test\"",
             ];
             assert_eq!(log.with(&words), count, "{}", log.text());
-        };
-        expect(335 * DAY_S - 1, 0);
-        expect(335 * DAY_S, 1);
-        expect(336 * DAY_S - 1, 1);
-        expect(336 * DAY_S, 2);
+        }
         assert_eq!(log.with(&["expires_in_days=29"]), 1, "{}", log.text());
-        slot.warn_of_expiry(Timestamp::from_unix_seconds(366 * DAY_S));
+        long.warn_of_expiry(Timestamp::from_unix_seconds(366 * DAY_S));
         assert_eq!(
             log.with(&["ERROR", "certificate expired"]),
             1,
@@ -188,20 +178,16 @@ mod tests {
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             not_before: from * DAY_S,
             not_after: until * DAY_S,
-            ..Leaf::default()
         };
-        let (configured, day) = (["x.test".to_owned()], |day: i64| {
-            Timestamp::from_unix_seconds(day * DAY_S)
-        });
-        for (leaf, names, reason) in [
-            (new(0, 200, &["a.test", "b.test"]), &[][..], None),
-            (new(0, 200, &["*.test"]), &[], None),
-            (new(0, 50, &["a.test"]), &[], Some("expired at")),
-            (new(51, 200, &["a.test"]), &[], Some("is not valid before")),
-            (new(0, 200, &["b.test"]), &[], Some("lacks the name a.test")),
-            (new(0, 200, &["b.test"]), &configured, None),
+        let day = |day: i64| Timestamp::from_unix_seconds(day * DAY_S);
+        for (leaf, reason) in [
+            (new(0, 200, &["a.test", "b.test"]), None),
+            (new(0, 200, &["*.test"]), None),
+            (new(0, 50, &["a.test"]), Some("expired at")),
+            (new(51, 200, &["a.test"]), Some("is not valid before")),
+            (new(0, 200, &["b.test"]), Some("lacks the name a.test")),
         ] {
-            let found = valid.reason_to_keep(&leaf, names, day(50));
+            let found = valid.reason_to_keep(&leaf, day(50));
             let matches = match (&found, reason) {
                 (Some(found), Some(reason)) => found.contains(reason),
                 (found, reason) => found.is_none() && reason.is_none(),
@@ -210,16 +196,6 @@ mod tests {
         }
         let expired = new(0, 50, &["a.test"]);
         // None is valid.
-        assert_eq!(valid.reason_to_keep(&expired, &[], day(101)), None);
-    }
-
-    #[test]
-    fn short_lived_certificate_is_reported_in_its_last_third() {
-        let (log, _guard) = CapturedLog::start();
-        let slot = slot(0, 6);
-        slot.warn_of_expiry(Timestamp::from_unix_seconds(4 * DAY_S - 1));
-        assert_eq!(log.with(&["certificate expires soon"]), 0, "{}", log.text());
-        slot.warn_of_expiry(Timestamp::from_unix_seconds(4 * DAY_S));
-        assert_eq!(log.with(&["certificate expires soon"]), 1, "{}", log.text());
+        assert_eq!(valid.reason_to_keep(&expired, day(101)), None);
     }
 }

@@ -14,7 +14,7 @@ use super::leaf::Leaf;
 use super::names::NameIndex;
 use super::server_tls::ServerTls;
 use crate::config::{CertificateConfig, CertificateSource, ClientAuthConfig, ListenerTlsConfig};
-use crate::config::{HostPattern, MethodSet, PathPattern, RoutePattern, TlsVersion};
+use crate::config::{HostPattern, MethodSet, PathPattern, RoutePattern};
 use crate::routing::{RouteMatcher, RouteRequest};
 use crate::telemetry::metrics::GatewayMetrics;
 
@@ -26,7 +26,7 @@ fn wildcard_matches_one_label() {
         ("a.example.com", 2),
         ("example.com.", 3),
     ] {
-        *index.entry(name) = value;
+        index.insert(name, value);
     }
     for (host, expected) in [
         ("b.example.com", Some(1)),
@@ -71,13 +71,11 @@ fn listener(certified: &[(String, usize)]) -> Option<Arc<ServerTls>> {
     let certificates = certificates.map(|(at, (name, policy))| CertificateConfig {
         key_prefix: format!(".certificates.{at}"),
         source: CertificateSource::Acme(name.clone()),
-        names: vec![name.clone()],
         client_auth: policy.checked_sub(1).map(|at| Arc::clone(&POLICIES.1[at])),
     });
     let source = ListenerTlsConfig {
         certificates: certificates.collect(),
-        strict_sni: false,
-        min_version: TlsVersion::Tls12,
+        requires_tls13: false,
         http2: true,
     };
     let metrics = Arc::clone(&METRICS.certificates);

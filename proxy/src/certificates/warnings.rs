@@ -11,9 +11,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use crate::certificates::files::{certificates, revocation_lists};
 use crate::certificates::leaf::Leaf;
 use crate::certificates::names::NameIndex;
-use crate::config::{
-    CertificateConfig, CertificateSource, Config, HostPattern, Route, UpstreamConfig,
-};
+use crate::config::{CertificateConfig, CertificateSource, Config, HostPattern, Route};
 
 const DAY_S: i64 = 86_400;
 
@@ -21,13 +19,12 @@ const DAY_S: i64 = 86_400;
 const EXPIRES_SOON_S: i64 = 30 * DAY_S;
 
 /// Returns warnings: certificates, certificate authorities and revocation lists that have expired, are
-/// not valid yet or expire within 30 days, configured names that a certificate does not contain, and
-/// routes that need a client certificate for some of their hosts only. Files that cannot be read are
-/// left out, because they are errors.
+/// not valid yet or expire within 30 days, and routes that need a client certificate for some of
+/// their hosts only. Files that cannot be read are left out, because they are errors.
 #[must_use]
 pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
     let (mut all, now) = (Vec::new(), now.unix_seconds());
-    let mut protected = NameIndex::<bool>::default();
+    let mut protected = NameIndex::<()>::default();
     for (at, listen) in config.listen.iter().enumerate() {
         for certificate in listen.tls.iter().flat_map(|tls| &tls.certificates) {
             let key = format!("listen.{at}.tls{}", certificate.key_prefix);
@@ -36,7 +33,7 @@ pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
                 continue;
             };
             for name in names {
-                *protected.entry(&name) = true;
+                protected.insert(&name, ());
             }
             authorities(&format!("{key}.client_ca"), &client_auth.ca, now, &mut all);
             if let Some(path) = &client_auth.crl {
@@ -48,9 +45,7 @@ pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
         let Some(tls) = &upstream.tls else { continue };
         let key = format!("upstream.{}.tls", upstream.name);
         if let Some(path) = &tls.ca {
-            let key = format!("{key}.ca");
-            authorities(&key, path, now, &mut all);
-            server_as_authority(&key, path, upstream, &mut all);
+            authorities(&format!("{key}.ca"), path, now, &mut all);
         }
         if let Some(path) = &tls.certificate {
             let chain = certificates(path).unwrap_or_default();
@@ -68,7 +63,7 @@ pub fn certificate_warnings(config: &Config, now: Timestamp) -> Vec<String> {
 
 /// Returns a warning if the route needs a client certificate for some of its hosts and not for
 /// others: `*.example.com` beside a certificate for `a.example.com`.
-fn partly_protected(route: &Route, protected: &NameIndex<bool>) -> Option<String> {
+fn partly_protected(route: &Route, protected: &NameIndex<()>) -> Option<String> {
     let hosts = &route.pattern.hosts;
     let is_open = |host: &&HostPattern| protected.closest(&host.to_string()).is_none();
     let open = hosts.iter().find(is_open)?;
@@ -100,28 +95,6 @@ fn authorities(key: &str, path: &Path, now: i64, all: &mut Vec<String>) {
     }
 }
 
-/// Checks that a file of certificate authorities contains no certificate of a server, which would not
-/// be accepted: it is not an authority, or an authority must not be a server (RFC 5280 section 4.2.1.9).
-fn server_as_authority(key: &str, path: &Path, upstream: &UpstreamConfig, all: &mut Vec<String>) {
-    let names: Vec<&str> = (0..upstream.addresses.len())
-        .map(|at| upstream.certificate_name(at))
-        .collect();
-    let is_server = |leaf: &Leaf| {
-        !leaf.is_authority || !leaf.names.is_empty() || names.contains(&leaf.common_name.as_str())
-    };
-    let found = certificates(path).unwrap_or_default();
-    if found
-        .iter()
-        .filter_map(|der| Leaf::read(der).ok())
-        .any(|leaf| is_server(&leaf))
-    {
-        all.push(format!(
-            "{key}: {}: contains the certificate of a server. If the upstream presents it, name the file in tls.pin instead",
-            path.display()
-        ));
-    }
-}
-
 /// Checks the validity period of a certificate.
 fn validity(key: &str, certificate: &Leaf, now: i64, all: &mut Vec<String>) {
     if now < certificate.not_before {
@@ -138,24 +111,17 @@ fn server_certificate(
     now: i64,
     all: &mut Vec<String>,
 ) -> Vec<String> {
-    let CertificateSource::Files { certificate, .. } = &config.source else {
-        return config.names.clone();
+    let certificate = match &config.source {
+        CertificateSource::Files { certificate, .. } => certificate,
+        CertificateSource::Acme(domain) => return vec![domain.clone()],
     };
     let chain = certificates(certificate).unwrap_or_default();
     let Some(Ok(leaf)) = chain.first().map(Leaf::read) else {
-        return config.names.clone();
+        return Vec::new();
     };
     let key = format!("{key}.certificate: {}", certificate.display());
     validity(&key, &leaf, now, all);
-    for name in &config.names {
-        if !leaf.covers(name) {
-            all.push(format!("{key}: does not contain the name {name}"));
-        }
-    }
-    match config.names.is_empty() {
-        true => leaf.names,
-        false => config.names.clone(),
-    }
+    leaf.names
 }
 
 fn revocation_list(key: &str, path: &Path, now: i64, all: &mut Vec<String>) {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use postern_core::decode::{Field, Object};
+use postern_core::decode::Object;
 use postern_core::network::IpNetwork;
 
 /// An access list. `deny` takes precedence over `allow`; an address in neither list is accepted
@@ -14,8 +14,6 @@ pub struct AccessList {
     allow: Option<Box<[IpNetwork]>>,
     /// The refused networks; default none.
     deny: Box<[IpNetwork]>,
-    /// Report-only mode: refused addresses are counted and logged, and not rejected.
-    report_only: bool,
 }
 
 // === impl AccessList ===
@@ -36,21 +34,11 @@ impl AccessList {
         self.allow.iter().flatten().chain(&self.deny)
     }
 
-    /// Returns whether the list rejects nothing.
-    #[must_use]
-    pub fn is_report_only(&self) -> bool {
-        self.report_only
-    }
-
-    /// Reads `{ allow = ["10.0.0.0/8"], deny = ["10.1.0.0/16"], report_only = true }`, with at least
-    /// one of the first two.
+    /// Reads `{ allow = ["10.0.0.0/8"], deny = ["10.1.0.0/16"] }`, with at least one of the two.
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let deny = section.optional("deny", |field| field.non_empty_array(IpNetwork::read));
         let deny = deny.unwrap_or_default();
-        let allow = section.optional("allow", |field| {
-            field.non_empty_array(|item| read_allowed(item, &deny))
-        });
-        let report_only = section.or("report_only", false, |field| field.boolean());
+        let allow = section.optional("allow", |field| field.non_empty_array(IpNetwork::read));
         if !section.has("allow") && !section.has("deny") {
             section.fail("missing_field", "must have allow or deny");
             return None;
@@ -62,20 +50,7 @@ impl AccessList {
                 false => None,
             },
             deny: deny.into(),
-            report_only,
         })
-    }
-}
-
-/// Reads an accepted network, of which `deny` must leave something.
-fn read_allowed(field: Field<'_>, deny: &[IpNetwork]) -> Option<IpNetwork> {
-    let network = IpNetwork::read(field)?;
-    match deny.iter().find(|it| it.contains_network(&network)) {
-        None => Some(network),
-        Some(denied) => field.fail(
-            "conflicting_fields",
-            format!("is within the denied network {denied}, which takes precedence"),
-        ),
     }
 }
 
@@ -91,12 +66,7 @@ impl fmt::Display for AccessList {
             (Some(allow), false) => {
                 write!(f, "only {}, but not {}", join(allow), join(&self.deny))
             }
-        }?;
-        f.write_str(if self.report_only {
-            " (report only)"
-        } else {
-            ""
-        })
+        }
     }
 }
 
@@ -119,11 +89,8 @@ mod tests {
         for [list, wrong] in rows(
             r#"
             {} | access: must have allow or deny
-            { report_only = true } | access: must have allow or deny
             { allow = [] } | access.allow: must not be empty
             { deny = [] } | access.deny: must not be empty
-            { allow = ["10.1.0.0/16"], deny = ["10.0.0.0/8"] } | access.allow.0: is within the denied network 10.0.0.0/8, which takes precedence
-            { allow = ["10.1.0.0/16"], deny = ["::/0"] } | access.allow.0: is within the denied network ::/0, which takes precedence
             { allow = ["all"] } | access.allow.0: must be a network such as 10.0.0.0/8
             "#,
         ) {

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use postern_core::decode::{Field, Object};
-use serde_json::json;
+use postern_core::decode::Object;
 use url::Url;
 
 use crate::config::ListenerConfig;
@@ -13,8 +12,6 @@ use crate::config::ListenerConfig;
 pub struct AcmeConfig {
     /// The directory of the server; default Let's Encrypt.
     pub directory: Url,
-    /// Contacts of the account, such as `mailto:ops@example.com`; default none.
-    pub contact: Vec<String>,
     /// The store directory, which replicas share.
     pub store: PathBuf,
     /// Certificate authorities of the server's own certificate; default those of the system.
@@ -36,7 +33,6 @@ impl AcmeConfig {
                 ),
             }
         });
-        let contact = section.list("contact", read_contact);
         let terms = section.required("accept_terms", |field| match field.is_true() {
             true => Some(()),
             false => field.fail(
@@ -49,7 +45,6 @@ impl AcmeConfig {
         terms?;
         Some(Self {
             directory: directory?,
-            contact,
             store: store?.into(),
             ca: ca.map(PathBuf::from),
         })
@@ -73,18 +68,4 @@ pub(super) fn read(root: &Object<'_>, listen: &[ListenerConfig]) -> Option<AcmeC
         (true, true) | (false, false) => {}
     }
     acme
-}
-
-/// Reads a `mailto:` URL.
-fn read_contact(field: Field<'_>) -> Option<String> {
-    let form = || json!({ "type": "string", "pattern": "^mailto:[^ ]+@[^ ]+$" });
-    let text = field.string_as(form)?;
-    let address = text.strip_prefix("mailto:").unwrap_or_default();
-    match address.contains('@') && address.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Some(text.to_owned()),
-        false => field.fail(
-            "invalid_format",
-            "must be a URL such as mailto:ops@example.com",
-        ),
-    }
 }

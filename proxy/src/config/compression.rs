@@ -1,7 +1,6 @@
 //! `compression`: compression of responses.
 
 use postern_core::decode::{Field, Value};
-use postern_http::compression::ContentCoding;
 
 /// `compression`: compression of responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,13 +9,6 @@ pub struct CompressionConfig {
     /// compressed too; default false. Their length can disclose secrets (BREACH).
     pub authenticated: bool,
 }
-
-/// The content codings, preferred first.
-pub(crate) const CODINGS: [ContentCoding; 3] = [
-    ContentCoding::Zstd,
-    ContentCoding::Brotli,
-    ContentCoding::Gzip,
-];
 
 /// Minimum length of a body in bytes; a shorter one hardly shrinks.
 pub(crate) const MIN_COMPRESSED_BYTES: u64 = 1 << 10;

@@ -1,11 +1,10 @@
 //! `cors` of a route or of `[defaults]`: cross-origin access to responses.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::decode::{Field, Object};
 
-use crate::config::{Route, short_texts};
+use crate::config::short_texts;
 
 /// `[defaults.cors]` and `[route.cors]`: the origins whose pages may read responses (CORS protocol of the
 /// Fetch standard).
@@ -78,33 +77,6 @@ impl CorsPolicy {
     /// Returns whether pages of every origin are allowed.
     pub(crate) fn allows_any(&self) -> bool {
         self.origins.contains(&OriginPattern::Any)
-    }
-
-    /// Returns the policy for requests that match no route: `[defaults.cors]`, or else the union of the
-    /// policies of all routes, so that a page can read the error response.
-    pub(super) fn fallback(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
-        if common.is_some() {
-            return common;
-        }
-        let mut all = routes
-            .iter()
-            .filter_map(|route| route.settings.cors.as_deref());
-        let mut merged = all.next()?.clone();
-        for cors in all {
-            add_missing(&mut merged.origins, &cors.origins);
-            add_missing(&mut merged.headers, &cors.headers);
-            add_missing(&mut merged.exposed_headers, &cors.exposed_headers);
-            merged.max_age = merged.max_age.min(cors.max_age);
-        }
-        Some(Arc::new(merged))
-    }
-}
-
-fn add_missing<T: Clone + PartialEq>(all: &mut Vec<T>, more: &[T]) {
-    for one in more {
-        if !all.contains(one) {
-            all.push(one.clone());
-        }
     }
 }
 
@@ -186,17 +158,6 @@ fn port(origin: &str) -> Option<&str> {
     port.bytes()
         .all(|byte| byte.is_ascii_digit())
         .then_some(port)
-}
-
-impl std::fmt::Display for OriginPattern {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Any => f.write_str("*"),
-            Self::Exact(origin) => f.write_str(origin),
-            Self::AnyPort(origin) => write!(f, "{origin}:*"),
-            Self::Subdomains(scheme, domain) => write!(f, "{scheme}*{domain}"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! `request_headers` and `response_headers`: changes of header fields.
 
-use std::fmt;
 use std::sync::Arc;
 
 use http::HeaderName;
@@ -108,24 +107,4 @@ pub(super) fn changeable_name(name: &str, field: Field<'_>) -> Option<HeaderName
         );
     }
     Some(parsed)
-}
-
-impl fmt::Display for HeaderChanges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = |fields: &[(HeaderName, Template)]| {
-            fields.iter().map(|(name, _)| name.to_string()).collect()
-        };
-        let remove = self.remove.iter().map(ToString::to_string).collect();
-        let all: [(&str, Vec<String>); 3] = [
-            ("remove", remove),
-            ("set", names(&self.set)),
-            ("add", names(&self.add)),
-        ];
-        let parts: Vec<String> = all
-            .iter()
-            .filter(|(_, names)| !names.is_empty())
-            .map(|(verb, names)| format!("{verb} {}", names.join(", ")))
-            .collect();
-        f.write_str(&parts.join("; "))
-    }
 }

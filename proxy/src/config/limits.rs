@@ -26,21 +26,10 @@ pub struct ClientLimits {
     pub streams: u32,
     /// Rate limit of one client address; default none. Requests with a rejected head are counted as
     /// well.
-    pub address: Option<GatewayRateLimit>,
-    /// Rate limit of one user or service; default none.
-    pub principal: Option<GatewayRateLimit>,
+    pub address: Option<Rate>,
     /// The limits of each connection and its requests. The deadline is that of `[defaults]`, until
     /// the route of a request is known.
     pub http: Arc<HttpLimits>,
-}
-
-/// A rate limit of the gateway, for all routes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GatewayRateLimit {
-    /// The token bucket.
-    pub rate: Rate,
-    /// Report-only mode: a request beyond the limit is counted and logged, and not rejected.
-    pub report_only: bool,
 }
 
 /// A rate limit of a route.
@@ -54,8 +43,6 @@ pub struct RateLimit {
     pub requests: u32,
     /// The window as configured.
     pub per: Duration,
-    /// Report-only mode: a request beyond the limit is counted and logged, and not rejected.
-    pub report_only: bool,
 }
 
 /// The key by which a rate limit counts requests.
@@ -78,14 +65,13 @@ impl RateLimit {
             && self.per == other.per
             && self.requests <= other.requests
             && self.rate.burst <= other.rate.burst
-            && (!self.report_only || other.report_only)
     }
 }
 
 // === impl RateLimitKey ===
 
 impl RateLimitKey {
-    /// Returns the name in the configuration and in the `RateLimit` fields.
+    /// Returns the name in the configuration and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -119,8 +105,7 @@ impl ClientLimits {
             streams: section.or("streams", default.streams, |field| {
                 field.integer(1..=10_000)
             }),
-            address: section.section("address", read_rate),
-            principal: section.section("principal", read_rate),
+            address: section.section("address", read_rate).map(|(rate, ..)| rate),
             http: Arc::new(read_http(section)),
         })
     }
@@ -133,7 +118,6 @@ impl Default for ClientLimits {
             connections_per_address: 1_000,
             streams: 100,
             address: None,
-            principal: None,
             http: Arc::default(),
         }
     }
@@ -170,13 +154,8 @@ fn read_http(section: &Object<'_>) -> HttpLimits {
     }
 }
 
-/// Reads `{ requests = 100, per = "1s", burst = 200, report_only = true }`.
-fn read_rate(section: &Object<'_>) -> Option<GatewayRateLimit> {
-    let report_only = section.or("report_only", false, |field| field.boolean());
-    read_parts(section).map(|(rate, ..)| GatewayRateLimit { rate, report_only })
-}
-
-fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
+/// Reads `{ requests = 100, per = "1s", burst = 200 }`.
+fn read_rate(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
     let requests = section.required("requests", |field| field.integer(1..=10_000_000));
     let per = section.or("per", Duration::from_secs(1), nonzero_duration);
     let burst = section.optional("burst", |field| field.integer(1..=10_000_000));
@@ -192,14 +171,12 @@ impl RateLimit {
                 ("route", RateLimitKey::Route),
             ];
             let by = limit.required("by", |field| field.one_of(&choices));
-            let report_only = limit.or("report_only", false, |field| field.boolean());
-            let (rate, requests, per) = read_parts(limit)?;
+            let (rate, requests, per) = read_rate(limit)?;
             Some(Self {
                 by: by?,
                 rate,
                 requests,
                 per,
-                report_only,
             })
         })
     }

@@ -2,12 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use postern_core::decode::{Field, Object, Value};
 use postern_core::network::{IpNetwork, IpNetworks};
 
-use crate::config::{AccessList, HostPattern, ListenerTlsConfig};
+use crate::config::{AccessList, ListenerTlsConfig};
 
 /// `[[listen]]`: a listening address for clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,19 +22,13 @@ pub struct ListenerConfig {
     /// Whether clients without TLS may use HTTP/2 with prior knowledge (RFC 9113 section 3.3);
     /// default false.
     pub h2c: bool,
-    /// Answers every request of this listener with a redirect to HTTPS; default none. For listeners
-    /// without TLS.
-    pub redirect_to_https: Option<Arc<HttpsRedirect>>,
+    /// The port to which every request of this listener is redirected by HTTPS; default none. For
+    /// listeners without TLS.
+    pub redirect_to_https: Option<u16>,
 }
 
-/// `redirect_to_https`: the target of the redirects of a listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpsRedirect {
-    /// The port; default 443.
-    pub port: u16,
-    /// The host; default the requested one, if a route accepts it.
-    pub host: Option<String>,
-}
+/// The port of `https` URLs without a port.
+pub(crate) const DEFAULT_HTTPS_PORT: u16 = 443;
 
 /// `[access_log]`: the destination of access events, one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,11 +85,11 @@ impl ListenerConfig {
             h2c => Some(h2c),
         });
         let redirect = section.optional("redirect_to_https", |field| {
-            let redirect = HttpsRedirect::read(field)?;
-            if redirect.is_some() && tls.is_some() {
+            let port = read_https_port(field)?;
+            if port.is_some() && tls.is_some() {
                 return field.fail("invalid_choice", "is for listeners without TLS");
             }
-            redirect.map(Arc::new)
+            port
         });
         Some(Self {
             address: address?,
@@ -112,32 +105,16 @@ impl ListenerConfig {
     }
 }
 
-impl HttpsRedirect {
-    /// Reads `true`, or `{ port = 8443, host = "example.com" }`. Returns `Some(None)` for `false`.
-    fn read(field: Field<'_>) -> Option<Option<Self>> {
-        if !matches!(field.value(), Value::Object(_)) {
-            let standard = Self {
-                port: 443,
-                host: None,
-            };
-            return field.boolean().map(|is_on| is_on.then_some(standard));
-        }
-        field.object(|section| {
-            let host = section.optional("host", |field| {
-                let text = field.text(1..=253)?;
-                match HostPattern::parse(&text) {
-                    Some(HostPattern::Exact(name)) => Some(name),
-                    Some(HostPattern::Subdomains(_)) | None => {
-                        field.fail("invalid_format", "must be a name such as example.com")
-                    }
-                }
-            });
-            Some(Some(Self {
-                port: section.or("port", 443, |field| field.integer(1..=65535)),
-                host,
-            }))
-        })
+/// Reads `true`, or `{ port = 8443 }`. Returns `Some(None)` for `false`.
+fn read_https_port(field: Field<'_>) -> Option<Option<u16>> {
+    if !matches!(field.value(), Value::Object(_)) {
+        let is_on = field.boolean()?;
+        return Some(is_on.then_some(DEFAULT_HTTPS_PORT));
     }
+    field.object(|section| {
+        let port = section.or("port", DEFAULT_HTTPS_PORT, |field| field.integer(1..=65535));
+        Some(Some(port))
+    })
 }
 
 // === impl AccessLogConfig ===

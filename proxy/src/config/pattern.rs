@@ -201,20 +201,16 @@ impl PathPattern {
             return Err("must begin with /".to_owned());
         };
         let (rest, prefix) = match rest.strip_suffix('*') {
-            Some("") => {
-                return Ok(Self {
-                    template: template.to_owned(),
-                    segments: Vec::new(),
-                    prefix: true,
-                    ignore_case: false,
-                });
-            }
-            Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
+            Some(rest) if rest.is_empty() || rest.ends_with('/') => (rest, true),
             Some(_) => return Err("may use * only as the whole last segment".to_owned()),
             None => (rest, false),
         };
         let mut segments = Vec::new();
-        let parts: Vec<&str> = rest.split('/').collect();
+        let mut parts: Vec<&str> = rest.split('/').collect();
+        if prefix {
+            // What is behind the last slash.
+            parts.pop();
+        }
         for (at, part) in parts.iter().enumerate() {
             if part.is_empty() && (at + 1 < parts.len() || prefix) {
                 return Err("must not contain an empty segment".to_owned());
@@ -300,45 +296,33 @@ impl RoutePattern {
     /// the same requests, apart from methods and hosts.
     #[must_use]
     pub fn shape(&self) -> String {
-        let mut shape = String::new();
-        if self.path.ignore_case {
-            shape.push_str("(?i)");
+        let segment = |segment: &PathSegment| match segment {
+            PathSegment::Literal(text) if self.path.ignore_case => text.to_ascii_lowercase(),
+            PathSegment::Literal(text) => text.clone(),
+            PathSegment::Param(_) => "{}".to_owned(),
+        };
+        let segments: Vec<String> = self.path.segments.iter().map(segment).collect();
+        let mut conditions = [self.headers.clone(), self.queries.clone()];
+        for list in &mut conditions {
+            list.sort();
         }
-        for segment in &self.path.segments {
-            shape.push('/');
-            match segment {
-                PathSegment::Literal(text) if self.path.ignore_case => {
-                    shape.push_str(&text.to_ascii_lowercase());
-                }
-                PathSegment::Literal(text) => shape.push_str(text),
-                PathSegment::Param(_) => shape.push_str("{}"),
-            }
-        }
-        shape.push_str(if self.path.prefix { "/*" } else { "" });
-        if self.condition_count() == 0 {
-            return shape;
-        }
-        let mut conditions: Vec<_> = self
-            .headers
-            .iter()
-            .map(|condition| ('h', condition))
-            .collect();
-        conditions.extend(self.queries.iter().map(|condition| ('q', condition)));
-        conditions.sort();
-        format!("{shape} {conditions:?}")
+        format!(
+            "{:?}",
+            (
+                segments,
+                self.path.prefix,
+                self.path.ignore_case,
+                conditions
+            )
+        )
     }
 
     /// Returns whether this pattern matches every request that another pattern of the same shape
     /// matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        self.methods.covers(other.methods) && self.covers_hosts(other)
-    }
-
-    fn covers_hosts(&self, other: &Self) -> bool {
-        if self.hosts.is_empty() || other.hosts.is_empty() {
-            return self.hosts.is_empty() && other.hosts.is_empty();
-        }
-        other.hosts.iter().all(|host| self.hosts.contains(host))
+        self.methods.covers(other.methods)
+            && self.hosts.is_empty() == other.hosts.is_empty()
+            && other.hosts.iter().all(|host| self.hosts.contains(host))
     }
 }

@@ -6,7 +6,7 @@ use postern_core::decode::{Field, Object, Value};
 use postern_core::token::{Issuer, IssuerKind};
 use serde_json::Value as Json;
 
-use crate::config::{Config, PathPattern, Route, certificate_principals, short_texts};
+use crate::config::{Config, PathPattern, Route, short_texts};
 
 /// The authorization policy of a route.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,8 +24,6 @@ pub struct CallerRules {
     pub users: Option<UserRule>,
     /// The rule for services; `None` rejects all services.
     pub services: Option<ServiceRule>,
-    /// Report-only mode: a caller with a valid token is never rejected, and the decision is logged.
-    pub report_only: bool,
 }
 
 /// The requirements for users.
@@ -105,23 +103,9 @@ impl RoutePolicy {
             .flat_map(|rule| &rule.claims)
             .map(|(name, _)| name.as_str())
     }
-
-    /// Returns whether decisions of [`RoutePolicy::decide`] are logged without rejecting the
-    /// request.
-    #[must_use]
-    pub fn is_report_only(&self) -> bool {
-        matches!(
-            self,
-            Self::Protected(CallerRules {
-                report_only: true,
-                ..
-            })
-        )
-    }
 }
 
-/// Reads `"public"`, or `{ users = …, services = …, report_only = … }` with at least one of the first
-/// two. `path` is that of the route, if it is valid.
+/// Reads `"public"`, or `{ users = …, services = … }` with at least one of the two. `path` is that of the route, if it is valid.
 pub(super) fn read(field: Field<'_>, path: Option<&PathPattern>) -> Option<RoutePolicy> {
     if field.is("public") {
         return Some(RoutePolicy::Public);
@@ -135,18 +119,13 @@ pub(super) fn read(field: Field<'_>, path: Option<&PathPattern>) -> Option<Route
     field.object(|policy| {
         let users = policy.optional("users", |field| read_users(field, path));
         let services = policy.optional("services", read_services);
-        let report_only = policy.or("report_only", false, |field| field.boolean());
         if !policy.has("users") && !policy.has("services") {
             policy.fail(
                 "missing_field",
                 "must let in users or services, or be \"public\"",
             );
         }
-        Some(RoutePolicy::Protected(CallerRules {
-            users,
-            services,
-            report_only,
-        }))
+        Some(RoutePolicy::Protected(CallerRules { users, services }))
     })
 }
 
@@ -267,13 +246,20 @@ pub(crate) fn check_callers(root: &Object<'_>, config: &Config) {
     let issuers = config.identity.issuers();
     let has_issuer = |kind| issuers.iter().any(|issuer| issuer.kind == kind);
     let users = has_issuer(IssuerKind::User);
-    let services = has_issuer(IssuerKind::Service)
-        || config.api_keys.is_some()
-        || certificate_principals(&config.listen).next().is_some();
+    let tls = config
+        .listen
+        .iter()
+        .filter_map(|listen| listen.tls.as_ref());
+    let mut certificates = tls.flat_map(|tls| &tls.certificates);
+    let has_certificates = certificates.any(|it| {
+        let client_auth = it.client_auth.as_ref();
+        client_auth.is_some_and(|client_auth| !client_auth.principals.is_empty())
+    });
+    let services = has_issuer(IssuerKind::Service) || config.api_keys.is_some() || has_certificates;
     let mut unsatisfiable = config.routes.iter().enumerate().filter(|(_, route)| {
         matches!(&route.policy, RoutePolicy::Protected(rules)
-            if !(users && (rules.users.is_some() || rules.report_only)
-                || services && (rules.services.is_some() || rules.report_only)))
+            if !(users && (rules.users.is_some() || route.settings.report_only)
+                || services && (rules.services.is_some() || route.settings.report_only)))
     });
     let Some((first, _)) = unsatisfiable.next() else {
         return;

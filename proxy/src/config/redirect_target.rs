@@ -20,7 +20,6 @@ impl RedirectTarget {
         let pattern = pattern?;
         let parsed = Template::parse(&text, Some(&pattern.path));
         let checked = parsed.and_then(|template| {
-            check_characters(&template)?;
             check_variables(&template)?;
             check_host(&template, !pattern.hosts.is_empty())?;
             Ok(Self(template))
@@ -54,37 +53,18 @@ impl RedirectTarget {
     }
 }
 
-/// Literal text may have the characters of a URI only (RFC 3986 section 2).
-fn check_characters(template: &Template) -> Result<(), String> {
-    let is_uri_byte =
-        |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
-    let is_good = |part: &TemplatePart| match part {
-        TemplatePart::Literal(text) => text.bytes().all(is_uri_byte),
-        TemplatePart::Variable(_) => true,
-    };
-    match template.parts.iter().all(is_good) {
-        true => Ok(()),
-        false => Err("may contain characters of a URL only".to_owned()),
-    }
-}
-
 /// The values of other variables may have characters that a URL must not contain.
 fn check_variables(template: &Template) -> Result<(), String> {
-    let is_allowed = |variable: &Variable| match variable {
-        Variable::Host
-        | Variable::Path
-        | Variable::Query
-        | Variable::Scheme
-        | Variable::PathParam(_)
-        | Variable::PathRest(_) => true,
-        Variable::Principal
-        | Variable::Issuer
-        | Variable::RequestId
-        | Variable::ClientAddress
-        | Variable::Port
-        | Variable::Method
-        | Variable::Route
-        | Variable::Upstream => false,
+    let is_allowed = |variable: &Variable| {
+        matches!(
+            variable,
+            Variable::Host
+                | Variable::Path
+                | Variable::Query
+                | Variable::Scheme
+                | Variable::PathParam(_)
+                | Variable::PathRest(_)
+        )
     };
     match template.variables().find(|variable| !is_allowed(variable)) {
         None => Ok(()),
@@ -109,8 +89,8 @@ fn check_host(template: &Template, has_hosts: bool) -> Result<(), String> {
             ),
         },
         _ => Err(
-            "must begin with a slash, with {path}, or with a scheme and a host, which is fixed or \
-             {host}; then a port, {path}, {query} or a slash may follow"
+            "must be a URL that begins with a slash, with {path}, or with a scheme and a host, which \
+             is fixed or {host}; then a port, {path}, {query} or a slash may follow"
                 .to_owned(),
         ),
     }
@@ -128,6 +108,7 @@ fn host_of(template: &Template, value: &str) -> Option<String> {
         TemplatePart::Variable(_) => value.to_owned(),
     };
     let text: String = template.parts.iter().map(part).collect();
+    RedirectTarget::location(text.clone().into_bytes())?;
     let rest = text.strip_prefix("https://");
     let rest = rest.or_else(|| text.strip_prefix("http://"));
     let is_target = match rest {
@@ -157,7 +138,6 @@ mod tests {
             queries: Vec::new(),
         };
         let template = Template::parse(text, Some(&pattern.path))?;
-        check_characters(&template)?;
         check_variables(&template)?;
         check_host(&template, has_hosts)
     }

@@ -52,8 +52,6 @@ pub struct PathRewrite {
     pub strip: String,
     /// The prefix to insert.
     pub add: String,
-    /// Whether references of responses to the upstream's own paths are rewritten; default true.
-    pub location: bool,
 }
 
 /// Reads all routes. A route with an unknown upstream or a duplicate name, or one that an earlier
@@ -301,7 +299,6 @@ impl PathRewrite {
         let rewrite = Self {
             strip: path("strip").unwrap_or_default(),
             add: path("add").unwrap_or_default(),
-            location: section.or("location", true, |field| field.boolean()),
         };
         Some(rewrite)
     }
@@ -311,19 +308,6 @@ impl PathRewrite {
         template
             .strip_prefix(&self.strip)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.strip.is_empty())
-    }
-
-    /// Returns the public form of a path of the upstream, with its query and fragment: the reverse of
-    /// [`PathRewrite::apply`]. Returns `None` if the path is not below `add`.
-    #[must_use]
-    pub fn reverse(&self, path: &str) -> Option<String> {
-        let rest = path.strip_prefix(&self.add)?;
-        let is_whole = rest.is_empty() || rest.starts_with(['/', '?', '#']);
-        let public = is_whole.then(|| format!("{}{rest}", self.strip))?;
-        match public.starts_with('/') {
-            true => Some(public),
-            false => Some(format!("/{public}")),
-        }
     }
 
     /// Returns the rewritten request target: `/api` and `/api/x?y` for `/v1` and `/v1/x?y` under `{
@@ -343,15 +327,22 @@ impl PathRewrite {
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::read_config;
+    use postern_core::exit::Exit;
 
-    /// Returns whether a route for `/v1x` with these additional lines is accepted.
-    fn is_good(lines: &str) -> bool {
+    use crate::config::Config;
+    use crate::tests::{read_config, rows};
+
+    /// Reads a route for `/v1x` with these additional lines.
+    fn read(lines: &str) -> Result<Config, Exit> {
         let text = format!(
             "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n\
              [[route]]\npath = \"/v1x\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n{lines}\n"
         );
-        read_config(&text).is_ok()
+        read_config(&text)
+    }
+
+    fn is_good(lines: &str) -> bool {
+        read(lines).is_ok()
     }
 
     #[test]
@@ -359,6 +350,30 @@ mod tests {
         assert!(is_good("rewrite = { strip = \"/v1x\" }"));
         assert!(is_good("rewrite = { add = \"/api\" }"));
         assert!(!is_good("rewrite = { strip = \"/v1\", add = \"/api\" }"));
+    }
+
+    #[test]
+    fn rewrite_replaces_the_beginning_of_the_target() {
+        for [strip, add, target, forwarded] in rows(
+            "/v1x | /api | /v1x | /api
+             /v1x | /api | /v1x?a=b | /api?a=b
+             /v1x | | /v1x | /
+             /v1x | | /v1x?a=b | /?a=b
+             /v1x | /api | /v1x/a?b | /api/a?b
+             /v1x | | /V1x/A | /A
+             | /api | /v1x | /api/v1x",
+        ) {
+            let config = read(&format!(
+                "rewrite = {{ strip = \"{strip}\", add = \"{add}\" }}"
+            ));
+            let rewrite = config.expect("reads").routes.remove(0).rewrite;
+            let found = rewrite.expect("a rewrite").apply(target.as_bytes());
+            assert_eq!(
+                String::from_utf8_lossy(&found),
+                forwarded,
+                "{strip} {add} {target}"
+            );
+        }
     }
 
     #[test]

@@ -37,6 +37,10 @@ pub struct RouteSettings {
     /// Whether paths may have encoded slashes and semicolons, empty segments, parameters and double
     /// encoding; default false, because upstreams read them in different ways.
     pub ambiguous_paths: bool,
+    /// Whether what the policy, the access list, the external authorization and the rate limits of the
+    /// route refuse is counted and logged, and not rejected; default false. A credential is required
+    /// nevertheless.
+    pub report_only: bool,
     /// Whether fields that disclose the software of the upstream are forwarded, such as `Server`;
     /// default false.
     pub server_headers: bool,
@@ -84,19 +88,18 @@ impl RouteSettings {
             outlives_token: or_flag("outlives_token", inherited.outlives_token),
             cookies: or_flag("cookies", inherited.cookies),
             ambiguous_paths: or_flag("ambiguous_paths", inherited.ambiguous_paths),
+            report_only: or_flag("report_only", inherited.report_only),
             server_headers: or_flag("server_headers", inherited.server_headers),
             request_headers: changes("request_headers", &inherited.request_headers),
             response_headers: changes("response_headers", &inherited.response_headers),
-            access: match section.has("access") {
-                true => section.section("access", AccessList::read).map(Arc::new),
-                false => inherited.access.clone(),
-            },
-            authorize: match section.has("authorize") {
-                true => section
-                    .section("authorize", ExternalAuthorization::read)
-                    .map(Arc::new),
-                false => inherited.authorize.clone(),
-            },
+            access: section
+                .section("access", AccessList::read)
+                .map(Arc::new)
+                .or_else(|| inherited.access.clone()),
+            authorize: section
+                .section("authorize", ExternalAuthorization::read)
+                .map(Arc::new)
+                .or_else(|| inherited.authorize.clone()),
             compression: match section.has("compression") {
                 true => section
                     .optional("compression", CompressionConfig::read)
@@ -140,6 +143,7 @@ impl Default for RouteSettings {
             outlives_token: false,
             cookies: false,
             ambiguous_paths: false,
+            report_only: false,
             server_headers: false,
             request_headers: None,
             response_headers: None,

@@ -8,9 +8,7 @@ use postern_http::message::head::is_authority;
 use serde_json::json;
 
 use crate::config::upstream::find_upstream;
-use crate::config::{
-    CertificatePrincipal, ListenerConfig, Route, UpstreamConfig, policy, short_texts,
-};
+use crate::config::{Route, UpstreamConfig, policy, short_texts};
 
 /// `[[test]]`: a request and its expected decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +25,6 @@ pub struct RouteTest {
     pub client_address: Option<IpAddr>,
     /// The token of the caller; default none.
     pub token: TestToken,
-    /// The service of the client certificate, which decides if there is no token; default none.
-    pub certificate: Option<CertificatePrincipal>,
     /// The name of the expected route; not checked if absent.
     pub route: Option<String>,
     /// The name of an upstream that the route must be able to use; not checked if absent.
@@ -36,9 +32,6 @@ pub struct RouteTest {
     /// The expected decision: `allow` if the request is forwarded, `redirect` or `respond` if the
     /// gateway answers itself, or a problem code.
     pub decision: String,
-    /// The expected problem code of the first check in report-only mode that would reject the request,
-    /// or `none`; not checked if absent.
-    pub report_only: Option<String>,
     /// The expected status of an answer of the gateway; not checked if absent.
     pub status: Option<u16>,
     /// The expected `Location` of a redirect; not checked if absent.
@@ -61,8 +54,13 @@ pub enum TestToken {
         /// Additional claims.
         claims: Vec<(String, serde_json::Value)>,
     },
-    /// A service, by name.
-    Service(String),
+    /// A service.
+    Service {
+        /// The name.
+        name: String,
+        /// Granted scopes.
+        scopes: Vec<String>,
+    },
 }
 
 /// The subject of a user whose subject is not given.
@@ -73,32 +71,17 @@ const DECISIONS: [&str; 3] = ["allow", "redirect", "respond"];
 
 pub(super) fn read(
     field: Field<'_>,
-    listen: &[ListenerConfig],
     routes: &[Route],
     upstreams: &[UpstreamConfig],
 ) -> Option<RouteTest> {
     field.object(|test| {
-        let request = test.required("request", |field| {
-            let text =
-                field.string_as(|| json!({ "type": "string", "pattern": "^[^ ]+ [^ ]+$" }))?;
-            let words = text
-                .split_once(' ')
-                .filter(|(_, target)| !target.contains(' '));
-            let words = words.map(|(method, target)| (method.to_owned(), target.to_owned()));
-            words.or_else(|| {
-                field.fail(
-                    "invalid_format",
-                    "must be a method and a target, such as GET /a?b=c",
-                )
-            })
-        });
+        let request = test.required("request", read_request);
         let host = test.or("host", "localhost".to_owned(), read_host);
         let headers = test
             .section("headers", |section| Some(read_headers(section)))
             .unwrap_or_default();
         let client_address = test.optional("client_address", read_address);
         let token = test.or("token", TestToken::None, TestToken::read);
-        let certificate = test.optional("certificate", |field| read_certificate(field, listen));
         let route = test.optional("route", |field| {
             let name = field.text(1..=100)?;
             let known = routes.iter().any(|route| route.name == name);
@@ -113,7 +96,6 @@ pub(super) fn read(
             find_upstream(upstreams, &name, field).and(Some(name))
         });
         let decision = test.required("decision", read_decision);
-        let report_only = test.optional("report_only", read_reported);
         let status = test.optional("status", |field| field.integer(200..=599));
         let location = test.optional("location", |field| field.text(1..=4096));
         let (method, target) = request?;
@@ -124,15 +106,28 @@ pub(super) fn read(
             headers,
             client_address,
             token,
-            certificate,
             route,
             upstream,
             decision: decision?,
-            report_only,
             status,
             location,
         })
     })
+}
+
+/// Reads a method and a target.
+pub(crate) fn read_request(field: Field<'_>) -> Option<(String, String)> {
+    let text = field.string_as(|| json!({ "type": "string", "pattern": "^[^ ]+ [^ ]+$" }))?;
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|it| it.is_ascii_graphic());
+    match text.split_once(' ') {
+        Some((method, target)) if is_word(method) && is_word(target) => {
+            Some((method.to_owned(), target.to_owned()))
+        }
+        Some(_) | None => field.fail(
+            "invalid_format",
+            "must be a method and a target, such as GET /a?b=c",
+        ),
+    }
 }
 
 /// Reads a host with an optional port.
@@ -163,50 +158,6 @@ fn read_decision(field: Field<'_>) -> Option<String> {
     }
 }
 
-/// Reads `none` or a problem code.
-fn read_reported(field: Field<'_>) -> Option<String> {
-    let code = field.text(1..=64)?;
-    let mut codes = postern_core::Code::ALL.iter();
-    if code == "none" || codes.any(|known| known.as_str() == code) {
-        Some(code)
-    } else {
-        field.fail(
-            "invalid_choice",
-            "must be none or a code of problem-codes.md",
-        )
-    }
-}
-
-/// Reads a name of `client_certificates`.
-fn read_certificate(field: Field<'_>, listen: &[ListenerConfig]) -> Option<CertificatePrincipal> {
-    let name = field.text(1..=256)?;
-    let principal = certificate_principal(listen, &name).cloned();
-    let detail = format!("there is no client certificate with the name {name}");
-    principal.or_else(|| field.fail("unknown_certificate", detail))
-}
-
-/// Returns the service that `client_certificates` of a listener gives to a certificate name.
-#[must_use]
-pub fn certificate_principal<'c>(
-    listen: &'c [ListenerConfig],
-    name: &str,
-) -> Option<&'c CertificatePrincipal> {
-    certificate_principals(listen).find(|principal| principal.name.as_str() == name)
-}
-
-/// Returns the services that client certificates identify.
-pub(super) fn certificate_principals(
-    listen: &[ListenerConfig],
-) -> impl Iterator<Item = &CertificatePrincipal> {
-    let certificates = listen
-        .iter()
-        .filter_map(|listener| listener.tls.as_ref())
-        .flat_map(|tls| &tls.certificates);
-    certificates
-        .filter_map(|certificate| certificate.client_auth.as_ref())
-        .flat_map(|client_auth| &client_auth.principals)
-}
-
 /// Reads `{ X-Beta = "1" }`.
 pub(crate) fn read_headers(section: &Object<'_>) -> HeaderMap {
     let fields = section.entries(|name, field| {
@@ -231,6 +182,15 @@ impl TestToken {
         }
     }
 
+    /// Returns a service without scopes.
+    #[must_use]
+    pub fn service(name: &str) -> Self {
+        Self::Service {
+            name: name.to_owned(),
+            scopes: Vec::new(),
+        }
+    }
+
     /// Parses `none`, `user`, `user:SUBJECT` or `service:NAME`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -238,7 +198,7 @@ impl TestToken {
             None if text == "none" => Some(Self::None),
             None if text == "user" => Some(Self::user(ASSUMED_SUBJECT)),
             Some(("user", subject)) if !subject.is_empty() => Some(Self::user(subject)),
-            Some(("service", name)) if !name.is_empty() => Some(Self::Service(name.to_owned())),
+            Some(("service", name)) if !name.is_empty() => Some(Self::service(name)),
             None | Some(_) => None,
         }
     }

@@ -193,7 +193,6 @@ mod tests {
         let parse = |text: &str| Template::parse(text, Some(&path)).map(|template| template.parts);
         let literal = |text: &str| TemplatePart::Literal(text.to_owned());
         let variable = TemplatePart::Variable;
-        assert_eq!(parse("plain"), Ok(vec![literal("plain")]));
         assert_eq!(parse("a{{b}}c"), Ok(vec![literal("a{b}c")]));
         assert_eq!(
             parse("{{{host}}}:{path.id}{path.*}"),
@@ -205,16 +204,7 @@ mod tests {
                 variable(Variable::PathRest(3)),
             ])
         );
-        for wrong in [
-            "{",
-            "}",
-            "a{host",
-            "host}",
-            "{}",
-            "{Host}",
-            "{path.none}",
-            "{ host }",
-        ] {
+        for wrong in "{ } a{host host} {} {Host} {path.none}".split(' ') {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         assert!(Template::parse("{path.id}", None).is_err());

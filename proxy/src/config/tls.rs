@@ -14,25 +14,20 @@ pub struct ListenerTlsConfig {
     /// The certificates, at least one. A client is offered the first certificate for the name that
     /// it requests (SNI), or the first of the list.
     pub certificates: Vec<CertificateConfig>,
-    /// Whether handshakes without a server name, or with an unknown one, are refused instead of
-    /// being answered with the first certificate; default false.
-    pub strict_sni: bool,
-    /// The lowest protocol version; default TLS 1.2.
-    pub min_version: TlsVersion,
+    /// Whether TLS 1.3 is required: the cipher suites are then those of Mozilla's "modern"
+    /// recommendation, otherwise "intermediate"; default false.
+    pub requires_tls13: bool,
     /// Whether HTTP/2 is offered in addition to HTTP/1.1; default true.
     pub http2: bool,
 }
 
-/// A certificate, the names for which it is offered, and what it asks of clients.
+/// A certificate, which is offered for its DNS names, and what it asks of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateConfig {
     /// The position of its keys below `listen.tls`: empty, or such as `.certificates.0`.
     pub key_prefix: String,
     /// The origin of the certificate.
     pub source: CertificateSource,
-    /// The server names for which it is offered, in lower case; default the DNS names of the
-    /// certificate. `*.example.com` matches one label (RFC 9525 section 6.3).
-    pub names: Vec<String>,
     /// Authentication of clients that request one of the names; default none.
     pub client_auth: Option<Arc<ClientAuthConfig>>,
 }
@@ -49,15 +44,6 @@ pub enum CertificateSource {
     },
     /// Obtained from the ACME server for this name.
     Acme(String),
-}
-
-/// The lowest TLS version of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsVersion {
-    /// TLS 1.2: the cipher suites of Mozilla's "intermediate" recommendation.
-    Tls12,
-    /// TLS 1.3: the cipher suites of Mozilla's "modern" recommendation.
-    Tls13,
 }
 
 /// Authentication of clients by certificate.
@@ -91,10 +77,6 @@ pub enum CertificateName {
     Uri(String),
     /// A DNS name in the subject alternative names; compared without case.
     Dns(String),
-    /// An e-mail address in the subject alternative names; compared exactly.
-    Email(String),
-    /// The only common name of the subject; compared exactly.
-    CommonName(String),
 }
 
 impl CertificateName {
@@ -102,7 +84,7 @@ impl CertificateName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
-            Self::Uri(name) | Self::Dns(name) | Self::Email(name) | Self::CommonName(name) => name,
+            Self::Uri(name) | Self::Dns(name) => name,
         }
     }
 }
@@ -118,8 +100,6 @@ impl ListenerTlsConfig {
         if is_first_given {
             let first = CertificateConfig::read(section, String::new(), client_auth.clone());
             certificates.extend(first);
-        } else if section.has("names") {
-            section.fail("conflicting_fields", "names requires certificate");
         }
         let mut index = 0_usize..;
         let further = section.list("certificates", |field| {
@@ -133,23 +113,19 @@ impl ListenerTlsConfig {
         let domains = section.list("acme", read_domain);
         certificates.extend(domains.into_iter().map(|domain| CertificateConfig {
             key_prefix: ".acme".to_owned(),
-            names: vec![domain.clone()],
             source: CertificateSource::Acme(domain),
             client_auth: client_auth.clone(),
         }));
         if !(is_first_given || section.has("certificates") || section.has("acme")) {
             section.fail("missing_field", "certificate and key are required");
         }
-        let versions = [("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)];
-        let min_version = section.or("min_version", TlsVersion::Tls12, |field| {
-            field.one_of(&versions)
+        let requires_tls13 = section.or("min_version", false, |field| {
+            field.one_of(&[("1.2", false), ("1.3", true)])
         });
-        let strict_sni = section.or("strict_sni", false, |field| field.boolean());
         let http2 = section.or("http2", true, |field| field.boolean());
         (is_good && !certificates.is_empty()).then_some(Self {
             certificates,
-            strict_sni,
-            min_version,
+            requires_tls13,
             http2,
         })
     }
@@ -179,16 +155,12 @@ impl CertificateConfig {
         }
         let certificate = section.optional("certificate", |field| field.text(1..=4096));
         let key = section.optional("key", |field| field.text(1..=4096));
-        let names = section.or("names", Vec::new(), |field| {
-            field.non_empty_array(read_server_name)
-        });
         Some(Self {
             key_prefix,
             source: CertificateSource::Files {
                 certificate: certificate?.into(),
                 key: key?.into(),
             },
-            names,
             client_auth,
         })
     }
@@ -256,29 +228,21 @@ fn read_client_auth(
 /// Reads `{ uri = "spiffe://…", service = "partner", scopes = […] }`.
 fn read_principal(field: Field<'_>) -> Option<CertificatePrincipal> {
     field.object(|entry| {
-        let names = [
-            entry.optional("uri", visible).map(CertificateName::Uri),
-            entry
-                .optional("dns", visible)
-                .map(|name| CertificateName::Dns(name.to_ascii_lowercase())),
-            entry.optional("email", visible).map(CertificateName::Email),
-            entry
-                .optional("common_name", visible)
-                .map(CertificateName::CommonName),
-        ];
+        let uri = entry.optional("uri", visible);
+        let dns = entry.optional("dns", visible);
         let service = entry.required("service", visible);
         let scopes = entry.or("scopes", Vec::new(), short_texts);
-        let mut names = names.into_iter().flatten();
-        let (name, second) = (names.next(), names.next());
-        if name.is_none() || second.is_some() {
-            entry.fail(
-                "conflicting_fields",
-                "exactly one of uri, dns, email and common_name is required",
-            );
-            return None;
-        }
+        let name = match (uri, dns) {
+            (Some(uri), None) => CertificateName::Uri(uri),
+            (None, Some(dns)) => CertificateName::Dns(dns.to_ascii_lowercase()),
+            (Some(_), Some(_)) | (None, None) => {
+                let detail = "exactly one of uri and dns is required";
+                entry.fail("conflicting_fields", detail);
+                return None;
+            }
+        };
         Some(CertificatePrincipal {
-            name: name?,
+            name,
             service: service?,
             scopes,
         })
@@ -291,19 +255,6 @@ fn visible(field: Field<'_>) -> Option<String> {
     match text.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Some(text),
         false => field.fail("invalid_format", "must be visible ASCII without spaces"),
-    }
-}
-
-/// Reads a server name, or a wildcard for one label.
-fn read_server_name(field: Field<'_>) -> Option<String> {
-    let text = field.string_as(|| json!({ "type": "string", "pattern": "^(\\*\\.)?[^*]+$" }))?;
-    let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    match is_dns_name(name.strip_prefix("*.").unwrap_or(&name)) {
-        true => Some(name),
-        false => field.fail(
-            "invalid_format",
-            "must be a host name such as example.com, or a wildcard such as *.example.com",
-        ),
     }
 }
 

@@ -56,7 +56,7 @@ pub enum LoadBalancing {
     /// Power of two choices: the less loaded of two random addresses (requests in flight times
     /// latency, which follows peaks at once).
     LeastLoaded,
-    /// Weighted round robin.
+    /// Each address in turn.
     RoundRobin,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use postern_core::decode::{Field, Value};
+use postern_core::decode::Field;
 use postern_http::message::head::is_authority;
 use serde_json::json;
 
@@ -13,8 +13,6 @@ pub struct UpstreamAddress {
     pub host: String,
     /// The port; 0 for Unix sockets.
     pub port: u16,
-    /// Weight relative to the other addresses; default 1.
-    pub weight: u32,
     /// What `host` is.
     pub kind: AddressKind,
 }
@@ -42,31 +40,11 @@ pub(super) fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
 // === impl UpstreamAddress ===
 
 impl UpstreamAddress {
-    /// Reads `"host:port"` or `{ address = "host:port", weight = 2 }`.
+    /// Reads `"host:port"` or `"unix:/path"`.
     fn read(field: Field<'_>) -> Option<Self> {
-        if let Some(text) = field.if_string(Self::schema) {
-            return Self::read_text(text, 1, field);
-        }
-        if !matches!(field.value(), Value::Object(_)) {
-            let detail = format!("{}, or a table with address and weight", Self::FORMAT);
-            return field.fail("invalid_type", detail);
-        }
-        field.object(|table| {
-            let weight = table.optional("weight", |field| field.integer(0..=1000));
-            table.required("address", |field| {
-                Self::read_text(field.string_as(Self::schema)?, weight.unwrap_or(1), field)
-            })
-        })
-    }
-
-    fn read_text(text: &str, weight: u32, field: Field<'_>) -> Option<Self> {
-        let parsed = Self::parse(text, weight);
+        let form = || json!({ "type": "string", "pattern": "^(unix:/.+|.+:[0-9]+)$" });
+        let parsed = Self::parse(field.string_as(form)?);
         parsed.map_or_else(|detail| field.fail("invalid_format", detail), Some)
-    }
-
-    fn schema() -> serde_json::Value {
-        let pattern = "^(unix:/.+|.+:[0-9]+)$";
-        json!({ "type": "string", "pattern": pattern })
     }
 
     const FORMAT: &str =
@@ -76,11 +54,10 @@ impl UpstreamAddress {
     ///
     /// # Errors
     /// A description of the mistake.
-    pub fn parse(text: &str, weight: u32) -> Result<Self, &'static str> {
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
         let address = |kind, host: &str, port| Self {
             host: host.to_owned(),
             port,
-            weight,
             kind,
         };
         if let Some(path) = text.strip_prefix(UNIX_SCHEME) {
@@ -133,14 +110,13 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed() {
-        let parse = |text| UpstreamAddress::parse(text, 1);
         for (text, host, port, kind) in [
             ("127.0.0.1:80", "127.0.0.1", 80, AddressKind::Host),
             ("[::1]:80", "::1", 80, AddressKind::Host),
             ("name.internal:80", "name.internal", 80, AddressKind::Host),
             ("unix:/run/app.sock", "/run/app.sock", 0, AddressKind::Unix),
         ] {
-            let address = parse(text).expect(text);
+            let address = UpstreamAddress::parse(text).expect(text);
             assert_eq!((address.host.as_str(), address.port), (host, port));
             assert_eq!(address.kind, kind);
             assert_eq!(address.to_string(), text);
@@ -156,7 +132,7 @@ mod tests {
             ("unix:app.sock", "absolute path"),
             ("unix:", "absolute path"),
         ] {
-            let said = parse(text).expect_err(text);
+            let said = UpstreamAddress::parse(text).expect_err(text);
             assert!(said.contains(wrong), "{text}: {said}");
         }
     }

@@ -180,17 +180,10 @@ pub(super) fn summarize(old: &ConfigFile, new: &ConfigFile, env: &Env) -> Change
         Ok((differences, _)) => {
             let changes = differences.len();
             let widened = differences.iter().filter(|it| it.widened).count();
-            let text = match (changes, widened) {
-                (0, _) => "no decision changed".to_owned(),
-                (1, 0) => "1 decision changed".to_owned(),
-                (1, _) => "1 decision changed, and widened".to_owned(),
-                (changes, 0) => format!("{changes} decisions changed"),
-                (changes, widened) => format!("{changes} decisions changed, {widened} widened"),
-            };
             ChangeSummary {
                 changes,
                 widened,
-                text,
+                text: format!("changed decisions: {changes}, widened: {widened}"),
             }
         }
         Err(error) => ChangeSummary {
@@ -200,29 +193,12 @@ pub(super) fn summarize(old: &ConfigFile, new: &ConfigFile, env: &Env) -> Change
     }
 }
 
-// === impl ChangeSummary ===
-
-impl ChangeSummary {
-    /// Returns the summary of a configuration without one before.
-    pub(super) fn first() -> Self {
-        Self {
-            text: "the first one that was recorded".to_owned(),
-            ..Self::default()
-        }
-    }
-}
-
 // === impl CheckReport ===
 
 impl CheckReport {
     /// Returns whether the text loads and all tests pass.
     pub(crate) fn is_good(&self) -> bool {
         self.errors.is_empty() && self.tests.iter().all(|test| test.ok)
-    }
-
-    /// Returns whether more requests may be accepted than now.
-    pub(crate) fn may_widen(&self) -> bool {
-        self.widened || self.differences_error.is_some()
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
-use rustix::process::geteuid;
+use rustix::process::{Uid, geteuid};
 
 /// Maximum bytes of a file that is edited over the admin listener.
 pub(crate) const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -22,6 +22,10 @@ pub(super) enum ReplaceError {
 
 /// Returns why the file cannot be replaced, if this is known.
 pub(super) fn read_only_reason(path: &Path) -> Option<String> {
+    read_only_reason_of(path, geteuid())
+}
+
+fn read_only_reason_of(path: &Path, own: Uid) -> Option<String> {
     let target = match path.canonicalize() {
         Ok(target) => target,
         Err(error) => return Some(format!("{}: {error}", path.display())),
@@ -34,7 +38,6 @@ pub(super) fn read_only_reason(path: &Path) -> Option<String> {
     if metadata.len() > MAX_TEXT_BYTES as u64 {
         return Some(format!("{}: is larger than 1 MiB", target.display()));
     }
-    let own = geteuid();
     if !own.is_root() && metadata.uid() != own.as_raw() {
         let (file, owner) = (target.display(), metadata.uid());
         return Some(format!(

@@ -75,7 +75,15 @@ impl ConfigHistory {
             fault: None,
             entries: VecDeque::new(),
         };
-        for number in numbers(&history.folder) {
+        let numbers = numbers(&history.folder).unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                let folder = history.folder.display();
+                tracing::warn!(%folder, %error, "configuration history not readable");
+            }
+            Vec::new()
+        });
+        let excess = numbers.len().saturating_sub(MAX_ENTRIES);
+        for number in numbers.into_iter().skip(excess) {
             match read_entry(&history.folder, number) {
                 Ok(stored) => history.entries.push_back(stored.entry),
                 Err(error) => {
@@ -130,7 +138,7 @@ pub(super) fn write_entry(folder: &Path, stored: &StoredEntry) -> io::Result<()>
     private_folder(folder, WRITING)?;
     let path = folder.join(file_name(stored.entry.number));
     replace_private(&path, &serde_json::to_vec(stored)?)?;
-    let numbers = numbers_of(folder)?;
+    let numbers = numbers(folder)?;
     for number in numbers.iter().rev().skip(MAX_ENTRIES) {
         fs::remove_file(folder.join(file_name(*number)))?;
     }
@@ -153,24 +161,8 @@ fn file_name(number: u64) -> String {
     format!("{number:0NUMBER_DIGITS$}.json")
 }
 
-/// Returns the newest numbers in the folder, ascending; none if it cannot be read.
-fn numbers(folder: &Path) -> Vec<u64> {
-    let mut numbers = match numbers_of(folder) {
-        Ok(numbers) => numbers,
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                let folder = folder.display();
-                tracing::warn!(%folder, %error, "configuration history not readable");
-            }
-            Vec::new()
-        }
-    };
-    let excess = numbers.len().saturating_sub(MAX_ENTRIES);
-    numbers.drain(..excess);
-    numbers
-}
-
-fn numbers_of(folder: &Path) -> io::Result<Vec<u64>> {
+/// Returns the numbers in the folder, ascending.
+fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::routing::warnings::warnings;
 
 /// A setting that is valid and may be a mistake.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConfigWarning {
     file: String,
     /// The line; `None` if the warning is about no single place.
@@ -23,14 +23,7 @@ pub struct ConfigWarning {
 
 /// Warnings about a decoded configuration, with offsets that [`ConfigFile`] translates.
 #[derive(Debug)]
-pub struct FoundWarnings(Vec<FoundWarning>);
-
-#[derive(Debug)]
-struct FoundWarning {
-    offset: Option<usize>,
-    key: String,
-    message: String,
-}
+pub struct FoundWarnings(Vec<(Option<usize>, ConfigWarning)>);
 
 // === impl FoundWarnings ===
 
@@ -51,18 +44,13 @@ impl FoundWarnings {
         let found = texts.into_iter().map(|text| {
             let keyed = text.split_once(": ");
             let located = keyed.and_then(|(key, rest)| Some((offset_at(key)?, key, rest)));
-            match located {
-                Some((offset, key, rest)) => FoundWarning {
-                    offset: Some(offset),
-                    key: key.to_owned(),
-                    message: rest.to_owned(),
-                },
-                None => FoundWarning {
-                    offset: None,
-                    key: String::new(),
-                    message: text,
-                },
-            }
+            let (key, message) = located.map_or(("", text.as_str()), |(_, key, rest)| (key, rest));
+            let warning = ConfigWarning {
+                key: key.to_owned(),
+                message: message.to_owned(),
+                ..ConfigWarning::default()
+            };
+            (located.map(|(offset, ..)| offset), warning)
         });
         Self(found.collect())
     }
@@ -70,15 +58,14 @@ impl FoundWarnings {
     /// Returns the warnings with file and line.
     #[must_use]
     pub fn locate(self, files: &ConfigFile) -> Vec<ConfigWarning> {
-        let offsets = self.0.iter().map(|found| found.offset.unwrap_or_default());
+        let offsets = self.0.iter().map(|(offset, _)| offset.unwrap_or_default());
         let places = files.places(&offsets.collect::<Vec<_>>());
         let located = self.0.into_iter().zip(places);
         located
-            .map(|(found, (file, line))| ConfigWarning {
+            .map(|((offset, warning), (file, line))| ConfigWarning {
                 file: file.to_owned(),
-                line: found.offset.map(|_| line),
-                key: found.key,
-                message: found.message,
+                line: offset.map(|_| line),
+                ..warning
             })
             .collect()
     }

@@ -12,13 +12,12 @@ use postern_http::downstream::{Attributes, ClientConnection, ClientHandle, Reque
 use postern_http::upstream::BoundConnection;
 
 use crate::certificates::TlsClient;
-use crate::config::HttpsRedirect;
 
 /// What the listener of a connection and its TLS handshake have determined.
 #[derive(Debug)]
 pub(crate) struct ConnectionAttributes {
-    /// The redirect to HTTPS of the listener, if it has one.
-    https_redirect: Option<Arc<HttpsRedirect>>,
+    /// The port to which the listener redirects by HTTPS, if it does.
+    https_redirect: Option<u16>,
     /// The client of a server name with client authentication.
     tls_client: Option<Arc<TlsClient>>,
 }
@@ -28,7 +27,7 @@ pub(crate) struct ConnectionAttributes {
 impl ConnectionAttributes {
     /// Creates the attributes of a connection; `None` if there are none.
     pub(crate) fn if_any(
-        https_redirect: Option<Arc<HttpsRedirect>>,
+        https_redirect: Option<u16>,
         tls_client: Option<Arc<TlsClient>>,
     ) -> Option<Attributes> {
         (https_redirect.is_some() || tls_client.is_some()).then(|| {
@@ -59,7 +58,7 @@ pub(crate) trait SessionExt {
     /// Returns whether the connection uses TLS.
     fn is_tls(&self) -> bool;
     /// Returns the redirect to HTTPS of the listener, if it has one.
-    fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>>;
+    fn https_redirect(&self) -> Option<u16>;
     /// Returns the client of a server name with client authentication.
     fn tls_client(&self) -> Option<&TlsClient>;
     /// Returns the place of an upstream connection that belongs to the client connection.
@@ -96,8 +95,8 @@ impl SessionExt for Session {
         handle(self).is_some_and(|handle| handle.is_tls)
     }
 
-    fn https_redirect(&self) -> Option<&Arc<HttpsRedirect>> {
-        ConnectionAttributes::of(self)?.https_redirect.as_ref()
+    fn https_redirect(&self) -> Option<u16> {
+        ConnectionAttributes::of(self)?.https_redirect
     }
 
     fn tls_client(&self) -> Option<&TlsClient> {
@@ -132,7 +131,7 @@ impl SessionExt for Session {
 
     async fn write_head(&mut self, head: Box<ResponseHeader>, end_of_stream: bool) -> Result<()> {
         // Pingora would not tell the session that the response ends, which would then be sent in a
-        // separate empty frame. A gRPC Trailers-Only response must be a single frame.
+        // separate empty frame.
         if let Some(session) = self.as_mut().as_custom_mut() {
             return session.write_response_header(head, end_of_stream).await;
         }

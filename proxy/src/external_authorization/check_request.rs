@@ -39,8 +39,27 @@ impl CheckRequest<'_> {
                 headers.insert(HeaderName::from_static(name), value);
             }
         };
-        for (name, value) in self.decisive_fields() {
-            insert(name, &value);
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let client = self
+            .client
+            .map_or("unknown".to_owned(), |it| it.to_string());
+        insert("x-forwarded-method", self.method.as_bytes());
+        insert("x-forwarded-uri", self.target);
+        insert("x-forwarded-host", self.host.as_bytes());
+        insert("x-forwarded-proto", scheme.as_bytes());
+        insert("x-forwarded-for", client.as_bytes());
+        if let Some(caller) = self.caller {
+            let kind = match caller {
+                Caller::User(_) => "user",
+                Caller::Service(_) => "service",
+            };
+            insert("x-postern-kind", kind.as_bytes());
+            insert("x-postern-subject", caller.subject().as_bytes());
+            insert("x-postern-issuer", caller.issuer().as_bytes());
+            insert("x-postern-scopes", caller.scopes().join(" ").as_bytes());
+            if let Some(service) = caller.service() {
+                insert("x-postern-service", service.service_id.as_bytes());
+            }
         }
         insert("x-request-id", self.request_id.to_string().as_bytes());
         insert("traceparent", &self.trace.to_text());
@@ -48,35 +67,5 @@ impl CheckRequest<'_> {
             insert("tracestate", state.as_bytes());
         }
         headers
-    }
-
-    /// Returns the fields on which the decision may depend.
-    fn decisive_fields(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let scheme = if self.is_tls { "https" } else { "http" };
-        let client = self
-            .client
-            .map_or("unknown".to_owned(), |it| it.to_string());
-        let mut fields = vec![
-            ("x-forwarded-method", self.method.as_bytes().to_vec()),
-            ("x-forwarded-uri", self.target.to_vec()),
-            ("x-forwarded-host", self.host.as_bytes().to_vec()),
-            ("x-forwarded-proto", scheme.into()),
-            ("x-forwarded-for", client.into_bytes()),
-        ];
-        let Some(caller) = self.caller else {
-            return fields;
-        };
-        let kind = match caller {
-            Caller::User(_) => "user",
-            Caller::Service(_) => "service",
-        };
-        fields.push(("x-postern-kind", kind.into()));
-        fields.push(("x-postern-subject", caller.subject().into()));
-        fields.push(("x-postern-issuer", caller.issuer().into()));
-        fields.push(("x-postern-scopes", caller.scopes().join(" ").into_bytes()));
-        if let Some(service) = caller.service() {
-            fields.push(("x-postern-service", service.service_id.as_bytes().to_vec()));
-        }
-        fields
     }
 }

@@ -1,7 +1,5 @@
 //! Compression of responses: the conditions, the head and the body.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{
     ACCEPT_RANGES, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
@@ -10,12 +8,12 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::{Error, ErrorType, OrErr, Result};
-use postern_http::compression::{BodyEncoder, negotiate};
+use postern_http::compression::{BodyEncoder, encoder_bytes, negotiate};
 use postern_http::message::headers::{add_vary, has_member};
 
 use crate::admission::authorize::content_length;
 use crate::config::CompressionConfig;
-use crate::config::compression::{CODINGS, MIN_COMPRESSED_BYTES, is_compressed_type};
+use crate::config::compression::{MIN_COMPRESSED_BYTES, is_compressed_type};
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord};
 
 /// Fields with a digest of the content, which compression would invalidate (RFC 9530; RFC 1864).
@@ -52,26 +50,22 @@ pub(super) fn prepare(
     if (has_credentials && !compression.authenticated) || is_no_transform(&request.headers) {
         return Ok(());
     }
-    let Some(coding) = negotiate(&request.headers, &CODINGS) else {
+    let Some(coding) = negotiate(&request.headers) else {
         return Ok(());
     };
     let is_not_modified = response.status == StatusCode::NOT_MODIFIED;
     if request.method != Method::HEAD && !is_not_modified {
-        let encoder = BodyEncoder::new(
-            coding,
-            response.headers.contains_key(CONTENT_LENGTH),
-            |bytes| {
-                admitted
-                    .state
-                    .encoders
-                    .reserve(admitted.client_share(), bytes)
-            },
-            Arc::clone(&admitted.state.metrics.compression) as _,
-        );
-        if encoder.is_none() {
+        let (state, client) = (admitted.state, admitted.client_share());
+        let metrics = &state.metrics.compression;
+        let Some(permit) = state.encoders.reserve(client, encoder_bytes(coding)) else {
+            metrics.skipped.inc();
             return Ok(());
-        }
-        record.encoder = encoder;
+        };
+        let labels = [coding.as_str()];
+        metrics.responses.with_label_values(&labels).inc();
+        let is_length_known = response.headers.contains_key(CONTENT_LENGTH);
+        let encoder = BodyEncoder::new(coding, is_length_known, permit);
+        record.encoder = Some(Box::new(encoder));
         response.insert_header(CONTENT_ENCODING, coding.as_str())?;
         response.insert_header(TRANSFER_ENCODING, "chunked")?;
     }

@@ -1,14 +1,12 @@
 //! Failures of requests: retries, logs and error responses.
 
 use std::fmt;
-use std::io;
 use std::time::{Duration, Instant};
 
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 use postern_core::{Code, Problem, log_outage};
 use postern_http::downstream::{AbortReason, RequestDeadline};
-use postern_http::message::grpc;
 use uuid::Uuid;
 
 use crate::admission::rejection;
@@ -181,15 +179,16 @@ pub(super) async fn write_error_response(
     // origin: an event stream may be endless.
     let is_overdue = client.deadline().and_then(RequestDeadline::abort_reason)
         == Some(AbortReason::UpstreamDeadline);
-    // The same applies to a deadline that the client of a gRPC call has set.
-    let is_cut = is_overdue && (response_started || grpc::has_client_timeout(client.req_header()));
+    let is_cut = is_overdue && response_started;
     if let (Some(Code::UpstreamTimeout), None, Some((pool, endpoint, _))) =
         (code, own_code, ctx.last_attempt())
         && !matches!(error.esource(), ErrorSource::Upstream)
         && !is_cut
     {
         let reason = client.deadline().and_then(RequestDeadline::abort_reason);
-        let cause = reason.map_or(FailureCause::ResponseTimeout, failure_cause::of_abort);
+        let cause = reason.map_or(FailureCause::ResponseTimeout, |reason| {
+            failure_cause::of_abort(reason).0
+        });
         record_attempt_failure(ctx.request.id, (pool, endpoint), error, cause, true);
     }
     ctx.failure = Some(failure_cause::of_request(client, error, own_code, code));
@@ -204,12 +203,6 @@ pub(super) async fn write_error_response(
         {
             ctx.client_aborted = true;
         }
-    }
-    if let (Some(code), true) = (code, response_started)
-        && grpc::is_call(client.req_header())
-    {
-        // If writing fails, the stream is reset, as for any other request.
-        let _gone_or_slow = rejection::end_grpc_call(client, code).await;
     }
     FailToProxy {
         error_code: status,
@@ -241,52 +234,20 @@ fn own_code(error: &Error) -> Option<Code> {
 /// counts as a timeout of the client or of the upstream depends on which of them the gateway was
 /// waiting for.
 fn problem_code(client: &Session, error: &Error) -> Option<Code> {
-    match client.deadline().and_then(RequestDeadline::abort_reason) {
-        Some(AbortReason::InvalidFraming) => return Some(Code::InvalidRequest),
-        Some(AbortReason::ClientStalled | AbortReason::ClientDeadline) => {
-            return Some(Code::RequestTimeout);
-        }
-        Some(AbortReason::UpstreamDeadline | AbortReason::UpstreamTimeout) => {
-            return Some(Code::UpstreamTimeout);
-        }
-        Some(AbortReason::TokenExpired) => return Some(Code::TokenExpired),
-        Some(AbortReason::BufferExhausted) => return Some(Code::Unavailable),
-        None => {}
+    if let Some(reason) = client.deadline().and_then(RequestDeadline::abort_reason) {
+        return Some(failure_cause::of_abort(reason).1);
     }
-    let kind = error.etype();
-    let timed_out = matches!(
-        kind,
-        ErrorType::ConnectTimedout
-            | ErrorType::ReadTimedout
-            | ErrorType::WriteTimedout
-            | ErrorType::TLSHandshakeTimedout
-    ) || failure_cause::io_kind(error) == Some(io::ErrorKind::TimedOut);
-    let unreachable = matches!(
-        kind,
-        ErrorType::ConnectRefused
-            | ErrorType::ConnectNoRoute
-            | ErrorType::ConnectError
-            | ErrorType::BindError
-            | ErrorType::SocketError
+    let client_disconnected = matches!(
+        error.etype(),
+        ErrorType::ReadError
+            | ErrorType::WriteError
+            | ErrorType::ConnectionClosed
+            | ErrorType::H2Error
     );
     match error.esource() {
-        ErrorSource::Upstream if timed_out => Some(Code::UpstreamTimeout),
-        ErrorSource::Upstream if unreachable => Some(Code::UpstreamUnavailable),
-        ErrorSource::Upstream => Some(Code::UpstreamFailed),
-        ErrorSource::Downstream => {
-            let client_disconnected = matches!(
-                kind,
-                ErrorType::ReadError
-                    | ErrorType::WriteError
-                    | ErrorType::ConnectionClosed
-                    | ErrorType::H2Error
-            );
-            if client_disconnected {
-                None
-            } else {
-                Some(Code::InvalidRequest)
-            }
-        }
+        ErrorSource::Upstream => Some(failure_cause::upstream_code(error)),
+        ErrorSource::Downstream if client_disconnected => None,
+        ErrorSource::Downstream => Some(Code::InvalidRequest),
         ErrorSource::Internal | ErrorSource::Unset => Some(Code::Internal),
     }
 }

@@ -67,15 +67,34 @@ pub(super) fn of_attempt(error: &Error) -> FailureCause {
     }
 }
 
-/// Returns the cause of an aborted request.
-pub(super) fn of_abort(reason: AbortReason) -> FailureCause {
+/// Returns the problem code of a failed attempt at an upstream.
+pub(super) fn upstream_code(error: &Error) -> Code {
+    let cause = of_attempt(error);
+    let timeouts = [
+        FailureCause::ConnectTimeout,
+        FailureCause::ResponseTimeout,
+        FailureCause::WriteTimeout,
+    ];
+    let unreachable = [FailureCause::ConnectRefused, FailureCause::ConnectFailed];
+    if timeouts.contains(&cause) {
+        Code::UpstreamTimeout
+    } else if unreachable.contains(&cause) {
+        Code::UpstreamUnavailable
+    } else {
+        Code::UpstreamFailed
+    }
+}
+
+/// Returns the cause and the problem code of an aborted request.
+pub(super) fn of_abort(reason: AbortReason) -> (FailureCause, Code) {
     match reason {
-        AbortReason::InvalidFraming => FailureCause::InvalidRequest,
-        AbortReason::ClientStalled => FailureCause::ClientTimeout,
-        AbortReason::ClientDeadline | AbortReason::UpstreamDeadline => FailureCause::Deadline,
-        AbortReason::UpstreamTimeout => FailureCause::ResponseTimeout,
-        AbortReason::TokenExpired => FailureCause::TokenExpired,
-        AbortReason::BufferExhausted => FailureCause::BufferExhausted,
+        AbortReason::InvalidFraming => (FailureCause::InvalidRequest, Code::InvalidRequest),
+        AbortReason::ClientStalled => (FailureCause::ClientTimeout, Code::RequestTimeout),
+        AbortReason::ClientDeadline => (FailureCause::Deadline, Code::RequestTimeout),
+        AbortReason::UpstreamDeadline => (FailureCause::Deadline, Code::UpstreamTimeout),
+        AbortReason::UpstreamTimeout => (FailureCause::ResponseTimeout, Code::UpstreamTimeout),
+        AbortReason::TokenExpired => (FailureCause::TokenExpired, Code::TokenExpired),
+        AbortReason::BufferExhausted => (FailureCause::BufferExhausted, Code::Unavailable),
     }
 }
 
@@ -91,7 +110,7 @@ pub(super) fn of_request(
         return cause;
     }
     if let Some(reason) = client.deadline().and_then(RequestDeadline::abort_reason) {
-        return of_abort(reason);
+        return of_abort(reason).0;
     }
     match error.esource() {
         ErrorSource::Upstream => of_attempt(error),
@@ -114,7 +133,7 @@ pub(super) fn of_code(code: Code) -> Option<FailureCause> {
 }
 
 /// Returns the kind of the underlying I/O error.
-pub(super) fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+fn io_kind(error: &Error) -> Option<io::ErrorKind> {
     error
         .root_cause()
         .downcast_ref::<io::Error>()

@@ -16,7 +16,7 @@ use pingora::Result;
 use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 use postern_http::client_shares::BudgetPermit;
-use postern_http::message::{grpc, headers};
+use postern_http::message::headers;
 use postern_http::upstream::{IdleCheck, ResponseBody, UpstreamConnection};
 use prometheus::IntCounterVec;
 
@@ -68,8 +68,8 @@ pub(super) struct MirrorCapture<'r> {
 }
 
 /// Decides whether an admitted request is mirrored, and sends the copy if it has no body. WebSocket
-/// upgrades, gRPC calls and the authentication of connections are not mirrored, because their
-/// messages depend on the answers.
+/// upgrades and the authentication of connections are not mirrored, because their messages depend on
+/// the answers.
 pub(super) fn begin<'r>(
     session: &mut Session,
     admitted: &AdmittedRequest<'r>,
@@ -79,8 +79,7 @@ pub(super) fn begin<'r>(
         return Ok(None);
     };
     let head = session.req_header();
-    let is_dialogue = grpc::is_call(head)
-        || (admitted.route.settings.websocket && headers::is_websocket_upgrade(head))
+    let is_dialogue = (admitted.route.settings.websocket && headers::is_websocket_upgrade(head))
         || headers::authenticates_connection(&head.headers, AUTHORIZATION);
     if is_dialogue || !is_sampled(mirror.share, admitted.state.ids.random_u64()) {
         return Ok(None);

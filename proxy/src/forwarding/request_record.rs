@@ -79,17 +79,14 @@ pub(super) fn record_request(
         cause,
     };
     let name = request.route_name();
-    match request.route {
-        Some(route) => {
-            let metrics = &request.config.route_states[route].metrics;
-            metrics.observe(&state.metrics, name, outcome.elapsed.as_secs_f64());
-            if code == OK_CODE {
-                metrics.count_ok(&state.metrics, name, status);
-            } else {
-                state.metrics.count(name, status, code);
-            }
-        }
-        None => state.metrics.count(name, status, code),
+    if request.route.is_some() {
+        let duration = state.metrics.duration.with_label_values(&[name]);
+        duration.observe(outcome.elapsed.as_secs_f64());
+    }
+    state.metrics.count(name, status, code);
+    if let Some(code) = request.reported.map(Code::as_str) {
+        let counter = &state.metrics.report_only;
+        counter.with_label_values(&[name, code]).inc();
     }
     if let Some((pool, _, started)) = ctx.last_attempt() {
         let latency_us = ctx.forwarding.as_ref().and_then(|it| it.latency_us);
@@ -133,7 +130,7 @@ fn write_access_event(
         status: outcome.status,
         code: outcome.code,
         cause: outcome.cause.map(FailureCause::as_str),
-        report_only: request.report_only_code.map(Code::as_str),
+        report_only: request.reported.map(Code::as_str),
         kind: caller.map(|caller| match caller {
             Caller::User(_) => "user",
             Caller::Service(_) => "service",

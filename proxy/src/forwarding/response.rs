@@ -17,14 +17,11 @@ use postern_http::message::headers;
 use postern_service::http::PROBLEM_CODE;
 use uuid::Uuid;
 
-use crate::admission::authorize::request_authority;
 use crate::admission::credentials::TOKEN_SUBPROTOCOL;
 use crate::admission::response_headers::apply_common_headers;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::compressed_response;
 use crate::forwarding::identity_headers::REQUEST_ID;
-use crate::forwarding::references;
-use crate::forwarding::references::UpstreamAuthorities;
 use crate::state::request_context::{AdmittedRequest, ForwardingRecord, UpstreamAttempt};
 
 /// Returns the error for a response that is not forwarded.
@@ -118,21 +115,6 @@ pub(super) fn apply_response_headers(
             response.insert_header(SEC_WEBSOCKET_PROTOCOL, TOKEN_SUBPROTOCOL)?;
         }
         return Ok(());
-    }
-    if let Some(rewrite) = attempt.route.rewrite.as_ref().filter(|it| it.location) {
-        let endpoint = &attempt.permit.endpoint;
-        let authorities = UpstreamAuthorities {
-            public: request_authority(client.req_header()),
-            host: attempt
-                .pool
-                .config
-                .host
-                .as_ref()
-                .and_then(|host| host.to_str().ok()),
-            configured: &attempt.pool.config.addresses,
-            connected: endpoint.address.as_inet().copied(),
-        };
-        references::rewrite_references(response, rewrite, &authorities)?;
     }
     apply_common_headers(client, response, attempt, Some(attempt.pool))?;
     if let Some(compression) = &settings.compression {

@@ -12,7 +12,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
 use postern_core::{Code, log_outage};
-use postern_http::message::{grpc, headers};
+use postern_http::message::headers;
 use postern_http::upstream::BoundConnection;
 use uuid::Uuid;
 
@@ -93,7 +93,7 @@ pub(super) fn http2_request(
         .header_map(&changed_headers(client, admitted))
         .or_err(ErrorType::InternalError, INVALID_IDENTITY)?;
     // `TE` is hop-by-hop. gRPC servers reject calls without it.
-    if grpc::accepts_trailers(client) {
+    if headers::accepts_trailers(client) {
         fields.insert(TE, HeaderValue::from_static("trailers"));
     }
     let host = fields.remove(HOST);

@@ -17,12 +17,11 @@ use postern_core::exit::Exit;
 use postern_core::health::{Check, Health};
 use postern_core::secret::Secret;
 use postern_core::token::{Verifier, VerifierOptions};
-use postern_core::trace::Tracer;
 use postern_http::client_shares::SharedBudget;
 use postern_http::compression::MAX_ENCODER_BYTES;
 use postern_http::upstream::NO_ROOTS;
 use postern_service::service_manager::ServiceManager;
-use postern_service::trace::SpanExportTask;
+use postern_service::trace::{self, SpanExportTask};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
@@ -94,12 +93,14 @@ impl App {
         let protocols = listener_tls::load(&config, &metrics, &clock)?;
         let host_guard = HostGuard::new(listener_tls::of(&protocols));
         let renewal = listener_tls::prepare_acme(&config, &protocols, &metrics, &clock)?;
-        let (tracer, exporter) = build_tracer(&config, &clock, &metrics)?;
+        let (tracing, dropped) = (config.tracing.as_ref(), &metrics.spans_dropped);
+        let (tracer, exporter) = trace::tracer(tracing, "postern-proxy", &clock, dropped)?;
         let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (startup_settings, handover) =
             (StartupOnlySettings::of(&config), config.handover.clone());
         let (admin_hosts, admin_token) = admin_access(&config);
         let connections = config.limits.connections;
+        let response_buffer_bytes = config.limits.http.response_buffer_bytes;
         let pingora = Arc::new(pingora_settings(&config));
         let runtime_config = RuntimeConfig::new(config, None, &metrics)?;
         metrics.config.version.set(1);
@@ -114,7 +115,7 @@ impl App {
             verifier,
             limiter: RateLimiter::new(MAX_LIMITED_KEYS),
             connection_limit: Arc::new(Semaphore::new(connections)),
-            response_buffers: Arc::default(),
+            response_buffers: SharedBudget::new(response_buffer_bytes),
             encoders: SharedBudget::new(MAX_ENCODER_BYTES),
             live_tail: LiveTail::new(metrics.live_tail.clone()),
             metrics,
@@ -292,7 +293,6 @@ impl App {
             connections_by_address: Arc::default(),
             tasks: TaskTracker::new(),
             close_idle: close_idle.clone(),
-            warnings: Arc::default(),
         };
         let mut accept_loops = JoinSet::new();
         for (listener, protocol) in listeners.public.into_iter().zip(self.protocols) {
@@ -392,16 +392,6 @@ fn admin_access(config: &Config) -> (Vec<String>, Option<Secret>) {
         Some(admin) => (admin.hosts.clone(), admin.token.clone()),
         None => (Vec::new(), None),
     }
-}
-
-/// Creates the tracer, if `[tracing]` is configured.
-fn build_tracer(
-    config: &Config,
-    clock: &Clock,
-    metrics: &GatewayMetrics,
-) -> Result<(Option<Tracer>, Option<SpanExportTask>), Exit> {
-    let dropped = &metrics.spans_dropped;
-    postern_service::trace::tracer(config.tracing.as_ref(), "postern-proxy", clock, dropped)
 }
 
 fn pingora_settings(config: &Config) -> ServerConf {

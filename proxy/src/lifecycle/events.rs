@@ -1,9 +1,5 @@
 //! Log events of start and shutdown.
 
-use std::net::SocketAddr;
-
-use tokio::net::TcpListener;
-
 use crate::lifecycle::listeners::Listeners;
 use crate::server::acceptor::ListenerProtocol;
 use crate::state::GatewayState;
@@ -19,10 +15,11 @@ pub(super) fn log_listening(
     let hash = status.hash.as_deref().unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
     let public = listeners.public.iter().zip(protocols);
-    let public = public.map(|(listener, protocol)| (listener, protocol_name(protocol)));
+    let name = |protocol: &ListenerProtocol| protocol.tls.as_ref().map_or("http", |_| "https");
+    let public = public.map(|(listener, protocol)| (listener, name(protocol)));
     let admin = listeners.admin.iter().map(|listener| (listener, "admin"));
     for (listener, protocol) in public.chain(admin) {
-        if let Some(address) = bound(listener) {
+        if let Ok(address) = listener.local_addr() {
             tracing::info!(
                 %address,
                 protocol,
@@ -32,16 +29,5 @@ pub(super) fn log_listening(
                 "listening"
             );
         }
-    }
-}
-
-fn bound(listener: &TcpListener) -> Option<SocketAddr> {
-    listener.local_addr().ok()
-}
-
-fn protocol_name(protocol: &ListenerProtocol) -> &'static str {
-    match protocol.tls {
-        Some(_) => "https",
-        None => "http",
     }
 }

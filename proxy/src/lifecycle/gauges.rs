@@ -4,7 +4,7 @@ use prometheus::IntGaugeVec;
 
 use crate::state::GatewayState;
 use crate::telemetry::metrics::UpstreamMetrics;
-use crate::upstream::{NameResolution, UpstreamPool};
+use crate::upstream::{EndpointStatus, NameResolution, UpstreamPool};
 
 /// Updates the gauges, and removes those of upstreams that are no longer configured.
 #[derive(Debug, Default)]
@@ -12,9 +12,6 @@ pub(super) struct GaugeUpdater {
     /// The upstreams of the last update.
     upstreams: Vec<String>,
 }
-
-/// The values of the label `state` of `postern_endpoints`.
-const ENDPOINT_STATES: [&str; 3] = ["healthy", "unhealthy", "ejected"];
 
 // === impl GaugeUpdater ===
 
@@ -24,7 +21,7 @@ impl GaugeUpdater {
         let metrics = &state.metrics;
         metrics
             .response_buffers
-            .set(number(state.response_buffers.bytes()));
+            .set(number(state.response_buffers.used()));
         metrics
             .rate_limits
             .keys
@@ -78,18 +75,24 @@ fn update_credentials(state: &GatewayState) {
 
 fn update_upstream(metrics: &UpstreamMetrics, pool: &UpstreamPool) {
     pool.evict_idle_connections();
-    let observed = pool.observe();
+    let is_in_panic = pool.observe();
     let name = pool.config.name.as_str();
-    let counts = [observed.healthy, observed.unhealthy, observed.ejected];
-    for (state, count) in ENDPOINT_STATES.into_iter().zip(counts) {
+    let (endpoints, now_ms) = (pool.endpoints(), pool.now_ms());
+    let statuses: Vec<_> = endpoints.iter().map(|one| one.status(now_ms)).collect();
+    let count = |is: fn(&EndpointStatus) -> bool| statuses.iter().filter(|it| is(it)).count();
+    for (state, count) in [
+        ("healthy", count(|it| it.healthy && !it.ejected)),
+        ("unhealthy", count(|it| !it.healthy)),
+        ("ejected", count(|it| it.ejected)),
+    ] {
         let gauge = metrics.endpoints.with_label_values(&[name, state]);
         gauge.set(number(count));
     }
     let values = [
-        number(observed.in_flight),
-        number(observed.idle_connections),
-        observed.retry_budget,
-        i64::from(observed.is_in_panic),
+        number(statuses.iter().map(|it| it.in_flight).sum()),
+        number(endpoints.iter().map(|one| one.idle.count()).sum()),
+        pool.available_retries(),
+        i64::from(is_in_panic),
     ];
     for (gauge, value) in gauges_by_name(metrics).into_iter().zip(values) {
         gauge.with_label_values(&[name]).set(value);

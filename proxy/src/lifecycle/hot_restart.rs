@@ -8,16 +8,17 @@
 //! Both share the accept queues, so that no connection is lost. Without a confirmation the old
 //! process keeps accepting connections and the new one exits.
 
-use std::fs::{DirBuilder, Permissions};
+use std::fs::Permissions;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+use postern_core::backoff::Backoff;
 use postern_core::exit::Exit;
 use postern_core::files::{ALL_BUT_OWNER, private_folder};
 use rustix::net::{
@@ -44,8 +45,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Timeout for receiving the confirmation from the running process.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Delay after a failed hand-off.
-const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Delays after failed hand-offs.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// Sent by the new process when it is ready.
 const READY_MESSAGE: &[u8] = b"ready\n";
@@ -87,16 +88,13 @@ impl ListenerHandoff {
         let sockets: Vec<OwnedFd> = all
             .map(|listener| listener.as_fd().try_clone_to_owned())
             .collect::<Result<_, _>>()?;
-        // Created in a private directory, independent of the umask, and renamed, so that the socket
-        // is never visible without its permissions or before it listens.
-        let private = parent_folder(path).join(format!(".{}", std::process::id()));
-        let _absent = std::fs::remove_dir_all(&private);
-        DirBuilder::new().mode(0o700).create(&private)?;
-        let own = private.join("s");
+        // Renamed, so that the socket is never visible before it listens. Only the owner can access
+        // its folder.
+        let own = parent_folder(path).join(format!(".{}", std::process::id()));
+        let _absent = std::fs::remove_file(&own);
         let listener = UnixListener::bind(&own)?;
         std::fs::set_permissions(&own, Permissions::from_mode(0o600))?;
         std::fs::rename(&own, path)?;
-        std::fs::remove_dir(&private)?;
         Ok(Self { listener, sockets })
     }
 
@@ -111,6 +109,7 @@ impl ListenerHandoff {
     }
 
     async fn hand_off(&self) {
+        let mut delays = RETRY_DELAYS.delays();
         loop {
             let result = match self.listener.accept().await {
                 Ok((stream, _)) => self.hand_off_to(stream).await,
@@ -122,7 +121,7 @@ impl ListenerHandoff {
                     tracing::warn!(%error, "hot restart failed, this process keeps serving");
                 }
             }
-            tokio::time::sleep(RETRY_DELAY).await;
+            tokio::time::sleep(delays.next_delay()).await;
         }
     }
 

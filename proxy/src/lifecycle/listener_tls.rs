@@ -1,12 +1,12 @@
 //! The certificates of the listeners: loading, and the tasks that keep them current.
 
 use std::sync::Arc;
-use std::thread;
-use tokio_util::sync::CancellationToken;
 
 use postern_core::Clock;
 use postern_core::exit::Exit;
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
 
 use crate::certificates::{AcmeRenewal, AcmeStore, PendingChallenges, ServerTls};
 use crate::config::Config;
@@ -36,7 +36,7 @@ pub(super) fn load(
         protocols.push(ListenerProtocol {
             tls,
             h2c: listen.h2c,
-            redirect_to_https: listen.redirect_to_https.clone(),
+            redirect_to_https: listen.redirect_to_https,
             address: listen.address,
             proxy_protocol: listen.proxy_protocol.clone().map(Arc::new),
         });
@@ -76,34 +76,16 @@ pub(super) fn prepare_acme(
     AcmeRenewal::new(acme.clone(), store, slots, clock.clone(), metrics).map(Some)
 }
 
-/// Starts the background tasks of certificates.
+/// Renews certificates until `stop`, in a thread of its own, because calls of the store, which may be a
+/// network file system, block.
 pub(super) fn start(
     renewal: Option<AcmeRenewal>,
     tasks: &BackgroundTasks,
     stop: &CancellationToken,
 ) {
     if let Some(renewal) = renewal {
-        let (ended, has_ended) = oneshot::channel();
-        let (thread, stop) = (thread::Builder::new().name("acme".to_owned()), stop.clone());
-        let started = thread.spawn(move || {
-            run_renewal(renewal, stop);
-            let _ = ended.send(());
-        });
-        match started {
-            Ok(_detached) => tasks.spawn(async move { drop(has_ended.await) }),
-            Err(error) => tracing::error!(%error, "certificate renewal not started"),
-        }
-    }
-}
-
-/// Renews certificates until `stop`. The thread has a runtime of its own, because calls of the
-/// store, which may be a network file system, block.
-fn run_renewal(renewal: AcmeRenewal, stop: CancellationToken) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    match runtime {
-        Ok(runtime) => runtime.block_on(renewal.run(stop)),
-        Err(error) => tracing::error!(%error, "certificate renewal not started"),
+        let (runtime, stop) = (Handle::current(), stop.clone());
+        let renewing = spawn_blocking(move || runtime.block_on(renewal.run(stop)));
+        tasks.spawn(async move { drop(renewing.await) });
     }
 }

@@ -64,17 +64,8 @@ pub(crate) struct ConfigReloader {
     rejection: Degradation,
 }
 
-/// The result of checking the file.
-enum ReloadOutcome {
-    /// The text is the one that was tried last.
-    Unchanged,
-    /// The file cannot be read.
-    Unreadable(Exit),
-    /// The configuration is invalid. Contains the hash of the text.
-    Invalid(u64, Exit),
-    /// The configuration can be activated. Contains the hash of the text.
-    Valid(u64, Box<PreparedConfig>),
-}
+/// The hash of a file, unless it cannot be read, and the configuration that is in it.
+type ReloadOutcome = (Option<u64>, Result<PreparedConfig, Exit>);
 
 /// A configuration that is ready to be activated.
 struct PreparedConfig {
@@ -84,18 +75,12 @@ struct PreparedConfig {
     runtime_config: RuntimeConfig,
 }
 
-impl ReloadOutcome {
-    /// Reads a configuration. A panic makes it invalid, so that it is not tried again every second.
-    fn of(hash: u64, read: impl FnOnce() -> Result<PreparedConfig, Exit>) -> Self {
-        match catch_unwind(AssertUnwindSafe(read)) {
-            Ok(Ok(prepared)) => Self::Valid(hash, Box::new(prepared)),
-            Ok(Err(exit)) => Self::Invalid(hash, exit),
-            Err(_) => Self::Invalid(
-                hash,
-                Exit::usage("reading the configuration panicked, which is a defect of the gateway"),
-            ),
-        }
-    }
+/// Reads a configuration. A panic makes it invalid, so that it is not tried again every second.
+fn catching_panics<T>(read: impl FnOnce() -> Result<T, Exit>) -> Result<T, Exit> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        let defect = "reading the configuration panicked, which is a defect of the gateway";
+        Err(Exit::usage(defect))
+    })
 }
 
 impl ConfigSource {
@@ -135,16 +120,13 @@ impl ConfigSource {
 
     /// Reads the file and prepares the configuration, unless its hash is `last_tried`. Has no side
     /// effects.
-    fn check(&self, last_tried: Option<u64>, state: &GatewayState) -> ReloadOutcome {
+    fn check(&self, last_tried: Option<u64>, state: &GatewayState) -> Option<ReloadOutcome> {
         let file = match ConfigFile::read(&self.path) {
             Ok(file) => file,
-            Err(exit) => return ReloadOutcome::Unreadable(exit),
+            Err(exit) => return Some((None, Err(exit))),
         };
-        let hash = file.hash();
-        if last_tried == Some(hash) {
-            return ReloadOutcome::Unchanged;
-        }
-        ReloadOutcome::of(hash, || self.prepare(file, state))
+        let hash = Some(file.hash());
+        (hash != last_tried).then(|| (hash, catching_panics(|| self.prepare(file, state))))
     }
 
     fn prepare(&self, file: ConfigFile, state: &GatewayState) -> Result<PreparedConfig, Exit> {
@@ -261,29 +243,20 @@ impl ConfigReloader {
 
     /// Loads the file if it has changed since the last attempt, or if `forced`.
     fn reload(&self, forced: bool, permit: OwnedMutexGuard<()>) {
-        let last_tried = if forced {
-            None
-        } else {
-            *self.last_tried.lock()
-        };
+        let last_tried = self.last_tried.lock().filter(|_| !forced);
         let outcome = self.source.check(last_tried, &self.state);
         // Activation may wait for the keys of new issuers.
         drop(permit);
-        match outcome {
-            ReloadOutcome::Unchanged => {}
-            ReloadOutcome::Unreadable(exit) => {
-                // A readable file is tried again, even if it has not changed.
-                *self.last_tried.lock() = None;
-                self.record_failure(exit.message());
-            }
-            ReloadOutcome::Invalid(hash, exit) => {
-                *self.last_tried.lock() = Some(hash);
-                self.record_failure(exit.message());
-            }
-            ReloadOutcome::Valid(hash, prepared) => {
-                *self.last_tried.lock() = Some(hash);
-                let (restart_needed, file) = self.activate(*prepared);
-                self.record_success(hash, &restart_needed);
+        let Some((hash, prepared)) = outcome else {
+            return;
+        };
+        // A file that could not be read is tried again, even if it has not changed.
+        *self.last_tried.lock() = hash;
+        match prepared {
+            Err(exit) => self.record_failure(exit.message()),
+            Ok(prepared) => {
+                let (restart_needed, file) = self.activate(prepared);
+                self.record_success(file.hash(), &restart_needed);
                 if let Some(editor) = &self.editor {
                     editor.record(file);
                 }
@@ -402,14 +375,8 @@ mod tests {
 
     #[test]
     fn panic_while_reading_makes_the_text_invalid() {
-        let ReloadOutcome::Invalid(7, exit) = ReloadOutcome::of(7, || panic!("as a test wants it"))
-        else {
-            panic!("expected an invalid configuration");
-        };
-        assert!(
-            exit.message().contains("defect of the gateway"),
-            "{}",
-            exit.message()
-        );
+        let read = catching_panics::<()>(|| panic!("as a test wants it"));
+        let said = read.expect_err("an invalid configuration").to_string();
+        assert!(said.contains("defect of the gateway"), "{said}");
     }
 }

@@ -53,7 +53,13 @@ impl StartupOnlySettings {
             ("access_log", format!("{access_log:?}")),
             ("tokens", format!("{tokens:?}")),
             ("identity", format!("{:?}", identity.token_limits)),
-            ("limits", format!("{:?}", limits.connections)),
+            (
+                "limits",
+                format!(
+                    "{} {}",
+                    limits.connections, limits.http.response_buffer_bytes
+                ),
+            ),
             ("handover", format!("{handover:?}")),
         ];
         Self {

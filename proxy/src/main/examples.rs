@@ -11,9 +11,6 @@ pub(super) const CHECK: &str = "\
 Examples:
   postern-proxy check conf/proxy.toml --strict
   postern-proxy check --json";
-pub(super) const ROUTES: &str = "\
-Examples:
-  postern-proxy routes --json";
 pub(super) const EXPLAIN: &str = "\
 Examples:
   postern-proxy explain GET https://api.example.com/actors/42 --token user:42

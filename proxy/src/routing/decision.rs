@@ -7,51 +7,9 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use postern_core::token::Caller;
 use postern_core::{Code, Problem};
 
-use crate::config::AccessList;
+use crate::config::{AccessList, Route};
 use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
-
-/// A check that may be in report-only mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Check {
-    /// The access list of the route.
-    AccessList,
-    /// The external authorization of the route.
-    ExternalAuthorization,
-    /// The policy of the route.
-    Policy,
-    /// The rate limit of this name: `address`, `principal` or `route`.
-    RateLimit(&'static str),
-}
-
-/// A refusal of a check in report-only mode, which rejects nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DryRun {
-    pub(crate) check: Check,
-    pub(crate) code: Code,
-}
-
-// === impl Check ===
-
-impl Check {
-    /// Returns the verdict of the check. In report-only mode, a refusal is reported, and `None` is
-    /// returned.
-    pub(crate) fn enforce<T>(
-        self,
-        verdict: Result<T, Problem>,
-        is_report_only: bool,
-        report: impl FnOnce(DryRun),
-    ) -> Result<Option<T>, Problem> {
-        match verdict {
-            Err(problem) if is_report_only => {
-                let (check, code) = (self, problem.code());
-                report(DryRun { check, code });
-                Ok(None)
-            }
-            verdict => verdict.map(Some),
-        }
-    }
-}
 
 /// Returns whether a request is decided without a caller, so that no token is verified. Whether a
 /// path exists is disclosed to authenticated callers only.
@@ -85,38 +43,54 @@ pub(crate) fn preflighted<'r>(
     (route.is_some() || found.route().is_none()).then_some((method, route))
 }
 
+/// Returns the verdict of a check of a route. A refusal by a route with `report_only` is reported
+/// instead, and `None` is returned: the first code of a request, which would have ended it.
+pub(crate) fn enforce<T>(
+    route: &Route,
+    verdict: Result<T, Problem>,
+    reported: &mut Option<Code>,
+) -> Result<Option<T>, Problem> {
+    match verdict {
+        Err(problem) if route.settings.report_only => {
+            reported.get_or_insert(problem.code());
+            Ok(None)
+        }
+        verdict => verdict.map(Some),
+    }
+}
+
 /// Decides on the request of a route lookup with its path, and returns the route that it may use.
 /// `caller` is the caller of a verified token, `address` that of the client. The access list is
 /// evaluated after authentication, so that an address that it refuses does not learn which paths exist.
-/// What a check in report-only mode refuses is given to `report`.
+/// A missing caller is never only `reported`: without an identity there is nothing to forward.
 pub(crate) fn decide(
     table: &RouteTable,
     (found, path): (RouteMatch, &str),
     caller: Option<&Caller>,
     address: Option<IpAddr>,
-    mut report: impl FnMut(DryRun),
+    reported: &mut Option<Code>,
 ) -> Result<RouteIndex, Problem> {
     let is_public = is_public(table, found);
     if caller.is_none() && !is_public {
         return Err(Code::AuthenticationRequired.into());
     }
-    if let Some(list) = access_list(table, found)
+    if let (Some(index), Some(list)) = (found.route_of_path(), access_list(table, found))
         && !list.accepts(address)
     {
         let refused = Err::<(), _>(Code::AddressNotAllowed.into());
-        Check::AccessList.enforce(refused, list.is_report_only(), &mut report)?;
+        enforce(&table.routes[index], refused, reported)?;
     }
-    let route = match found {
+    let index = match found {
         RouteMatch::Route(route) => route,
         RouteMatch::MethodNotAllowed { allow, .. } => {
             return Err(Problem::method_not_allowed(allow.allow()));
         }
         RouteMatch::NotFound => return Err(Code::NotFound.into()),
     };
-    let policy = &table.routes[route].policy;
+    let route = &table.routes[index];
     if let Some(caller) = caller.filter(|_| !is_public) {
-        let verdict = policy.decide(caller, path).map_err(Problem::from);
-        Check::Policy.enforce(verdict, policy.is_report_only(), report)?;
+        let verdict = route.policy.decide(caller, path);
+        enforce(route, verdict.map_err(Problem::from), reported)?;
     }
-    Ok(route)
+    Ok(index)
 }

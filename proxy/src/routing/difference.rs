@@ -14,13 +14,14 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 
-use crate::config::{Config, Route, RouteAnswer, RoutePolicy, UpstreamConfig};
+use crate::config::{Config, Route, RoutePolicy, TestToken, UpstreamConfig};
 use crate::routing::decision::{access_list, decide};
 use crate::routing::outcome::Outcome;
+use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 
-use callers::{CallerKind, addresses, callers};
+use callers::{addresses, callers};
 pub use request_space::TooManyRequests;
 use request_space::{MAX_REQUESTS, Representative, methods, representatives};
 
@@ -65,9 +66,9 @@ pub struct DecisionSummary {
     pub detail: String,
     /// The URL of the external authorization, if it is asked.
     pub external_authorization: Option<String>,
-    /// What is compared besides, such as the body of a fixed response.
+    /// The configured answer of the gateway itself.
     #[serde(skip)]
-    identity: String,
+    answer: String,
     /// The upstreams with the forwarded path, and whether ambiguous paths are accepted.
     #[serde(skip)]
     reached: Vec<String>,
@@ -129,15 +130,11 @@ pub(crate) fn differences_within(
                 headers: &headers,
             };
             let matches = sides.each_ref().map(|side| side.table.find(&lookup));
-            // The first request of a pair of routes represents the others, unless the location of
-            // a redirect depends on it, or whether both find the same owner in it.
-            let has_redirect = sides
-                .iter()
-                .zip(matches)
-                .any(|(side, found)| side.has_redirect(found));
+            // The first request of a pair of routes represents the others, unless it depends on the
+            // request whether both find the same owner in it.
             let policies = [0, 1].map(|side| sides[side].policy(matches[side]));
             let owners = policies.map(|policy| policy?.owner(&request.path));
-            if compared.insert((matches, owners[0] == owners[1])) || has_redirect {
+            if compared.insert((matches, owners[0] == owners[1])) {
                 compare(&sides, matches, &lookup, request, &mut comparison)?;
             }
         }
@@ -174,10 +171,11 @@ pub fn uncompared_changes(old: &Config, new: &Config) -> Option<String> {
     let is_larger =
         |route: &Route| body_bytes(route) > same_route(old, route).map_or(largest, body_bytes);
     let is_looser = |route: &Route| {
-        let before = same_route(old, route).map_or(&[][..], |same| &same.settings.limits[..]);
-        let after = &route.settings.limits;
-        let mut before = before.iter();
-        before.any(|limit| !after.iter().any(|it| it.is_at_most(limit)))
+        let before = same_route(old, route).filter(|same| !same.settings.report_only);
+        let mut before = before.iter().flat_map(|same| &same.settings.limits);
+        let after = &route.settings;
+        let is_kept = |limit| after.limits.iter().any(|it| it.is_at_most(limit));
+        before.any(|limit| after.report_only || !is_kept(limit))
     };
     let is_changed = new.upstreams.iter().any(is_changed);
     names.extend(is_changed.then_some("upstream"));
@@ -211,16 +209,16 @@ fn compare(
         access_list(&new.table, matches[1]),
     ];
     let callers = callers(policies, lookup.path, comparison.remaining);
-    let callers = callers.ok_or(TooManyRequests::Callers(comparison.max))?;
+    let callers = callers.ok_or(TooManyRequests(comparison.max))?;
     let addresses = addresses(lists);
     comparison.count(callers.len().saturating_mul(addresses.len()))?;
     for address in addresses {
-        let mut changes: Vec<(&CallerKind, DecisionSummary, DecisionSummary)> = Vec::new();
-        for kind in &callers {
-            let before = old.decide(matches[0], lookup, kind, address);
-            let after = new.decide(matches[1], lookup, kind, address);
+        let mut changes: Vec<(&TestToken, DecisionSummary, DecisionSummary)> = Vec::new();
+        for caller in &callers {
+            let before = old.decide(matches[0], lookup, caller, address);
+            let after = new.decide(matches[1], lookup, caller, address);
             if before.differs(&after) {
-                changes.push((kind, before, after));
+                changes.push((caller, before, after));
             }
         }
         let all_alike = changes.len() == callers.len()
@@ -230,7 +228,7 @@ fn compare(
         if all_alike {
             changes.truncate(1);
         }
-        for (kind, before, after) in changes {
+        for (caller, before, after) in changes {
             comparison.add(Difference {
                 method: lookup.method.to_owned(),
                 host: request.host.clone(),
@@ -239,7 +237,7 @@ fn compare(
                     query => format!("{}?{query}", request.path),
                 },
                 headers: request.headers.clone(),
-                caller: (!all_alike).then(|| kind.to_string()),
+                caller: (!all_alike).then(|| caller.to_string()),
                 client_address: address,
                 widened: after.is_wider_than(&before),
                 old: before,
@@ -275,7 +273,7 @@ impl Comparison {
     /// Counts decisions before they are compared.
     fn count(&mut self, decisions: usize) -> Result<(), TooManyRequests> {
         let remaining = self.remaining.checked_sub(decisions);
-        self.remaining = remaining.ok_or(TooManyRequests::Callers(self.max))?;
+        self.remaining = remaining.ok_or(TooManyRequests(self.max))?;
         Ok(())
     }
 
@@ -303,23 +301,17 @@ impl<'c> Side<'c> {
         Some(&self.table.routes[route].policy)
     }
 
-    fn has_redirect(&self, found: RouteMatch) -> bool {
-        let route = found.route().map(|index| &self.table.routes[index]);
-        let answer = route.and_then(|route| route.answer.as_deref());
-        matches!(answer, Some(RouteAnswer::Redirect(_)))
-    }
-
     fn decide(
         &self,
         found: RouteMatch,
         request: &RouteRequest<'_>,
-        kind: &CallerKind,
+        caller: &TestToken,
         address: Option<IpAddr>,
     ) -> DecisionSummary {
-        let caller = kind.caller();
+        let caller = caller_for(caller);
         let variables = request.explained(true, address);
         let at = (found, request.path);
-        let decided = decide(&self.table, at, caller.as_ref(), address, |_report_only| ());
+        let decided = decide(&self.table, at, caller.as_ref(), address, &mut None);
         let outcome = Outcome::of(&self.table, &variables, &decided);
         let route = found.route().map(|index| &self.table.routes[index]);
         let mut decision = DecisionSummary {
@@ -328,31 +320,19 @@ impl<'c> Side<'c> {
             status: outcome.status(),
             detail: String::new(),
             external_authorization: None,
-            identity: String::new(),
+            answer: String::new(),
             reached: Vec::new(),
         };
         let (Some(route), false) = (route, decision.is_rejection()) else {
             return decision;
         };
         let authorize = route.settings.authorize.as_ref();
-        let authorize = authorize.filter(|check| !check.report_only);
+        let authorize = authorize.filter(|_| !route.settings.report_only);
         decision.external_authorization = authorize.map(|check| check.url.to_string());
         match &outcome {
             Outcome::Answered(answer, location) => {
                 decision.detail = location.clone().unwrap_or_default();
-                decision.identity = match answer {
-                    RouteAnswer::Respond(response) => format!("{response:?}"),
-                    // The location of a request without TLS and with another query.
-                    RouteAnswer::Redirect(_) => {
-                        let request = RouteRequest {
-                            query: Some("other=1"),
-                            ..*request
-                        };
-                        let variables = request.explained(false, address);
-                        let other = Outcome::of(&self.table, &variables, &decided);
-                        other.location().unwrap_or_default().to_owned()
-                    }
-                };
+                decision.answer = format!("{answer:?}");
             }
             Outcome::Forwarded | Outcome::Preflight | Outcome::Rejected(_) => {
                 let path = match &route.rewrite {
@@ -390,13 +370,8 @@ impl<'c> Side<'c> {
 impl DecisionSummary {
     /// Returns whether clients can notice the difference; the name of the route is none.
     fn differs(&self, other: &Self) -> bool {
-        (&self.decision, self.status, &self.detail, &self.identity)
-            != (
-                &other.decision,
-                other.status,
-                &other.detail,
-                &other.identity,
-            )
+        (&self.decision, self.status, &self.detail, &self.answer)
+            != (&other.decision, other.status, &other.detail, &other.answer)
             || self.external_authorization != other.external_authorization
     }
 

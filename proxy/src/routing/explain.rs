@@ -1,16 +1,13 @@
 //! The `explain` command: describes the route and the decision of a request.
 
-use std::fmt::Write;
 use std::net::IpAddr;
 
 use http::HeaderMap;
-use postern_core::token::{Caller, User};
+use postern_core::token::Caller;
 use postern_http::message::head::{HeadFault, is_authority};
 use postern_http::message::target::RequestTarget;
 
-use crate::certificates::principal_caller;
-use crate::config::{CallerRules, RoutePolicy};
-use crate::config::{CertificatePrincipal, PathPattern, PathSegment};
+use crate::config::{CallerRules, PathPattern, PathSegment, RoutePolicy, ServiceRule, UserRule};
 use crate::config::{Config, Route, RouteAnswer, TestToken, UpstreamConfig};
 use crate::routing::decision::{access_list, decide, is_public};
 use crate::routing::listing;
@@ -25,13 +22,28 @@ use crate::routing::variables::RequestVariables;
 pub enum CallerSource {
     /// An assumed caller, as in a route test.
     Assumed(TestToken),
-    /// The service of a client certificate, without a token.
-    Certificate(CertificatePrincipal),
     /// The caller of a verified token.
     Verified(Caller),
     /// A token that was rejected, with the problem code.
     Rejected(&'static str),
 }
+
+/// A request to explain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExplainedRequest<'r> {
+    /// The method.
+    pub(crate) method: &'r str,
+    /// The path, or an absolute URL.
+    pub(crate) url: &'r str,
+    /// The header fields.
+    pub(crate) headers: &'r HeaderMap,
+    /// The client address; `None` if it is unknown.
+    pub(crate) address: Option<IpAddr>,
+}
+
+/// An explanation: lines with a label each.
+#[derive(Default)]
+struct Explanation(String);
 
 /// Describes the route of a request, the reason for the match, the policy decision and the
 /// forwarded request. `address` is that of the client; `None` if it is unknown.
@@ -55,19 +67,6 @@ pub fn explain(
     explain_in(&table, &upstreams, &request, sender)
 }
 
-/// A request to explain.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExplainedRequest<'r> {
-    /// The method.
-    pub(crate) method: &'r str,
-    /// The path, or an absolute URL.
-    pub(crate) url: &'r str,
-    /// The header fields.
-    pub(crate) headers: &'r HeaderMap,
-    /// The client address; `None` if it is unknown.
-    pub(crate) address: Option<IpAddr>,
-}
-
 /// Describes a request as [`explain`] does, with the routes of `table`, whose targets are positions
 /// in `upstreams`.
 pub(crate) fn explain_in(
@@ -76,24 +75,21 @@ pub(crate) fn explain_in(
     explained: &ExplainedRequest<'_>,
     sender: &CallerSource,
 ) -> String {
-    let ExplainedRequest {
-        method,
-        url,
-        headers,
-        address,
-    } = *explained;
-    let mut out = String::new();
-    let (host, target) = split_url(url);
-    let _memory_only = writeln!(out, "request    {method} {target} (Host: {host})");
+    let mut out = Explanation::default();
+    let (host, target) = split_url(explained.url);
+    let method = explained.method;
+    out.add("request", &format!("{method} {target} (Host: {host})"));
     let target = RequestTarget::parse_ambiguous(target.as_bytes());
     let parsed = target.map_err(HeadFault::Target).and_then(|target| {
-        is_host(host)?;
+        if !is_authority(host.as_bytes()) {
+            return Err(HeadFault::Host);
+        }
         let request = RouteRequest {
             host,
             path: target.path,
             query: target.query,
             method,
-            headers,
+            headers: explained.headers,
         };
         let found = table.find_target(&request, &target);
         Ok((request, found.map_err(HeadFault::Target)?))
@@ -101,87 +97,147 @@ pub(crate) fn explain_in(
     let (request, found) = match parsed {
         Ok(parsed) => parsed,
         Err(fault) => {
-            let (code, why) = (fault.code().as_str(), fault.detail());
-            let _memory_only = writeln!(out, "decision   400 {code}\nwhy        {why}");
-            return out;
+            out.add("decision", &format!("400 {}", fault.code().as_str()));
+            out.add("why", fault.detail());
+            return out.0;
         }
     };
     if let Some((_, route)) = Outcome::of_preflight(table, &request, found) {
         match route {
-            Some(index) => write_route(&mut out, upstreams, &table.routes[index], request.path),
-            None => out.push_str("route      none of the announced request\n"),
+            Some(index) => out.add_route(upstreams, &table.routes[index], request.path),
+            None => out.add("route", "none of the announced request"),
         }
-        out.push_str("decision   respond 204 preflight request, no caller is asked\n");
-        return out;
+        out.add(
+            "decision",
+            "respond 204 preflight request, no caller is asked",
+        );
+        return out.0;
     }
     match found {
-        RouteMatch::Route(index) => {
-            write_route(&mut out, upstreams, &table.routes[index], request.path);
-        }
+        RouteMatch::Route(index) => out.add_route(upstreams, &table.routes[index], request.path),
         RouteMatch::MethodNotAllowed { allow, .. } => {
             let allow = allow.allow();
-            let _memory_only =
-                writeln!(out, "route      none: the path is known, for {allow} only");
+            out.add(
+                "route",
+                &format!("none: the path is known, for {allow} only"),
+            );
         }
-        RouteMatch::NotFound => out.push_str("route      none: no path matches\n"),
+        RouteMatch::NotFound => out.add("route", "none: no path matches"),
     }
-    write_access(&mut out, table, found, address);
-    let variables = request.explained(url.starts_with("https://"), address);
-    write_decision(&mut out, table, found, &variables, sender);
-    out
+    out.add_access(table, found, explained.address);
+    let variables = request.explained(explained.url.starts_with("https://"), explained.address);
+    out.add_decision(table, found, &variables, sender);
+    out.0
 }
 
-fn write_route(out: &mut String, upstreams: &[&UpstreamConfig], route: &Route, path: &str) {
-    let _memory_only = writeln!(
-        out,
-        "route      {}: {} {}",
-        route.name, route.pattern.methods, route.pattern.path.template
-    );
-    let matched = describe_match(&route.pattern.path, path);
-    let _memory_only = writeln!(out, "why        the most specific match: {matched}");
-    for condition in route.pattern.headers.iter().chain(&route.pattern.queries) {
-        let _memory_only = writeln!(out, "           with {}", condition.name);
+// === impl Explanation ===
+
+impl Explanation {
+    fn add(&mut self, label: &str, text: &str) {
+        self.0.push_str(&format!("{label:<11}{text}\n"));
     }
-    let _memory_only = writeln!(out, "policy     {}", describe_policy(&route.policy));
-    for target in &route.targets {
-        let upstream = upstreams[target.upstream];
-        let addresses: Vec<String> = upstream.addresses.iter().map(ToString::to_string).collect();
-        let host = upstream.host.as_ref().and_then(|host| host.to_str().ok());
-        let _memory_only = writeln!(
-            out,
-            "upstream   {} (weight {}): {}{}",
-            upstream.name,
-            target.weight,
-            addresses.join(", "),
-            host.map_or(String::new(), |host| format!(", Host {host}"))
-        );
+
+    fn add_route(&mut self, upstreams: &[&UpstreamConfig], route: &Route, path: &str) {
+        let (name, pattern) = (&route.name, &route.pattern);
+        let (methods, template) = (pattern.methods, &pattern.path.template);
+        self.add("route", &format!("{name}: {methods} {template}"));
+        let matched = describe_match(&pattern.path, path);
+        self.add("why", &format!("the most specific match: {matched}"));
+        for condition in pattern.headers.iter().chain(&pattern.queries) {
+            self.add("", &format!("with {}", condition.name));
+        }
+        self.add("policy", &describe_policy(&route.policy));
+        for target in &route.targets {
+            let upstream = upstreams[target.upstream];
+            let addresses = upstream.addresses.iter().map(ToString::to_string);
+            let addresses = addresses.collect::<Vec<_>>().join(", ");
+            let host = upstream.host.as_ref().and_then(|host| host.to_str().ok());
+            let host = host.map_or(String::new(), |host| format!(", Host {host}"));
+            let (name, weight) = (&upstream.name, target.weight);
+            let text = format!("{name} (weight {weight}): {addresses}{host}");
+            self.add("upstream", &text);
+        }
+        if let Some(rewrite) = &route.rewrite {
+            let forwarded = rewrite.apply(path.as_bytes());
+            self.add("forwarded", &String::from_utf8_lossy(&forwarded));
+        }
+        self.add("limits", &listing::limits(route).join(", "));
     }
-    if let Some(mirror) = &route.mirror {
-        let (name, percent) = (&upstreams[mirror.upstream].name, mirror.share * 100.0);
-        let _memory_only = writeln!(out, "mirror     {name} ({percent} % of the requests)");
+
+    fn add_access(&mut self, table: &RouteTable, found: RouteMatch, address: Option<IpAddr>) {
+        let Some(list) = access_list(table, found) else {
+            return;
+        };
+        let client = match address {
+            Some(address) => address.to_string(),
+            None => "an unknown address (see --client-address)".to_owned(),
+        };
+        let verb = match list.accepts(address) {
+            true => "accepts",
+            false => "refuses",
+        };
+        self.add("access", &format!("{list}: {verb} {client}"));
     }
-    if let Some(rewrite) = &route.rewrite {
-        let forwarded = rewrite.apply(path.as_bytes());
-        let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
-    }
-    for (name, changes) in [
-        ("request ", &route.settings.request_headers),
-        ("response", &route.settings.response_headers),
-    ] {
-        if let Some(changes) = changes {
-            let _memory_only = writeln!(out, "headers    {name}: {changes}");
+
+    fn add_decision(
+        &mut self,
+        table: &RouteTable,
+        found: RouteMatch,
+        variables: &RequestVariables<'_>,
+        sender: &CallerSource,
+    ) {
+        // No token is verified.
+        let is_public = is_public(table, found);
+        let caller = match sender {
+            _ if is_public => None,
+            CallerSource::Assumed(token) => caller_for(token),
+            CallerSource::Verified(caller) => Some(caller.clone()),
+            CallerSource::Rejected(code) => {
+                self.add("caller", "the token is refused");
+                self.add("decision", &format!("401 {code}"));
+                return;
+            }
+        };
+        let described = match &caller {
+            None if is_public => "not asked: the route is public".to_owned(),
+            None => "no token".to_owned(),
+            Some(Caller::User(user)) => format!("user {}", user.subject),
+            Some(Caller::Service(service)) => format!("service {}", service.service_id),
+        };
+        self.add("caller", &described);
+        let (at, mut reported) = ((found, variables.path), None);
+        let address = variables.client_address;
+        let decision = decide(table, at, caller.as_ref(), address, &mut reported);
+        if let Some(code) = reported {
+            let (status, name) = (code.status().as_u16(), code.as_str());
+            let text = format!("{status} {name}: counted and logged, not rejected");
+            self.add("reported", &text);
+        }
+        match Outcome::of(table, variables, &decision) {
+            Outcome::Forwarded => {
+                self.add("decision", "allow");
+                self.add("adds", &added_headers(caller.as_ref()));
+            }
+            Outcome::Answered(answer, location) => {
+                let (kind, status) = (answer.decision(), answer.status().as_u16());
+                let detail = location.unwrap_or_else(|| describe_response(answer));
+                self.add("decision", &format!("{kind} {status} {detail}"));
+            }
+            Outcome::Preflight => {}
+            Outcome::Rejected(code) => {
+                let (status, name, title) = (code.status().as_u16(), code.as_str(), code.title());
+                self.add("decision", &format!("{status} {name}: {title}"));
+            }
         }
     }
-    if let Some(cors) = &route.settings.cors {
-        let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
-        let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
-    }
-    let _memory_only = writeln!(out, "limits     {}", listing::limits(route).join(", "));
 }
 
 fn describe_match(pattern: &PathPattern, path: &str) -> String {
     let parts = pattern.segments.iter().zip(path[1..].split('/'));
-    let parts = parts.map(|(segment, text)| describe_segment(segment, text));
+    let parts = parts.map(|(segment, text)| match segment {
+        PathSegment::Literal(literal) => format!("\"{literal}\""),
+        PathSegment::Param(name) => format!("{{{name}}} is {text}"),
+    });
     let mut all = parts.collect::<Vec<_>>().join(", ");
     if pattern.prefix {
         all.push_str(" and everything below");
@@ -192,147 +248,47 @@ fn describe_match(pattern: &PathPattern, path: &str) -> String {
     all
 }
 
-fn describe_segment(segment: &PathSegment, text: &str) -> String {
-    match segment {
-        PathSegment::Literal(literal) => format!("\"{literal}\""),
-        PathSegment::Param(name) => format!("{{{name}}} is {text}"),
-    }
-}
-
 /// Describes the policy of a route.
 pub(super) fn describe_policy(policy: &RoutePolicy) -> String {
-    let RoutePolicy::Protected(CallerRules {
-        users,
-        services,
-        report_only,
-    }) = policy
-    else {
+    let RoutePolicy::Protected(CallerRules { users, services }) = policy else {
         return "public".to_owned();
     };
-    let mut all = Vec::new();
-    if let Some(rule) = users {
-        all.push("users".to_owned());
-        all.extend(
-            rule.owner
-                .as_ref()
-                .map(|owner| format!("whose subject is {{{}}}", owner.param)),
-        );
-        all.extend((!rule.groups.is_empty()).then(|| {
-            let or = if rule.owner.is_some() { "or " } else { "" };
-            format!("{or}in one of the groups {}", rule.groups.join(", "))
-        }));
-        all.extend(
-            (!rule.scopes.is_empty())
-                .then(|| format!("with the scopes {}", rule.scopes.join(", "))),
-        );
-        all.extend(
-            rule.claims
-                .iter()
-                .map(|(name, value)| format!("with {name} = {value}")),
-        );
+    let users = users.as_ref().map(describe_users);
+    let services = services.as_ref().map(describe_services);
+    let all: Vec<String> = users.into_iter().chain(services).collect();
+    all.join(" or ")
+}
+
+fn describe_users(rule: &UserRule) -> String {
+    let mut text = "users".to_owned();
+    if let Some(owner) = &rule.owner {
+        text.push_str(&format!(" whose subject is {{{}}}", owner.param));
     }
-    if let Some(rule) = services {
-        let names = rule
-            .allow
-            .as_ref()
-            .map_or_else(|| "any".to_owned(), |allow| allow.join(", "));
-        all.push(format!(
-            "{}services: {names}",
-            if users.is_some() { "or " } else { "" }
+    if !rule.groups.is_empty() {
+        let or = if rule.owner.is_some() { " or" } else { "" };
+        text.push_str(&format!(
+            "{or} in one of the groups {}",
+            rule.groups.join(", ")
         ));
-        all.extend(
-            (!rule.scopes.is_empty())
-                .then(|| format!("with the scopes {}", rule.scopes.join(", "))),
-        );
     }
-    if *report_only {
-        all.push("(report only)".to_owned());
+    text.push_str(&describe_scopes(&rule.scopes));
+    for (name, value) in &rule.claims {
+        text.push_str(&format!(" with {name} = {value}"));
     }
-    all.join(" ")
+    text
 }
 
-fn write_access(out: &mut String, table: &RouteTable, found: RouteMatch, address: Option<IpAddr>) {
-    let Some(list) = access_list(table, found) else {
-        return;
-    };
-    let client = match address {
-        Some(address) => address.to_string(),
-        None => "an unknown address (see --client-address)".to_owned(),
-    };
-    let verb = if list.accepts(address) {
-        "accepts"
-    } else {
-        "refuses"
-    };
-    let _memory_only = writeln!(out, "access     {list}: {verb} {client}");
+fn describe_services(rule: &ServiceRule) -> String {
+    let names = rule.allow.as_ref().map(|allow| allow.join(", "));
+    let names = names.unwrap_or_else(|| "any".to_owned());
+    format!("services: {names}{}", describe_scopes(&rule.scopes))
 }
 
-fn write_decision(
-    out: &mut String,
-    table: &RouteTable,
-    found: RouteMatch,
-    variables: &RequestVariables<'_>,
-    sender: &CallerSource,
-) {
-    let caller = match sender {
-        // No token is verified.
-        _ if is_public(table, found) => None,
-        CallerSource::Assumed(token) => caller_for(token),
-        CallerSource::Certificate(principal) => Some(principal_caller(principal, i64::MAX)),
-        CallerSource::Verified(caller) => Some(caller.clone()),
-        CallerSource::Rejected(code) => {
-            let _memory_only = writeln!(
-                out,
-                "caller     the token is refused\ndecision   401 {code}"
-            );
-            return;
-        }
-    };
-    let _memory_only = match &caller {
-        None if is_public(table, found) => {
-            writeln!(out, "caller     not asked: the route is public")
-        }
-        None => writeln!(out, "caller     no token"),
-        Some(Caller::User(user)) => writeln!(out, "caller     user {}", user.subject),
-        Some(Caller::Service(service)) => {
-            writeln!(out, "caller     service {}", service.service_id)
-        }
-    };
-    let address = variables.client_address;
-    let (at, mut reported) = ((found, variables.path), None);
-    let decision = decide(table, at, caller.as_ref(), address, |refused| {
-        reported.get_or_insert(refused.code);
-    });
-    if let Some(code) = reported {
-        let _memory_only = writeln!(
-            out,
-            "reported   {} {}: counted and logged, not rejected",
-            code.status().as_u16(),
-            code.as_str()
-        );
+fn describe_scopes(scopes: &[String]) -> String {
+    match scopes {
+        [] => String::new(),
+        scopes => format!(" with the scopes {}", scopes.join(", ")),
     }
-    let _memory_only = match Outcome::of(table, variables, &decision) {
-        Outcome::Forwarded => writeln!(
-            out,
-            "decision   allow\nadds       {}",
-            added_headers(caller.as_ref())
-        ),
-        Outcome::Answered(answer, location) => writeln!(
-            out,
-            "decision   {} {} {}",
-            answer.decision(),
-            answer.status().as_u16(),
-            location.unwrap_or_else(|| describe_response(answer))
-        ),
-        Outcome::Preflight => Ok(()),
-        Outcome::Rejected(code) => writeln!(
-            out,
-            "decision   {} {}: {}",
-            code.status().as_u16(),
-            code.as_str(),
-            code.title()
-        ),
-    };
 }
 
 /// Describes the body of a fixed response.
@@ -350,30 +306,18 @@ fn describe_response(answer: &RouteAnswer) -> String {
 fn added_headers(caller: Option<&Caller>) -> String {
     let always = "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, \
                   traceparent, CDN-Loop";
-    match caller {
-        None => always.to_owned(),
-        Some(Caller::User(user)) => {
-            let User {
-                subject, issuer, ..
-            } = &**user;
-            format!(
-                "X-Postern-Kind: user, X-Postern-Subject: {subject}, X-Postern-Issuer: {issuer}, X-Postern-Scopes, \
-                 {always}"
-            )
-        }
-        Some(Caller::Service(service)) => format!(
-            "X-Postern-Kind: service, X-Postern-Subject: {}, X-Postern-Issuer: {}, X-Postern-Service: {}, \
-             X-Postern-Scopes, {always}",
-            service.subject, service.issuer, service.service_id
-        ),
-    }
-}
-
-fn is_host(host: &str) -> Result<(), HeadFault> {
-    match is_authority(host.as_bytes()) {
-        true => Ok(()),
-        false => Err(HeadFault::Host),
-    }
+    let Some(caller) = caller else {
+        return always.to_owned();
+    };
+    let kind = match caller {
+        Caller::User(_) => "user".to_owned(),
+        Caller::Service(service) => format!("service, X-Postern-Service: {}", service.service_id),
+    };
+    let (subject, issuer) = (caller.subject(), caller.issuer());
+    format!(
+        "X-Postern-Kind: {kind}, X-Postern-Subject: {subject}, X-Postern-Issuer: {issuer}, \
+         X-Postern-Scopes, {always}"
+    )
 }
 
 /// Splits an absolute URL into host and target; for a path, the host is `localhost`.

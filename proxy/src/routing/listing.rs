@@ -1,10 +1,8 @@
-//! The list of routes, for `postern-proxy routes` and `/routes` of the admin listener.
-
-use std::fmt::Write;
+//! The list of routes, for `/routes` of the admin listener.
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, MatchCondition, Route};
+use crate::config::{MatchCondition, Route};
 use crate::routing::explain::describe_policy;
 
 /// A route, as operators see it.
@@ -30,13 +28,6 @@ pub struct RouteSummary {
     /// The access list, external authorization and rate limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
-}
-
-/// Returns the routes of a configuration.
-#[must_use]
-pub fn routes(config: &Config) -> Vec<RouteSummary> {
-    let names: Vec<&str> = config.upstreams.iter().map(|it| it.name.as_str()).collect();
-    summaries(&config.routes, &names)
 }
 
 /// Returns the routes; `upstreams` are the names of the upstreams by their positions.
@@ -89,41 +80,15 @@ fn target(route: &Route, upstreams: &[&str]) -> String {
 
 /// Describes what else can reject a request.
 pub(super) fn limits(route: &Route) -> Vec<String> {
-    let marked = |report_only: bool| if report_only { " (report only)" } else { "" };
     let settings = &route.settings;
     let access = settings.access.iter().map(|it| format!("access {it}"));
-    let external = settings.authorize.iter().map(|it| {
-        let (url, mark) = (&it.url, marked(it.report_only));
-        format!("authorized by {url}{mark}")
-    });
-    let rates = settings.limits.iter().map(|it| {
-        let (by, mark) = (it.by.as_str(), marked(it.report_only));
-        format!("{} per {:?} by {by}{mark}", it.requests, it.per)
-    });
+    let external = settings.authorize.iter();
+    let external = external.map(|it| format!("authorized by {}", it.url));
+    let rates = settings.limits.iter();
+    let rates = rates.map(|it| format!("{} per {:?} by {}", it.requests, it.per, it.by.as_str()));
     let size = format!("body {} bytes", settings.body_bytes);
     let deadline = format!("deadline {:?}", settings.deadline);
-    let all = access.chain(external).chain(rates);
+    let report_only = settings.report_only.then(|| "report only".to_owned());
+    let all = access.chain(external).chain(rates).chain(report_only);
     all.chain([size, deadline]).collect()
-}
-
-/// Formats routes as text, one block of lines each.
-#[must_use]
-pub fn format_routes(routes: &[RouteSummary]) -> String {
-    let mut out = String::new();
-    for route in routes {
-        let (name, methods, path) = (&route.name, &route.methods, &route.path);
-        let _memory_only = writeln!(out, "{name}: {methods} {path}");
-        for (label, text) in [
-            ("hosts", route.hosts.join(", ")),
-            ("with", route.conditions.join(", ")),
-            ("policy", route.policy.clone()),
-            ("target", route.target.clone()),
-            ("limits", route.limits.join(", ")),
-        ] {
-            if !text.is_empty() {
-                let _memory_only = writeln!(out, "    {label:<8}{text}");
-            }
-        }
-    }
-    out
 }

@@ -97,178 +97,79 @@ impl ServiceRule {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
+    use std::sync::Arc;
+
     use postern_core::token::Claims;
-    use serde_json::json;
 
     use super::*;
-    use crate::config::CallerRules;
-
-    pub(crate) fn user(groups: &[&str], scopes: &[&str]) -> Caller {
-        Caller::User(std::sync::Arc::new(User {
-            issuer: "https://pool".into(),
-            subject: "ada".into(),
-            username: "ada".into(),
-            client_id: "web".into(),
-            scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
-            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
-            expires_at: i64::MAX,
-            claims: Claims::from_iter([
-                ("tier".into(), 2.into()),
-                ("realm.roles".into(), json!(["reader", ["editor"], 7])),
-            ]),
-        }))
-    }
-
-    fn service(name: &str) -> Caller {
-        Caller::Service(std::sync::Arc::new(Service {
-            issuer: "https://services".into(),
-            subject: name.into(),
-            service_id: name.into(),
-            scopes: ["read".to_owned()].into(),
-            expires_at: i64::MAX,
-        }))
-    }
-
-    fn protected(users: Option<UserRule>, services: Option<ServiceRule>) -> RoutePolicy {
-        RoutePolicy::Protected(CallerRules {
-            users,
-            services,
-            report_only: false,
-        })
-    }
+    use crate::tests::{read_config, rows};
 
     #[test]
-    fn service_names_are_compared_exactly() {
-        let rule = ServiceRule {
-            allow: Some(vec!["auth".to_owned()]),
-            scopes: Vec::new(),
-        };
-        let policy = protected(None, Some(rule));
-        assert_eq!(policy.decide(&service("auth"), "/a"), Ok(()));
-        for other in ["Auth", "auth2", "aut"] {
-            let decided = policy.decide(&service(other), "/a");
-            assert_eq!(decided, Err(Code::ServiceNotAllowed), "{other}");
+    fn policy_decides_by_kind_and_grants() {
+        for [policy, token, path, decision] in rows(
+            r#"
+            { services = ["auth"] } | "service:auth" | ada/x | allow
+            { services = ["auth"] } | "service:Auth" | ada/x | service_not_allowed
+            { services = ["auth"] } | "service:auth2" | ada/x | service_not_allowed
+            { services = ["auth"] } | "service:aut" | ada/x | service_not_allowed
+            { users = { scopes = ["a", "b"], groups = ["admin", "ops"] } } | { groups = ["ops"], scopes = ["b", "a"] } | ada/x | allow
+            { users = { scopes = ["a", "b"], groups = ["admin", "ops"] } } | { groups = ["ops"], scopes = ["b"] } | ada/x | insufficient_scope
+            { users = { scopes = ["a", "b"], groups = ["admin", "ops"] } } | { groups = ["dev"], scopes = ["a", "b"] } | ada/x | insufficient_scope
+            { users = { claims = { tier = 2 } } } | CLAIMS | ada/x | allow
+            { users = { claims = { tier = 3 } } } | CLAIMS | ada/x | insufficient_scope
+            { users = { claims = { tier = "2" } } } | CLAIMS | ada/x | insufficient_scope
+            { users = { claims = { "realm.roles" = "reader" } } } | CLAIMS | ada/x | allow
+            { users = { claims = { "realm.roles" = 7 } } } | CLAIMS | ada/x | allow
+            { users = { claims = { "realm.roles" = "read" } } } | CLAIMS | ada/x | insufficient_scope
+            { users = { claims = { "realm.roles" = "editor" } } } | CLAIMS | ada/x | insufficient_scope
+            { users = { claims = { realm = "reader" } } } | CLAIMS | ada/x | insufficient_scope
+            { users = { claims = { "realm.roles" = "reader", tier = 3 } } } | CLAIMS | ada/x | insufficient_scope
+            { users = { claims = { "realm.roles" = ["reader", 7] } } } | CLAIMS | ada/x | allow
+            { users = { owner = "one" } } | "user:ada" | ada/x | allow
+            { users = { owner = "two" } } | "user:ada" | x/ada | allow
+            { users = { owner = "one" } } | "user:ada" | Ada/x | not_found
+            { users = { owner = "one" } } | "user:ada" | x/ada | not_found
+            { users = { owner = "one", groups = ["staff"] } } | { subject = "ada", groups = ["staff"] } | eve/x | allow
+            { users = { owner = "one", groups = ["boss"] } } | { subject = "ada", groups = ["staff"] } | eve/x | not_found
+            { users = { owner = "one", groups = ["boss"] } } | { subject = "ada", groups = ["staff"] } | ada/x | allow
+            { users = { owner = "one" } } | { subject = "a\u007Cb+c" } | a%7Cb+c/x | allow
+            { users = { owner = "one" } } | { subject = "a b" } | a+b/x | not_found
+            { users = { owner = "one", scopes = ["read"] } } | "user:ada" | ada/x | insufficient_scope
+            "#,
+        ) {
+            let claims = r#"{ claims = { tier = 2, "realm.roles" = ["reader", ["editor"], 7] } }"#;
+            let token = token.replace("CLAIMS", claims);
+            let text = format!(
+                "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.a]\naddresses = [\"127.0.0.1:1\"]\n\
+                 [[route]]\npath = \"/a/{{one}}/{{two}}\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = {policy}\n\
+                 [[test]]\nrequest = \"GET /a/{path}\"\ntoken = {token}\ndecision = \"{decision}\"\n"
+            );
+            if let Err(error) = read_config(&text) {
+                panic!("{error}\n{text}");
+            }
         }
     }
 
     #[test]
-    fn missing_grant_is_forbidden() {
-        let strings = |names: &[&str]| {
-            names
-                .iter()
-                .map(|name| (*name).to_owned())
-                .collect::<Vec<_>>()
+    fn users_of_further_issuers_own_nothing() {
+        let owner = OwnerRule {
+            param: "id".to_owned(),
+            segment: 0,
+            foreign: ["https://partner".to_owned()].into(),
         };
-        let rule = UserRule {
-            scopes: strings(&["a", "b"]),
-            groups: strings(&["admin", "ops"]),
-            ..UserRule::default()
-        };
-        let policy = protected(Some(rule), None);
-        assert_eq!(policy.decide(&user(&["ops"], &["b", "a"]), "/a"), Ok(()));
-        assert_eq!(
-            policy.decide(&user(&["ops"], &["b"]), "/a"),
-            Err(Code::InsufficientScope)
-        );
-        assert_eq!(
-            policy.decide(&user(&["dev"], &["a", "b"]), "/a"),
-            Err(Code::InsufficientScope)
-        );
-    }
-
-    #[test]
-    fn claim_is_the_value_or_a_list_that_contains_it() {
-        for (claims, is_allowed) in [
-            (vec![("tier", json!(2))], true),
-            (vec![("tier", json!(3))], false),
-            (vec![("tier", json!("2"))], false),
-            (vec![("realm.roles", json!("reader"))], true),
-            (vec![("realm.roles", json!(7))], true),
-            (vec![("realm.roles", json!("read"))], false),
-            (vec![("realm.roles", json!("editor"))], false),
-            (vec![("realm", json!("reader"))], false),
-            (
-                vec![("realm.roles", json!("reader")), ("tier", json!(3))],
-                false,
-            ),
-            (
-                vec![("realm.roles", json!("reader")), ("realm.roles", json!(7))],
-                true,
-            ),
-        ] {
-            let required = claims
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), value.clone()));
-            let rule = UserRule {
-                claims: required.collect(),
-                ..UserRule::default()
-            };
-            let decided = protected(Some(rule), None).decide(&user(&[], &[]), "/a");
-            assert_eq!(decided.is_ok(), is_allowed, "{claims:?}");
-        }
-    }
-
-    #[test]
-    fn owner_and_group_members_may_use_an_object() {
-        let rule = |groups: &[&str], segment| UserRule {
-            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
-            owner: Some(OwnerRule {
-                param: "id".to_owned(),
-                segment,
-                foreign: ["https://partner".to_owned()].into(),
-            }),
-            ..UserRule::default()
-        };
-        let of = |issuer: &str, subject: &str| {
-            let Caller::User(ada) = user(&["staff"], &[]) else {
-                unreachable!("a user");
-            };
-            Caller::User(std::sync::Arc::new(User {
+        for (issuer, is_owner) in [("https://pool", true), ("https://partner", false)] {
+            let user = User {
                 issuer: issuer.into(),
-                subject: subject.into(),
-                ..(*ada).clone()
-            }))
-        };
-        let (ada, pool) = (user(&["staff"], &[]), "https://pool");
-        for (policy, caller, path, expected) in [
-            (rule(&[], 1), &ada, "/a/ada", Ok(())),
-            (rule(&[], 1), &ada, "/a/ada/x", Ok(())),
-            (rule(&[], 2), &ada, "/a/x/ada", Ok(())),
-            (rule(&[], 1), &ada, "/a/Ada", Err(Code::NotFound)),
-            (rule(&[], 1), &ada, "/a/x/ada", Err(Code::NotFound)),
-            (rule(&[], 1), &ada, "/a", Err(Code::NotFound)),
-            (rule(&["staff"], 1), &ada, "/a/eve", Ok(())),
-            (rule(&["boss"], 1), &ada, "/a/eve", Err(Code::NotFound)),
-            (rule(&["boss"], 1), &ada, "/a/ada", Ok(())),
-            (rule(&[], 1), &of(pool, "a|b+c"), "/a/a%7Cb+c", Ok(())),
-            (
-                rule(&[], 1),
-                &of(pool, "a b"),
-                "/a/a+b",
-                Err(Code::NotFound),
-            ),
-            (
-                rule(&[], 1),
-                &of("https://partner", "ada"),
-                "/a/ada",
-                Err(Code::NotFound),
-            ),
-            (
-                rule(&["staff"], 1),
-                &of("https://partner", "ada"),
-                "/a/ada",
-                Ok(()),
-            ),
-        ] {
-            let found = protected(Some(policy), None).decide(caller, path);
-            assert_eq!(found, expected, "{caller:?} {path}");
+                subject: "ada".into(),
+                username: "ada".into(),
+                client_id: "web".into(),
+                scopes: Arc::new([]),
+                groups: Arc::new([]),
+                expires_at: i64::MAX,
+                claims: Claims::default(),
+            };
+            assert_eq!(owner.is(&user, "/ada"), is_owner, "{issuer}");
         }
-        let scoped = UserRule {
-            scopes: vec!["read".to_owned()],
-            ..rule(&[], 1)
-        };
-        let found = protected(Some(scoped), None).decide(&ada, "/a/ada");
-        assert_eq!(found, Err(Code::InsufficientScope));
     }
 }

@@ -8,7 +8,6 @@ use postern_core::decode::Object;
 use postern_core::token::{Caller, Service, User};
 use postern_http::message::target::{RequestTarget, TargetFault};
 
-use crate::certificates::principal_caller;
 use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
 use crate::routing::decision::decide;
 use crate::routing::outcome::Outcome;
@@ -64,8 +63,8 @@ fn test_failure(
     upstreams: &[UpstreamConfig],
     test: &RouteTest,
 ) -> Option<String> {
-    let (route, outcome, reported) = match find(table, test) {
-        Err(_) => (None, Outcome::Rejected(Code::InvalidTarget), None),
+    let (route, outcome) = match find(table, test) {
+        Err(_) => (None, Outcome::Rejected(Code::InvalidTarget)),
         Ok((request, found)) => decided(table, test, &request, found),
     };
     let taken = route.map(|index| &table.routes[index]);
@@ -88,10 +87,6 @@ fn test_failure(
     if decision != test.decision {
         return Some(format!("is decided {decision}, not {}", test.decision));
     }
-    let reported = reported.map_or("none", Code::as_str);
-    if let Some(wanted) = test.report_only.as_ref().filter(|it| *it != reported) {
-        return Some(format!("is reported as {reported}, not {wanted}"));
-    }
     let (status, location) = (outcome.status(), outcome.location());
     if test.status.is_some() && status != test.status {
         let status = status.map_or("that of the upstream".to_owned(), |status| {
@@ -105,26 +100,21 @@ fn test_failure(
     None
 }
 
-/// Returns the route of a test, its outcome, and the code of a check in report-only mode.
+/// Returns the route of a test and its outcome.
 fn decided<'t>(
     table: &'t RouteTable,
     test: &RouteTest,
     request: &RouteRequest<'_>,
     found: RouteMatch,
-) -> (Option<usize>, Outcome<'t>, Option<Code>) {
+) -> (Option<usize>, Outcome<'t>) {
     if let Some((outcome, route)) = Outcome::of_preflight(table, request, found) {
-        return (route, outcome, None);
+        return (route, outcome);
     }
-    let certificate = test.certificate.as_ref();
-    let caller = caller_for(&test.token)
-        .or_else(|| certificate.map(|name| principal_caller(name, i64::MAX)));
+    let caller = caller_for(&test.token);
     let variables = request.explained(true, test.client_address);
-    let (at, mut reported) = ((found, request.path), None);
-    let decision = decide(table, at, caller.as_ref(), test.client_address, |refused| {
-        reported.get_or_insert(refused.code);
-    });
-    let outcome = Outcome::of(table, &variables, &decision);
-    (found.route(), outcome, reported)
+    let at = (found, request.path);
+    let decision = decide(table, at, caller.as_ref(), test.client_address, &mut None);
+    (found.route(), Outcome::of(table, &variables, &decision))
 }
 
 /// Looks up the route of a test.
@@ -169,11 +159,11 @@ pub(crate) fn caller_for(token: &TestToken) -> Option<Caller> {
                 .map(|(name, value)| (name.as_str().into(), value.clone()))
                 .collect(),
         }))),
-        TestToken::Service(name) => Some(Caller::Service(Arc::new(Service {
+        TestToken::Service { name, scopes } => Some(Caller::Service(Arc::new(Service {
             issuer,
             subject: name.as_str().into(),
             service_id: name.as_str().into(),
-            scopes: Arc::new([]),
+            scopes: scopes.as_slice().into(),
             expires_at: i64::MAX,
         }))),
     }

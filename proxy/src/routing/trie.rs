@@ -25,20 +25,14 @@ struct PathTrie(Vec<TrieNode>);
 
 #[derive(Debug, Default)]
 struct TrieNode {
-    literals: LiteralChildren,
+    /// Child nodes of literal segments.
+    literals: AHashMap<Box<str>, usize>,
     /// Child node of a parameter, which matches any segment that is not empty.
     param: Option<usize>,
     /// Routes whose template ends at this node.
     exact: Vec<RouteIndex>,
     /// Routes whose template ends at this node with `/*`, which take the path of the node as well.
     prefix: Vec<RouteIndex>,
-}
-
-/// Child nodes of literal segments: a list for few, a hash table for many.
-#[derive(Debug)]
-enum LiteralChildren {
-    Few(Vec<(Box<str>, usize)>),
-    Many(AHashMap<Box<str>, usize>),
 }
 
 type LeafVisitor<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
@@ -157,12 +151,11 @@ impl PathTrie {
     }
 
     fn literal_child(&mut self, at: usize, text: &str) -> usize {
-        if let Some(child) = self.0[at].literals.get(text) {
-            return child;
+        let next = self.0.len();
+        let child = *self.0[at].literals.entry(text.into()).or_insert(next);
+        if child == next {
+            self.0.push(TrieNode::default());
         }
-        let child = self.0.len();
-        self.0[at].literals.insert(text, child);
-        self.0.push(TrieNode::default());
         child
     }
 
@@ -195,7 +188,7 @@ impl PathTrie {
         let literal = node
             .literals
             .get(segment)
-            .and_then(|child| self.walk(child, next, visit));
+            .and_then(|child| self.walk(*child, next, visit));
         if literal.is_some() {
             return literal;
         }
@@ -210,45 +203,6 @@ impl PathTrie {
             None
         } else {
             visit(&node.prefix)
-        }
-    }
-}
-
-// === impl LiteralChildren ===
-
-impl Default for LiteralChildren {
-    fn default() -> Self {
-        Self::Few(Vec::new())
-    }
-}
-
-impl LiteralChildren {
-    /// Maximum number of children that are searched linearly.
-    const MAX_LINEAR: usize = 6;
-
-    fn get(&self, text: &str) -> Option<usize> {
-        match self {
-            Self::Few(children) => children
-                .iter()
-                .find(|(name, _)| **name == *text)
-                .map(|(_, child)| *child),
-            Self::Many(children) => children.get(text).copied(),
-        }
-    }
-
-    fn insert(&mut self, text: &str, child: usize) {
-        match self {
-            Self::Few(children) if children.len() < Self::MAX_LINEAR => {
-                children.push((text.into(), child));
-            }
-            Self::Few(children) => {
-                let mut many: AHashMap<Box<str>, usize> = children.drain(..).collect();
-                many.insert(text.into(), child);
-                *self = Self::Many(many);
-            }
-            Self::Many(children) => {
-                children.insert(text.into(), child);
-            }
         }
     }
 }

@@ -7,8 +7,8 @@ use ahash::AHashMap;
 use postern_core::token::Caller;
 
 use crate::config::{AccessList, Config, PathPattern, PathSegment, UpstreamAddress};
-use crate::config::{Route, RoutePolicy, RouteTarget, RouteTest, TestToken};
-use crate::routing::difference::callers::{CallerKind, addresses, callers};
+use crate::config::{Route, RouteTarget, RouteTest, TestToken};
+use crate::routing::difference::callers::{addresses, callers};
 use crate::routing::difference::header_map;
 use crate::routing::difference::request_space;
 use crate::routing::route_tests;
@@ -107,9 +107,7 @@ fn loops(config: &Config) -> Vec<String> {
 /// Returns public routes within a protected one, unless a `[[test]]` without credentials selects them.
 fn public_exceptions(config: &Config) -> Vec<String> {
     let mut all = Vec::new();
-    let is_anonymous =
-        |test: &RouteTest| test.token == TestToken::None && test.certificate.is_none();
-    let confirmed = tested_routes(config, is_anonymous);
+    let confirmed = tested_routes(config, |test| test.token == TestToken::None);
     let routes = &config.routes;
     let public = routes.iter().filter(|route| route.policy.is_public());
     for public in public.filter(|route| !confirmed.contains(&route.name)) {
@@ -163,8 +161,7 @@ fn unprotected_spellings(config: &Config) -> Vec<String> {
         }
     }
     let routes = config.routes.iter();
-    let protected = routes.filter(|route| !route.policy.is_report_only());
-    protected
+    routes
         .filter_map(|it| unprotected_spelling(&table, &spellings, it))
         .collect()
 }
@@ -251,31 +248,26 @@ fn is_weaker(route: &Route, protected: &Route, path: &str) -> bool {
     if !route.targets.iter().any(is_shared) {
         return false;
     }
-    let accepts = |policy: &RoutePolicy, caller: Option<&Caller>| {
-        policy.is_public() || caller.is_some_and(|it| policy.decide(it, path).is_ok())
+    let accepts = |route: &Route, caller: Option<&Caller>| {
+        let is_accepted = |it| route.settings.report_only || route.policy.decide(it, path).is_ok();
+        route.policy.is_public() || caller.is_some_and(is_accepted)
     };
     let policies = [Some(&protected.policy), Some(&route.policy)];
     let callers = callers(policies, path, MAX_CALLERS).unwrap_or_default();
-    let mut callers = callers.iter().map(CallerKind::caller);
-    let [own_list, other_list] = [protected, route].map(|route| {
-        let list = route.settings.access.as_deref();
-        list.filter(|list| !list.is_report_only())
+    let mut callers = callers.iter().map(route_tests::caller_for);
+    let enforced = [protected, route].map(|route| {
+        let settings = Some(&route.settings);
+        settings.filter(|settings| !settings.report_only)
     });
+    let [own_list, other_list] = enforced.map(|it| it?.access.as_deref());
     let is_wider = |own: &AccessList| {
         let mut addresses = addresses([Some(own), other_list]).into_iter();
         addresses.any(|it| {
             it.is_some() && !own.accepts(it) && other_list.is_none_or(|list| list.accepts(it))
         })
     };
-    let [own, other] = [protected, route].map(|route| {
-        let check = route.settings.authorize.as_deref();
-        check
-            .filter(|check| !check.report_only)
-            .map(|check| &check.url)
-    });
+    let [own, other] = enforced.map(|it| it?.authorize.as_deref().map(|check| &check.url));
     own_list.is_some_and(is_wider)
         || own.is_some() && own != other
-        || callers.any(|it| {
-            accepts(&route.policy, it.as_ref()) && !accepts(&protected.policy, it.as_ref())
-        })
+        || callers.any(|it| accepts(route, it.as_ref()) && !accepts(protected, it.as_ref()))
 }

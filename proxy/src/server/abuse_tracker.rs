@@ -43,16 +43,15 @@ pub(super) struct ConnectionAbuseTracker {
     malformed: usize,
     /// Reset streams in excess of completed ones.
     resets: usize,
-    connected_at: Instant,
     /// Whether the client has opened a stream.
-    has_opened_stream: bool,
+    pub(super) has_opened_stream: bool,
     /// Time at which GOAWAY was sent.
     goaway_sent_at: Option<Instant>,
     /// Whether the client opened a stream long after GOAWAY.
     ignored_goaway: bool,
     is_violation_reported: bool,
-    /// Time for which the connection may have no open stream.
-    idle_timeout: Duration,
+    /// Time for which the connection may have no open stream from now on.
+    pub(super) idle_timeout: Duration,
     /// Whether the peer is a trusted proxy, so that closing would end requests of other clients.
     is_shared: bool,
     /// Time at which the last stream ended.
@@ -64,7 +63,6 @@ impl ConnectionAbuseTracker {
         Self {
             malformed: 0,
             resets: 0,
-            connected_at: now,
             has_opened_stream: false,
             goaway_sent_at: None,
             ignored_goaway: false,
@@ -73,21 +71,6 @@ impl ConnectionAbuseTracker {
             is_shared,
             last_stream_ended_at: now,
         }
-    }
-
-    /// Returns the time at which the client connected.
-    pub(super) fn connected_at(&self) -> Instant {
-        self.connected_at
-    }
-
-    /// Returns whether the client has opened a stream.
-    pub(super) fn has_opened_stream(&self) -> bool {
-        self.has_opened_stream
-    }
-
-    /// Returns the time for which the connection may have no open stream from now on.
-    pub(super) fn idle_timeout(&self) -> Duration {
-        self.idle_timeout
     }
 
     /// Returns whether GOAWAY has been sent.

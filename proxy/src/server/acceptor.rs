@@ -1,32 +1,30 @@
 //! The accept loop, with limits on connections in total and per client address.
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use postern_core::log_limit::LogLimit;
-use postern_core::network::{IpNetworks, client_limit_key};
+use postern_core::network::IpNetworks;
+use postern_http::client_shares::ClientShares;
 use postern_http::downstream::{ClientConnection, ClientTransport};
+use postern_service::accept::accept_connections;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use crate::certificates::ServerTls;
-use crate::config::HttpsRedirect;
-use crate::downstream::connection_permit::{ConnectionsByAddress, CountedConnection};
 use crate::downstream::session_ext::ConnectionAttributes;
 use crate::downstream::tls;
 use crate::server::connection_handler::ConnectionHandler;
-use crate::server::proxy_header::{HeaderError, read_source};
+use crate::server::proxy_header::read_source;
+use crate::state::request_context::GaugeGuard;
 use crate::telemetry::metrics::CloseReason;
 
-/// Delay after the system had no file descriptor or memory for a connection.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
+/// Keeps the keys of connections apart from those of rate limits.
+const CONNECTION_SALT: u64 = 50;
 
-/// Maximum length of the accept queue of a listening socket (the default of tokio).
-const MAX_QUEUED_CONNECTIONS: usize = 1024;
+/// What an open connection holds, until it is dropped.
+type ConnectionPermit = Box<dyn Send + Sync>;
 
 /// The protocol of a listener.
 #[derive(Clone)]
@@ -34,8 +32,8 @@ pub(crate) struct ListenerProtocol {
     pub(crate) tls: Option<Arc<ServerTls>>,
     /// Whether HTTP/2 with prior knowledge is accepted without TLS.
     pub(crate) h2c: bool,
-    /// Whether, and to where, requests are redirected to HTTPS.
-    pub(crate) redirect_to_https: Option<Arc<HttpsRedirect>>,
+    /// The port to which requests are redirected by HTTPS.
+    pub(crate) redirect_to_https: Option<u16>,
     /// The address in the configuration, by which the access list is found.
     pub(crate) address: SocketAddr,
     /// The load balancers whose connections begin with a PROXY protocol header.
@@ -47,12 +45,10 @@ pub(crate) struct ListenerProtocol {
 pub(crate) struct ConnectionAcceptor {
     pub(crate) connections: Arc<ConnectionHandler>,
     pub(crate) connection_limit: Arc<Semaphore>,
-    pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
+    pub(crate) connections_by_address: Arc<ClientShares>,
     pub(crate) tasks: TaskTracker,
     /// Cancelled when idle connections must be closed.
     pub(crate) close_idle: CancellationToken,
-    /// Rate limit of warnings about connections that cannot be accepted.
-    pub(crate) warnings: Arc<LogLimit>,
 }
 
 // === impl ConnectionAcceptor ===
@@ -65,69 +61,8 @@ impl ConnectionAcceptor {
         protocol: ListenerProtocol,
         stop: CancellationToken,
     ) {
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return self.accept_queued(listener, &protocol),
-                accepted = self.accept(&listener) => {
-                    if let Some((stream, peer, total)) = accepted {
-                        self.spawn_connection(stream, peer, total, &protocol);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Returns `None` if the system refuses the connection.
-    async fn accept(
-        &self,
-        listener: &TcpListener,
-    ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-        let total = Arc::clone(&self.connection_limit);
-        let total = total.acquire_owned().await.ok()?;
-        match listener.accept().await {
-            Ok((stream, peer)) => Some((stream, peer, total)),
-            Err(error) => {
-                self.warn_of_failed_accept(&error);
-                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
-                None
-            }
-        }
-    }
-
-    /// Logs a warning, at most one in ten seconds: without file descriptors, each attempt fails.
-    fn warn_of_failed_accept(&self, error: &std::io::Error) {
-        if let Some(suppressed) = self.warnings.admit() {
-            tracing::warn!(%error, suppressed, "connection accept failed");
-        }
-    }
-
-    /// Accepts the connections in the queue of a socket before it is closed, because the kernel
-    /// would reset them.
-    fn accept_queued(&self, listener: TcpListener, protocol: &ListenerProtocol) {
-        let Ok(listener) = listener.into_std() else {
-            return;
-        };
-        for _ in 0..MAX_QUEUED_CONNECTIONS {
-            let total = Arc::clone(&self.connection_limit).try_acquire_owned();
-            let Ok(total) = total else {
-                return;
-            };
-            let (stream, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // The error concerns this connection only (accept(2) passes on pending errors of
-                // the connection).
-                Err(error) => {
-                    self.warn_of_failed_accept(&error);
-                    continue;
-                }
-            };
-            if stream.set_nonblocking(true).is_ok()
-                && let Ok(stream) = TcpStream::from_std(stream)
-            {
-                self.spawn_connection(stream, peer, total, protocol);
-            }
-        }
+        let spawn = |stream, peer, total| self.spawn_connection(stream, peer, total, &protocol);
+        accept_connections(listener, &self.connection_limit, &stop, spawn).await;
     }
 
     /// Serves a connection in a new task. From a load balancer, its PROXY protocol header is read
@@ -156,13 +91,12 @@ impl ConnectionAcceptor {
     /// `None` if the connection is closed.
     async fn read_proxy_header(&self, stream: &mut TcpStream) -> Option<Option<SocketAddr>> {
         let within = self.connections.limits().http.head_timeout;
-        let reason = match tokio::time::timeout(within, read_source(stream)).await {
-            Ok(Ok(source)) => return Some(source),
-            Ok(Err(HeaderError::Disconnected)) => return None,
-            Ok(Err(HeaderError::Rejected(reason))) => reason,
-            Err(_) => CloseReason::ProxyHeaderTimeout,
-        };
-        self.connections.close_reason(reason);
+        let read = tokio::time::timeout(within, read_source(stream)).await;
+        match read.unwrap_or(Err(Some(CloseReason::ProxyHeaderTimeout))) {
+            Ok(source) => return Some(source),
+            Err(Some(reason)) => self.connections.close_reason(reason),
+            Err(None) => {}
+        }
         None
     }
 
@@ -197,32 +131,26 @@ impl ConnectionAcceptor {
         &self,
         peer: SocketAddr,
         total: OwnedSemaphorePermit,
-    ) -> Option<CountedConnection> {
-        let client = peer.ip().to_canonical();
-        let address = client_limit_key(client);
+    ) -> Option<ConnectionPermit> {
+        let address = peer.ip().to_canonical();
         let metrics = self.connections.metrics();
         let limits = self.connections.limits();
         // Trusted proxies carry requests of many clients: only the total limit applies to them.
-        let limit = if limits.is_trusted_proxy(client) {
+        let limit = if limits.is_trusted_proxy(address) {
             usize::MAX
         } else {
             limits.connections_per_address
         };
-        if !self.connections_by_address.try_add(address, limit) {
+        let key = self.connections.state.address_key(address, CONNECTION_SALT);
+        let Some(share) = self.connections_by_address.try_add(key, 1, limit) else {
             metrics.connections_refused.inc();
             return None;
-        }
-        metrics.connections.inc();
-        let connections_by_address = Arc::clone(&self.connections_by_address);
-        let gauge = metrics.connections.clone();
-        let response_buffers = self.connections.response_buffers();
-        Some(CountedConnection {
-            _total: total,
-            connections_by_address,
-            address,
-            response_buffers,
-            gauge,
-        })
+        };
+        Some(Box::new((
+            total,
+            share,
+            GaugeGuard::new(&metrics.connections),
+        )))
     }
 }
 
@@ -230,7 +158,7 @@ async fn serve(
     connections: Arc<ConnectionHandler>,
     stream: TcpStream,
     peer: SocketAddr,
-    permit: CountedConnection,
+    permit: ConnectionPermit,
     protocol: ListenerProtocol,
     close_idle: CancellationToken,
 ) {
@@ -239,24 +167,22 @@ async fn serve(
         None => (ClientTransport::Tcp(stream), None),
         Some(tls) => {
             let handshake = Box::pin(tls::accept(tls, stream));
-            match tokio::time::timeout(limits.http.head_timeout, handshake).await {
-                Ok(Ok(None)) => return,
-                Ok(Ok(Some(accepted))) => (
-                    ClientTransport::Tls(Box::new(accepted.stream)),
-                    accepted.client,
-                ),
-                Ok(Err(_)) | Err(_) => {
-                    connections.metrics().tls_failed.inc();
-                    return;
-                }
-            }
+            let accepted = tokio::time::timeout(limits.http.head_timeout, handshake).await;
+            let Ok(Ok(accepted)) = accepted else {
+                return connections.metrics().tls_failed.inc();
+            };
+            let Some(tls::AcceptedTls { stream, client }) = accepted else {
+                return;
+            };
+            (ClientTransport::Tls(Box::new(stream)), client)
         }
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let http = Arc::clone(&limits.http);
     let attributes = ConnectionAttributes::if_any(protocol.redirect_to_https, client);
-    let connection = ClientConnection::new(transport, peer, http, Some(Box::new(permit)))
-        .with_attributes(attributes);
+    let buffers = Arc::clone(&connections.state.response_buffers);
+    let connection =
+        ClientConnection::new(transport, peer, http, buffers, permit).with_attributes(attributes);
     connections
         .serve(Box::new(connection), protocol.h2c, close_idle)
         .await;

@@ -13,7 +13,6 @@ use pingora_proxy::HttpProxy;
 use postern_core::{Code, Problem};
 use postern_http::downstream::{
     ClientConnection, ConnectionSlot, DetectedProtocol, HeadEvent, Http1Session,
-    ResponseBufferBudget,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
@@ -46,30 +45,20 @@ impl ConnectionHandler {
         &self.state.metrics
     }
 
-    pub(crate) fn response_buffers(&self) -> Arc<ResponseBufferBudget> {
-        Arc::clone(&self.state.response_buffers)
-    }
-
     /// Returns the limits for new connections.
     pub(crate) fn limits(&self) -> Arc<ClientLimits> {
         Arc::clone(&self.state.runtime_config.load().limits)
     }
 
     /// Returns whether connections of a peer are accepted. One that the access list of the listener
-    /// refuses is counted, also in report-only mode.
+    /// refuses is counted.
     pub(super) fn allows(&self, listener: SocketAddr, peer: IpAddr) -> bool {
         let config = self.state.runtime_config.load();
-        match config.listener_access.refusing(listener, peer) {
-            None => true,
-            Some(list) if list.is_report_only() => {
-                self.state.metrics.report_only.connections.inc();
-                true
-            }
-            Some(_) => {
-                self.close_reason(CloseReason::AddressNotAllowed);
-                false
-            }
+        let is_accepted = config.listener_access.accepts(listener, peer);
+        if !is_accepted {
+            self.close_reason(CloseReason::AddressNotAllowed);
         }
+        is_accepted
     }
 
     /// Counts a connection that is closed before its first request.

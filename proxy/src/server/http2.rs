@@ -4,10 +4,12 @@ use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server::Builder;
+use http::header::CONTENT_LENGTH;
 use pingora::apps::HttpServerApp;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
@@ -18,8 +20,6 @@ use postern_http::downstream::{
     ClientConnection, ClientStream, DeadlineTimer, FIRST_REQUEST_GRACE, Http2ConnectionInfo,
     Http2Exchange,
 };
-use postern_http::message::grpc;
-use postern_http::message::grpc::GrpcStatus;
 use postern_http::message::head::{HeadFault, http2};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -61,8 +61,6 @@ const STREAM_SALT: u64 = 49;
 /// Streams that a client may reset before they are accepted. A trusted proxy gets it for each stream.
 const MAX_PENDING_RESETS: usize = 20;
 
-type Http2Connection = h2::server::Connection<Box<ClientConnection>, Bytes>;
-
 /// The state that the streams of a connection share.
 #[derive(Clone)]
 struct StreamHandler {
@@ -93,27 +91,29 @@ impl ConnectionHandler {
         close_idle: CancellationToken,
     ) {
         let limits = self.limits();
-        let connection_info = Http2ConnectionInfo::new(&client, self.response_buffers());
+        let connection_info = Http2ConnectionInfo::new(&client);
         let (peer, tls_client) = (client.peer_address(), session_ext::tls_client(&client));
         let is_shared = peer.is_some_and(|peer| limits.is_trusted_proxy(peer));
         let socket = Arc::clone(client.socket_digest());
-        let backlog = client.switch_to_http2(is_shared);
+        let has_backlog = client.switch_to_http2(is_shared);
         let handshaking = options(&limits, is_shared).handshake(client);
         let Ok(Ok(mut connection)) =
             tokio::time::timeout(limits.http.head_timeout, handshaking).await
         else {
             return;
         };
-        let mut tracker = ConnectionAbuseTracker::new(&limits, is_shared, Instant::now());
+        let connected_at = Instant::now();
+        let mut tracker = ConnectionAbuseTracker::new(&limits, is_shared, connected_at);
         let stream_handler = self.stream_handler(&limits, connection_info, is_shared);
         let mut streams = JoinSet::new();
-        let mut stopping = pin!(self.wait_for_shutdown());
-        let mut idle_close = pin!(wait_for_idle_close(&close_idle, tracker.connected_at()));
+        let mut stopping = self.stopping.subscribe();
+        let mut stopping = pin!(stopping.wait_for(|is_stopping| *is_stopping));
+        let mut idle_close = pin!(wait_for_idle_close(&close_idle, connected_at));
         let mut idle_timer = DeadlineTimer::default();
         loop {
-            let idle_until = Instant::now() + tracker.idle_timeout();
-            let must_stop = poll_fn(|cx| match tracker.has_opened_stream() {
-                true => stopping.as_mut().poll(cx),
+            let idle_until = Instant::now() + tracker.idle_timeout;
+            let must_stop = poll_fn(|cx| match tracker.has_opened_stream {
+                true => stopping.as_mut().poll(cx).map(drop),
                 false => idle_close.as_mut().poll(cx),
             });
             tokio::select! {
@@ -134,7 +134,7 @@ impl ConnectionHandler {
                     None | Some(Err(_)) => break,
                 },
                 () = poll_fn(|cx| idle_timer.poll(idle_until, cx)), if streams.is_empty() => {
-                    if tracker.is_done(&limits, backlog.is_waiting(), Instant::now()) {
+                    if tracker.is_done(&limits, has_backlog.load(Ordering::Relaxed), Instant::now()) {
                         break;
                     }
                     if !tracker.is_goaway_sent() {
@@ -149,26 +149,15 @@ impl ConnectionHandler {
                 tracker.note_goaway(Instant::now());
             }
             if let Some(violation) = tracker.violation(&limits, streams.len()) {
-                self.close_abusive(&mut connection, violation);
+                let rapid_resets = &self.state.metrics.rapid_resets;
+                rapid_resets.inc_by((violation == Violation::RapidReset).into());
+                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
                 tracker.note_goaway(Instant::now());
             }
         }
         // Closes the connection, which the remaining streams detect.
         drop(connection);
         while streams.join_next().await.is_some() {}
-    }
-
-    fn close_abusive(&self, connection: &mut Http2Connection, violation: Violation) {
-        if violation == Violation::RapidReset {
-            self.state.metrics.rapid_resets.inc();
-        }
-        connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
-    }
-
-    /// Waits until the process is shutting down.
-    async fn wait_for_shutdown(&self) {
-        let mut stopping = self.stopping.subscribe();
-        drop(stopping.wait_for(|stopping| *stopping).await);
     }
 
     fn stream_handler(
@@ -262,23 +251,12 @@ impl StreamHandler {
         self.state
             .record_rejected_head(id, code, "HTTP/2", peer_address(&exchange));
         let id = id.to_string();
-        if grpc::is_call(exchange.request()) {
-            let message = if code == problem.code() {
-                problem.message()
-            } else {
-                code.title()
-            };
-            if let Ok(mut head) =
-                GrpcStatus::from_code(code).trailers_only_response(message, &rendered.headers)
-            {
-                let _always_fits = head.insert_header("X-Request-Id", id);
-                let _gone = exchange.write_head(Box::new(head), true);
-            }
-            return;
-        }
-        let Ok(mut head) = ResponseHeader::build(rendered.status, Some(4)) else {
+        let Ok(mut head) = ResponseHeader::build(rendered.status, Some(5)) else {
             return;
         };
+        // With a length, clients that are still sending know the end of the response. curl 7.88 ends
+        // its stream after the response, and then does not notice that the stream is closed.
+        let _always_fits = head.insert_header(CONTENT_LENGTH, rendered.body.len());
         for (name, value) in &rendered.headers {
             let _always_fits = head.insert_header(name, value);
         }

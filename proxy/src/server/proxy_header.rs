@@ -1,6 +1,5 @@
 //! The PROXY protocol header of a connection that a load balancer forwards.
 
-use std::io;
 use std::net::SocketAddr;
 
 use postern_http::message::proxy_protocol::{HeaderFault, MAX_HEADER_BYTES, ParsedHeader, parse};
@@ -9,54 +8,36 @@ use tokio::net::TcpStream;
 
 use crate::telemetry::metrics::CloseReason;
 
-/// The reason for which a connection has no valid header.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum HeaderError {
-    /// The peer disconnected before the header was complete, as a health check over TCP does.
-    Disconnected,
-    /// The header is missing or malformed.
-    Rejected(CloseReason),
-}
-
 /// Reads a header and nothing beyond it, because TLS may follow. Returns the address of the client;
 /// `None` if that of the peer applies. The caller limits the time.
 ///
 /// # Errors
-/// The connection must be closed.
-pub(super) async fn read_source(stream: &mut TcpStream) -> Result<Option<SocketAddr>, HeaderError> {
+/// The connection must be closed: the header is missing or malformed, or the peer disconnected before
+/// it was complete, as a health check over TCP does (`None`).
+pub(super) async fn read_source(
+    stream: &mut TcpStream,
+) -> Result<Option<SocketAddr>, Option<CloseReason>> {
     let mut buffer = vec![0; MAX_HEADER_BYTES];
     let mut consumed = 0;
     // `parse` rejects a header that does not fit, so that there is always space for more.
     loop {
         let available = match stream.peek(&mut buffer[consumed..]).await {
-            Ok(0) | Err(_) => return Err(HeaderError::Disconnected),
+            Ok(0) | Err(_) => return Err(None),
             Ok(available) => available,
         };
         let received = consumed + available;
-        let (header, addresses) = match parse(&buffer[..received]) {
+        let (header, source) = match parse(&buffer[..received]) {
             Ok(ParsedHeader::Incomplete) => (received, None),
-            Ok(ParsedHeader::Complete { length, addresses }) => (length, Some(addresses)),
-            Err(fault) => return Err(HeaderError::Rejected(fault.into())),
+            Ok(ParsedHeader::Complete { length, source }) => (length, Some(source)),
+            Err(HeaderFault::Missing) => return Err(Some(CloseReason::ProxyHeaderMissing)),
+            Err(HeaderFault::Malformed) => return Err(Some(CloseReason::ProxyHeaderMalformed)),
         };
-        take(stream, &mut buffer[consumed..header]).await?;
+        // Has been peeked at.
+        let taken = stream.read_exact(&mut buffer[consumed..header]).await;
+        taken.map_err(|_| None)?;
         consumed = header;
-        if let Some(addresses) = addresses {
-            return Ok(addresses.map(|addresses| addresses.source));
-        }
-    }
-}
-
-/// Removes bytes that have been peeked at from the socket.
-async fn take(stream: &mut TcpStream, space: &mut [u8]) -> Result<(), HeaderError> {
-    let read: io::Result<usize> = stream.read_exact(space).await;
-    read.map(drop).map_err(|_| HeaderError::Disconnected)
-}
-
-impl From<HeaderFault> for CloseReason {
-    fn from(fault: HeaderFault) -> Self {
-        match fault {
-            HeaderFault::Missing => Self::ProxyHeaderMissing,
-            HeaderFault::Malformed => Self::ProxyHeaderMalformed,
+        if let Some(source) = source {
+            return Ok(source);
         }
     }
 }

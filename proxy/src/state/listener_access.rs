@@ -21,13 +21,9 @@ impl ListenerAccess {
         Self(lists.chain(kept.cloned()).collect())
     }
 
-    /// Returns the list of a listener that refuses connections of a peer. If it is in report-only
-    /// mode, they are accepted.
-    pub(crate) fn refusing(&self, listener: SocketAddr, peer: IpAddr) -> Option<&AccessList> {
-        let lists = self.0.iter();
-        lists
-            .filter(|(address, _)| *address == listener)
-            .map(|(_, list)| list)
-            .find(|list| !list.accepts(Some(peer)))
+    /// Returns whether a listener accepts connections of a peer.
+    pub(crate) fn accepts(&self, listener: SocketAddr, peer: IpAddr) -> bool {
+        let mut lists = self.0.iter();
+        lists.all(|(address, list)| *address != listener || list.accepts(Some(peer)))
     }
 }

@@ -66,11 +66,9 @@ pub(crate) struct ReceivedRequest {
     pub(crate) route: Option<RouteIndex>,
     /// The caller; `None` on public routes and without a valid credential.
     pub(crate) caller: Option<Caller>,
-    /// The status of the tightest rate limit.
-    pub(crate) rate_limit: Option<RateLimitStatus>,
-    /// The problem code that a report-only policy would have rejected with.
-    pub(crate) report_only_code: Option<Code>,
-    _in_flight: InFlightRequest,
+    /// The code with which a route with `report_only` would have rejected the request.
+    pub(crate) reported: Option<Code>,
+    _in_flight: GaugeGuard,
 }
 
 /// What admission grants to a request that is to be forwarded.
@@ -115,30 +113,17 @@ pub(crate) struct ForwardingRecord {
     pub(crate) encoder: Option<Box<BodyEncoder>>,
 }
 
-/// A request in the gauge of requests in flight, until it is dropped.
-pub(crate) struct InFlightRequest(IntGauge);
+/// A count in a gauge, until it is dropped.
+pub(crate) struct GaugeGuard(IntGauge);
 
-/// The status of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RateLimitStatus {
-    pub(crate) name: &'static str,
-    pub(crate) limit: u32,
-    pub(crate) window_s: u64,
-    pub(crate) remaining: u32,
-    pub(crate) reset_s: u64,
-    /// Whether the response reports it: every one for a limit of the route, otherwise only that of a
-    /// request which exceeds the limit.
-    pub(crate) is_reported: bool,
-}
-
-impl InFlightRequest {
+impl GaugeGuard {
     pub(crate) fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for InFlightRequest {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -149,7 +134,7 @@ impl RequestContext {
         config: Arc<RuntimeConfig>,
         id: Uuid,
         now: Timestamp,
-        in_flight: InFlightRequest,
+        in_flight: GaugeGuard,
     ) -> Self {
         Self {
             request: ReceivedRequest {
@@ -166,8 +151,7 @@ impl RequestContext {
                 has_canonical_target: false,
                 route: None,
                 caller: None,
-                rate_limit: None,
-                report_only_code: None,
+                reported: None,
                 _in_flight: in_flight,
             },
             forwarding: None,
@@ -271,26 +255,5 @@ impl ForwardingRecord {
             upstream_code: None,
             encoder: None,
         }
-    }
-}
-
-impl RateLimitStatus {
-    /// Returns the `RateLimit` header fields.
-    pub(crate) fn header_fields(self) -> [(&'static str, String); 2] {
-        let Self {
-            name,
-            limit,
-            window_s,
-            remaining,
-            reset_s,
-            ..
-        } = self;
-        [
-            (
-                "RateLimit-Policy",
-                format!("\"{name}\";q={limit};w={window_s}"),
-            ),
-            ("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}")),
-        ]
     }
 }

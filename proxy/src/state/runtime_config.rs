@@ -16,7 +16,7 @@ use crate::config::{
 use crate::external_authorization::ExternalAuthorizer;
 use crate::routing::table::RouteTable;
 use crate::state::listener_access::ListenerAccess;
-use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
+use crate::telemetry::metrics::GatewayMetrics;
 use crate::upstream::{NameResolver, UpstreamPool};
 
 /// A configuration in force. Requests keep the snapshot with which they started.
@@ -47,7 +47,6 @@ pub(crate) struct RuntimeConfig {
 /// The state of a route.
 #[derive(Debug)]
 pub(crate) struct RouteState {
-    pub(crate) metrics: RouteMetrics,
     /// The slots of mirrored requests, if the route mirrors.
     pub(crate) mirror_slots: Option<Arc<SharedBudget>>,
     /// The external authorization, if the route has one.
@@ -132,7 +131,7 @@ impl RuntimeConfig {
         &self.pools[route.targets[target].upstream]
     }
 
-    /// Returns whether all upstreams of the route are spoken to in HTTP/2, as gRPC requires.
+    /// Returns whether all upstreams of the route are spoken to in HTTP/2.
     pub(crate) fn is_http2(&self, route: &Route) -> bool {
         route
             .targets
@@ -170,7 +169,6 @@ impl RouteState {
         };
         let mirror = route.mirror.as_ref();
         Ok(Self {
-            metrics: RouteMetrics::default(),
             mirror_slots: mirror.map(|mirror| SharedBudget::new(mirror.in_flight)),
             authorizer: route
                 .settings

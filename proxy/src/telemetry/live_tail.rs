@@ -1,32 +1,37 @@
 //! The live tail: access events for the readers of `GET /admin/requests`, as server-sent events.
 //!
 //! The newest events are kept, and a reader begins with them. At most [`MAX_RATE`] events in a second
-//! are kept, and as many are sent to each reader, so that a busy gateway does not format the others.
-//! The event of a request that a reader selects is formatted once and sent to its channel. Events that
-//! do not fit are dropped and counted, so that a slow reader neither delays a request nor needs more
-//! memory.
+//! are formatted, once for all readers, each of which passes on what its filter selects. Events above
+//! the rate, and those for which a reader is too slow, are dropped and counted, so that no reader
+//! delays a request or needs more memory.
 
 mod filter;
-mod history;
 mod reader;
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::{Semaphore, broadcast};
 use tokio::time::Instant;
 
-use super::access_log::{AccessEvent, append_text};
 use super::metrics::LiveTailMetrics;
 pub(crate) use filter::TailFilter;
-use history::EventHistory;
-use reader::Tail;
 pub(crate) use reader::TailReader;
 
 /// Maximum number of readers.
 pub(crate) const MAX_TAILS: usize = 8;
+/// Maximum number of events that wait for a reader.
+const MAX_WAITING_EVENTS: usize = 512;
+/// Maximum number of kept events.
+const MAX_RECENT_EVENTS: usize = 1000;
+/// Maximum bytes of the kept events.
+const MAX_RECENT_BYTES: usize = 1 << 20;
 /// What precedes the JSON of an event.
 const EVENT_PREFIX: &[u8] = b"event: request\ndata: ";
 /// Maximum events per second.
@@ -37,10 +42,20 @@ const MAX_BURST: Duration = Duration::from_millis(250);
 /// The readers that follow the requests of the gateway.
 #[derive(Debug)]
 pub(crate) struct LiveTail {
-    tails: RwLock<Vec<Arc<Tail>>>,
-    history: Mutex<EventHistory>,
+    events: broadcast::Sender<Bytes>,
+    recent: Mutex<RecentEvents>,
     pace: Mutex<Pace>,
+    /// Events above the maximum rate.
+    skipped: Arc<AtomicU64>,
+    places: Arc<Semaphore>,
     metrics: LiveTailMetrics,
+}
+
+/// The newest events, as server-sent events.
+#[derive(Debug, Default)]
+struct RecentEvents {
+    events: VecDeque<Bytes>,
+    bytes: usize,
 }
 
 /// Admits [`MAX_RATE`] events: the generic cell rate algorithm (ITU-T I.371), which accepts a burst
@@ -52,23 +67,19 @@ struct Pace {
 }
 
 /// What an event of the live tail has beside the members of the access event.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct TailDetails<'a> {
     /// The requested authority; empty if there is none.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub(crate) host: &'a str,
     /// `forwarded`, `answered` (by the gateway itself), `rejected`, or `aborted` by the client.
     pub(crate) decision: &'static str,
     /// The groups of a user.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub(crate) groups: &'a [String],
     /// The scopes of the caller.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub(crate) scopes: &'a [String],
-}
-
-/// The readers that select an event, and whether it is kept for later ones.
-#[derive(Debug)]
-pub(crate) struct SelectedTails<'a> {
-    tails: Vec<Arc<Tail>>,
-    history: Option<&'a Mutex<EventHistory>>,
 }
 
 // === impl LiveTail ===
@@ -76,75 +87,78 @@ pub(crate) struct SelectedTails<'a> {
 impl LiveTail {
     pub(crate) fn new(metrics: LiveTailMetrics) -> Arc<Self> {
         Arc::new(Self {
-            tails: RwLock::default(),
-            history: Mutex::default(),
-            pace: Mutex::new(Pace::new()),
+            events: broadcast::Sender::new(MAX_WAITING_EVENTS),
+            recent: Mutex::default(),
+            pace: Mutex::new(Pace {
+                due_at: Instant::now(),
+            }),
+            skipped: Arc::default(),
+            places: Arc::new(Semaphore::new(MAX_TAILS)),
             metrics,
         })
     }
 
     /// Returns the kept events that a filter selects, the oldest first.
     pub(crate) fn recent(&self, filter: &TailFilter) -> Vec<Bytes> {
-        self.history.lock().select(filter)
+        let mut events = self.recent.lock().events.clone();
+        events.retain(|event| filter.selects(event));
+        events.into()
     }
 
-    /// Adds a reader in place of stalled ones. Returns `None` if there are [`MAX_TAILS`] others.
-    pub(crate) fn open(self: &Arc<Self>, filter: TailFilter) -> Option<TailReader> {
-        let mut tails = self.tails.write();
-        tails.retain(|tail| !tail.is_stalled());
-        if tails.len() >= MAX_TAILS {
-            return None;
-        }
-        let recent = self.recent(&filter);
-        let (tail, events) = Tail::new(filter, self.metrics.dropped.clone());
-        tails.push(Arc::clone(&tail));
-        self.note_readers(tails.len());
-        drop(tails);
-        Some(TailReader::new(tail, events, recent, Arc::clone(self)))
+    /// Adds a reader. Returns `None` if there are [`MAX_TAILS`] others.
+    pub(crate) fn open(&self, filter: TailFilter) -> Option<TailReader> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        // No event is sent between both.
+        let recent = self.recent.lock();
+        let (kept, events) = (recent.events.clone(), self.events.subscribe());
+        drop(recent);
+        let skipped = Arc::clone(&self.skipped);
+        let reader = TailReader::new(filter, events, skipped, self.metrics.clone(), place);
+        Some(reader.beginning_with(&kept))
     }
 
-    fn contains(&self, tail: &Arc<Tail>) -> bool {
-        let tails = self.tails.read();
-        tails.iter().any(|known| Arc::ptr_eq(known, tail))
-    }
-
-    /// Removes a reader.
-    fn close(&self, tail: &Arc<Tail>) {
-        let mut tails = self.tails.write();
-        tails.retain(|known| !Arc::ptr_eq(known, tail));
-        self.note_readers(tails.len());
-    }
-
-    fn note_readers(&self, count: usize) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.metrics.tails.set(count);
-    }
-
-    /// Returns the readers that select the event; `None` if there is none and it is not kept.
-    pub(crate) fn select(&self, event: &AccessEvent<'_>) -> Option<SelectedTails<'_>> {
-        let tails = self.tails.read();
-        let selects = |tail: &&Arc<Tail>| tail.filter.selects(event) && tail.admits();
-        let selected = tails.iter().filter(selects);
-        let tails: Vec<_> = selected.map(Arc::clone).collect();
+    /// Returns whether the maximum rate admits another event, which is then published.
+    pub(crate) fn admits(&self) -> bool {
         // No request waits for another one here.
         let mut pace = self.pace.try_lock();
-        let is_kept = pace
+        let admits = pace
             .as_mut()
             .is_some_and(|pace| pace.admits(Instant::now()));
-        let history = is_kept.then_some(&self.history);
-        (!tails.is_empty() || is_kept).then_some(SelectedTails { tails, history })
+        if !admits && self.places.available_permits() < MAX_TAILS {
+            self.skipped.fetch_add(1, Ordering::Relaxed);
+            self.metrics.dropped.inc();
+        }
+        admits
+    }
+
+    /// Sends an event to the readers. `line` is the access event as one line of JSON.
+    pub(crate) fn publish(&self, line: &[u8], details: &TailDetails<'_>) {
+        let event = Bytes::from(details.server_sent_event(line));
+        let mut recent = self.recent.lock();
+        recent.push(event.clone());
+        let _there_may_be_no_reader = self.events.send(event);
+    }
+}
+
+// === impl RecentEvents ===
+
+impl RecentEvents {
+    /// Adds an event, for which the oldest are forgotten.
+    fn push(&mut self, event: Bytes) {
+        self.bytes += event.len();
+        self.events.push_back(event);
+        while self.events.len() > MAX_RECENT_EVENTS || self.bytes > MAX_RECENT_BYTES {
+            let Some(oldest) = self.events.pop_front() else {
+                return;
+            };
+            self.bytes -= oldest.len();
+        }
     }
 }
 
 // === impl Pace ===
 
 impl Pace {
-    fn new() -> Self {
-        Self {
-            due_at: Instant::now(),
-        }
-    }
-
     fn admits(&mut self, now: Instant) -> bool {
         let due_at = self.due_at.max(now);
         let admits = due_at <= now + MAX_BURST;
@@ -152,21 +166,6 @@ impl Pace {
             self.due_at = due_at + Duration::from_secs(1) / MAX_RATE.get();
         }
         admits
-    }
-}
-
-// === impl SelectedTails ===
-
-impl SelectedTails<'_> {
-    /// Sends an event to the readers. `line` is the access event as one line of JSON.
-    pub(crate) fn publish(&self, line: &[u8], details: &TailDetails<'_>) {
-        let event = Bytes::from(details.server_sent_event(line));
-        for tail in &self.tails {
-            tail.push(&event);
-        }
-        if let Some(history) = self.history {
-            history.lock().push(event);
-        }
     }
 }
 
@@ -179,34 +178,14 @@ impl TailDetails<'_> {
         let mut event = Vec::with_capacity(object.len() + 256);
         event.extend_from_slice(EVENT_PREFIX);
         event.extend_from_slice(object);
-        self.append_members(&mut event);
-        event.extend_from_slice(b"}\n\n");
+        event.push(b',');
+        let members = event.len();
+        let _memory_only = serde_json::to_writer(&mut event, self);
+        // Both objects become one.
+        event.remove(members);
+        event.extend_from_slice(b"\n\n");
         event
     }
-
-    fn append_members(&self, event: &mut Vec<u8>) {
-        append_text(event, br#","decision":""#, Some(self.decision));
-        append_text(
-            event,
-            br#","host":""#,
-            Some(self.host).filter(|host| !host.is_empty()),
-        );
-        append_list(event, br#","groups":["#, self.groups);
-        append_list(event, br#","scopes":["#, self.scopes);
-    }
-}
-
-/// Appends a list of strings, unless it is empty.
-fn append_list(event: &mut Vec<u8>, key: &[u8], values: &[String]) {
-    let Some((first, others)) = values.split_first() else {
-        return;
-    };
-    event.extend_from_slice(key);
-    append_text(event, b"\"", Some(first));
-    for value in others {
-        append_text(event, b",\"", Some(value));
-    }
-    event.push(b']');
 }
 
 #[cfg(test)]

@@ -31,15 +31,11 @@ macro_rules! metrics {
 pub(super) use metrics;
 
 mod compression;
-mod live_tail;
-mod rate_limits;
-mod report_only;
 mod upstream;
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use postern_core::Code;
 use postern_service::http::LATENCY_BUCKETS_S;
 use prometheus::core::Collector;
 use prometheus::{
@@ -49,9 +45,6 @@ use prometheus::{
 
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 pub(crate) use compression::CompressionMetrics;
-pub(crate) use live_tail::LiveTailMetrics;
-pub(crate) use rate_limits::RateLimitMetrics;
-use report_only::ReportOnlyMetrics;
 pub(crate) use upstream::UpstreamMetrics;
 
 /// The metrics of the gateway.
@@ -62,11 +55,10 @@ pub(crate) struct GatewayMetrics {
     #[cfg(test)]
     families: Vec<(String, Vec<String>)>,
     general: GeneralMetrics,
-    pub(crate) compression: Arc<CompressionMetrics>,
+    pub(crate) compression: CompressionMetrics,
     pub(crate) upstream: UpstreamMetrics,
     pub(crate) certificates: Arc<CertificateMetrics>,
     pub(crate) external_authorization: ExternalAuthorizationMetrics,
-    pub(crate) report_only: ReportOnlyMetrics,
     pub(crate) live_tail: LiveTailMetrics,
     pub(crate) config: ConfigMetrics,
     pub(crate) credentials: CredentialMetrics,
@@ -85,6 +77,8 @@ metrics! {
         pub(crate) mirrored: counters("postern_proxy_mirrored_requests_total",
             "Requests chosen to be mirrored by result (answered, failed, timed_out, dropped_…)",
             &["route", "result"]),
+        pub(crate) report_only: counters("postern_proxy_report_only_requests_total",
+            "Requests that a route with report_only would have rejected", &["route", "code"]),
         pub(crate) rejected_before_routing: counters("postern_proxy_rejected_before_routing_total",
             "Request heads rejected before routing", &["code"]),
         pub(crate) requests_in_flight: gauge("postern_proxy_requests_in_flight",
@@ -145,6 +139,25 @@ metrics! {
 }
 
 metrics! {
+    /// Metrics of rate limits.
+    pub(crate) struct RateLimitMetrics {
+        pub(crate) keys: gauge("postern_limiter_keys", "Keys tracked by the rate limiter"),
+        pub(crate) rejected: counters("postern_proxy_rate_limited_requests_total",
+            "Requests rejected by a rate limit (address, principal, route)", &["route", "limit"]),
+    }
+}
+
+metrics! {
+    /// Metrics of the live tail.
+    #[derive(Clone)]
+    pub(crate) struct LiveTailMetrics {
+        pub(crate) tails: gauge("postern_proxy_live_tails", "Readers of GET /admin/requests"),
+        pub(crate) dropped: counter("postern_proxy_live_tail_events_dropped_total",
+            "Events that readers of GET /admin/requests did not get"),
+    }
+}
+
+metrics! {
     /// Metrics of tokens and API keys.
     pub(crate) struct CredentialMetrics {
         pub(crate) token_cache_entries: gauge("postern_proxy_token_cache_entries",
@@ -156,14 +169,6 @@ metrics! {
         pub(crate) api_key_reload_successful: flag("postern_proxy_api_keys_last_reload_successful",
             "1 if the API keys of the file are in use, 0 if its last reload was rejected"),
     }
-}
-
-/// The metrics of one route, created when first used: a configuration may have ten thousand routes,
-/// most of which are rarely used.
-#[derive(Debug, Default)]
-pub(crate) struct RouteMetrics {
-    by_class: [OnceLock<IntCounter>; 5],
-    duration: OnceLock<Histogram>,
 }
 
 /// Histogram buckets in seconds for durations within the gateway: 10 µs to 100 ms.
@@ -266,11 +271,10 @@ impl GatewayMetrics {
         let make = MetricFactory::new();
         Ok(Self {
             general: GeneralMetrics::new(&make)?,
-            compression: Arc::new(CompressionMetrics::new(&make)?),
+            compression: CompressionMetrics::new(&make)?,
             upstream: UpstreamMetrics::new(&make)?,
             certificates: Arc::new(CertificateMetrics::new(&make)?),
             external_authorization: ExternalAuthorizationMetrics::new(&make)?,
-            report_only: ReportOnlyMetrics::new(&make)?,
             live_tail: LiveTailMetrics::new(&make)?,
             config: ConfigMetrics::new(&make)?,
             credentials: CredentialMetrics::new(&make)?,
@@ -281,7 +285,7 @@ impl GatewayMetrics {
         })
     }
 
-    /// Counts a request that was rejected or failed.
+    /// Counts a request.
     pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
         self.requests
             .with_label_values(&[route, status_class(status), code])
@@ -292,13 +296,6 @@ impl GatewayMetrics {
     pub(crate) fn count_closed(&self, reason: CloseReason) {
         self.connections_closed
             .with_label_values(&[reason.as_str()])
-            .inc();
-    }
-
-    /// Counts a rejected head.
-    pub(crate) fn count_rejected_head(&self, code: Code) {
-        self.rejected_before_routing
-            .with_label_values(&[code.as_str()])
             .inc();
     }
 }
@@ -328,26 +325,6 @@ impl ConfigMetrics {
     pub(crate) fn set_hash(&self, hash: &str) {
         self.info.reset();
         self.info.with_label_values(&[hash]).set(1);
-    }
-}
-
-impl RouteMetrics {
-    /// Counts a request that its upstream answered.
-    pub(crate) fn count_ok(&self, all: &GatewayMetrics, route: &str, status: u16) {
-        let at = usize::from(status / 100).clamp(1, 5) - 1;
-        self.by_class[at]
-            .get_or_init(|| {
-                all.requests
-                    .with_label_values(&[route, STATUS_CLASSES[at], OK_CODE])
-            })
-            .inc();
-    }
-
-    /// Records the duration of a request.
-    pub(crate) fn observe(&self, all: &GatewayMetrics, route: &str, seconds: f64) {
-        self.duration
-            .get_or_init(|| all.duration.with_label_values(&[route]))
-            .observe(seconds);
     }
 }
 

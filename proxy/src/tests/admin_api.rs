@@ -1,20 +1,18 @@
 //! The routes under `/admin/` of the admin listener.
 
+use postern_core::testing::assert_problem;
 use reqwest::Method;
 
-use super::admin_client::{assert_problem, call, get, post, start};
+use super::admin_client::{call, get, post, start};
 use super::*;
 
 /// All routes: the method, the path, and whether it requires an operator.
-const ROUTES: [(Method, &str, bool); 16] = [
+const ROUTES: [(Method, &str, bool); 13] = [
     (Method::POST, "/admin/principal", false),
     (Method::GET, "/admin/info", false),
     (Method::GET, "/admin/routes", false),
     (Method::POST, "/admin/explain", false),
     (Method::GET, "/admin/upstreams", false),
-    (Method::POST, "/admin/upstreams/origin/eject", true),
-    (Method::POST, "/admin/upstreams/origin/drain", true),
-    (Method::POST, "/admin/upstreams/origin/restore", true),
     (Method::GET, "/admin/keys", false),
     (Method::GET, "/admin/requests", false),
     (Method::GET, "/admin/config", false),
@@ -68,27 +66,15 @@ async fn admin_api_requires_secret_and_operator() {
             assert_problem(&found, 400, "invalid_header", None);
         }
     }
-    let endpoint = &get(&gateway, "/admin/upstreams").await["upstreams"][0]["endpoints"][0];
-    let state = (&endpoint["draining"], &endpoint["ejected"]);
-    assert_eq!(state, (&json!(false), &Value::Null), "{endpoint}");
+    for (method, path, status, code) in [
+        (Method::DELETE, "/admin/info", 405, "method_not_allowed"),
+        (Method::GET, "/admin/none", 404, "not_found"),
+    ] {
+        let found = call(&gateway, method, path, &Value::Null).await;
+        assert_problem(&found, status, code, None);
+    }
     assert_eq!(get(&gateway, "/admin/config").await, before);
     assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
-}
-
-#[tokio::test]
-async fn admin_routes_refuse_other_methods() {
-    let gateway = start().await;
-    for (method, path, _) in ROUTES {
-        let others = [Method::GET, Method::POST, Method::PUT, Method::DELETE];
-        let is_route = |other: &Method| ROUTES.iter().any(|(of, at, _)| *at == path && of == other);
-        for other in others.into_iter().filter(|other| !is_route(other)) {
-            let found = call(&gateway, other, path, &Value::Null).await;
-            assert_problem(&found, 405, "method_not_allowed", None);
-        }
-        assert_ne!(method, Method::DELETE);
-    }
-    let found = call(&gateway, Method::GET, "/admin/none", &Value::Null).await;
-    assert_problem(&found, 404, "not_found", None);
 }
 
 #[tokio::test]
@@ -236,122 +222,18 @@ async fn explain_decides_as_the_configuration_in_force() {
     }
 }
 
-/// Asserts that one event has these facts of a change by the operator `grace`.
-#[track_caller]
-fn assert_logged(log: &CapturedLog, action: &str, address: &str, [before, after]: [&str; 2]) {
-    let action = format!("action=\"{action}\"");
-    let operator = "administrative action operator=\"grace\" request_id=\"";
-    let text = log.text();
-    let mut events = text.lines().filter(|line| line.contains(&action));
-    let event = events.next().unwrap_or_else(|| panic!("{action}: {text}"));
-    assert!(events.next().is_none(), "one event: {text}");
-    assert!(
-        event.contains(operator) && event.contains(address),
-        "{event}"
-    );
-    let (_, states) = event.split_once(" before=").expect("the state before");
-    let (old, new) = states.split_once(" after=").expect("the state after");
-    assert!(old.contains(before) && new.contains(after), "{event}");
-}
-
 #[tokio::test]
-async fn drained_address_gets_no_requests_until_restored() {
-    let gateway = start().await;
-    let address = gateway.origin.address.to_string();
-    let change = async |action: &str| {
-        let path = format!("/admin/upstreams/origin/{action}");
-        post(&gateway, &path, json!({ "address": address })).await
+async fn ejection_is_listed_with_end_and_cause() {
+    let gateway = TestGateway::with(OriginBehavior::Close, "", "outlier = { failures = 1 }").await;
+    let listed = async || {
+        let upstreams = get(&gateway, "/admin/upstreams").await;
+        upstreams["upstreams"][0]["endpoints"][0]["ejected"].clone()
     };
-    assert_eq!(gateway.get("/open", "").await.status, 200);
-    let (log, _guard) = CapturedLog::start();
-    let (status, drained) = change("drain").await;
-    assert_eq!(status, 200);
-    assert_members(&drained["endpoint"], &json!({ "draining": true }));
-    assert_eq!(drained["upstream"], "origin");
-    assert!(drained["notice"].is_string(), "{drained}");
-    assert_logged(
-        &log,
-        "upstream.drain",
-        &address,
-        ["\"draining\":false", "\"draining\":true"],
-    );
-    assert_eq!(
-        gateway.get("/open", "").await.code(),
-        "upstream_unavailable"
-    );
-    let (status, restored) = change("restore").await;
-    assert_eq!(status, 200);
-    assert_members(&restored["endpoint"], &json!({ "draining": false }));
-    assert_logged(
-        &log,
-        "upstream.restore",
-        &address,
-        ["\"draining\":true", "\"draining\":false"],
-    );
-    assert_eq!(gateway.get("/open", "").await.status, 200);
-}
-
-#[tokio::test]
-async fn ejection_by_operator_has_end_and_cause() {
-    let gateway = start().await;
-    let address = gateway.origin.address.to_string();
-    let path = "/admin/upstreams/origin/eject";
-    let body = json!({ "address": address, "seconds": 60 });
-    let (log, _guard) = CapturedLog::start();
-    let (status, ejected) = post(&gateway, path, body).await;
-    assert_eq!(status, 200, "{ejected}");
-    assert_eq!(ejected["endpoint"]["ejected"]["cause"], "operator");
-    assert!(
-        ejected["endpoint"]["ejected"]["until"].is_string(),
-        "{ejected}"
-    );
-    assert_logged(
-        &log,
-        "upstream.eject",
-        &address,
-        ["\"ejected\":null", "\"cause\":\"operator\""],
-    );
-    assert_eq!(ejected["panic"], true, "the only address");
-    assert!(
-        ejected["notice"]
-            .as_str()
-            .expect("a notice")
-            .contains("panic mode")
-    );
-    for _ in 0..8 {
-        assert_eq!(gateway.get("/open", "").await.status, 200, "panic mode");
-    }
-    let listed = get(&gateway, "/admin/upstreams").await;
-    let endpoint = &listed["upstreams"][0]["endpoints"][0];
-    assert_eq!(
-        endpoint["ejected"]["cause"], "operator",
-        "not ended by a success"
-    );
-    let named = json!({ "address": address });
-    post(&gateway, "/admin/upstreams/origin/restore", named.clone()).await;
-    let listed = get(&gateway, "/admin/upstreams").await;
-    let endpoint = &listed["upstreams"][0]["endpoints"][0];
-    assert_eq!(endpoint["ejected"], Value::Null);
-    for path in [
-        "/admin/upstreams/none/eject",
-        "/admin/upstreams/origin/delete",
-    ] {
-        let found = post(&gateway, path, named.clone()).await;
-        assert_problem(&found, 404, "not_found", None);
-    }
-    let found = post(&gateway, path, json!({ "address": "192.0.2.1:1" })).await;
-    assert_problem(&found, 422, "validation_failed", Some("/address"));
-    assert_eq!(found.1["errors"][0]["code"], "unknown_address");
-    for (body, pointer) in [
-        (json!({ "address": address, "seconds": 0 }), "/seconds"),
-        (json!({ "address": address, "seconds": 86_401 }), "/seconds"),
-        (json!({ "address": address, "until": "1h" }), "/until"),
-        (json!({}), "/address"),
-    ] {
-        let found = post(&gateway, path, body).await;
-        assert_problem(&found, 400, "invalid_request", Some(pointer));
-    }
-    assert_eq!(log.with(&["administrative action"]), 2, "{}", log.text());
+    assert_eq!(listed().await, Value::Null);
+    assert_eq!(gateway.get("/open", "").await.status, 502);
+    let ejected = listed().await;
+    assert_eq!(ejected["cause"], "reset", "{ejected}");
+    assert!(ejected["until"].is_string(), "{ejected}");
 }
 
 #[tokio::test]

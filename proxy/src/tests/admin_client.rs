@@ -33,17 +33,3 @@ pub(super) async fn get(gateway: &TestGateway, path: &str) -> Value {
 pub(super) async fn post(gateway: &TestGateway, path: &str, body: Value) -> (u16, Value) {
     call(gateway, Method::POST, path, &body).await
 }
-
-/// Asserts a problem: its status, its code, and the place of its first mistake, if it has any.
-#[track_caller]
-pub(super) fn assert_problem(
-    (status, problem): &(u16, Value),
-    expected: u16,
-    code: &str,
-    pointer: Option<&str>,
-) {
-    let first = problem["errors"][0]["pointer"].as_str();
-    let stated = (problem["status"].as_u64(), problem["code"].as_str());
-    let expected = (expected, (Some(u64::from(expected)), Some(code)), pointer);
-    assert_eq!((*status, stated, first), expected, "{problem}");
-}

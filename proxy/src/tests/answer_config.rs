@@ -2,8 +2,6 @@
 
 use super::answers::answering_routes;
 use super::*;
-use crate::config::TestToken;
-use crate::{CallerSource, explain};
 
 fn read(tables: &str) -> Result<Config, String> {
     let env = Env::default();
@@ -44,25 +42,8 @@ fn contradictory_answer_is_rejected_at_its_line() {
 }
 
 #[test]
-fn explain_and_route_tests_show_answers() {
-    let user = CallerSource::Assumed(TestToken::user("test"));
-    let none = CallerSource::Assumed(TestToken::None);
+fn route_tests_compare_answers() {
     let routes = answering_routes();
-    let config = read(&routes).expect("reads");
-    for [url, caller, decision] in rows(
-        "http://gate/old/1/a?b | | redirect 301 https://gate/new/a/1?b
-         https://h/whole/a | user | redirect 307 https://example.org:8443/whole/a
-         https://h/whole/a | | 401 authentication_required:
-         /text | | respond 200 text/plain; charset=utf-8, 16 bytes
-         /empty | | respond 204 no body",
-    ) {
-        let caller = if caller.is_empty() { &none } else { &user };
-        let explained = explain(&config, "GET", &url, &HeaderMap::new(), caller, None);
-        assert!(
-            explained.contains(&format!("decision   {decision}")),
-            "{explained}"
-        );
-    }
     let test = |lines: &str| {
         read(&format!(
             "{routes}[[test]]\nrequest = \"GET /old/1/a?b\"\nhost = \"gate\"\n{lines}"

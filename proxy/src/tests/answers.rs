@@ -67,12 +67,7 @@ async fn redirect_is_answered_by_the_gateway() {
     ) {
         let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
         let answer = gateway.send(&request).await;
-        assert_eq!(
-            answer.status.to_string(),
-            status,
-            "{target} {}",
-            answer.head
-        );
+        assert_eq!(answer.status.to_string(), status, "{target}");
         assert_eq!(answer.header("location"), Some(&*location), "{target}");
         assert_eq!(answer.header("content-length"), Some("0"), "{target}");
         assert!(answer.header("x-request-id").is_some(), "{target}");
@@ -129,7 +124,7 @@ async fn policy_and_limits_apply_to_answers() {
         gateway.get("/whole/a", "").await.code(),
         "authentication_required"
     );
-    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let bearer = gateway.bearer();
     let answer = gateway.get("/whole/a?b", &bearer).await;
     assert_eq!(answer.status, 307);
     answer.assert_header("location", "https://example.org:8443/whole/a?b");
@@ -139,7 +134,6 @@ async fn policy_and_limits_apply_to_answers() {
     for status in statuses {
         let answer = gateway.get("/gone/x", "").await;
         assert_eq!(answer.status, status);
-        assert!(answer.header("ratelimit").is_some());
     }
     // A token of a careless issuer.
     let token = gateway.user_named("a\r\nX-Evil: 1");
@@ -203,33 +197,20 @@ async fn listener_redirects_to_https() {
     let limits = "trusted_proxies = [\"127.0.0.0/8\"]\n";
     let listen = "h2c = true\nredirect_to_https = true";
     let gateway = TestGateway::answering(listen, limits, route).await;
-    for (request, location) in [
-        (
-            "GET /a?b=c HTTP/1.1\r\nHost: gate:8500",
-            "https://gate/a?b=c",
-        ),
-        (
-            "POST /nowhere HTTP/1.1\r\nHost: A.EXAMPLE.com\r\nContent-Length: 0",
-            "https://a.example.com/nowhere",
-        ),
-        ("HEAD / HTTP/1.0\r\nHost: gate", "https://gate/"),
-    ] {
-        let answer = gateway.send(&format!("{request}\r\n\r\n")).await;
-        assert_eq!(answer.status, 308, "{request} {}", answer.head);
-        assert_eq!(answer.header("location"), Some(location), "{request}");
-    }
-    for (request, status) in [
-        ("GET /a HTTP/1.1\r\nHost: evil.com", 404),
-        ("GET /a HTTP/1.1\r\nHost: example.com", 404),
-        ("GET //evil.com HTTP/1.1\r\nHost: gate", 400),
-        (
-            "GET /a HTTP/1.1\r\nHost: gate\r\nX-Forwarded-Proto: https",
-            200,
-        ),
-    ] {
-        let answer = gateway.send(&format!("{request}\r\n\r\n")).await;
-        assert_eq!(answer.status, status, "{request}");
-        assert_eq!(answer.header("location"), None, "{request}");
+    for [line, fields, status, location] in rows(
+        r"GET /a?b=c HTTP/1.1 | gate:8500 | 308 | https://gate/a?b=c
+         POST /nowhere HTTP/1.1 | A.EXAMPLE.com\r\nContent-Length: 0 | 308 | https://a.example.com/nowhere
+         HEAD / HTTP/1.0 | gate | 308 | https://gate/
+         GET /a HTTP/1.1 | evil.com | 404 |
+         GET /a HTTP/1.1 | example.com | 404 |
+         GET //evil.com HTTP/1.1 | gate | 400 |
+         GET /a HTTP/1.1 | gate\r\nX-Forwarded-Proto: https | 200 |",
+    ) {
+        let request = format!("{line}\r\nHost: {fields}\r\n\r\n");
+        let answer = gateway.send(&request).await;
+        assert_eq!(answer.status.to_string(), status, "{request}");
+        let found = answer.header("location").unwrap_or_default();
+        assert_eq!(found, location, "{request}");
     }
     let mut client = http2_client(&gateway, 65_535).await;
     let answer = get(&mut client, "/a?b", &[]).await;
@@ -239,10 +220,8 @@ async fn listener_redirects_to_https() {
     );
     assert_eq!(gateway.origin.seen().len(), 1);
 
-    let listen = "redirect_to_https = { port = 8443, host = \"www.example.com\" }";
+    let listen = "redirect_to_https = { port = 8443 }";
     let gateway = TestGateway::answering(listen, "", route).await;
-    let answer = gateway
-        .send("GET /x HTTP/1.1\r\nHost: evil.com\r\n\r\n")
-        .await;
-    answer.assert_header("location", "https://www.example.com:8443/x");
+    let answer = gateway.get("/x", "").await;
+    answer.assert_header("location", "https://gate:8443/x");
 }

@@ -7,27 +7,16 @@ use super::*;
 use crate::api_keys::{NewApiKey, create};
 
 fn routes() -> String {
-    [
-        route("open", "/open", "policy = \"public\""),
-        route(
-            "partner",
-            "/partner",
-            "policy = { services = { allow = [\"partner-x\"], scopes = [\"read\"] } }",
-        ),
-        route("others", "/others", "policy = { services = [\"auth\"] }"),
-        route(
-            "writers",
-            "/writers",
-            "policy = { services = { scopes = [\"write\"] } }",
-        ),
-        route("users", "/users", "policy = { users = \"any\" }"),
-        route(
-            "socket",
-            "/socket",
-            "policy = { services = \"any\" }\nwebsocket = true",
-        ),
-    ]
-    .concat()
+    route_table(
+        r#"
+        open | /open | "GET" | policy = "public"
+        partner | /partner | "GET" | policy = { services = { allow = ["partner-x"], scopes = ["read"] } }
+        others | /others | "GET" | policy = { services = ["auth"] }
+        writers | /writers | "GET" | policy = { services = { scopes = ["write"] } }
+        users | /users | "GET" | policy = { users = "any" }
+        socket | /socket | "GET" | policy = { services = "any" }\nwebsocket = true
+        "#,
+    )
 }
 
 /// Creates a key with the scope `read`. Returns it and its entry.
@@ -89,8 +78,7 @@ async fn key_identifies_a_service_and_stays_at_the_gateway() {
         let headers = format!("Authorization: {scheme} {key}\r\n");
         assert_eq!(gateway.get(target, &headers).await.status, 200, "{target}");
     }
-    let stream = gateway.connect().await.stream;
-    let mut client = http2_client_on(stream, 65_535).await;
+    let mut client = http2_client(gateway, 65_535).await;
     let bearer = format!("Bearer {key}");
     let answer = get(&mut client, "/partner", &[("authorization", &bearer)]).await;
     assert_eq!(answer.status, 200);
@@ -98,15 +86,11 @@ async fn key_identifies_a_service_and_stays_at_the_gateway() {
     assert_eq!(seen.len(), 4);
     for request in &seen {
         let text = request.to_ascii_lowercase();
-        assert!(
-            !text.contains("pk_") && !text.contains("authorization"),
-            "{request}"
-        );
-    }
-    for request in seen
-        .iter()
-        .filter(|request| request.starts_with("GET /partner"))
-    {
+        let is_seen = text.contains("pk_") || text.contains("authorization");
+        assert!(!is_seen, "{request}");
+        if !request.starts_with("GET /partner") {
+            continue;
+        }
         for field in [
             "X-Postern-Kind: service",
             "X-Postern-Service: partner-x",
@@ -131,11 +115,8 @@ async fn key_identifies_a_service_and_stays_at_the_gateway() {
 async fn key_stays_at_the_gateway_in_an_upgrade() {
     let (key, entry) = new_key("partner-x", 1);
     let keys = KeyGateway::start(OriginBehavior::Upgrade, "", &entry).await;
-    let headers = format!(
-        "Authorization: Bearer {key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-         Sec-WebSocket-Version: 13\r\n"
-    );
-    assert_eq!(keys.gateway.get("/socket", &headers).await.status, 101);
+    let headers = format!("Authorization: Bearer {key}\r\n");
+    let _tunnel = keys.gateway.tunnel(&headers).await;
     let seen = keys.gateway.origin.only();
     assert!(!seen.contains("pk_"), "{seen}");
     assert!(has_field(&seen, "X-Postern-Service: partner-x"), "{seen}");
@@ -178,10 +159,8 @@ async fn key_that_is_not_accepted_is_never_logged() {
     let response = keys.gateway.get("/partner", &twice).await;
     assert_eq!(response.code(), "invalid_header");
     // Only one header carries credentials.
-    let response = keys
-        .gateway
-        .get("/partner", &format!("X-Api-Key: {key}\r\n"))
-        .await;
+    let in_field = format!("X-Api-Key: {key}\r\n");
+    let response = keys.gateway.get("/partner", &in_field).await;
     assert_eq!(response.code(), "authentication_required");
     assert!(keys.gateway.origin.seen().is_empty());
     assert_eq!(keys.status("/partner", &key).await, 200);
@@ -209,7 +188,7 @@ async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
     let keys = KeyGateway::with_places(OriginBehavior::Answer, "", &entries, places).await;
     let gateway = &keys.gateway;
     let filled = |text: String| {
-        let token = format!("Authorization: Bearer {}\r\n", gateway.user());
+        let token = gateway.bearer();
         text.replace("KEY", &key).replace("TOKEN", &token)
     };
     for [target, headers, forwarded] in rows(
@@ -233,8 +212,7 @@ async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
         let rest = seen.to_ascii_lowercase();
         assert!(!rest.contains("pk_") && !rest.contains("x-key"), "{seen}");
     }
-    let stream = gateway.connect().await.stream;
-    let mut client = http2_client_on(stream, 65_535).await;
+    let mut client = http2_client(gateway, 65_535).await;
     let target = format!("/partner?key={key}&a=1");
     assert_eq!(get(&mut client, &target, &[]).await.status, 200);
     let seen = gateway.origin.seen().pop().expect("a request");
@@ -265,9 +243,9 @@ async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
 async fn principal_limit_counts_all_keys_of_a_name() {
     let ((first, one), (second, two)) = (new_key("partner-x", 1), new_key("partner-x", 2));
     let (other, three) = new_key("partner-y", 3);
-    let limits = "principal = { requests = 2, per = \"1h\" }";
+    let limits = "[defaults]\nlimits = [{ by = \"principal\", requests = 2, per = \"1h\" }]\n";
     let entries = format!("{one}{two}{three}");
-    let keys = KeyGateway::start(OriginBehavior::Answer, limits, &entries).await;
+    let keys = KeyGateway::with_places(OriginBehavior::Answer, "", &entries, limits).await;
     assert_eq!(keys.status("/partner", &first).await, 200);
     assert_eq!(keys.status("/partner", &second).await, 200);
     assert_eq!(keys.status("/partner", &first).await, 429);
@@ -295,11 +273,8 @@ async fn removed_key_is_rejected_within_the_reload_interval() {
             .await;
         assert_eq!(keys.status("/partner", &second).await, 200);
     }
-    keys.gateway
-        .wait_for_metric(
-            "api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1",
-        )
-        .await;
+    let used = "api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1";
+    keys.gateway.wait_for_metric(used).await;
     keys.write("# All are revoked.\n");
     wait_for(&second, 401).await;
     keys.gateway

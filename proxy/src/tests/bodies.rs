@@ -15,24 +15,21 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 
 
 /// Starts an origin that answers one request per connection and reports all bytes received on it.
 async fn start_recording_origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = listener.local_addr().expect("bound");
     let (report, reports) = unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let report = report.clone();
-            tokio::spawn(async move {
-                let (mut bytes, mut is_answered) = (Vec::new(), false);
-                while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
-                    if !is_answered && request_length(&bytes).is_some() {
-                        is_answered = stream.write_all(ANSWER).await.is_ok();
-                    }
+    let address = scripted_origin::start(move |mut connection| {
+        let report = report.clone();
+        async move {
+            let (bytes, stream) = (&mut connection.received, &mut connection.stream);
+            let mut is_answered = false;
+            while stream.read_buf(bytes).await.is_ok_and(|read| read > 0) {
+                if !is_answered && request_length(bytes).is_some() {
+                    is_answered = stream.write_all(ANSWER).await.is_ok();
                 }
-                let _test_ended = report.send(bytes);
-            });
+            }
+            let _test_ended = report.send(connection.received);
         }
     });
-    (address, reports)
+    (address.await, reports)
 }
 
 /// Returns the body in the bytes of one connection, and checks that nothing follows it.
@@ -115,13 +112,8 @@ fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> 
 #[tokio::test]
 async fn http2_body_with_any_frame_boundaries_ends_once() {
     let (address, mut reports) = start_recording_origin().await;
-    // The harness requires an origin of its own; all requests go to `address`.
-    let front = TlsGateway::start(
-        OriginBehavior::Answer,
-        "",
-        &format!("addresses = [\"{address}\"]"),
-    )
-    .await;
+    let upstream = format!("addresses = [\"{address}\"]");
+    let front = TlsGateway::start(OriginBehavior::Answer, "", &upstream).await;
     for parts in [
         &[][..],
         &[""],
@@ -161,14 +153,7 @@ async fn http2_body_with_any_frame_boundaries_ends_once() {
 #[tokio::test]
 async fn http1_body_with_any_boundaries_ends_once() {
     let (address, mut reports) = start_recording_origin().await;
-    // The harness requires an origin of its own; all requests go to `address`.
-    let gateway = TestGateway::routed(
-        OriginBehavior::Answer,
-        &format!("addresses = [\"{address}\"]"),
-        "",
-        ROUTES,
-    )
-    .await;
+    let gateway = scripted_origin::gateway(&[address], "", "").await;
     let long = "x".repeat(40 << 10);
     let long_length = format!("Content-Length: {}\r\n", long.len());
     let chunked = "Transfer-Encoding: chunked\r\n";

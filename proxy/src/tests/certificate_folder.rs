@@ -6,7 +6,8 @@ use rcgen::CertificateParams;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::process::Command;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -27,7 +28,6 @@ impl CertificateFolder {
         );
         let files = Self { authority, folder };
         files.write("ca.pem", files.authority.pem());
-        files.write("ca.key", files.authority.key_pem());
         files
     }
 
@@ -72,33 +72,63 @@ impl CertificateFolder {
         TestGateway::behind_tls(OriginBehavior::Answer, "", "", &tls).await
     }
 
-    /// Connects to `open.test` with a client certificate of this folder.
-    pub(super) async fn connect_as(
-        &self,
-        port: u16,
-        name: &str,
-        protocol: &str,
-    ) -> TlsStream<TcpStream> {
-        let certificates = |name: &str| {
-            let all = CertificateDer::pem_file_iter(self.path(name)).expect("reads");
-            all.map(|one| one.expect("a certificate"))
-        };
+    fn certificates(&self, name: &str) -> Vec<CertificateDer<'static>> {
+        let file = self.path(&format!("{name}.pem"));
+        let all = CertificateDer::pem_file_iter(file).expect("reads");
+        all.map(|one| one.expect("a certificate")).collect()
+    }
+
+    fn key(&self, name: &str) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).expect("a key")
+    }
+
+    fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates("ca.pem"));
-        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key")));
-        let chain = certificates(&format!("{name}.pem")).collect();
+        roots.add_parsable_certificates(self.certificates("ca"));
+        roots
+    }
+
+    /// Returns the TLS configuration of a server with a certificate of this folder, which may require
+    /// one of its clients.
+    pub(super) fn server(&self, name: &str, requires_client: bool) -> Arc<ServerConfig> {
         let provider = Arc::new(default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let builder = match requires_client {
+            false => builder.with_no_client_auth(),
+            true => {
+                let roots = Arc::new(self.roots());
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+            }
+        };
+        let config = builder.with_single_cert(self.certificates(name), self.key(name));
+        Arc::new(config.expect("a configuration"))
+    }
+
+    /// Completes the handshake of a client, which may have a certificate of this folder.
+    pub(super) async fn handshake(
+        &self,
+        stream: TcpStream,
+        server_name: &'static str,
+        protocol: &str,
+        client: Option<&str>,
+    ) -> TlsStream<TcpStream> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key.expect("a key"))
-            .expect("a configuration");
+            .with_root_certificates(self.roots());
+        let mut config = match client {
+            None => builder.with_no_client_auth(),
+            Some(name) => builder
+                .with_client_auth_cert(self.certificates(name), self.key(name))
+                .expect("a configuration"),
+        };
         config.alpn_protocols = vec![protocol.into()];
-        let stream = TcpStream::connect(("127.0.0.1", port)).await;
-        let name = ServerName::try_from("open.test").expect("a name");
+        let name = ServerName::try_from(server_name).expect("a name");
         TlsConnector::from(Arc::new(config))
-            .connect(name, stream.expect("connects"))
+            .connect(name, stream)
             .await
             .expect("a handshake")
     }
@@ -185,7 +215,7 @@ pub(super) async fn run(command: &mut Command, input: &str) -> Output {
 }
 
 /// Returns the base64 text of the first certificate.
-fn first_certificate(text: &str) -> Option<String> {
+pub(super) fn first_certificate(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("-----BEGIN CERTIFICATE-----")?;
     let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;
     Some(body.split_whitespace().collect())

@@ -1,7 +1,11 @@
 //! Client certificates: misdirected requests, services, and revocation.
 
-use rcgen::{CertificateParams, SanType, SerialNumber};
-use tokio::process::Command;
+use std::time::UNIX_EPOCH;
+
+use rcgen::{
+    CertificateParams, CertificateRevocationListParams, KeyIdMethod, RevokedCertParams, SanType,
+    SerialNumber, date_time_ymd,
+};
 use tokio_rustls::client::TlsStream;
 
 use super::*;
@@ -235,37 +239,24 @@ async fn token_decides_before_the_client_certificate() {
 }
 
 /// Writes `revoked.crl`, which revokes the serial numbers and expires `days` from now.
-pub(super) async fn write_crl(files: &CertificateFolder, serials: &[u64], days: u32) {
-    let revoked =
-        |serial: &u64| format!("R\t490101000000Z\t250101000000Z\t{serial:02X}\tunknown\t/CN=x\n");
-    files.write("index", serials.iter().map(revoked).collect::<String>());
-    files.write("number", "01\n");
-    let folder = files.folder().display();
-    files.write(
-        "ca.cnf",
-        format!(
-            "[ca]\ndefault_ca = a\n[a]\ndatabase = {folder}/index\ncrlnumber = {folder}/number\n\
-             default_md = sha256\ncrl_extensions = e\n[e]\nauthorityKeyIdentifier = keyid\n"
-        ),
-    );
-    let hours = (u64::from(days) * 24).to_string();
-    let mut command = Command::new("openssl");
-    command
-        .args(["ca", "-gencrl", "-config"])
-        .arg(files.path("ca.cnf"));
-    command
-        .arg("-cert")
-        .arg(files.path("ca.pem"))
-        .arg("-keyfile")
-        .arg(files.path("ca.key"));
-    match days {
-        0 => command.args(["-crlsec", "1"]),
-        _ => command.args(["-crlhours", &hours]),
+pub(super) fn write_crl(files: &CertificateFolder, serials: &[u64], days: u64) {
+    let now = date_time_ymd(1970, 1, 1) + UNIX_EPOCH.elapsed().expect("a time");
+    let since = date_time_ymd(2025, 1, 1);
+    let revoked = serials.iter().map(|serial| RevokedCertParams {
+        serial_number: SerialNumber::from(*serial),
+        revocation_time: since,
+        reason_code: None,
+        invalidity_date: None,
+    });
+    let list = CertificateRevocationListParams {
+        this_update: since,
+        next_update: now + Duration::from_secs(days * 86_400),
+        crl_number: SerialNumber::from(1_u64),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
     };
-    command.arg("-out").arg(files.path("revoked.crl"));
-    let output = run(&mut command, "").await;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
+    files.write("revoked.crl", files.authority.crl(&list));
 }
 
 /// Sends a request and returns its response.
@@ -295,7 +286,7 @@ async fn revoked_client_certificate_is_refused() {
             params.serial_number = Some(SerialNumber::from(serial));
         });
     }
-    write_crl(&files, &[18], 1).await;
+    write_crl(&files, &[18], 1);
     let tls = format!(
         "{}client_ca = \"$/ca.pem\"\nclient_crl = \"$/revoked.crl\"\n",
         files.keys("server")
@@ -311,7 +302,9 @@ async fn revoked_client_certificate_is_refused() {
     assert!(get("bad").await.starts_with("000"));
     let mut open = Vec::new();
     for protocol in ["http/1.1", "h2"] {
-        open.push(files.connect_as(port, "good", protocol).await);
+        let stream = TcpStream::connect(gateway.address).await.expect("connects");
+        let stream = files.handshake(stream, "open.test", protocol, Some("good"));
+        open.push(stream.await);
     }
     let mut http1 = open.remove(0);
     let (http2, connection) = h2::client::handshake(open.remove(0))
@@ -326,7 +319,7 @@ async fn revoked_client_certificate_is_refused() {
     let (answer, _) = send(&mut http2, on_http2().expect("a request"), true);
     assert_eq!(reply(answer).await.expect("an answer").status, 200);
     // The list is reloaded, and neither a session nor a connection from before outlives it.
-    write_crl(&files, &[17, 18], 1).await;
+    write_crl(&files, &[17, 18], 1);
     wait_until(async || get("good").await.starts_with("000")).await;
     let refused = exchange(&mut http1, request).await;
     assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
@@ -338,43 +331,8 @@ async fn revoked_client_certificate_is_refused() {
         .expect("no panic")
         .expect("a clean end");
     // An expired list reveals nothing: all certificates are refused.
-    write_crl(&files, &[18], 1).await;
+    write_crl(&files, &[18], 1);
     wait_until(async || get("good").await == "200 2").await;
-    write_crl(&files, &[18], 0).await;
+    write_crl(&files, &[18], 0);
     wait_until(async || get("good").await.starts_with("000")).await;
-}
-
-#[test]
-fn client_certificate_decides_in_route_tests_and_explain() {
-    let text = |name: &str, token: &str, decision: &str| {
-        format!(
-            "[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\ncertificate = \"a\"\nkey = \"b\"\nclient_ca = \"c\"\n\
-             client_certificates = [{{ uri = \"{URI}\", service = \"auth\" }}]\n[upstream.origin]\n\
-             addresses = [\"127.0.0.1:2\"]\n{ROUTES}[[test]]\nrequest = \"GET /auth-only\"\n\
-             certificate = \"{name}\"\ntoken = \"{token}\"\ndecision = \"{decision}\"\n"
-        )
-    };
-    let read = read_config;
-    let config = read(&text(URI, "none", "allow")).expect("reads");
-    read(&text(URI, "user", "service_required")).expect("the token decides");
-    let exit = read(&text("other", "none", "allow")).expect_err("unknown");
-    assert!(
-        exit.message()
-            .contains("no client certificate with the name other"),
-        "{exit}"
-    );
-    let principal = crate::config::certificate_principal(&config.listen, URI).expect("known");
-    let sender = crate::CallerSource::Certificate(principal.clone());
-    let output = crate::explain(
-        &config,
-        "GET",
-        "/auth-only",
-        &HeaderMap::new(),
-        &sender,
-        None,
-    );
-    assert!(
-        output.contains("caller     service auth\ndecision   allow"),
-        "{output}"
-    );
 }

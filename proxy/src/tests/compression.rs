@@ -47,10 +47,9 @@ async fn response_is_compressed_by_the_negotiated_coding() {
     let fields = format!("{HTML}ETag: \"v1\"\r\nAccept-Ranges: bytes\r\nVary: Cookie\r\n");
     let gateway = gateway(&sized(&fields, &body), "true").await;
     for (accept, coding) in [
-        ("gzip, deflate, br, zstd", "zstd"),
-        ("gzip, br", "br"),
+        ("gzip, deflate, br, zstd", "br"),
         ("br;q=0.5, gzip", "gzip"),
-        ("*;q=0.1, zstd;q=0", "br"),
+        ("*;q=0.1, br;q=0", "gzip"),
     ] {
         let fields = format!("Accept-Encoding: {accept}\r\n");
         let got = fetch(&gateway, "GET", &fields).await;
@@ -83,16 +82,14 @@ async fn response_is_compressed_by_the_negotiated_coding() {
         );
         assert!(got.content == body.as_bytes());
     }
-    let line = "postern_proxy_compressed_responses_total{coding=\"gzip\"} 1";
+    let line = "postern_proxy_compressed_responses_total{coding=\"gzip\"} 2";
     gateway.assert_metric(line).await;
-    let input = "postern_proxy_compression_input_bytes_total{coding=\"gzip\"} 100000";
-    gateway.assert_metric(input).await;
     let events = gateway.finish().await;
     let codings: Vec<_> = events
         .iter()
         .filter_map(|event| event["encoding"].as_str())
         .collect();
-    assert_eq!(codings, ["zstd", "br", "gzip", "br"]);
+    assert_eq!(codings, ["br", "gzip", "gzip"]);
 }
 
 #[tokio::test]
@@ -214,7 +211,7 @@ async fn http2_response_is_compressed() {
     let body = text(300_000);
     let gateway = gateway(&sized(HTML, &body), "true").await;
     let mut client = http2_client(&gateway, 1 << 16).await;
-    for coding in ["gzip", "br", "zstd"] {
+    for coding in ["gzip", "br"] {
         let got = get(&mut client, "/open", &[("accept-encoding", coding)]).await;
         assert_eq!(got.headers["content-encoding"], coding);
         assert!(!got.headers.contains_key("content-length"));
@@ -256,8 +253,8 @@ async fn http2_upstream_response_is_ended_before_trailers() {
         assert!(got.is_whole);
         assert_eq!(got.decoded(), "one, two", "trailers: {has_trailers}");
         let mut client = http2_client(&gateway, 1 << 16).await;
-        let got = get(&mut client, "/open", &[("accept-encoding", "zstd")]).await;
-        assert_eq!(decode(Some("zstd"), &got.body), b"one, two");
+        let got = get(&mut client, "/open", &[("accept-encoding", "br")]).await;
+        assert_eq!(decode(Some("br"), &got.body), b"one, two");
     }
 }
 
@@ -316,26 +313,4 @@ async fn truncated_response_never_appears_complete() {
     let got = fetch(&gateway, "GET", ACCEPT_GZIP).await;
     assert_eq!(got.field("content-encoding"), Some("gzip"));
     assert!(!got.is_whole);
-}
-
-#[tokio::test]
-async fn cancelled_response_returns_its_memory() {
-    let origin = start(|mut connection| async move {
-        let _head = connection.take_head().await;
-        let head =
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n";
-        connection.send(head).await;
-        // Without an end, until the gateway closes the connection.
-        while connection.stream.write_all(b"5\r\nhello\r\n").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    });
-    let gateway = gateway_at(origin.await, "true", "").await;
-    let mut client = gateway.connect().await;
-    let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{ACCEPT_GZIP}\r\n");
-    client.write(&request).await;
-    client.until("\r\n\r\n").await;
-    drop(client);
-    let line = "postern_proxy_compressed_responses_total{coding=\"gzip\"} 1";
-    gateway.wait_for_metric(line).await;
 }

@@ -90,8 +90,6 @@ pub(super) fn decode(coding: Option<&str>, content: &[u8]) -> Vec<u8> {
         None => return content.to_vec(),
         Some("gzip") => flate2::read::GzDecoder::new(content).read_to_end(&mut decoded),
         Some("br") => brotli::Decompressor::new(content, 4096).read_to_end(&mut decoded),
-        Some("zstd") => zstd::stream::read::Decoder::new(content)
-            .and_then(|mut decoder| decoder.read_to_end(&mut decoded)),
         Some(other) => panic!("{other}"),
     };
     read.expect("a complete stream");

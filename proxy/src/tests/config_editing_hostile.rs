@@ -3,7 +3,7 @@
 use reqwest::Method;
 
 use super::admin_client::{call, get, start};
-use super::config_editing::{CHECK, CONFIG, check, file_text};
+use super::config_editing::{CHECK, CONFIG, assert_unchanged, check, file_text};
 use super::*;
 
 #[tokio::test]
@@ -33,27 +33,18 @@ async fn hostile_texts_are_refused_without_effect() {
     if let Ok(response) = request.json(&longer).send().await {
         assert_eq!(response.status(), 413);
     }
-    for body in [
-        json!({}),
-        json!({ "text": 1 }),
-        json!({ "text": "", "path": "/etc/passwd" }),
+    let unknown = json!({ "text": "", "path": "/etc/passwd" });
+    let without_base = json!({ "text": before });
+    for (method, path, body) in [
+        (Method::POST, CHECK, json!({})),
+        (Method::POST, CHECK, json!({ "text": 1 })),
+        (Method::POST, CHECK, unknown),
+        (Method::PUT, CONFIG, without_base),
     ] {
-        assert_eq!(
-            call(&gateway, Method::POST, CHECK, &body).await.0,
-            400,
-            "{body}"
-        );
+        let (status, _) = call(&gateway, method, path, &body).await;
+        assert_eq!(status, 400, "{body}");
     }
-    let unread = json!({ "text": before });
-    // Without a base.
-    assert_eq!(call(&gateway, Method::PUT, CONFIG, &unread).await.0, 400);
-    assert_eq!(
-        (
-            file_text(&gateway),
-            get(&gateway, CONFIG).await["version"].as_u64()
-        ),
-        (before, Some(1))
-    );
+    assert_unchanged(&gateway, &before).await;
 }
 
 #[tokio::test]

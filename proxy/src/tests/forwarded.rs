@@ -35,11 +35,8 @@ async fn trusted_proxy_names_the_client() {
         ("192.0.2.1, 127.0.0.9", "https, http", "192.0.2.1", "https"),
     ] {
         let headers = format!("X-Forwarded-For: {value}\r\nX-Forwarded-Proto: {proto}\r\n{forged}");
-        assert_eq!(
-            gateway.get("/listed", &headers).await.status,
-            200,
-            "{value}"
-        );
+        let answer = gateway.get("/listed", &headers).await;
+        assert_eq!(answer.status, 200, "{value}");
         let seen = gateway.origin.seen().pop().expect("a request");
         for expected in [
             format!("X-Forwarded-For: {client}"),
@@ -57,12 +54,7 @@ async fn trusted_proxy_names_the_client() {
 #[tokio::test]
 async fn unknown_client_is_refused_by_access_lists() {
     let gateway = gateway(TRUSTED, "").await;
-    for value in [
-        "unknown",
-        "_hidden",
-        "192.0.2.1, nonsense",
-        "192.0.2.1, unknown",
-    ] {
+    for value in "unknown|_hidden|192.0.2.1, nonsense|192.0.2.1, unknown".split('|') {
         let headers = format!("X-Forwarded-For: {value}\r\n");
         let response = gateway.get("/listed", &headers).await;
         assert_eq!(response.code(), "address_not_allowed", "{value}");
@@ -77,20 +69,14 @@ async fn unknown_client_is_refused_by_access_lists() {
 async fn host_from_a_trusted_proxy_is_kept_if_a_route_accepts_it() {
     let routes = LISTED.replace("policy", "hosts = [\"gate\", \"*.example.com\"]\npolicy");
     let gateway = TestGateway::routed(OriginBehavior::Answer, "", TRUSTED, &routes).await;
-    for (sent, expected) in [
-        (
-            "X-Forwarded-Host: www.example.com:8443\r\n",
-            "www.example.com:8443",
-        ),
-        ("X-Forwarded-Host: evil.test\r\n", "gate"),
-        ("X-Forwarded-Host: a.example.com, gate\r\n", "gate"),
-        (
-            "X-Forwarded-Host: a.example.com\r\nX-Forwarded-Host: gate\r\n",
-            "gate",
-        ),
-        ("X_Forwarded_Host: a.example.com\r\n", "gate"),
-    ] {
-        let headers = format!("X-Forwarded-For: 192.0.2.1\r\n{sent}");
+    for [sent, expected] in rows(
+        r"X-Forwarded-Host: www.example.com:8443 | www.example.com:8443
+         X-Forwarded-Host: evil.test | gate
+         X-Forwarded-Host: a.example.com, gate | gate
+         X-Forwarded-Host: a.example.com\r\nX-Forwarded-Host: gate | gate
+         X_Forwarded_Host: a.example.com | gate",
+    ) {
+        let headers = format!("X-Forwarded-For: 192.0.2.1\r\n{sent}\r\n");
         assert_eq!(gateway.get("/listed", &headers).await.status, 200);
         let seen = gateway.origin.seen().pop().expect("a request");
         let field = format!("x-forwarded-host: {expected}");

@@ -291,6 +291,19 @@ impl TestGateway {
         format!("{text}.{}", BASE64.encode(signature))
     }
 
+    /// Returns the field that authenticates a user.
+    pub(super) fn bearer(&self) -> String {
+        format!("Authorization: Bearer {}\r\n", self.user())
+    }
+
+    /// Opens a WebSocket of `/socket` with these fields.
+    pub(super) async fn tunnel(&self, fields: &str) -> RawClient {
+        let mut client = self.connect().await;
+        let request = format!("GET /socket HTTP/1.1\r\nHost: h\r\n{fields}{UPGRADE}\r\n");
+        assert_eq!(client.ask(&request).await.status, 101);
+        client
+    }
+
     pub(super) async fn connect(&self) -> RawClient {
         RawClient::connect(self.address).await
     }
@@ -409,15 +422,7 @@ pub(super) async fn wait_until(is: impl AsyncFn() -> bool) {
     in_time(waiting).await;
 }
 
-/// Asserts that an object has these members.
-#[track_caller]
-pub(super) fn assert_members(object: &Value, expected: &Value) {
-    for (name, value) in expected.as_object().expect("an object") {
-        assert_eq!(&object[name], value, "{name}: {object}");
-    }
-}
-
-async fn bind() -> TcpListener {
+pub(super) async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
 }
 

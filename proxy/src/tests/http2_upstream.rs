@@ -3,7 +3,6 @@
 use http::{HeaderValue, Response};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::http2_frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
@@ -15,45 +14,36 @@ use super::*;
 /// The requests that an origin received: pseudo-header fields as text, and fields.
 type SeenRequests = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// Starts an origin that speaks HTTP/2 with prior knowledge, or over TLS if configured. It echoes
-/// the body and sends a trailer.
-async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, SeenRequests) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let (address, seen) = (
-        listener.local_addr().expect("bound"),
-        SeenRequests::default(),
-    );
+/// Starts an origin that echoes the body and sends a trailer.
+async fn origin() -> (SocketAddr, SeenRequests) {
+    let seen = SeenRequests::default();
     let record = Arc::clone(&seen);
+    let address = start_http2(move |request, answer| {
+        let (head, body) = request.into_parts();
+        let line = format!("{} {} {:?}", head.method, head.uri, head.version);
+        record.lock().push((line, head.headers));
+        echo(body, answer)
+    });
+    (address.await, seen)
+}
+
+/// Returns an address whose TLS connections lead to an origin.
+async fn encrypted(origin: SocketAddr, config: rustls::ServerConfig) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (record, tls) = (Arc::clone(&record), tls.clone());
+        while let Ok((client, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                match tls {
-                    None => serve(stream, record).await,
-                    Some(tls) => {
-                        if let Ok(stream) =
-                            tokio_rustls::TlsAcceptor::from(tls).accept(stream).await
-                        {
-                            serve(stream, record).await;
-                        }
-                    }
+                if let Ok(mut client) = acceptor.accept(client).await {
+                    let mut origin = TcpStream::connect(origin).await.expect("connects");
+                    let _end = tokio::io::copy_bidirectional(&mut client, &mut origin).await;
                 }
             });
         }
     });
-    (address, seen)
-}
-
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, record: SeenRequests) {
-    let Ok(mut connection) = h2::server::handshake(stream).await else {
-        return;
-    };
-    while let Some(Ok((request, answer))) = connection.accept().await {
-        let (head, body) = request.into_parts();
-        let line = format!("{} {} {:?}", head.method, head.uri, head.version);
-        record.lock().push((line, head.headers));
-        tokio::spawn(echo(body, answer));
-    }
+    address
 }
 
 async fn echo(mut body: h2::RecvStream, mut answer: h2::server::SendResponse<Bytes>) {
@@ -78,7 +68,7 @@ fn upstream(address: SocketAddr) -> String {
 
 #[tokio::test]
 async fn http1_request_is_forwarded_over_http2() {
-    let (address, seen) = origin(None).await;
+    let (address, seen) = origin().await;
     let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream(address), "", ROUTES).await;
     let bearer = format!(
         "Authorization: Bearer {}\r\nX_Postern_Subject: eve\r\n",
@@ -124,7 +114,8 @@ async fn tls_upstream_negotiates_http2() {
         )
         .expect("a configuration");
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let (address, seen) = origin(Some(Arc::new(config))).await;
+    let (plain, seen) = origin().await;
+    let address = encrypted(plain, config).await;
     for (key, file, status) in [
         ("ca", "ca.pem", 200),
         ("pin", "server.pem", 200),
@@ -275,7 +266,7 @@ async fn upstream_that_always_refuses_is_asked_eight_times() {
 
 #[tokio::test]
 async fn http2_authority_is_forwarded() {
-    let (address, seen) = origin(None).await;
+    let (address, seen) = origin().await;
     let route = "[[route]]\npath = \"/api/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
                  rewrite = { strip = \"/api\", add = \"/v1\" }\n\
                  request_headers = { set = { X-Path = \"{path}{query}\" }, remove = [\"x-removed\"] }\n";

@@ -5,7 +5,6 @@ use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
-use super::proxy_protocol::connect_from;
 use super::*;
 
 /// A running program with its folder.
@@ -125,7 +124,7 @@ async fn haproxy_in_front_reports_the_client() {
             gateway.address
         ))
         .await;
-        let mut client = connect_from([127, 0, 0, 7], balancer.address).await;
+        let mut client = RawClient::new(connect_from(7, balancer.address).await);
         let response = client.ask(GET).await;
         assert_eq!(response.status, 200, "{option}");
         let seen = gateway.origin.seen().pop().expect("a request");

@@ -1,10 +1,10 @@
 //! The examples of `docs/manual/migrating.md`, and the first one of `gateway.md`: the gateway's own are
-//! loaded with their route tests. Those of others are read in `traefik_peer.rs`, and run in `migrating_peers.rs`.
+//! loaded with their route tests. Those of others are run in `migrating_peers.rs`.
 
 use super::*;
 
 /// Number of sections with examples.
-pub(super) const TOPICS: usize = 10;
+const TOPICS: usize = 10;
 
 fn document(name: &str) -> String {
     let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/manual");

@@ -5,7 +5,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::load_balancers::Program;
 use super::migrating::examples;
-use super::traefik_peer::program;
 use super::upstream_settings::{self_signed, socket_of};
 use super::*;
 use crate::{App, Listeners};
@@ -47,6 +46,13 @@ const MIDDLEWARES: [(&str, &str); 5] = [
     ("Sizes and timeouts", "upload"),
     ("A service that decides, and compression", "check, compress"),
 ];
+
+/// Returns the program of Traefik, unless `tests/peers/traefik/install` has not run.
+fn program() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = root.join("../tests/.peers/traefik/python/bin/traefik");
+    program.is_file().then_some(program)
+}
 
 /// A running example.
 struct Peer {
@@ -156,7 +162,7 @@ async fn start_ready(
 }
 
 async fn start_gateway(example: &str) -> Peer {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let listener = bind().await;
     let address = listener.local_addr().expect("bound");
     let text = format!("[[listen]]\naddress = \"{address}\"\n{example}");
     let config = parse("example.toml", &text, |root| {

@@ -98,7 +98,7 @@ async fn http2_request_is_mirrored_with_its_identity() {
     );
     assert_eq!(body, "hello");
 
-    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let bearer = gateway.bearer();
     let forged = format!("{bearer}X-Postern-Mirror: 2\r\nX-Postern-Subject: eve\r\n");
     assert_eq!(gateway.get("/closed", &forged).await.status, 200);
     wait_for(&gateway, "closed", "answered", 1).await;
@@ -142,7 +142,7 @@ async fn hanging_mirror_neither_delays_nor_accumulates() {
 
 #[tokio::test]
 async fn failed_mirror_is_counted_and_never_repeated() {
-    let refused = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let refused = bind().await;
     let address = refused.local_addr().expect("bound");
     drop(refused);
     let unreachable = gateway(OriginBehavior::Answer, address, "").await;
@@ -151,24 +151,16 @@ async fn failed_mirror_is_counted_and_never_repeated() {
     }
     wait_for(&unreachable, "open", "failed", 3).await;
 
-    let attempts = Arc::new(Mutex::new(0));
-    let counted = Arc::clone(&attempts);
-    let closing = start(move |mut connection| {
-        let counted = Arc::clone(&counted);
-        async move {
-            if connection.take_head().await.is_some() {
-                *counted.lock() += 1;
-            }
-        }
-    });
-    let closing = gateway(OriginBehavior::Answer, closing.await, "").await;
-    assert_eq!(closing.get("/open/1", "").await.status, 200);
-    wait_for(&closing, "open", "failed", 1).await;
-    assert_eq!(*attempts.lock(), 1);
-    let garbage = TestOrigin::start(OriginBehavior::Text("this is not HTTP at all\r\n\r\n")).await;
-    let confused = gateway(OriginBehavior::Answer, garbage.address, "").await;
-    assert_eq!(confused.get("/open/1", "").await.status, 200);
-    wait_for(&confused, "open", "failed", 1).await;
+    for behavior in [
+        OriginBehavior::Close,
+        OriginBehavior::Text("this is not HTTP at all\r\n\r\n"),
+    ] {
+        let candidate = TestOrigin::start(behavior).await;
+        let failing = gateway(OriginBehavior::Answer, candidate.address, "").await;
+        assert_eq!(failing.get("/open/1", "").await.status, 200);
+        wait_for(&failing, "open", "failed", 1).await;
+        candidate.only();
+    }
 }
 
 #[tokio::test]
@@ -203,14 +195,8 @@ async fn share_of_zero_and_upgrades_are_not_mirrored() {
     let gateway_without = gateway(OriginBehavior::Answer, candidate.address, ", share = 0").await;
     assert_eq!(gateway_without.get("/open/1", "").await.status, 200);
     let gateway = gateway(OriginBehavior::Upgrade, candidate.address, "").await;
-    let request = format!(
-        "GET /closed HTTP/1.1\r\nHost: gate\r\nAuthorization: Bearer {}\r\nConnection: Upgrade\r\n\
-         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-        gateway.user()
-    );
-    let mut client = gateway.connect().await;
-    client.write(&request).await;
-    assert!(client.until("hello").await.starts_with("HTTP/1.1 101"));
+    let fields = format!("{}{UPGRADE}", gateway.bearer());
+    assert_eq!(gateway.get("/closed", &fields).await.status, 101);
     for gateway in [&gateway, &gateway_without, &gateway_of_all] {
         let metrics = gateway.admin_get("/metrics").await;
         assert!(

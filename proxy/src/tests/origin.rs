@@ -23,8 +23,6 @@ pub(super) enum OriginBehavior {
     UpgradeAndLeave,
     /// Sends this text.
     Text(&'static str),
-    /// Sends `302` with the `Location` of the field `X-Location`, and fields to be removed.
-    EchoLocation,
     /// Sends the head and a first event, and a second one after another request was received.
     Events,
     /// Sends the head and one event of 64 KiB, and nothing more.
@@ -109,7 +107,6 @@ async fn serve(
     while let Some(length) = read_request(&mut stream, &mut buffer).await {
         let request: Vec<u8> = buffer.drain(..length).collect();
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
-        let redirect = location_response(&request);
         record.lock().push(request);
         let answer = match behavior {
             OriginBehavior::AnswerPosts if method != "POST" => {
@@ -126,7 +123,6 @@ async fn serve(
             }
             OriginBehavior::Close => return,
             OriginBehavior::Text(text) => text,
-            OriginBehavior::EchoLocation => &redirect,
             OriginBehavior::Events => return events(stream, &record).await,
             OriginBehavior::LargeEvent => return large_event(stream).await,
             OriginBehavior::Surplus(pause) => return surplus(stream, pause, &record).await,
@@ -145,17 +141,6 @@ async fn serve(
             return;
         }
     }
-}
-
-fn location_response(request: &[u8]) -> String {
-    let text = String::from_utf8_lossy(request);
-    let fields = text.lines().filter_map(|line| line.split_once(": "));
-    let mut locations = fields.filter(|(name, _)| name.eq_ignore_ascii_case("x-location"));
-    let location = locations.next().map_or("/", |(_, value)| value);
-    format!(
-        "HTTP/1.1 302 Found\r\nLocation: {location}\r\nX-Powered-By: origin\r\nX-Internal: secret\r\n\
-         Content-Length: 0\r\n\r\n"
-    )
 }
 
 async fn events(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {

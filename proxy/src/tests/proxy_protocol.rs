@@ -1,7 +1,5 @@
 //! The PROXY protocol on connections of clients.
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use super::*;
 
 /// Starts a gateway whose listener expects headers from these networks.
@@ -10,47 +8,18 @@ async fn gateway(from: &str, listen: &str, limits: &str) -> TestGateway {
     TestGateway::behind_tls(OriginBehavior::Answer, "", limits, &listen).await
 }
 
-/// Connects from a loopback address.
-pub(super) async fn connect_from(client: [u8; 4], to: SocketAddr) -> RawClient {
-    let socket = TcpSocket::new_v4().expect("a socket");
-    let local = SocketAddr::from((Ipv4Addr::from(client), 0));
-    socket.bind(local).expect("all of 127.0.0.0/8 is local");
-    RawClient::new(socket.connect(to).await.expect("connects"))
-}
-
-/// A version of the protocol.
-#[derive(Clone, Copy, Debug)]
-enum ProxyProtocolVersion {
-    V1,
-    V2,
-}
-
-/// Returns a header with this source, and the same address as destination.
-fn header(version: ProxyProtocolVersion, source: &str) -> Vec<u8> {
+/// Returns a header of version 1 with this source, and the same address as destination.
+fn v1(source: &str) -> Vec<u8> {
     let source: SocketAddr = source.parse().expect("an address");
     let (ip, port) = (source.ip(), source.port());
-    match version {
-        ProxyProtocolVersion::V1 => {
-            let family = if ip.is_ipv4() { "TCP4" } else { "TCP6" };
-            format!("PROXY {family} {ip} {ip} {port} 443\r\n").into_bytes()
-        }
-        ProxyProtocolVersion::V2 => {
-            let (family, length, octets) = match ip {
-                IpAddr::V4(ip) => (0x11, 12, ip.octets().to_vec()),
-                IpAddr::V6(ip) => (0x21, 36, ip.octets().to_vec()),
-            };
-            let fixed = [0x21, family, 0, length];
-            let ports = [port.to_be_bytes(), [1, 187]].concat();
-            [
-                &b"\r\n\r\n\0\r\nQUIT\n"[..],
-                &fixed,
-                &octets,
-                &octets,
-                &ports,
-            ]
-            .concat()
-        }
-    }
+    let family = if ip.is_ipv4() { "TCP4" } else { "TCP6" };
+    format!("PROXY {family} {ip} {ip} {port} 443\r\n").into_bytes()
+}
+
+/// Returns the same in version 2, of an IPv4 address.
+fn v2(source: [u8; 4]) -> Vec<u8> {
+    let fixed = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
+    [&fixed[..], &source, &source, &[15, 160, 1, 187]].concat()
 }
 
 async fn connect_with(gateway: &TestGateway, header: &[u8]) -> RawClient {
@@ -71,23 +40,16 @@ async fn ask(client: &mut RawClient, headers: &str) -> u16 {
 #[tokio::test]
 async fn source_of_the_header_replaces_the_peer() {
     let gateway = gateway("127.0.0.0/8", "h2c = true", "").await;
-    for (version, source, shown) in [
-        (ProxyProtocolVersion::V1, "192.0.2.1:4000", "192.0.2.1"),
-        (ProxyProtocolVersion::V2, "192.0.2.1:4000", "192.0.2.1"),
-        (ProxyProtocolVersion::V1, "[2001:db8::1]:1", "2001:db8::1"),
-        (ProxyProtocolVersion::V2, "[2001:db8::1]:1", "2001:db8::1"),
-        (
-            ProxyProtocolVersion::V2,
-            "[::ffff:192.0.2.9]:1",
-            "192.0.2.9",
-        ),
+    for (header, shown) in [
+        (v1("192.0.2.1:4000"), "192.0.2.1"),
+        (v2([192, 0, 2, 1]), "192.0.2.1"),
+        (v1("[2001:db8::1]:1"), "2001:db8::1"),
     ] {
-        let header = header(version, source);
         let expected = format!("X-Forwarded-For: {shown}");
         let mut client = connect_with(&gateway, &header).await;
         // A client that is not a trusted proxy cannot change the address.
         let forged = "X-Forwarded-For: 203.0.113.1\r\n";
-        assert_eq!(ask(&mut client, forged).await, 200, "{source}");
+        assert_eq!(ask(&mut client, forged).await, 200, "{shown}");
         let seen = gateway.origin.seen().pop().expect("a request");
         assert!(has_field(&seen, &expected), "{seen}");
         let stream = connect_with(&gateway, &header).await.stream;
@@ -102,8 +64,7 @@ async fn source_of_the_header_replaces_the_peer() {
 async fn tls_follows_the_header() {
     let listen = "proxy_protocol = { from = [\"127.0.0.0/8\"] }\n";
     let tls = TlsGateway::listening(OriginBehavior::Answer, listen).await;
-    let header = header(ProxyProtocolVersion::V2, "192.0.2.1:4000");
-    let stream = connect_with(&tls.gateway, &header).await.stream;
+    let stream = connect_with(&tls.gateway, &v2([192, 0, 2, 1])).await.stream;
     let mut stream = tls.encrypt(stream, "http/1.1").await;
     let request = "GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).await.expect("writes");
@@ -119,14 +80,13 @@ async fn tls_follows_the_header() {
 async fn header_is_required_from_its_networks_only() {
     let gateway = gateway("127.0.0.1", "", "").await;
     // From elsewhere, a header is not a request.
-    for version in [ProxyProtocolVersion::V1, ProxyProtocolVersion::V2] {
-        let mut client = connect_from([127, 0, 0, 2], gateway.address).await;
+    for header in [v1("192.0.2.1:4000"), v2([192, 0, 2, 1])] {
+        let mut client = client_from(&gateway, 2).await;
         assert_eq!(ask(&mut client, "").await, 200);
-        let mut client = connect_from([127, 0, 0, 2], gateway.address).await;
-        let header = header(version, "192.0.2.1:4000");
+        let mut client = client_from(&gateway, 2).await;
         client.stream.write_all(&header).await.expect("writes");
         let response = client.ask(GET).await;
-        assert_eq!(response.status, 400, "{version:?}");
+        assert_eq!(response.status, 400, "{header:?}");
     }
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 2, "{seen:?}");
@@ -140,24 +100,14 @@ async fn header_is_required_from_its_networks_only() {
 #[tokio::test]
 async fn connection_without_a_valid_header_is_closed() {
     let gateway = gateway("127.0.0.0/8", "", "head_timeout = \"300ms\"").await;
-    let v2 = header(ProxyProtocolVersion::V2, "192.0.2.1:4000");
-    let mut oversize = v2.clone();
-    oversize[14..16].fill(0xff);
+    let v2 = v2([192, 0, 2, 1]);
     let mut short = v2.clone();
     short[15] = 11;
-    let mut command = v2.clone();
-    command[12] = 0x2f;
-    let wrong_checksum = [&v2[..14], &[0, 19], &v2[16..], &[3, 0, 4, 1, 2, 3, 4]].concat();
-    let endless = format!("PROXY UNKNOWN {}", "x".repeat(200));
     for (bytes, reason) in [
         (GET.as_bytes(), "missing"),
         (b"\x16\x03\x01\x00\xf0\x01", "missing"),
         (b"PROXY TCP4 192.0.2.1\r\n", "malformed"),
-        (endless.as_bytes(), "malformed"),
-        (&oversize, "malformed"),
         (&short, "malformed"),
-        (&command, "malformed"),
-        (&wrong_checksum, "malformed"),
         // A slow sender: nothing, and a part.
         (b"", "timeout"),
         (b"PROXY TCP4 192", "timeout"),
@@ -208,7 +158,7 @@ async fn limits_and_lists_apply_to_the_source() {
     let limits = "connections_per_address = 1\naddress = { requests = 1, per = \"1h\" }";
     let gateway = gateway("127.0.0.0/8", listen, limits).await;
     let connect = async |source: &str| {
-        let header = header(ProxyProtocolVersion::V1, &format!("{source}:1"));
+        let header = v1(&format!("{source}:1"));
         connect_with(&gateway, &header).await
     };
     let mut first = connect("192.0.2.1").await;
@@ -227,8 +177,7 @@ async fn limits_and_lists_apply_to_the_source() {
 #[tokio::test]
 async fn source_that_is_a_trusted_proxy_reports_its_client() {
     let gateway = gateway("127.0.0.0/8", "", "trusted_proxies = [\"10.0.0.0/8\"]").await;
-    let header = header(ProxyProtocolVersion::V2, "10.0.0.7:1");
-    let mut client = connect_with(&gateway, &header).await;
+    let mut client = connect_with(&gateway, &v2([10, 0, 0, 7])).await;
     assert_eq!(
         ask(&mut client, "X-Forwarded-For: 192.0.2.1\r\n").await,
         200

@@ -23,11 +23,7 @@ async fn malformed_request_closes_the_connection() {
         assert!(answer.code().starts_with("invalid_"), "{answer:?}");
         assert!(client.is_closed().await, "{raw:?}");
     }
-    assert!(
-        gateway.origin.seen().is_empty(),
-        "{:?}",
-        gateway.origin.seen()
-    );
+    assert_eq!(gateway.origin.seen(), [""; 0]);
 }
 
 /// RFC 9112 sections 2.2, 3.2 and 3.2.2.
@@ -98,20 +94,10 @@ async fn head_size_is_limited() {
 async fn malformed_chunk_ends_the_request() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for body in [
-        "3\nabc\n0\n\n",
-        "x\r\n",
-        "3\r\nabcX0\r\n\r\n",
-        "-1\r\n",
-        "0\r\nHost : evil\r\n\r\n",
-        "0;\r\n\r\n",
-    ] {
+    // All forms are in the tests of framing.
+    for body in ["x\r\n", "3\r\nabcX0\r\n\r\n", "0\r\nHost : evil\r\n\r\n"] {
         let mut client = gateway.connect().await;
-        let answer = client
-            .ask(&format!(
-                "{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n"
-            ))
-            .await;
+        let answer = client.ask(&format!("{head}{body}{GET}")).await;
         assert_eq!(answer.problem(), "400 invalid_request", "{body:?}");
         assert!(client.is_closed().await, "{body:?}");
     }
@@ -126,15 +112,9 @@ async fn malformed_chunk_ends_the_request() {
         assert_eq!(client.answer().await.status, 200, "trailers are dropped");
     }
     let seen = gateway.origin.seen();
-    assert!(
-        seen.iter().all(|request| !request.contains("evil")),
-        "{seen:?}"
-    );
-    assert!(
-        seen.last()
-            .is_some_and(|request| request.starts_with("GET /open?next")),
-        "{seen:?}"
-    );
+    let last = seen.last().expect("a request");
+    assert!(last.starts_with("GET /open?next"), "{last}");
+    assert!(seen.iter().all(|it| !it.contains("evil")), "{seen:?}");
 }
 
 /// A body that looks like a request and must not be treated as one.
@@ -143,7 +123,7 @@ const SMUGGLED_REQUEST: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
 /// Requests that are rejected before their body is read: the body contains requests. Returns
 /// status, head and body.
 fn refused(gateway: &TestGateway, times: usize) -> [(u16, String, String); 3] {
-    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let bearer = gateway.bearer();
     let body = SMUGGLED_REQUEST.repeat(times);
     let rest = format!("HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
     [

@@ -103,7 +103,7 @@ async fn unknown_method_is_reported_after_authentication() {
         gateway.send(&put("/any/1", String::new())).await.status,
         401
     );
-    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let bearer = gateway.bearer();
     let answer = gateway.send(&put("/any/1", bearer)).await;
     assert_eq!(
         (answer.status, answer.header("allow")),

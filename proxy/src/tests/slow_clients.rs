@@ -1,47 +1,46 @@
+//! Clients that send or read slowly, and slow responses.
+
 use super::*;
 
 #[tokio::test]
 async fn incomplete_head_is_answered_with_400() {
-    let gateway = TestGateway::with(OriginBehavior::Answer, "head_timeout = \"150ms\"", "").await;
-    let mut silent = gateway.connect().await;
-    assert!(silent.is_closed().await, "no first request");
-    let mut slow = gateway.connect().await;
-    assert_eq!(
-        slow.ask("GET /open HTTP/1.1\r\nHo").await.code(),
-        "request_timeout"
-    );
-    assert!(slow.is_closed().await);
+    let limits = "head_timeout = \"150ms\"\nidle_timeout = \"300ms\"";
+    let gateway = TestGateway::with(OriginBehavior::Answer, limits, "").await;
+    for requests in 0..2 {
+        let (mut slow, mut idle) = (gateway.connect().await, gateway.connect().await);
+        for client in [&mut slow, &mut idle] {
+            for _ in 0..requests {
+                assert_eq!(client.ask(GET).await.status, 200);
+            }
+        }
+        let answer = slow.ask("GET /open HTTP/1.1\r\nHo").await;
+        assert_eq!(answer.code(), "request_timeout", "{requests}");
+        assert!(slow.is_closed().await, "{requests}");
+        assert!(idle.is_closed().await, "{requests}");
+    }
 }
 
+/// Neither an upstream that sends no more nor a client that reads no more counts as a failure of
+/// the address.
 #[tokio::test]
-async fn second_request_has_the_same_deadline() {
-    let gateway = TestGateway::with(
-        OriginBehavior::Answer,
-        "head_timeout = \"150ms\"\nidle_timeout = \"300ms\"",
-        "",
-    )
-    .await;
-    let mut client = gateway.connect().await;
-    assert_eq!(client.ask(GET).await.status, 200);
-    assert_eq!(
-        client.ask("GET /open HTTP/1.1\r\nHo").await.code(),
-        "request_timeout"
-    );
-    let mut idle = gateway.connect().await;
-    assert_eq!(idle.ask(GET).await.status, 200);
-    assert!(idle.is_closed().await, "an idle connection");
-}
-
-#[tokio::test]
-async fn stalled_reader_is_disconnected() {
-    let gateway = TestGateway::with(OriginBehavior::Flood, "stall_timeout = \"200ms\"", "").await;
-    let mut client = gateway.connect().await;
-    client.write(GET).await;
-    wait_until(async || {
-        let metrics = gateway.admin_get("/metrics").await;
-        metrics.contains("code=\"client_closed\"") || metrics.contains("code=\"request_timeout\"")
-    })
-    .await;
+async fn response_is_cut_at_the_deadline() {
+    for (behavior, code) in [
+        (OriginBehavior::Events, "upstream_timeout"),
+        (OriginBehavior::Flood, "request_timeout"),
+    ] {
+        let upstream = "[upstream.origin.outlier]\nfailures = 1";
+        let gateway = TestGateway::with(behavior, "deadline = \"600ms\"", upstream).await;
+        let mut client = gateway.connect().await;
+        client.write(GET).await;
+        client.until("\r\n\r\n").await;
+        let over = format!("code=\"{code}\",route=\"open\"}} 1");
+        gateway.wait_for_metric(&over).await;
+        let upstreams = gateway.admin_get("/upstreams").await;
+        assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
+        let events = gateway.finish().await;
+        let expected = json!({ "status": 200, "code": code, "cause": "deadline" });
+        assert_members(&events[0], &expected);
+    }
 }
 
 #[tokio::test]
@@ -63,46 +62,6 @@ async fn events_are_forwarded_without_delay() {
         client.until("0\r\n\r\n").await,
         "8\r\nsecond.\n\r\n0\r\n\r\n"
     );
-}
-
-#[tokio::test]
-async fn response_cut_at_deadline_is_an_upstream_timeout() {
-    let upstream = "[upstream.origin.outlier]\nfailures = 1";
-    let gateway = TestGateway::routed(
-        OriginBehavior::Events,
-        upstream,
-        "deadline = \"300ms\"",
-        ROUTES,
-    )
-    .await;
-    let mut client = gateway.connect().await;
-    client.write(GET).await;
-    client.until("first..\n\r\n").await;
-    assert!(client.is_closed().await);
-    let upstreams = gateway.admin_get("/upstreams").await;
-    assert!(
-        upstreams.contains("\"ejected\":false"),
-        "not counted as a failure: {upstreams}"
-    );
-    let events = gateway.finish().await;
-    assert_members(
-        &events[0],
-        &json!({ "status": 200, "code": "upstream_timeout" }),
-    );
-}
-
-#[tokio::test]
-async fn slow_reader_is_not_an_upstream_failure() {
-    let upstream = "[upstream.origin.outlier]\nfailures = 1";
-    let gateway =
-        TestGateway::routed(OriginBehavior::Flood, upstream, "deadline = \"1s\"", ROUTES).await;
-    let mut client = gateway.connect().await;
-    client.write(GET).await;
-    client.until("\r\n\r\n").await;
-    let over = "code=\"request_timeout\",route=\"open\"} 1";
-    gateway.wait_for_metric(over).await;
-    let upstreams = gateway.admin_get("/upstreams").await;
-    assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
 }
 
 /// The body is smaller than the write buffer, so that the client receives none of it before the

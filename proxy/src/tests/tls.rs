@@ -1,9 +1,7 @@
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
 };
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::*;
 
@@ -32,14 +30,10 @@ impl CertificateAuthority {
         self.0.pem()
     }
 
-    /// Returns the private key in PEM.
-    pub(super) fn key_pem(&self) -> String {
-        self.0.key().serialize_pem()
-    }
-
-    /// Returns the issuer, for signing other objects.
-    pub(super) fn issuer(&self) -> &CertifiedIssuer<'static, KeyPair> {
-        &self.0
+    /// Returns a revocation list in PEM.
+    pub(super) fn crl(&self, list: &CertificateRevocationListParams) -> String {
+        let signed = list.signed_by(&self.0).expect("signs");
+        signed.pem().expect("a list")
     }
 
     /// Issues a certificate. Returns certificate and key in PEM.
@@ -78,36 +72,6 @@ impl CertificateAuthority {
     }
 }
 
-async fn gateway(folder: &Path, extra: &str) -> TestGateway {
-    let tls = format!(
-        "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n{extra}",
-        folder.display()
-    );
-    TestGateway::behind_tls(OriginBehavior::Answer, "", "", &tls).await
-}
-
-/// Tells whether a client that trusts this authority gets a response.
-async fn is_served(
-    gateway: &TestGateway,
-    authority: &CertificateAuthority,
-    identity: Option<(String, String)>,
-) -> bool {
-    let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).expect("a certificate");
-    let mut builder = reqwest::Client::builder()
-        .tls_certs_only([root])
-        .no_proxy()
-        .timeout(STEP_TIMEOUT)
-        .resolve("localhost", gateway.address);
-    if let Some((certificate, key)) = identity {
-        let both = format!("{certificate}{key}");
-        builder =
-            builder.identity(reqwest::Identity::from_pem(both.as_bytes()).expect("an identity"));
-    }
-    let url = format!("https://localhost:{}/open", gateway.address.port());
-    let answer = builder.build().expect("a client").get(url).send().await;
-    answer.is_ok_and(|answer| answer.status() == 200)
-}
-
 #[tokio::test]
 async fn key_exchange_is_post_quantum_with_a_client_that_has_it() {
     let gateway = TlsGateway::listening(OriginBehavior::Answer, "").await;
@@ -118,67 +82,37 @@ async fn key_exchange_is_post_quantum_with_a_client_that_has_it() {
 }
 
 #[tokio::test]
-async fn client_certificate_is_required_if_configured() {
-    let (folder, authority) = CertificateAuthority::in_folder();
-    let asked = format!("client_ca = \"{}/ca.pem\"\n", folder.path().display());
-    let gateway = gateway(folder.path(), &asked).await;
-    assert!(!is_served(&gateway, &authority, None).await);
-    let stranger = CertificateAuthority::new().issue("me");
-    assert!(!is_served(&gateway, &authority, Some(stranger)).await);
-    let known = authority.issue("me");
-    assert!(is_served(&gateway, &authority, Some(known)).await);
-}
-
-#[tokio::test]
 async fn new_certificate_is_used_without_restart() {
-    let (folder, authority) = CertificateAuthority::in_folder();
-    let gateway = gateway(folder.path(), "").await;
-    let next = CertificateAuthority::new();
-    next.write(folder.path());
-    wait_until(async || is_served(&gateway, &next, None).await).await;
-    assert!(!is_served(&gateway, &authority, None).await);
+    let (files, next) = (CertificateFolder::new(), CertificateFolder::new());
+    for folder in [&files, &next] {
+        folder.issue("server", &["localhost"]);
+    }
+    let gateway = files.gateway(&files.keys("server")).await;
+    for file in ["server.pem", "server.key"] {
+        std::fs::copy(next.path(file), files.path(file)).expect("copies");
+    }
+    let served = async |by: &CertificateFolder| {
+        let found = by.curl(gateway.address.port(), "localhost", "/open", &[]);
+        found.await == "200 2"
+    };
+    wait_until(async || served(&next).await).await;
+    assert!(!served(&files).await);
 }
 
 /// The files of an upstream that requires a client certificate.
-pub(super) struct UpstreamTls {
-    folder: tempfile::TempDir,
-    authority: CertificateAuthority,
-}
+pub(super) struct UpstreamTls(CertificateFolder);
 
 impl UpstreamTls {
     pub(super) fn new() -> Self {
-        let (folder, authority) = CertificateAuthority::in_folder();
-        let (certificate, key) = authority.issue("me");
-        let write = |name: &str, text: String| {
-            std::fs::write(folder.path().join(name), text).expect("writes");
-        };
-        write("client.pem", certificate);
-        write("client.key", key);
-        write("other.pem", CertificateAuthority::new().pem());
-        Self { folder, authority }
+        let files = CertificateFolder::new();
+        files.issue("server", &["localhost"]);
+        files.issue("client", &["me"]);
+        files.write("other.pem", CertificateAuthority::new().pem());
+        Self(files)
     }
 
     async fn origin(&self, behavior: OriginBehavior) -> TestOrigin {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        let pem = |path: &str| self.folder.path().join(path);
-        roots
-            .add(CertificateDer::from_pem_file(pem("ca.pem")).expect("invalid authority"))
-            .expect("added");
-        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
-            Arc::new(roots),
-            Arc::clone(&provider),
-        );
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_client_cert_verifier(verifier.build().expect("a verifier"))
-            .with_single_cert(
-                vec![CertificateDer::from_pem_file(pem("server.pem")).expect("a certificate")],
-                PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
-            )
-            .expect("a configuration");
-        TestOrigin::with(behavior, Some(Arc::new(config))).await
+        TestOrigin::with(behavior, Some(self.0.server("server", true))).await
     }
 
     /// Starts a gateway in front of such an origin, with these lines of the upstream, and this name
@@ -192,7 +126,7 @@ impl UpstreamTls {
         let upstream = format!(
             "{upstream}\n[upstream.origin.outlier]\nfailures = 0\n[upstream.origin.tls]\nname = \"{name}\"\n\
              ca = \"{0}/{ca}\"\ncertificate = \"{0}/client.pem\"\nkey = \"{0}/client.key\"",
-            self.folder.path().display()
+            self.0.folder().display()
         );
         TestGateway::before(self.origin(behavior).await, &upstream, "", ROUTES).await
     }
@@ -225,8 +159,7 @@ async fn new_upstream_authority_is_used_without_restart() {
     let names = ("localhost", "other.pem");
     let gateway = tls.gateway_for(OriginBehavior::Answer, "", names).await;
     assert_eq!(gateway.get("/open", "").await.status, 502);
-    let file = tls.folder.path().join("other.pem");
-    std::fs::write(file, tls.authority.pem()).expect("writes");
+    tls.0.write("other.pem", tls.0.authority.pem());
     gateway.wait_for_version(2).await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
 }

@@ -2,18 +2,15 @@
 
 use h2::{RecvStream, SendStream};
 use http::{Request, Response};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::TlsConnector;
+use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
 
-/// The gateway and the authority of its certificate.
+/// The gateway and the folder of its certificate.
 pub(super) struct TlsGateway {
     pub(super) gateway: TestGateway,
-    authority: CertificateAuthority,
-    _certificates: tempfile::TempDir,
+    files: CertificateFolder,
 }
 
 /// The response on a stream.
@@ -35,17 +32,11 @@ impl TlsGateway {
     }
 
     async fn launch(behavior: OriginBehavior, upstream: &str, limits: &str, listen: &str) -> Self {
-        let (folder, authority) = CertificateAuthority::in_folder();
-        let tls = format!(
-            "{listen}[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n",
-            folder.path().display()
-        );
+        let files = CertificateFolder::new();
+        files.issue("server", &["localhost"]);
+        let tls = format!("{listen}[listen.tls]\n{}", files.keys("server"));
         let gateway = TestGateway::behind_tls(behavior, upstream, limits, &tls).await;
-        Self {
-            gateway,
-            authority,
-            _certificates: folder,
-        }
+        Self { gateway, files }
     }
 
     /// Opens a TLS connection that negotiates HTTP/2, without sending a preface.
@@ -74,32 +65,23 @@ impl TlsGateway {
     }
 
     pub(super) async fn encrypt(&self, stream: TcpStream, protocol: &str) -> TlsStream<TcpStream> {
-        let mut roots = rustls::RootCertStore::empty();
-        let pem = self.authority.pem();
-        roots
-            .add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate"))
-            .expect("invalid authority");
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![protocol.into()];
-        let name = ServerName::try_from("localhost").expect("a name");
-        TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
-            .expect("a handshake")
+        let handshake = self.files.handshake(stream, "localhost", protocol, None);
+        handshake.await
     }
 
     /// Opens a connection with a conforming HTTP/2 client.
     pub(super) async fn client(&self) -> SendRequest<Bytes> {
-        let (client, connection) = h2::client::handshake(self.connect().await)
-            .await
-            .expect("a handshake");
-        tokio::spawn(connection);
-        client.ready().await.expect("ready")
+        self.client_until_end().await.0
+    }
+
+    /// Returns the task of the connection as well, which ends with GOAWAY and `NO_ERROR`.
+    pub(super) async fn client_until_end(
+        &self,
+    ) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+        let shaking = h2::client::handshake(self.connect().await);
+        let (client, connection) = shaking.await.expect("a handshake");
+        let ended = tokio::spawn(connection);
+        (client.ready().await.expect("ready"), ended)
     }
 }
 

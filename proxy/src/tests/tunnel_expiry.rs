@@ -43,16 +43,8 @@ async fn gateway(address: SocketAddr, line: &str) -> TestGateway {
 async fn open(gateway: &TestGateway) -> (RawClient, Timestamp) {
     let expires_at = Clock::system().now().unix_seconds() + i64::from(TOKEN_LIFETIME_S);
     let bearer = gateway.user_until(expires_at);
-    let mut client = gateway.connect().await;
-    assert_eq!(
-        client
-            .ask(&format!(
-                "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"
-            ))
-            .await
-            .status,
-        101
-    );
+    let fields = format!("Authorization: Bearer {bearer}\r\n");
+    let client = gateway.tunnel(&fields).await;
     (client, Timestamp::from_unix_seconds(expires_at))
 }
 

@@ -5,7 +5,7 @@ use std::future::pending;
 use futures_util::future::join_all;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::response_budget::{Counted, queued};
+use super::response_budget::{Counted, held_bytes};
 use super::scripted_origin::{gateway, start, start_stalled};
 use super::*;
 
@@ -74,42 +74,31 @@ async fn upload_with_pause(
     }
 }
 
+/// The timeouts of an upstream begin at the end of the request.
 #[tokio::test]
 async fn pause_of_a_client_is_no_timeout_of_its_upstream() {
-    let origin = start(|mut connection| async move {
-        while let Some(head) = connection.take_head().await {
-            connection.take_body(content_length(&head)).await;
-            connection.send(OK).await;
-        }
-    })
-    .await;
-    let timeouts = "read_timeout = \"800ms\"\nwrite_timeout = \"800ms\"";
-    let gateway = gateway(&[origin], timeouts, "").await;
-    let checks = cases().map(async |(protocol, length)| {
-        let request = ("POST", "/open");
-        let response = upload_with_pause(&gateway, protocol, request, pattern(length)).await;
-        assert_eq!(response, (200, "ok".into()), "{protocol:?} {length}");
-    });
-    join_all(checks).await;
-}
-
-#[tokio::test]
-async fn read_timeout_starts_at_the_end_of_the_request() {
-    let origin = start(|mut connection| async move {
-        let head = connection.take_head().await.expect("a head");
-        connection.take_body(content_length(&head)).await;
-        pending::<()>().await;
-    })
-    .await;
-    let timeouts = "read_timeout = \"300ms\"\nwrite_timeout = \"30s\"";
-    let gateway = gateway(&[origin], timeouts, "").await;
-    let checks = cases().map(async |(protocol, length)| {
-        let request = ("POST", "/open");
-        let (status, body) = upload_with_pause(&gateway, protocol, request, pattern(length)).await;
-        assert_eq!(status, 504, "{protocol:?} {length}: {body}");
-        assert!(body.contains("upstream_timeout"), "{body}");
-    });
-    join_all(checks).await;
+    for (has_answer, read_timeout, status) in [(true, "800ms", 200), (false, "300ms", 504)] {
+        let origin = start(move |mut connection| async move {
+            while let Some(head) = connection.take_head().await {
+                connection.take_body(content_length(&head)).await;
+                match has_answer {
+                    true => connection.send(OK).await,
+                    false => pending().await,
+                }
+            }
+        })
+        .await;
+        let timeouts = format!("read_timeout = \"{read_timeout}\"\nwrite_timeout = \"800ms\"");
+        let gateway = gateway(&[origin], &timeouts, "").await;
+        let checks = cases().map(async |(protocol, length)| {
+            let request = ("POST", "/open");
+            let (found, body) =
+                upload_with_pause(&gateway, protocol, request, pattern(length)).await;
+            assert_eq!(found, status, "{protocol:?} {length}: {body}");
+            assert!(has_answer || body.contains("upstream_timeout"), "{body}");
+        });
+        join_all(checks).await;
+    }
 }
 
 /// The body is read before the request is sent, or kept for a second attempt. The client takes
@@ -228,59 +217,6 @@ async fn client_is_not_blamed_for_a_stalled_upstream() {
 }
 
 #[tokio::test]
-async fn every_framing_ends_with_a_stalled_upstream() {
-    let origins = [
-        start_stalled().await,
-        start_http2(|request, answer| async move {
-            pending::<()>().await;
-            drop((request, answer));
-        })
-        .await,
-    ];
-    let framings = [
-        "HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n\r\n2000000\r\n".to_owned(),
-        format!(
-            "HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: {HUGE_BODY_BYTES}\r\n\r\n"
-        ),
-        format!("HTTP/1.0\r\nHost: gate\r\nContent-Length: {HUGE_BODY_BYTES}\r\n\r\n"),
-    ];
-    let origins = || origins.into_iter().zip([false, true]);
-    let cases = framings
-        .iter()
-        .flat_map(|framing| origins().map(move |it| (framing, it)));
-    let checks = cases.map(async |(framing, (origin, is_http2))| {
-        let upstream = format!("write_timeout = \"1s\"\nhttp2 = {is_http2}");
-        let limits = format!("{HUGE_LIMITS}stall_timeout = \"1s\"");
-        let gateway = gateway(&[origin], &upstream, &limits).await;
-        let head = format!("POST /open {framing}");
-        let (status, body) = upload_after(&gateway, head, HUGE_BODY_BYTES).await;
-        assert_eq!(status, 504, "{is_http2} {framing}: {body}");
-    });
-    join_all(checks).await;
-}
-
-/// Waits until the client can send no more. Returns the bytes that are neither with the client nor
-/// in a queue of the kernel.
-async fn settled_bytes(gateway: &TestGateway, origin: u16, written: &AtomicUsize) -> usize {
-    let (mut known, mut looks) = (0, 0);
-    let settling = async {
-        // Acknowledgements may be 200 ms late: until then some bytes are in two queues.
-        while looks < 5 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            let queued = queued(gateway.address.port()) + queued(origin);
-            let held = written.load(Ordering::Relaxed).saturating_sub(queued);
-            looks = if held == known { looks + 1 } else { 0 };
-            known = held;
-        }
-    };
-    let settled = tokio::time::timeout(3 * STEP_TIMEOUT, settling).await;
-    settled.expect("at rest in time");
-    // The upload is held up.
-    assert!(written.load(Ordering::Relaxed) < HUGE_BODY_BYTES);
-    known
-}
-
-#[tokio::test]
 async fn stalled_upstream_bounds_what_is_read_of_an_upload() {
     // Two reads of a body; over HTTP/2 also the window of a stream.
     for (protocol, most) in [(Protocol::Http1, 64 << 10), (Protocol::Http2, 128 << 10)] {
@@ -313,7 +249,7 @@ async fn stalled_upstream_bounds_what_is_read_of_an_upload() {
                 drop(answer.await);
             }
         });
-        let held = settled_bytes(&gateway, origin.port(), &written).await;
+        let held = held_bytes(&gateway, origin, &written, HUGE_BODY_BYTES).await;
         assert!(held > 0, "{protocol:?}: nothing was read");
         assert!(held <= most + (4 << 10), "{protocol:?}: {held} bytes");
         sending.abort();

@@ -1,48 +1,28 @@
 //! Requests in flight of one upstream, shared among client addresses.
 
-use std::net::Ipv4Addr;
-
-use super::scripted_origin::start;
 use super::*;
 
 /// A connection from 127.0.0.`last`.
-async fn connect_from(gateway: &TestGateway, last: u8) -> TcpStream {
+pub(super) async fn connect_from(last: u8, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
-    socket
-        .bind((Ipv4Addr::new(127, 0, 0, last), 0).into())
-        .expect("binds");
-    socket.connect(gateway.address).await.expect("connects")
+    let local = SocketAddr::from(([127, 0, 0, last], 0));
+    socket.bind(local).expect("all of 127.0.0.0/8 is local");
+    socket.connect(to).await.expect("connects")
 }
 
 pub(super) async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
-    RawClient::new(connect_from(gateway, last).await)
+    RawClient::new(connect_from(last, gateway.address).await)
 }
 
 /// An HTTP/2 client from 127.0.0.`last` whose streams have a window of this many bytes.
 pub(super) async fn http2_from(gateway: &TestGateway, last: u8, window: u32) -> SendRequest<Bytes> {
-    http2_client_on(connect_from(gateway, last).await, window).await
+    http2_client_on(connect_from(last, gateway.address).await, window).await
 }
 
-/// Requests in flight to the only address of the upstream.
-async fn in_flight(gateway: &TestGateway) -> usize {
-    let text = gateway.admin_get("/upstreams").await;
-    let rest = text.split("\"inFlight\":").nth(1).expect("a number");
-    let digits = rest
-        .trim_start()
-        .split(|c: char| !c.is_ascii_digit())
-        .next();
-    digits.expect("digits").parse().expect("a number")
-}
-
-/// Waits until this many requests are in flight.
+/// Waits until this many requests are in flight to the only address of the upstream.
 async fn until_in_flight(gateway: &TestGateway, wanted: usize) {
-    wait_until(async || in_flight(gateway).await == wanted).await;
-}
-
-/// Whether a response waits for its reader.
-async fn is_held(gateway: &TestGateway) -> bool {
-    let metrics = gateway.admin_get("/metrics").await;
-    !metrics.contains("postern_response_buffer_bytes 0\n")
+    let shown = format!("\"inFlight\":{wanted}");
+    wait_until(async || gateway.admin_get("/upstreams").await.contains(&shown)).await;
 }
 
 /// Requests that stay in flight, one of them without its body.
@@ -106,54 +86,6 @@ async fn trusted_proxy_has_no_share_but_its_clients_have() {
     }
 }
 
-/// An origin whose answer to `/any/N` has N bytes.
-async fn sized_origin() -> SocketAddr {
-    start(|mut connection| async move {
-        while let Some(head) = connection.take_head().await {
-            let path = head.split(' ').nth(1).expect("a path");
-            let length = path.rsplit('/').next().and_then(|n| n.parse().ok());
-            let length: usize = length.expect("a length");
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-            connection
-                .send([head.into_bytes(), vec![b'x'; length]].concat())
-                .await;
-        }
-    })
-    .await
-}
-
-/// Asks for growing answers that the client does not read, until one waits for its reader although
-/// the upstream has nothing more to do with it.
-async fn hold_answered(gateway: &TestGateway, fields: &str) -> Option<TcpStream> {
-    for length in (4..=96).map(|kib| kib << 10) {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_recv_buffer_size(4 << 10).expect("a size");
-        let mut stream = socket.connect(gateway.address).await.expect("connects");
-        let request = format!("GET /any/{length} HTTP/1.1\r\nHost: gate\r\n{fields}\r\n");
-        stream.write_all(request.as_bytes()).await.expect("writes");
-        for _ in 0..10 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if is_held(gateway).await && in_flight(gateway).await == 0 {
-                return Some(stream);
-            }
-        }
-        drop(stream);
-        until_in_flight(gateway, 0).await;
-    }
-    None
-}
-
-#[tokio::test]
-async fn place_is_free_once_the_upstream_has_answered() {
-    let upstream = format!("addresses = [\"{}\"]\nin_flight = 1", sized_origin().await);
-    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
-    let fields = format!("Authorization: Bearer {}\r\n", gateway.user());
-    let held = hold_answered(&gateway, &fields).await;
-    assert!(held.is_some(), "no place was free beside a slow reader: ");
-    let other = gateway.get("/any/1", &fields).await;
-    assert_eq!((other.status, other.body.as_str()), (200, "x"));
-}
-
 #[tokio::test]
 async fn place_is_free_beside_a_stream_without_a_window() {
     for is_http2 in [false, true] {
@@ -164,7 +96,11 @@ async fn place_is_free_beside_a_stream_without_a_window() {
         let gateway = scripted_origin::gateway(&[address], &upstream, "").await;
         let mut slow = http2_from(&gateway, 1, 0).await;
         let held = open_body(&mut slow, "/open").await;
-        wait_until(async || is_held(&gateway).await).await;
+        wait_until(async || {
+            let metrics = gateway.admin_get("/metrics").await;
+            !metrics.contains("postern_response_buffer_bytes 0\n")
+        })
+        .await;
         until_in_flight(&gateway, 0).await;
         let mut other = http2_from(&gateway, 2, 65_535).await;
         assert_eq!(get(&mut other, "/open", &[]).await.status, 200);

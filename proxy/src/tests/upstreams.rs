@@ -104,19 +104,6 @@ async fn retry_over_the_budget_is_denied_and_counted() {
 }
 
 #[tokio::test]
-async fn ejection_is_counted_once() {
-    let addresses = "addresses = [\"127.0.0.1:1\", \"{origin}\"]\nload_balancing = \"round_robin\"\nretries = 0\n\
-         [upstream.origin.outlier]\nfailures = 1\nejection = \"1h\"".to_owned();
-    let gateway = TestGateway::routed(OriginBehavior::Answer, &addresses, "", ROUTE).await;
-    assert_eq!(counter(&gateway, "ejections").await, 0);
-    assert_eq!(gateway.get("/open", "").await.status, 503);
-    for _ in 0..5 {
-        assert_eq!(gateway.get("/open", "").await.status, 200);
-    }
-    assert_eq!(counter(&gateway, "ejections").await, 1);
-}
-
-#[tokio::test]
 async fn response_503_is_a_failure_of_the_address() {
     let response = "HTTP/1.1 503 Service Unavailable\r\nX-Postern-Code: unavailable\r\nContent-Length: 0\r\n\r\n";
     let settings = "retries = 0\n[upstream.origin.outlier]\nfailures = 3\nejection = \"1h\"";

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use pingora::protocols::l4::socket::SocketAddr;
+use postern_core::backoff::{Backoff, Delays};
 use postern_core::log_outage_state;
 use serde::Serialize;
 
@@ -20,8 +21,8 @@ use crate::upstream::peer::PeerBuilder;
 /// Time between two look-ups of a name.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time after which a failed look-up is repeated.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Delays after which a failed look-up is repeated.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), LOOKUP_INTERVAL);
 
 /// The entries of `addresses` of an upstream and what they lead to.
 #[derive(Debug)]
@@ -51,6 +52,7 @@ struct NameState {
     answered_at: Option<Instant>,
     /// The first of the failures since the last good answer, and the latest reason.
     failure: Option<(Instant, String)>,
+    delays: Delays,
 }
 
 /// The state of a name in `/upstreams/names`.
@@ -154,6 +156,7 @@ impl Discovery {
             Ok(targets) => {
                 name.due_at = now + LOOKUP_INTERVAL;
                 name.answered_at = Some(now);
+                name.delays.reset();
                 source.targets = targets;
                 if let Some((since, _)) = name.failure.take() {
                     let outage_s = now.saturating_duration_since(since).as_secs();
@@ -163,7 +166,7 @@ impl Discovery {
             }
             Err(error) => error,
         };
-        name.due_at = now + RETRY_INTERVAL;
+        name.due_at = now + name.delays.next_delay();
         match &mut name.failure {
             Some((_, last)) => {
                 tracing::debug!(%upstream, name = %address, %error, "upstream name lookup failed");
@@ -187,10 +190,8 @@ impl Discovery {
                 }
                 let is_same = |it: &&Arc<Endpoint>| it.config_index == at && it.address == *address;
                 let known = before.iter().find(is_same).cloned();
-                let weight = source.address.weight;
-                current.push(known.unwrap_or_else(|| {
-                    Arc::new(Endpoint::new(address.clone(), at, weight, &self.peers))
-                }));
+                let new = || Arc::new(Endpoint::new(address.clone(), at, &self.peers));
+                current.push(known.unwrap_or_else(new));
             }
         }
         current
@@ -231,6 +232,7 @@ impl Source {
                 due_at: now,
                 answered_at: None,
                 failure: None,
+                delays: RETRY_DELAYS.delays(),
             }),
         }
     }

@@ -22,26 +22,22 @@ pub(crate) struct Endpoint {
     pub(crate) address_text: Box<str>,
     /// Position of its entry in the configuration.
     pub(crate) config_index: usize,
-    /// Weight relative to the other addresses; 0 for none of the requests.
-    pub(crate) configured_weight: u32,
-    /// Whether an operator lets the address get no new requests.
-    pub(super) is_draining: AtomicBool,
     /// The Pingora peer.
     pub(crate) peer: HttpPeer,
     pub(crate) pins: PinnedCertificates,
     in_flight: AtomicUsize,
     /// Microseconds to the response head: rises at once, decays slowly.
     latency_us: AtomicU64,
-    pub(super) failures: AtomicU32,
+    failures: AtomicU32,
     /// Consecutive ejections.
-    pub(super) ejections: AtomicU32,
+    ejections: AtomicU32,
     /// Times in milliseconds of the pool's clock.
-    pub(super) ejected_at: AtomicU64,
-    pub(super) ejected_until: AtomicU64,
+    ejected_at: AtomicU64,
+    ejected_until: AtomicU64,
     /// The cause of the last ejection.
     pub(super) ejection_cause: Mutex<&'static str>,
     /// Whether the end of the last ejection has not been logged.
-    pub(super) return_pending: AtomicBool,
+    return_pending: AtomicBool,
     /// Result of the active health checks.
     pub(crate) healthy: AtomicBool,
     /// The error of the last failed health check.
@@ -96,20 +92,13 @@ const MAX_ABANDONED_STREAMS: u64 = 32;
 const LATENCY_DECAY_DIVISOR: u64 = 8;
 
 impl Endpoint {
-    pub(super) fn new(
-        address: SocketAddr,
-        config_index: usize,
-        configured_weight: u32,
-        peers: &PeerBuilder,
-    ) -> Self {
+    pub(super) fn new(address: SocketAddr, config_index: usize, peers: &PeerBuilder) -> Self {
         Self {
             peer: peers.build(config_index, address.clone()),
             pins: peers.pins(),
             address_text: address.to_string().into(),
             address,
             config_index,
-            configured_weight,
-            is_draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             latency_us: AtomicU64::new(0),
             failures: AtomicU32::new(0),
@@ -126,12 +115,12 @@ impl Endpoint {
     }
 
     /// Returns a backend of Pingora, which carries the endpoint.
-    pub(super) fn backend(self: &Arc<Self>, weight: u64) -> Backend {
+    pub(super) fn backend(self: &Arc<Self>) -> Backend {
         let mut ext = Extensions::new();
         ext.insert(Arc::clone(self));
         Backend {
             addr: self.address.clone(),
-            weight: usize::try_from(weight).unwrap_or(usize::MAX),
+            weight: 1,
             ext,
         }
     }
@@ -150,14 +139,6 @@ impl Endpoint {
         (client.unwrap_or(0) ^ retired) << 1
     }
 
-    /// Returns the weight; 0 while the address is draining.
-    pub(super) fn weight(&self) -> u32 {
-        match self.is_draining() {
-            true => 0,
-            false => self.configured_weight,
-        }
-    }
-
     pub(super) fn availability(&self, now_ms: u64) -> Availability {
         if !self.healthy.load(Ordering::Relaxed) {
             Availability::Unhealthy
@@ -168,11 +149,11 @@ impl Endpoint {
         }
     }
 
-    /// Returns the load: requests in flight times latency, divided by weight.
+    /// Returns the load: requests in flight times latency.
     pub(super) fn load(&self) -> u64 {
         let queue = self.in_flight.load(Ordering::Relaxed) as u64 + 1;
         let latency = self.latency_us.load(Ordering::Relaxed).max(100);
-        queue.saturating_mul(latency).saturating_mul(1000) / u64::from(self.weight().max(1))
+        queue.saturating_mul(latency)
     }
 
     /// Records a success. One after an ejection makes the next ejection as short as the first.
@@ -221,6 +202,13 @@ impl Endpoint {
         let is_new = has_ended && self.return_pending.swap(false, Ordering::Relaxed);
         let since = self.ejected_at.load(Ordering::Relaxed);
         is_new.then(|| now_ms.saturating_sub(since) / 1000)
+    }
+
+    /// Returns the milliseconds for which the address is still ejected, and the cause.
+    pub(crate) fn ejection(&self, now_ms: u64) -> Option<(u64, &'static str)> {
+        let until = self.ejected_until.load(Ordering::Relaxed);
+        let remaining = until.checked_sub(now_ms).filter(|left| *left > 0)?;
+        Some((remaining, *self.ejection_cause.lock()))
     }
 
     /// Returns the number of requests in flight.

@@ -45,7 +45,7 @@ struct PoolCheck {
 impl ServiceDiscovery for PoolAddresses {
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
         let endpoints = self.0.endpoints();
-        let backends = endpoints.iter().map(|endpoint| endpoint.backend(1));
+        let backends = endpoints.iter().map(Endpoint::backend);
         Ok((backends.collect(), HashMap::new()))
     }
 }

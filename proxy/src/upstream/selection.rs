@@ -1,31 +1,16 @@
 //! Load balancing: the choice among the addresses that an attempt may use.
 //!
-//! `round_robin` is the weighted selection of `pingora-load-balancing`. Which addresses may be used
-//! depends on the attempt, so that others are passed over. `least_loaded` compares the load of two
-//! addresses, which a `BackendSelection` does not know.
+//! `round_robin` is that of `pingora-load-balancing`. Which addresses may be used depends on the
+//! attempt, so that others are passed over. `least_loaded` compares the load of two addresses, which a
+//! `BackendSelection` does not know.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pingora_load_balancing::selection::weighted::Weighted;
-use pingora_load_balancing::selection::{BackendIter, BackendSelection, SelectionAlgorithm};
+use pingora_load_balancing::selection::{BackendIter, BackendSelection, RoundRobin};
 
 use crate::config::LoadBalancing;
 use crate::upstream::endpoint::{Availability, Endpoint, InFlightPermit};
-
-/// The order in which `round_robin` visits the addresses.
-pub(super) struct Rotation {
-    /// Contains each address as often as its weight says.
-    sequence: Arc<Weighted<IndexKey>>,
-    /// Length of the sequence.
-    len: u64,
-    /// Distance between two entries that are visited, without a common divisor with `len`: entries of
-    /// an address are adjacent.
-    stride: u64,
-}
-
-/// The algorithm of a sequence whose key is an index.
-struct IndexKey;
 
 /// The addresses that an attempt may use.
 pub(super) struct Candidates<'e> {
@@ -38,58 +23,20 @@ pub(super) struct Candidates<'e> {
     best: Availability,
 }
 
-/// Returns the numbers of addresses with a weight, and of those of them that are ejected or
-/// unhealthy.
-pub(super) fn count_excluded(endpoints: &[Arc<Endpoint>], now_ms: u64) -> (usize, usize) {
-    let with_weight = endpoints.iter().filter(|endpoint| endpoint.weight() > 0);
-    with_weight.fold((0, 0), |(total, excluded), endpoint| {
-        let is_excluded = endpoint.availability(now_ms) != Availability::Available;
-        (total + 1, excluded + usize::from(is_excluded))
-    })
+/// Returns the number of addresses that are ejected or unhealthy.
+pub(super) fn count_excluded(endpoints: &[Arc<Endpoint>], now_ms: u64) -> usize {
+    let is_excluded = |it: &&Arc<Endpoint>| it.availability(now_ms) != Availability::Available;
+    endpoints.iter().filter(is_excluded).count()
 }
 
 /// Returns whether more than `panic_percent` of the addresses are excluded.
-pub(super) fn exceeds_panic_percent((total, excluded): (usize, usize), panic_percent: u32) -> bool {
+pub(super) fn exceeds_panic_percent(total: usize, excluded: usize, panic_percent: u32) -> bool {
     excluded * 100 > total * panic_percent as usize
 }
 
-// === impl Rotation ===
-
-impl Rotation {
-    pub(super) fn new(endpoints: &[Arc<Endpoint>]) -> Self {
-        let weights = || endpoints.iter().map(|it| u64::from(it.configured_weight));
-        let divisor = weights().fold(0, greatest_common_divisor).max(1);
-        let len = (weights().sum::<u64>() / divisor).max(1);
-        let backends = endpoints.iter().filter(|it| it.configured_weight > 0);
-        let backends = backends.map(|it| it.backend(u64::from(it.configured_weight) / divisor));
-        // Multiples of the golden ratio are spread evenly.
-        let mut strides = (len * 618 / 1000).max(1)..=len;
-        let stride = strides.find(|it| greatest_common_divisor(len, *it) == 1);
-        Self {
-            sequence: Arc::new(Weighted::build(&backends.collect())),
-            len,
-            stride: stride.unwrap_or(1),
-        }
-    }
-
-    /// Returns the address at `turn`.
-    fn visit(&self, turn: u64) -> Option<Arc<Endpoint>> {
-        let index = turn % self.len * self.stride % self.len;
-        let mut entries = self.sequence.iter(&index.to_le_bytes());
-        entries.next()?.ext.get().cloned()
-    }
-}
-
-// === impl IndexKey ===
-
-impl SelectionAlgorithm for IndexKey {
-    fn new() -> Self {
-        Self
-    }
-
-    fn next(&self, key: &[u8]) -> u64 {
-        key.try_into().map_or(0, u64::from_le_bytes)
-    }
+/// Returns the order in which `round_robin` visits the addresses.
+pub(super) fn rotation(endpoints: &[Arc<Endpoint>]) -> RoundRobin {
+    RoundRobin::build(&endpoints.iter().map(Endpoint::backend).collect())
 }
 
 // === impl Candidates ===
@@ -107,12 +54,12 @@ impl<'e> Candidates<'e> {
         panic_percent: u32,
         now_ms: u64,
     ) -> Option<Self> {
-        let counts = count_excluded(endpoints, now_ms);
+        let (total, excluded) = (endpoints.len(), count_excluded(endpoints, now_ms));
         let mut candidates = Self {
             endpoints,
-            avoid: avoid.filter(|_| counts.0 > 1),
+            avoid: avoid.filter(|_| total > 1),
             now_ms,
-            is_panic: avoid.is_none() && exceeds_panic_percent(counts, panic_percent),
+            is_panic: avoid.is_none() && exceeds_panic_percent(total, excluded, panic_percent),
             best: Availability::Unhealthy,
         };
         let all = candidates.iter();
@@ -124,17 +71,18 @@ impl<'e> Candidates<'e> {
     pub(super) fn acquire(
         &self,
         algorithm: LoadBalancing,
-        rotation: &Rotation,
+        rotation: &Arc<RoundRobin>,
         turn: &AtomicU64,
         limit: usize,
     ) -> Option<InFlightPermit> {
-        let next_turn = || turn.fetch_add(1, Ordering::Relaxed);
         let acquire = |endpoint: &Arc<Endpoint>| InFlightPermit::try_acquire(endpoint, limit);
         let chosen = match algorithm {
-            LoadBalancing::LeastLoaded => self.less_loaded(next_turn()).and_then(acquire),
-            LoadBalancing::RoundRobin => (0..rotation.len)
-                .filter_map(|_| rotation.visit(next_turn()))
-                .find(|visited| self.usable().any(|it| Arc::ptr_eq(it, visited)))
+            LoadBalancing::LeastLoaded => self
+                .less_loaded(turn.fetch_add(1, Ordering::Relaxed))
+                .and_then(acquire),
+            LoadBalancing::RoundRobin => (0..self.endpoints.len())
+                .filter_map(|_| rotation.iter(&[]).next()?.ext.get().cloned())
+                .find(|visited: &Arc<Endpoint>| self.usable().any(|it| Arc::ptr_eq(it, visited)))
                 .and_then(|visited| acquire(&visited)),
         };
         // The chosen one is at capacity, or a concurrent request has changed the state of all.
@@ -168,7 +116,7 @@ impl<'e> Candidates<'e> {
     fn iter(&self) -> impl Iterator<Item = &'e Arc<Endpoint>> {
         let avoid = self.avoid.map(|avoid| &avoid.address);
         let endpoints = self.endpoints.iter();
-        endpoints.filter(move |it| it.weight() > 0 && Some(&it.address) != avoid)
+        endpoints.filter(move |it| Some(&it.address) != avoid)
     }
 
     /// Returns the candidates of the best availability.
@@ -183,13 +131,6 @@ impl<'e> Candidates<'e> {
             false => endpoint.availability(self.now_ms),
         }
     }
-}
-
-const fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
-    while other != 0 {
-        (one, other) = (other, one % other);
-    }
-    one
 }
 
 /// The finalizer of splitmix64, in which every input bit affects every output bit.

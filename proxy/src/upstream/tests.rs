@@ -8,10 +8,9 @@ use super::*;
 
 use crate::config::{LoadBalancing, OutlierDetection, UpstreamAddress};
 
-fn config(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamConfig {
-    let addresses = weights.iter().zip(1..).map(|(weight, port)| {
-        UpstreamAddress::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
-    });
+fn config(load_balancing: LoadBalancing, addresses: usize) -> UpstreamConfig {
+    let addresses = (1..=addresses)
+        .map(|port| UpstreamAddress::parse(&format!("127.0.0.1:{port}")).expect("an address"));
     UpstreamConfig {
         name: "test".to_owned(),
         addresses: addresses.collect(),
@@ -43,8 +42,8 @@ fn pool_of(config: UpstreamConfig) -> UpstreamPool {
     UpstreamPool::new(config, &resolver, &metrics).expect("a pool")
 }
 
-fn pool(load_balancing: LoadBalancing, weights: &[u32]) -> UpstreamPool {
-    pool_of(config(load_balancing, weights))
+fn pool(load_balancing: LoadBalancing, addresses: usize) -> UpstreamPool {
+    pool_of(config(load_balancing, addresses))
 }
 
 fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
@@ -57,33 +56,8 @@ fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
 }
 
 #[test]
-fn round_robin_follows_the_weights() {
-    assert_eq!(
-        ports(&pool(LoadBalancing::RoundRobin, &[1, 2, 0]), 300),
-        [0, 100, 200, 0]
-    );
-}
-
-#[test]
-fn round_robin_interleaves_addresses() {
-    let count = ports(&pool(LoadBalancing::RoundRobin, &[1000, 333]), 40);
-    assert!((29..=31).contains(&count[1]), "{count:?}");
-    let equal = pool(LoadBalancing::RoundRobin, &[7, 7, 7, 7]);
-    for _ in 0..5 {
-        assert_eq!(ports(&equal, 4), [0, 1, 1, 1, 1]);
-    }
-}
-
-#[test]
-fn excluded_address_leaves_the_other_weights_unchanged() {
-    let pool = pool(LoadBalancing::RoundRobin, &[10, 20, 10]);
-    eject(&pool, 0);
-    assert_eq!(ports(&pool, 300), [0, 0, 200, 100]);
-}
-
-#[test]
 fn less_loaded_address_is_chosen() {
-    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
+    let pool = pool(LoadBalancing::LeastLoaded, 2);
     let first = pool.pick(None, None, Instant::now()).expect("an address");
     for _ in 0..20 {
         let next = pool.pick(None, None, Instant::now()).expect("an address");
@@ -95,22 +69,8 @@ fn less_loaded_address_is_chosen() {
 }
 
 #[test]
-fn requests_in_flight_are_limited() {
-    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
-    let held: Vec<InFlightPermit> = (0..4)
-        .map(|_| pool.pick(None, None, Instant::now()).expect("a permit"))
-        .collect();
-    assert_eq!(
-        pool.pick(None, None, Instant::now()).err(),
-        Some(NoEndpoint::AtCapacity)
-    );
-    drop(held);
-    assert!(pool.pick(None, None, Instant::now()).is_ok());
-}
-
-#[test]
 fn failing_address_is_ejected_unless_panic() {
-    let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, 3);
     let all = pool.endpoints();
     (0..5).for_each(|_| pool.note_failure(&all[0], FailureCause::Reset, Instant::now()));
     let count = ports(&pool, 100);
@@ -132,7 +92,7 @@ const ALGORITHMS: [LoadBalancing; 2] = [LoadBalancing::RoundRobin, LoadBalancing
 #[test]
 fn retry_uses_ejected_address_as_last_resort() {
     for algorithm in ALGORITHMS {
-        let pool = pool(algorithm, &[1, 1]);
+        let pool = pool(algorithm, 2);
         let ejected = eject(&pool, 0);
         assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two ejected: no panic");
         let failed = pool.pick(None, None, Instant::now()).expect("an address");
@@ -145,17 +105,16 @@ fn retry_uses_ejected_address_as_last_resort() {
 
 #[test]
 fn ejected_addresses_are_used_without_alternative() {
-    let all_weights = [[1, 1], [1, 0]];
-    for (algorithm, weights) in ALGORITHMS.into_iter().zip(all_weights) {
-        let mut pool = pool(algorithm, &weights);
+    for (algorithm, addresses) in ALGORITHMS.into_iter().zip([2, 1]) {
+        let mut pool = pool(algorithm, addresses);
         pool.config.outlier.panic_percent = 100;
         let only = eject(&pool, 0);
-        eject(&pool, 1);
-        assert!(pool.pick(None, None, Instant::now()).is_ok(), "{weights:?}");
-        if weights[1] == 0 {
+        (1..addresses).for_each(|at| drop(eject(&pool, at)));
+        assert!(pool.pick(None, None, Instant::now()).is_ok(), "{addresses}");
+        if addresses == 1 {
             let retry = pool
                 .pick(None, Some(&only), Instant::now())
-                .expect("the only weighted address");
+                .expect("the only address");
             assert_eq!(retry.endpoint.address, only.address);
         }
     }
@@ -163,7 +122,7 @@ fn ejected_addresses_are_used_without_alternative() {
 
 #[test]
 fn ejected_address_precedes_unhealthy_one() {
-    let mut pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
+    let mut pool = pool(LoadBalancing::RoundRobin, 3);
     pool.config.outlier.panic_percent = 100;
     let all = pool.endpoints();
     all.iter()
@@ -180,7 +139,7 @@ fn ejected_address_precedes_unhealthy_one() {
 #[test]
 fn retry_in_panic_prefers_available_address() {
     for algorithm in ALGORITHMS {
-        let pool = pool(algorithm, &[1, 1, 1]);
+        let pool = pool(algorithm, 3);
         let failed = [eject(&pool, 0), eject(&pool, 1)];
         for _ in 0..20 {
             let retry = pool
@@ -192,19 +151,8 @@ fn retry_in_panic_prefers_available_address() {
 }
 
 #[test]
-fn zero_weight_address_does_not_count_for_panic() {
-    let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 0, 0]);
-    pool.endpoints()
-        .iter()
-        .skip(2)
-        .for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
-    eject(&pool, 0);
-    assert_eq!(ports(&pool, 10), [0, 0, 10, 0, 0]);
-}
-
-#[test]
 fn ejection_time_resets_after_recovery() {
-    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, 2);
     let bad = Arc::clone(&pool.endpoints()[0]);
     let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
     let fail =
@@ -226,7 +174,7 @@ fn ejection_time_resets_after_recovery() {
 
 #[test]
 fn slow_address_is_chosen_less() {
-    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
+    let pool = pool(LoadBalancing::LeastLoaded, 2);
     let (slow, fast) = (
         Arc::clone(&pool.endpoints()[0]),
         Arc::clone(&pool.endpoints()[1]),
@@ -251,7 +199,7 @@ fn slow_address_is_chosen_less() {
 
 #[test]
 fn retry_uses_another_address_and_is_bounded() {
-    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, 2);
     let first = pool.pick(None, None, Instant::now()).expect("an address");
     let other = pool
         .pick(None, Some(&first.endpoint), Instant::now())

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use brotli::CompressorWriter;
 use bytes::Bytes;
@@ -12,24 +11,20 @@ use flate2::write::GzEncoder;
 use crate::client_shares::BudgetPermit;
 use crate::compression::ContentCoding;
 
-/// Logarithm of the window of brotli and zstd: 256 KiB, which bounds the memory of the encoder, and
-/// that of the decoder (RFC 9659 permits 8 MiB).
+/// Logarithm of the window of brotli: 256 KiB, which bounds the memory of encoder and decoder.
 const WINDOW_BITS: u32 = 18;
+
+/// Quality of brotli, of 11.
+const BROTLI_LEVEL: u32 = 4;
+
+/// Level of gzip, of 9.
+const GZIP_LEVEL: u32 = 5;
 
 /// Bytes of the output buffer within brotli's encoder.
 const BROTLI_BUFFER_BYTES: usize = 4 << 10;
 
 /// Maximum bytes of all encoders. A response that exceeds them is not compressed.
 pub const MAX_ENCODER_BYTES: usize = 256 << 20;
-
-/// Where encoders are counted.
-pub trait EncoderMetrics: Send + Sync {
-    /// Counts a response that is not compressed, because the memory of encoders is exhausted.
-    fn count_skipped(&self);
-
-    /// Counts a response whose encoder has ended, with the bytes of its body before and after it.
-    fn count_encoded(&self, coding: ContentCoding, bytes_in: u64, bytes_out: u64);
-}
 
 /// The encoder of a response body.
 pub struct BodyEncoder {
@@ -39,65 +34,34 @@ pub struct BodyEncoder {
     /// Whether every part is sent at once: the length of the body is unknown, so that the upstream
     /// may pause between its parts.
     flushes: bool,
-    bytes_in: u64,
-    bytes_out: u64,
-    metrics: Arc<dyn EncoderMetrics>,
     _permit: BudgetPermit,
 }
 
 enum Writer {
     Gzip(GzEncoder<Vec<u8>>),
     Brotli(Box<CompressorWriter<Vec<u8>>>),
-    Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
 }
 
 /// Returns the approximate memory of an encoder, in bytes.
-const fn encoder_bytes(coding: ContentCoding) -> usize {
+pub const fn encoder_bytes(coding: ContentCoding) -> usize {
     match coding {
         ContentCoding::Gzip => 320 << 10,
         ContentCoding::Brotli => 3 << 20,
-        ContentCoding::Zstd => 4 << 20,
-    }
-}
-
-/// Returns the level of a coding.
-const fn level_of(coding: ContentCoding) -> u32 {
-    match coding {
-        ContentCoding::Gzip => 5,
-        ContentCoding::Brotli => 4,
-        ContentCoding::Zstd => 3,
     }
 }
 
 // === impl BodyEncoder ===
 
 impl BodyEncoder {
-    /// Creates an encoder. `is_length_known` is whether the upstream has announced the length of the
-    /// body. `reserve` reserves this number of bytes. Returns `None`, and counts the response, if they
-    /// are not available.
-    pub fn new(
-        coding: ContentCoding,
-        is_length_known: bool,
-        reserve: impl FnOnce(usize) -> Option<BudgetPermit>,
-        metrics: Arc<dyn EncoderMetrics>,
-    ) -> Option<Box<Self>> {
-        let permit = reserve(encoder_bytes(coding));
-        let writer = permit
-            .is_some()
-            .then(|| Writer::new(coding, level_of(coding)).ok());
-        let (Some(permit), Some(writer)) = (permit, writer.flatten()) else {
-            metrics.count_skipped();
-            return None;
-        };
-        Some(Box::new(Self {
+    /// Creates an encoder with a permit for [`encoder_bytes`]. `is_length_known` is whether the
+    /// upstream has announced the length of the body.
+    pub fn new(coding: ContentCoding, is_length_known: bool, permit: BudgetPermit) -> Self {
+        Self {
             coding,
-            writer: Some(writer),
+            writer: Some(Writer::new(coding)),
             flushes: !is_length_known,
-            bytes_in: 0,
-            bytes_out: 0,
-            metrics,
             _permit: permit,
-        }))
+        }
     }
 
     /// Returns the content coding of the response.
@@ -114,29 +78,20 @@ impl BodyEncoder {
             return Ok(None);
         };
         let part = part.unwrap_or_default();
-        self.bytes_in += part.len() as u64;
-        writer.write_all(part)?;
+        writer.inner().write_all(part)?;
         let encoded = if end {
             writer.finish()?
         } else {
             if self.flushes && !part.is_empty() {
-                writer.flush()?;
+                writer.inner().flush()?;
             }
             let encoded = std::mem::take(writer.output());
             self.writer = Some(writer);
             encoded
         };
-        self.bytes_out += encoded.len() as u64;
         Ok(Some(encoded)
             .filter(|encoded| !encoded.is_empty())
             .map(Bytes::from))
-    }
-}
-
-impl Drop for BodyEncoder {
-    fn drop(&mut self) {
-        let (bytes_in, bytes_out) = (self.bytes_in, self.bytes_out);
-        self.metrics.count_encoded(self.coding, bytes_in, bytes_out);
     }
 }
 
@@ -151,23 +106,17 @@ impl fmt::Debug for BodyEncoder {
 // === impl Writer ===
 
 impl Writer {
-    fn new(coding: ContentCoding, level: u32) -> io::Result<Self> {
+    fn new(coding: ContentCoding) -> Self {
         let output = Vec::new();
-        Ok(match coding {
-            ContentCoding::Gzip => Self::Gzip(GzEncoder::new(output, Compression::new(level))),
+        match coding {
+            ContentCoding::Gzip => Self::Gzip(GzEncoder::new(output, Compression::new(GZIP_LEVEL))),
             ContentCoding::Brotli => Self::Brotli(Box::new(CompressorWriter::new(
                 output,
                 BROTLI_BUFFER_BYTES,
-                level,
+                BROTLI_LEVEL,
                 WINDOW_BITS,
             ))),
-            ContentCoding::Zstd => {
-                let level = i32::try_from(level).unwrap_or(zstd::DEFAULT_COMPRESSION_LEVEL);
-                let mut encoder = zstd::stream::write::Encoder::new(output, level)?;
-                encoder.window_log(WINDOW_BITS)?;
-                Self::Zstd(encoder)
-            }
-        })
+        }
     }
 
     /// Returns the encoded data that has not been taken.
@@ -175,7 +124,6 @@ impl Writer {
         match self {
             Self::Gzip(encoder) => encoder.get_mut(),
             Self::Brotli(encoder) => encoder.get_mut(),
-            Self::Zstd(encoder) => encoder.get_mut(),
         }
     }
 
@@ -183,7 +131,6 @@ impl Writer {
         match self {
             Self::Gzip(encoder) => encoder,
             Self::Brotli(encoder) => encoder,
-            Self::Zstd(encoder) => encoder,
         }
     }
 
@@ -191,52 +138,22 @@ impl Writer {
         match self {
             Self::Gzip(encoder) => encoder.finish(),
             Self::Brotli(encoder) => Ok(encoder.into_inner()),
-            Self::Zstd(encoder) => encoder.finish(),
         }
-    }
-}
-
-impl Write for Writer {
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.inner().write(data)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner().flush()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::client_shares::SharedBudget;
 
-    const ALL: [ContentCoding; 3] = [
-        ContentCoding::Gzip,
-        ContentCoding::Brotli,
-        ContentCoding::Zstd,
-    ];
-
-    /// The number of skipped responses.
-    #[derive(Default)]
-    struct Skipped(AtomicUsize);
-
-    impl EncoderMetrics for Skipped {
-        fn count_skipped(&self) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-
-        fn count_encoded(&self, _coding: ContentCoding, _bytes_in: u64, _bytes_out: u64) {}
-    }
+    const ALL: [ContentCoding; 2] = [ContentCoding::Gzip, ContentCoding::Brotli];
 
     fn encoder(coding: ContentCoding, is_length_known: bool) -> BodyEncoder {
-        let reserve = |bytes| SharedBudget::new(bytes).reserve(None, bytes);
-        let metrics = Arc::<Skipped>::default();
-        let encoder = BodyEncoder::new(coding, is_length_known, reserve, metrics);
-        *encoder.expect("an encoder")
+        let permit = SharedBudget::new(1).reserve(None, 1).expect("a permit");
+        BodyEncoder::new(coding, is_length_known, permit)
     }
 
     /// Returns what can be decoded of a stream that may not have ended.
@@ -247,9 +164,6 @@ mod tests {
             ContentCoding::Brotli => {
                 brotli::Decompressor::new(encoded, 1).read_to_end(&mut decoded)
             }
-            ContentCoding::Zstd => zstd::stream::read::Decoder::new(encoded)
-                .expect("a decoder")
-                .read_to_end(&mut decoded),
         };
         decoded
     }
@@ -305,23 +219,5 @@ mod tests {
             let end = encoder(coding, false).encode(None, true).expect("ends");
             assert_eq!(decode(coding, &end.expect("a stream")), b"", "{coding:?}");
         }
-    }
-
-    #[test]
-    fn response_beyond_the_budget_is_not_compressed() {
-        let metrics = Arc::<Skipped>::default();
-        let budget = SharedBudget::new(MAX_ENCODER_BYTES);
-        let coding = ContentCoding::Gzip;
-        let make = || {
-            let reserve = |bytes| budget.reserve(None, bytes);
-            BodyEncoder::new(coding, true, reserve, Arc::clone(&metrics) as _)
-        };
-        let held = budget.reserve(None, MAX_ENCODER_BYTES - encoder_bytes(coding));
-        let last = make();
-        assert!(held.is_some() && last.is_some());
-        assert!(make().is_none());
-        assert_eq!(metrics.0.load(Ordering::Relaxed), 1);
-        drop(last);
-        assert!(make().is_some(), "the memory is returned");
     }
 }

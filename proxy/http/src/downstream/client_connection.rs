@@ -8,7 +8,6 @@
 //! Deadlines are enforced here: while an exchange waits for an upstream, it polls the client
 //! connection for reading, and that poll returns an error when a deadline has passed.
 
-mod backlog;
 mod close;
 mod http2_frames;
 mod http2_io;
@@ -28,13 +27,12 @@ use bytes::{Buf, BytesMut};
 use pingora_core::protocols::SocketDigest;
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::client_shares::{BudgetPermit, SharedBudget};
 use crate::downstream::client_handle::Attributes;
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::limits::HttpLimits;
-use crate::downstream::response_buffers::{BufferReservation, ConnectionPermit};
 use crate::message::framing::BodyFraming;
 use crate::upstream::BoundConnection;
-pub use backlog::WriteBacklog;
 use http2_io::Http2Io;
 pub use preface::DetectedProtocol;
 pub use read_head::{FIRST_REQUEST_GRACE, HeadEvent};
@@ -73,9 +71,11 @@ pub struct ClientConnection {
     attributes: Option<Attributes>,
     /// HTTP/1 only: the upstream connection that is closed with this one.
     bound_upstream: Arc<BoundConnection>,
-    permit: Option<Box<dyn ConnectionPermit>>,
+    permit: Option<Box<dyn Send + Sync>>,
+    /// The budget of responses whose readers are slow.
+    response_buffers: Arc<SharedBudget>,
     /// HTTP/1 only: the reservation for a response while its reader is slow.
-    buffer_reservation: Option<BufferReservation>,
+    buffer_reservation: Option<BudgetPermit>,
 }
 
 // === impl ClientConnection ===
@@ -86,7 +86,8 @@ impl ClientConnection {
         transport: ClientTransport,
         peer: SocketAddr,
         limits: Arc<HttpLimits>,
-        permit: Option<Box<dyn ConnectionPermit>>,
+        response_buffers: Arc<SharedBudget>,
+        permit: Box<dyn Send + Sync>,
     ) -> Self {
         let digest = SocketDigest::from_raw_fd(transport.raw_fd());
         let _first =
@@ -111,7 +112,8 @@ impl ClientConnection {
             digest: Arc::new(digest),
             attributes: None,
             bound_upstream: Arc::default(),
-            permit,
+            permit: Some(permit),
+            response_buffers,
             buffer_reservation: None,
         }
     }
@@ -125,6 +127,10 @@ impl ClientConnection {
     /// Returns what the server knows of the connection.
     pub fn attributes(&self) -> Option<&Attributes> {
         self.attributes.as_ref()
+    }
+
+    pub(crate) fn response_buffers(&self) -> Arc<SharedBudget> {
+        Arc::clone(&self.response_buffers)
     }
 
     /// Returns the place of the upstream connection that is closed with this one.
@@ -213,13 +219,13 @@ impl ClientConnection {
     }
 
     /// Switches to HTTP/2: all bytes pass, and the time per frame is limited. `is_shared` if many
-    /// clients share the connection. The returned backlog is exact whenever the HTTP/2 layer is
-    /// waiting, because it has then written all that it may.
-    pub fn switch_to_http2(&mut self, is_shared: bool) -> WriteBacklog {
+    /// clients share the connection. Returns whether written data waits for the client, which is exact
+    /// whenever the HTTP/2 layer is waiting, because it has then written all that it may.
+    pub fn switch_to_http2(&mut self, is_shared: bool) -> Arc<AtomicBool> {
         self.open_tunnel();
         let mut http2 = Box::<Http2Io>::default();
         http2.filter = is_shared.then(Default::default);
-        let backlog = http2.backlog.clone();
+        let backlog = Arc::clone(&http2.has_backlog);
         self.http2 = Some(http2);
         backlog
     }

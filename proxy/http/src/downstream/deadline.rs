@@ -5,12 +5,9 @@
 
 mod timer;
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use crate::downstream::limits::HttpLimits;
 pub use timer::DeadlineTimer;
@@ -34,8 +31,6 @@ pub struct RequestDeadline {
     request_complete: AtomicBool,
     /// Whether the client aborted the request.
     client_aborted: AtomicBool,
-    /// Whether the request is a gRPC call.
-    is_grpc: AtomicBool,
     /// Whether the whole response has been written.
     response_complete: AtomicBool,
     /// Whether the reader of the response was waited for, for longer than [`SLOW_READER_WAIT`].
@@ -45,8 +40,8 @@ pub struct RequestDeadline {
     /// Whether the deadline is the expiry of the token.
     ends_at_expiry: AtomicBool,
     abort_reason: AtomicU8,
-    /// The client that a trusted proxy has reported.
-    forwarded_client: Mutex<Option<IpAddr>>,
+    /// The key of the client in shares of common resources; 0 if it is not known.
+    client_share: AtomicU64,
 }
 
 /// Time for which a reader is waited for, after which an upstream may give up sending.
@@ -99,13 +94,12 @@ impl RequestDeadline {
             skip_next_progress: AtomicBool::new(false),
             request_complete: AtomicBool::new(false),
             client_aborted: AtomicBool::new(false),
-            is_grpc: AtomicBool::new(false),
             response_complete: AtomicBool::new(false),
             reader_was_slow: AtomicBool::new(false),
             closes_after_response: AtomicBool::new(false),
             ends_at_expiry: AtomicBool::new(false),
             abort_reason: AtomicU8::new(0),
-            forwarded_client: Mutex::default(),
+            client_share: AtomicU64::new(0),
         }
     }
 
@@ -191,26 +185,15 @@ impl RequestDeadline {
         !self.is_request_complete() || self.reader_was_slow.load(Ordering::Relaxed)
     }
 
-    /// Sets the client of the request, or `None` if the trusted proxy does not know it.
-    pub fn set_forwarded_client(&self, client: Option<IpAddr>) {
-        *self.forwarded_client.lock() = client;
+    /// Sets the key of the client in shares of common resources.
+    pub fn set_client_share(&self, client: Option<u64>) {
+        self.client_share
+            .store(client.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Returns the client that a trusted proxy has reported.
-    #[inline]
-    pub fn forwarded_client(&self) -> Option<IpAddr> {
-        *self.forwarded_client.lock()
-    }
-
-    /// Marks the request as a gRPC call: a client stream may pause until the deadline, and the end
-    /// of the response is the end of the call.
-    pub fn mark_grpc(&self) {
-        self.is_grpc.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether the request is a gRPC call.
-    pub(crate) fn is_grpc(&self) -> bool {
-        self.is_grpc.load(Ordering::Relaxed)
+    /// Returns the key of the client in shares of common resources.
+    pub(crate) fn client_share(&self) -> Option<u64> {
+        Some(self.client_share.load(Ordering::Relaxed)).filter(|client| *client != 0)
     }
 
     /// Records that the whole response of a stream has been written, if `is_complete`.

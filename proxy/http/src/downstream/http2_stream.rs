@@ -19,12 +19,12 @@ use http::{HeaderMap, HeaderValue};
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 
+use crate::client_shares::{BudgetPermit, SharedBudget};
 use crate::downstream::client_connection::ClientConnection;
 use crate::downstream::client_handle::{Attributes, ClientHandle};
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::http1_session::RetryBuffer;
-use crate::downstream::limits::HttpLimits;
-use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
+use crate::downstream::limits::{HttpLimits, RESPONSE_BUFFER_BYTES};
 pub use exchange::Http2Exchange;
 
 /// Maximum chunk of a response: one frame (RFC 9113 section 4.2).
@@ -44,7 +44,7 @@ pub struct Http2ConnectionInfo {
     /// What the server knows of the connection.
     attributes: Option<Attributes>,
     /// The budget of responses to slow readers.
-    buffers: Arc<ResponseBufferBudget>,
+    buffers: Arc<SharedBudget>,
 }
 
 /// A stream with its deadlines.
@@ -53,9 +53,9 @@ pub struct ClientStream {
     limits: Arc<HttpLimits>,
     slow_client: SlowClientGuard,
     deadline: Arc<RequestDeadline>,
-    buffers: Arc<ResponseBufferBudget>,
+    buffers: Arc<SharedBudget>,
     /// The reservation while the reader of the response is slow.
-    buffer_reservation: Option<BufferReservation>,
+    buffer_reservation: Option<BudgetPermit>,
     /// Whether the client accepted the last chunk of the response quickly.
     reads_fast: bool,
     /// Received data that has not been forwarded.
@@ -70,11 +70,11 @@ pub struct ClientStream {
 
 impl Http2ConnectionInfo {
     /// Creates the properties of a connection, whose streams share the budget `buffers` with others.
-    pub fn new(connection: &ClientConnection, buffers: Arc<ResponseBufferBudget>) -> Self {
+    pub fn new(connection: &ClientConnection) -> Self {
         Self {
             is_tls: connection.is_tls(),
             attributes: connection.attributes().cloned(),
-            buffers,
+            buffers: connection.response_buffers(),
         }
     }
 }
@@ -132,13 +132,6 @@ impl ClientStream {
     /// # Errors
     /// The client reset the stream or was too slow.
     async fn read(&mut self) -> Result<Option<Bytes>> {
-        if self.deadline.is_grpc() && self.deadline.is_response_complete() {
-            return Err(Error::explain(
-                ErrorType::ConnectionClosed,
-                "the gRPC call has been answered",
-            )
-            .into_down());
-        }
         loop {
             if !self.pending_data.is_empty() && !self.awaits_end() {
                 let part = std::mem::take(&mut self.pending_data);
@@ -185,9 +178,7 @@ impl ClientStream {
                 Poll::Ready(read)
             }
             Poll::Pending => {
-                if !deadline.is_grpc() {
-                    slow_client.wait_for_body();
-                }
+                slow_client.wait_for_body();
                 slow_client
                     .poll(deadline, limits, cx)
                     .map(|reason| Err(abort_error(deadline, reason)))
@@ -265,8 +256,7 @@ impl ClientStream {
             reads_fast,
             ..
         } = self;
-        let peer = || Some(exchange.client_addr()?.as_inet()?.ip());
-        let client = deadline.forwarded_client().or_else(peer);
+        let client = deadline.client_share();
         let length = data.len() as u64;
         slow_client.write_windows = match length > limits.bytes_at_min_rate() {
             true => {
@@ -287,7 +277,7 @@ impl ClientStream {
                 waiting_since.get_or_insert_with(Instant::now);
                 slow_client.wait_for_reader();
                 if buffer_reservation.is_none() {
-                    *buffer_reservation = buffers.reserve(limits, client);
+                    *buffer_reservation = buffers.reserve(client, RESPONSE_BUFFER_BYTES);
                 }
                 if buffer_reservation.is_none() {
                     return Poll::Ready(Err(abort_error(deadline, AbortReason::BufferExhausted)));

@@ -7,6 +7,9 @@ use postern_core::network::IpNetworks;
 
 use crate::message::head::HeadLimits;
 
+/// Maximum bytes that a response buffers while its reader is slow.
+pub const RESPONSE_BUFFER_BYTES: usize = 64 << 10;
+
 /// Limits on client connections and their requests. None can be disabled.
 #[derive(Clone, Debug)]
 pub struct HttpLimits {

@@ -4,7 +4,7 @@
 //! fold these characters (CGI, WSGI, PHP).
 
 use bytes::BytesMut;
-use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE, VARY};
+use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING, UPGRADE, VARY};
 use http::{HeaderMap, HeaderName, Version};
 use pingora_core::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -93,6 +93,12 @@ pub fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
     options
         .filter_map(|option| HeaderName::from_bytes(option).ok())
         .collect()
+}
+
+/// Returns whether the client accepts trailers. RFC 9113 section 8.2.2 allows no other value of
+/// `TE`.
+pub fn accepts_trailers(head: &RequestHeader) -> bool {
+    head.version == Version::HTTP_2 && head.headers.get(TE).is_some_and(|te| te == "trailers")
 }
 
 /// Returns whether a request asks for a WebSocket upgrade (RFC 6455 section 4.1). Others, those with

@@ -21,15 +21,6 @@ pub const MAX_HEADER_BYTES: usize = 4 << 10;
 /// Type of the extension with the checksum of the header (section 2.2.3).
 const TLV_CRC32C: u8 = 0x03;
 
-/// The addresses of a proxied connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxiedAddresses {
-    /// The address of the client; port 0 if it is not known.
-    pub source: SocketAddr,
-    /// The address to which the client connected.
-    pub destination: SocketAddr,
-}
-
 /// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParsedHeader {
@@ -39,8 +30,9 @@ pub enum ParsedHeader {
     Complete {
         /// Its length in bytes.
         length: usize,
-        /// The addresses; `None` if those of the connection itself apply (LOCAL, UNKNOWN, UNSPEC).
-        addresses: Option<ProxiedAddresses>,
+        /// The address of the client, with port 0 if that is not known; `None` if the address of the
+        /// connection itself applies (LOCAL, UNKNOWN, UNSPEC).
+        source: Option<SocketAddr>,
     },
 }
 
@@ -81,7 +73,7 @@ fn parse_v1(bytes: &[u8]) -> Result<ParsedHeader, HeaderFault> {
     };
     let line = std::str::from_utf8(&bytes[..end]).map_err(|_| HeaderFault::Malformed)?;
     let words: Vec<&str> = line.split(' ').collect();
-    let addresses = match words.as_slice() {
+    let source = match words.as_slice() {
         // The rest of the line has no meaning.
         [_, "UNKNOWN", ..] => None,
         [_, family @ ("TCP4" | "TCP6"), source, destination, from, to] => {
@@ -94,13 +86,13 @@ fn parse_v1(bytes: &[u8]) -> Result<ParsedHeader, HeaderFault> {
             };
             let (source, destination) = (address(source, from), address(destination, to));
             let known = source.zip(destination).ok_or(HeaderFault::Malformed)?;
-            Some(known.into())
+            Some(known.0)
         }
         _ => return Err(HeaderFault::Malformed),
     };
     Ok(ParsedHeader::Complete {
         length: end + 2,
-        addresses,
+        source,
     })
 }
 
@@ -130,33 +122,23 @@ fn parse_v2(bytes: &[u8]) -> Result<ParsedHeader, HeaderFault> {
         return Ok(ParsedHeader::Incomplete);
     };
     // LOCAL and UNSPEC: the receiver must ignore what follows (section 2.2).
-    let addresses = match is_proxied {
+    let source = match is_proxied {
         true => {
             check_extensions(header, V2_FIXED_BYTES + address_bytes)?;
-            Some(v2_addresses(&header[V2_FIXED_BYTES..][..address_bytes]))
+            v2_source(&header[V2_FIXED_BYTES..][..address_bytes])
         }
         false => None,
     };
-    Ok(ParsedHeader::Complete {
-        length,
-        addresses: addresses.flatten(),
-    })
+    Ok(ParsedHeader::Complete { length, source })
 }
 
-/// Reads two addresses of the same size, then two ports.
-fn v2_addresses(bytes: &[u8]) -> Option<ProxiedAddresses> {
+/// Reads the first of two addresses of the same size, and of two ports after them.
+fn v2_source(bytes: &[u8]) -> Option<SocketAddr> {
     let size = (bytes.len() - 4) / 2;
-    let ip = |at: usize| {
-        let bytes = &bytes[at..at + size];
-        let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-        let ip = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
-        ip.ok().map(|ip| ip.to_canonical())
-    };
-    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    Some(ProxiedAddresses {
-        source: SocketAddr::new(ip(0)?, port(2 * size)),
-        destination: SocketAddr::new(ip(size)?, port(2 * size + 2)),
-    })
+    let v4 = <[u8; 4]>::try_from(&bytes[..size]).map(IpAddr::from);
+    let ip = v4.or_else(|_| <[u8; 16]>::try_from(&bytes[..size]).map(IpAddr::from));
+    let port = u16::from_be_bytes([bytes[2 * size], bytes[2 * size + 1]]);
+    Some(SocketAddr::new(ip.ok()?.to_canonical(), port))
 }
 
 /// Checks that the extensions from `start` fill the header, and its checksum if it has one.
@@ -191,15 +173,6 @@ fn crc32c(bytes: &[u8]) -> u32 {
         })
     });
     !crc
-}
-
-impl From<(SocketAddr, SocketAddr)> for ProxiedAddresses {
-    fn from((source, destination): (SocketAddr, SocketAddr)) -> Self {
-        Self {
-            source,
-            destination,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use http::header::RETRY_AFTER;
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Limited};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use postern_core::exit::Exit;
 use postern_core::files::read_regular;
@@ -53,42 +52,22 @@ impl AcmeHttpClient {
     async fn send(self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, Error> {
         let other = |error: reqwest::Error| Error::Other(Box::new(error));
         let (parts, body) = request.into_parts();
-        let body = body
-            .collect()
-            .await
-            .map(http_body_util::Collected::to_bytes);
-        let response = self
-            .0
-            .request(parts.method, parts.uri.to_string())
-            .headers(parts.headers)
-            .body(body.unwrap_or_default())
-            .send()
-            .await
-            .map_err(other)?;
-        let mut head = Response::new(());
-        *head.status_mut() = response.status();
-        *head.headers_mut() = response.headers().clone();
-        let delay = head.headers().get(RETRY_AFTER).map(|value| {
-            let seconds = value
-                .to_str()
-                .ok()
-                .and_then(|text| text.parse::<u64>().ok());
-            seconds.is_some_and(|seconds| seconds <= MAX_RETRY_AFTER_S)
-        });
-        if delay == Some(false) {
-            // Adding it to the current time could overflow.
-            head.headers_mut().remove(RETRY_AFTER);
-        }
-        let (mut body, mut stream) = (Vec::new(), response.bytes_stream());
-        while let Some(part) = stream.next().await {
-            body.extend_from_slice(&part.map_err(other)?);
-            if body.len() > MAX_RESPONSE_BYTES {
-                return Err(Error::Str("a response is too long"));
-            }
-        }
-        Ok(BytesResponse::from(
-            head.map(|()| Full::new(Bytes::from(body))),
-        ))
+        let Ok(body) = body.collect().await;
+        let request = Request::from_parts(parts, body.to_bytes());
+        let request = reqwest::Request::try_from(request).map_err(other)?;
+        let mut response = Response::from(self.0.execute(request).await.map_err(other)?);
+        limit_delay(response.headers_mut());
+        let response = response.map(|body| Limited::new(body, MAX_RESPONSE_BYTES));
+        Ok(BytesResponse::from(response))
+    }
+}
+
+/// Removes an immense `Retry-After`: adding it to the current time could overflow.
+fn limit_delay(headers: &mut HeaderMap) {
+    let delay = headers.get(RETRY_AFTER).and_then(|it| it.to_str().ok());
+    let delay = delay.and_then(|text| text.parse::<u64>().ok());
+    if delay.is_some_and(|seconds| seconds > MAX_RETRY_AFTER_S) {
+        headers.remove(RETRY_AFTER);
     }
 }
 
@@ -98,5 +77,24 @@ impl HttpClient for AcmeHttpClient {
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         Box::pin(self.clone().send(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn immense_delay_is_removed() {
+        for (delay, is_kept) in [
+            ("3600", true),
+            ("Fri, 31 Dec 1999 23:59:59 GMT", true),
+            ("18446744073709551615", false),
+        ] {
+            let value = delay.parse().expect("a value");
+            let mut headers = HeaderMap::from_iter([(RETRY_AFTER, value)]);
+            limit_delay(&mut headers);
+            assert_eq!(headers.contains_key(RETRY_AFTER), is_kept, "{delay}");
+        }
     }
 }

@@ -8,11 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use crate::certificates::leaf::Leaf;
-use crate::certificates::names::NameIndex;
 use crate::certificates::slot::LoadedCertificate;
-
-/// Maximum number of certificates in a chain.
-const MAX_CHAIN: usize = 16;
 
 /// Maximum difference between the clocks of gateway and server, in seconds.
 const MAX_CLOCK_SKEW_S: i64 = 300;
@@ -32,15 +28,8 @@ pub(super) fn renewal_window(leaf: &Leaf) -> i64 {
 pub(super) fn parse(domain: &str, pem: &[u8]) -> Result<LoadedCertificate, String> {
     let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| format!("not a certificate: {error}"))?;
-    if chain.len() > MAX_CHAIN {
-        return Err("the chain is too long".to_owned());
-    }
     let leaf = Leaf::read(chain.first().ok_or("no certificate")?)?;
-    let mut names = NameIndex::<bool>::default();
-    for name in &leaf.names {
-        *names.entry(name) = true;
-    }
-    if names.get(domain).is_none() {
+    if !leaf.covers(domain) {
         return Err(format!("the certificate is not for {domain}"));
     }
     let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "no private key")?;

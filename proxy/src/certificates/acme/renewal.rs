@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use instant_acme::Error;
 use postern_core::Clock;
 use postern_core::backoff::{Backoff, jittered};
 use postern_core::clock::Timestamp;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::certificates::acme::client::AcmeHttpClient;
 use crate::certificates::acme::issued;
-use crate::certificates::acme::order::{OrderError, open_account, order_certificate};
+use crate::certificates::acme::order::{bounded, open_account, order_certificate, other};
 use crate::certificates::acme::store::{AcmeStore, FailureRecord, StoreFile, StoreLock};
 use crate::certificates::slot::{CertificateSlot, LoadedCertificate};
 use crate::config::AcmeConfig;
@@ -121,7 +122,7 @@ impl AcmeRenewal {
     fn is_due(&self, at: usize) -> bool {
         let (name, now) = (&self.names[at], self.clock.now().unix_seconds());
         let failures = self.store.failures(&name.domain);
-        name.renew_at <= now && may_retry(name.retry_at, now) && may_retry(failures.retry_at, now)
+        name.renew_at.max(name.retry_at).max(failures.retry_at) <= now
     }
 
     /// Orders a certificate, unless another gateway has done so before this one had the lock.
@@ -140,24 +141,24 @@ impl AcmeRenewal {
                 self.names[at].load(&self.store, &self.metrics, self.clock.now());
                 tracing::info!(certificate = domain, "certificate obtained");
             }
-            Ok(Err(error)) => self.note_failure(at, &error.to_string()),
+            Ok(Err(error)) => self.note_failure(at, &bounded(&error)),
             Err(_) => self.note_failure(at, "the order timed out"),
         }
     }
 
     /// Orders a certificate and stores it, if it is what was ordered.
-    async fn order(&self, domain: &str, lock: &StoreLock) -> Result<(), OrderError> {
-        self.store.remove_challenges(lock)?;
+    async fn order(&self, domain: &str, lock: &StoreLock) -> Result<(), Error> {
+        self.store.remove_challenges(lock).map_err(other)?;
         let account = open_account(&self.config, &self.store, self.client.clone()).await?;
         let pem = order_certificate(&account, &self.store, domain).await?;
         let now = self.clock.now().unix_seconds();
         issued::parse(domain, pem.as_bytes())
             .and_then(|loaded| issued::check_validity(&loaded.leaf, now))
-            .map_err(OrderError::Refused)?;
-        self.store
-            .write(StoreFile::Certificate(domain), pem.as_bytes())?;
-        self.store.remove(StoreFile::Failures(domain))?;
-        Ok(())
+            .map_err(other)?;
+        let file = StoreFile::Certificate(domain);
+        let stored = self.store.write(file, pem.as_bytes());
+        let stored = stored.and_then(|()| self.store.remove(StoreFile::Failures(domain)));
+        stored.map_err(other)
     }
 
     /// Stores the time of the next order, so that neither a restart nor another gateway orders
@@ -172,7 +173,8 @@ impl AcmeRenewal {
             retry_at: now.saturating_add(i64::try_from(delay).unwrap_or(i64::MAX)),
             error: error.to_owned(),
         };
-        self.metrics.note_renewal_failure(domain);
+        let failures_total = &self.metrics.renewal_failures;
+        failures_total.with_label_values(&[domain]).inc();
         tracing::error!(
             certificate = domain,
             error,
@@ -189,12 +191,6 @@ impl AcmeRenewal {
     }
 }
 
-/// Returns whether the delay of a failure has passed, or is longer than any delay: the clock was ahead
-/// when it was stored.
-fn may_retry(retry_at: i64, now: i64) -> bool {
-    retry_at <= now || retry_at.abs_diff(now) > RETRY.max.as_secs()
-}
-
 impl RenewedName {
     /// Loads the certificate of the store, if it has changed.
     fn load(&mut self, store: &AcmeStore, metrics: &CertificateMetrics, now: Timestamp) {
@@ -209,7 +205,7 @@ impl RenewedName {
             pem.and_then(|pem| issued::parse(&self.domain, pem.as_deref().unwrap_or_default()));
         let loaded = loaded.and_then(|loaded| {
             let mut slots = self.slots.iter();
-            let kept = slots.find_map(|slot| slot.reason_to_keep(&loaded.leaf, &[], now));
+            let kept = slots.find_map(|slot| slot.reason_to_keep(&loaded.leaf, now));
             kept.map_or(Ok(loaded), Err)
         });
         match loaded {
@@ -240,23 +236,4 @@ fn renewal_time(loaded: &LoadedCertificate) -> i64 {
         .leaf
         .not_after
         .saturating_sub(i64::try_from(window).unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retry_waits_for_no_delay_of_a_clock_that_was_ahead() {
-        const NOW: i64 = 1_800_000_000;
-        for (retry_at, expected) in [
-            (i64::MIN, true),
-            (NOW, true),
-            (NOW + 6 * 3600, false),
-            (NOW + 6 * 3600 + 1, true),
-            (NOW + 100 * 86_400, true),
-        ] {
-            assert_eq!(may_retry(retry_at, NOW), expected, "{retry_at}");
-        }
-    }
 }

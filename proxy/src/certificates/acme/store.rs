@@ -5,17 +5,18 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use postern_core::exit::Exit;
-use postern_core::files::{OTHERS, private_folder, replace_private};
+use postern_core::files::{OTHERS, private_folder, read_regular, replace_private};
 use serde::{Deserialize, Serialize};
 
+use crate::certificates::files::modified_at;
+
 /// Maximum length of a file that is read.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// A store directory.
 #[derive(Debug)]
@@ -24,10 +25,7 @@ pub(crate) struct AcmeStore {
 }
 
 /// The lock of a store, which ends with this value or the process.
-#[derive(Debug)]
-pub(super) struct StoreLock {
-    _file: File,
-}
+pub(super) type StoreLock = File;
 
 /// The failed orders for a name since the last success.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +77,7 @@ impl AcmeStore {
             .mode(0o600)
             .open(self.folder.join("lock"))?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(StoreLock { _file: file })),
+            Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
@@ -87,14 +85,10 @@ impl AcmeStore {
 
     /// Returns the contents of a file; `None` if it does not exist.
     pub(super) fn read(&self, file: StoreFile<'_>) -> io::Result<Option<Vec<u8>>> {
-        let opened = match File::open(self.path(file)) {
-            Ok(opened) => opened,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut contents = Vec::new();
-        opened.take(MAX_FILE_BYTES).read_to_end(&mut contents)?;
-        Ok(Some(contents))
+        match read_regular(&self.path(file), MAX_FILE_BYTES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
     }
 
     /// Replaces a file atomically.
@@ -120,8 +114,7 @@ impl AcmeStore {
 
     /// Returns the modification time of a file; `None` if it does not exist.
     pub(super) fn modified_at(&self, file: StoreFile<'_>) -> Option<SystemTime> {
-        let modified = std::fs::metadata(self.path(file)).and_then(|file| file.modified());
-        modified.ok()
+        modified_at(&self.path(file))
     }
 
     /// Returns the failed orders for a name. An unreadable record counts as none.

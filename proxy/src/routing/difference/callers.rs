@@ -3,34 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
-use postern_core::token::{Caller, Service};
 use serde_json::Value;
 
 use crate::config::{AccessList, CallerRules, RoutePolicy, TestToken};
-use crate::routing::route_tests::caller_for;
 
-/// A caller with the properties that decide about it.
-#[derive(Clone, Debug, PartialEq)]
-pub(in crate::routing) enum CallerKind {
-    /// No token.
-    Anonymous,
-    /// A user with these groups, scopes and claims, and whether it is the owner of an object.
-    User {
-        subject: Option<String>,
-        groups: Vec<String>,
-        scopes: Vec<String>,
-        claims: Vec<(String, Value)>,
-    },
-    /// A service, and whether a rule names it.
-    Service {
-        name: String,
-        is_named: bool,
-        scopes: Vec<String>,
-    },
-}
+/// The subject of a user who owns nothing: no segment of a path.
+pub(super) const NO_OWNER: &str = "/";
 
 /// Returns representatives of all callers, those with fewer properties first.
 ///
@@ -43,9 +23,9 @@ pub(in crate::routing) fn callers(
     policies: [Option<&RoutePolicy>; 2],
     path: &str,
     max: usize,
-) -> Option<Vec<CallerKind>> {
+) -> Option<Vec<TestToken>> {
     let [old, new] = policies.map(rules);
-    let mut callers = vec![CallerKind::Anonymous];
+    let mut callers = vec![TestToken::None];
     let users = [old, new].map(|rules| rules.and_then(|rules| rules.users.as_ref()));
     let [old_count, new_count] = users.map(|rule| rule.map_or(0, |rule| rule.groups.len()));
     if (old_count + 1).saturating_mul(new_count + 1) > max {
@@ -58,8 +38,8 @@ pub(in crate::routing) fn callers(
     let claim_sets = claim_combinations(claims);
     for groups in group_combinations(&old_groups, &new_groups) {
         for scopes in &user_scopes {
-            callers.extend(claim_sets.iter().map(|claims| CallerKind::User {
-                subject: None,
+            callers.extend(claim_sets.iter().map(|claims| TestToken::User {
+                subject: NO_OWNER.to_owned(),
                 groups: groups.clone(),
                 scopes: scopes.clone(),
                 claims: claims.clone(),
@@ -71,9 +51,9 @@ pub(in crate::routing) fn callers(
     let owning = |owner| {
         callers
             .iter()
-            .filter_map(move |kind| kind.with_subject(owner))
+            .filter_map(move |caller| with_subject(caller, owner))
     };
-    let owning: Vec<CallerKind> = owners.into_iter().flat_map(owning).collect();
+    let owning: Vec<TestToken> = owners.into_iter().flat_map(owning).collect();
     callers.extend(owning);
     let services = [old, new].map(|rules| rules.and_then(|rules| rules.services.as_ref()));
     let names: BTreeSet<String> = services
@@ -86,15 +66,23 @@ pub(in crate::routing) fn callers(
         other.push('-');
     }
     let service_scopes = combinations(services.map(|rule| rule.map(|rule| rule.scopes.as_slice())));
-    let names = names.into_iter().map(|name| (name, true));
-    for (name, is_named) in std::iter::once((other, false)).chain(names) {
-        callers.extend(service_scopes.iter().map(|scopes| CallerKind::Service {
+    for name in std::iter::once(other).chain(names) {
+        callers.extend(service_scopes.iter().map(|scopes| TestToken::Service {
             name: name.clone(),
-            is_named,
             scopes: scopes.clone(),
         }));
     }
     Some(callers)
+}
+
+/// Returns the same user with an encoded subject; `None` if this is no user.
+fn with_subject(user: &TestToken, encoded: &str) -> Option<TestToken> {
+    let mut owner = user.clone();
+    let TestToken::User { subject, .. } = &mut owner else {
+        return None;
+    };
+    *subject = percent_decode_str(encoded).decode_utf8_lossy().into_owned();
+    Some(owner)
 }
 
 fn rules(policy: Option<&RoutePolicy>) -> Option<&CallerRules> {
@@ -181,59 +169,21 @@ pub(in crate::routing) fn addresses(lists: [Option<&AccessList>; 2]) -> Vec<Opti
         .collect()
 }
 
-// === impl CallerKind ===
+// === impl TestToken ===
 
-impl CallerKind {
-    /// Returns the same user with an encoded subject; `None` if this is no user.
-    fn with_subject(&self, encoded: &str) -> Option<Self> {
-        let mut owner = self.clone();
-        let Self::User { subject, .. } = &mut owner else {
-            return None;
-        };
-        *subject = Some(percent_decode_str(encoded).decode_utf8_lossy().into_owned());
-        Some(owner)
-    }
-
-    /// Returns the caller; `None` without a token.
-    pub(in crate::routing) fn caller(&self) -> Option<Caller> {
-        match self {
-            Self::Anonymous => None,
-            Self::User {
-                subject,
-                groups,
-                scopes,
-                claims,
-            } => caller_for(&TestToken::User {
-                // No segment of a path that is compared.
-                subject: subject.clone().unwrap_or_else(|| "/".to_owned()),
-                groups: groups.clone(),
-                scopes: scopes.clone(),
-                claims: claims.clone(),
-            }),
-            Self::Service { name, scopes, .. } => Some(Caller::Service(Arc::new(Service {
-                issuer: "test".into(),
-                subject: name.as_str().into(),
-                service_id: name.as_str().into(),
-                scopes: scopes.as_slice().into(),
-                expires_at: i64::MAX,
-            }))),
-        }
-    }
-}
-
-impl fmt::Display for CallerKind {
+impl fmt::Display for TestToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scopes, mut properties) = match self {
-            Self::Anonymous => return f.write_str("no token"),
+            Self::None => return f.write_str("no token"),
             Self::User {
                 subject,
                 groups,
                 scopes,
                 claims,
             } => {
-                match subject {
-                    None => f.write_str("a user")?,
-                    Some(subject) => write!(f, "the user {subject}")?,
+                match subject.as_str() {
+                    NO_OWNER => f.write_str("a user")?,
+                    subject => write!(f, "the user {subject}")?,
                 }
                 let groups = groups.iter().map(|name| format!("the group {name}"));
                 let claims = claims
@@ -241,15 +191,8 @@ impl fmt::Display for CallerKind {
                     .map(|(name, value)| format!("{name} = {value}"));
                 (scopes, groups.chain(claims).collect::<Vec<_>>())
             }
-            Self::Service {
-                name,
-                is_named,
-                scopes,
-            } => {
-                match is_named {
-                    true => write!(f, "the service {name}")?,
-                    false => f.write_str("a service that no rule names")?,
-                }
+            Self::Service { name, scopes } => {
+                write!(f, "the service {name}")?;
                 (scopes, Vec::new())
             }
         };

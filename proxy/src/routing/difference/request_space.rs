@@ -38,18 +38,10 @@ pub(super) struct Representative {
     pub(super) query: String,
 }
 
-/// The space of requests and callers is too large to be compared.
+/// The space of requests, callers and client addresses is too large to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TooManyRequests {
-    /// The routes distinguish more than this number of requests.
-    #[error("the routes distinguish more than {0} kinds of requests")]
-    Kinds(usize),
-    /// There are more than this number of combinations with callers and client addresses.
-    #[error(
-        "the routes distinguish more than {0} kinds of requests with their callers and addresses"
-    )]
-    Callers(usize),
-}
+#[error("the routes distinguish more than {0} kinds of requests, callers and addresses")]
+pub struct TooManyRequests(pub(super) usize);
 
 /// A condition on a header field (`false`) or a query parameter (`true`).
 type Atom = (bool, MatchCondition);
@@ -82,7 +74,7 @@ pub(super) fn representatives(
         for path in paths.paths {
             let conditions = condition_sets(&here, &path, max)?;
             if found.len() + conditions.len() > max {
-                return Err(TooManyRequests::Kinds(max));
+                return Err(TooManyRequests(max));
             }
             for atoms in conditions {
                 let (headers, query) = fields(&atoms, &fresh);
@@ -161,7 +153,7 @@ impl PathSpace<'_> {
     ) -> Result<(), TooManyRequests> {
         if depth > 0 && is_canonical(path) {
             if self.paths.len() >= self.max {
-                return Err(TooManyRequests::Kinds(self.max));
+                return Err(TooManyRequests(self.max));
             }
             self.paths.push(path.clone());
         }
@@ -249,7 +241,7 @@ fn condition_sets(
         let with: Vec<BTreeSet<Atom>> = sets.iter().map(|set| set | &atoms).collect();
         sets.extend(with);
         if sets.len() > max {
-            return Err(TooManyRequests::Kinds(max));
+            return Err(TooManyRequests(max));
         }
     }
     Ok(sets)

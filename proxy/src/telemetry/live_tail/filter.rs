@@ -3,9 +3,9 @@
 use postern_core::network::IpNetwork;
 use postern_core::{Code, Problem};
 use postern_service::http::Query;
+use serde_json::Value;
 
-use crate::config::ClientAddressDetail;
-use crate::telemetry::access_log::{AccessEvent, logged_address};
+use super::EVENT_PREFIX;
 use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
 
 /// The parameters.
@@ -28,7 +28,6 @@ pub(crate) struct TailFilter {
     code: Option<String>,
     principal: Option<PrincipalFilter>,
     address: Option<IpNetwork>,
-    address_detail: ClientAddressDetail,
     /// What the path begins with.
     path: Option<String>,
     /// Whether the stream ends behind the kept events.
@@ -38,9 +37,9 @@ pub(crate) struct TailFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StatusFilter {
     /// A status, such as 503.
-    Exact(u16),
+    Exact(u64),
     /// A class, such as 5 for `5xx`.
-    Class(u16),
+    Class(u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +55,11 @@ enum PrincipalFilter {
 // === impl TailFilter ===
 
 impl TailFilter {
-    /// Reads a query string. `detail` is that of the access log: an address is compared as far as it
-    /// is logged. `is_route` returns whether there is a route of a name.
+    /// Reads a query string. `is_route` returns whether there is a route of a name.
     ///
     /// # Errors
     /// 400 `invalid_request` with every mistake.
-    pub(crate) fn parse(
-        text: &str,
-        detail: ClientAddressDetail,
-        is_route: impl Fn(&str) -> bool,
-    ) -> Result<Self, Problem> {
+    pub(crate) fn parse(text: &str, is_route: impl Fn(&str) -> bool) -> Result<Self, Problem> {
         let mut query = Query::parse(text, &PARAMETERS);
         let filter = Self {
             route: query.read("route", "must be the name of a route, or none", |name| {
@@ -95,7 +89,6 @@ impl TailFilter {
                 "must be a network such as 192.0.2.0/24",
                 IpNetwork::parse,
             ),
-            address_detail: detail,
             path: query.read(
                 "path",
                 "must begin with a slash and have at most 1024 bytes",
@@ -108,27 +101,25 @@ impl TailFilter {
         query.finish().map(|()| filter)
     }
 
-    /// Returns whether the event has all properties.
-    pub(super) fn selects(&self, event: &AccessEvent<'_>) -> bool {
-        fn is<T>(wanted: Option<&T>, test: impl FnOnce(&T) -> bool) -> bool {
-            wanted.is_none_or(test)
-        }
-        is(self.status.as_ref(), |status| status.includes(event.status))
-            && is(self.code.as_ref(), |code| event.code == code)
-            && is(self.route.as_ref(), |route| event.route == Some(route))
-            && is(self.path.as_ref(), |path| {
-                event
-                    .path
-                    .is_some_and(|actual| actual.starts_with(path.as_str()))
-            })
-            && is(self.principal.as_ref(), |principal| {
-                principal.includes(event)
-            })
-            && is(self.address.as_ref(), |network| {
-                let client = event.client;
-                let client = client.and_then(|client| logged_address(client, self.address_detail));
-                client.is_some_and(|client| network.contains(client))
-            })
+    /// Returns whether a server-sent event has all properties.
+    pub(super) fn selects(&self, event: &[u8]) -> bool {
+        let data = event.strip_prefix(EVENT_PREFIX).unwrap_or_default();
+        let event: Value = serde_json::from_slice(data).unwrap_or_default();
+        let text = |name: &str| event[name].as_str();
+        let status = event["status"].as_u64().unwrap_or(0);
+        let is =
+            |wanted: &Option<String>, name| wanted.is_none() || wanted.as_deref() == text(name);
+        let is_in = |network: &IpNetwork| {
+            let client = text("client").and_then(|client| client.parse().ok());
+            client.is_some_and(|client| network.contains(client))
+        };
+        let begins_with = |path: &String| text("path").is_some_and(|it| it.starts_with(path));
+        is(&self.code, "code")
+            && is(&self.route, "route")
+            && self.status.is_none_or(|wanted| wanted.includes(status))
+            && self.path.as_ref().is_none_or(begins_with)
+            && self.principal.as_ref().is_none_or(|it| it.includes(&event))
+            && self.address.as_ref().is_none_or(is_in)
     }
 }
 
@@ -145,7 +136,7 @@ impl StatusFilter {
         is_status.then_some(Self::Exact(status))
     }
 
-    fn includes(self, status: u16) -> bool {
+    fn includes(self, status: u64) -> bool {
         match self {
             Self::Exact(wanted) => status == wanted,
             Self::Class(class) => status / 100 == class,
@@ -171,11 +162,12 @@ impl PrincipalFilter {
         })
     }
 
-    fn includes(&self, event: &AccessEvent<'_>) -> bool {
+    fn includes(&self, event: &Value) -> bool {
+        let text = |name: &str| event[name].as_str();
         match self {
-            Self::Kind(kind) => event.kind == *kind,
-            Self::Service(name) => event.caller_service == Some(name),
-            Self::Subject(subject) => event.subject == Some(subject),
+            Self::Kind(kind) => text("kind") == *kind,
+            Self::Service(name) => text("caller_service") == Some(name),
+            Self::Subject(subject) => text("subject") == Some(subject),
         }
     }
 }

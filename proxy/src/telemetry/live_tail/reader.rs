@@ -1,152 +1,124 @@
-//! A reader, and the stream that its channel becomes.
+//! A reader, and the stream that it becomes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
-use prometheus::IntCounter;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+use tokio::time::{Instant, sleep_until};
 
-use super::{LiveTail, Pace, TailFilter};
+use super::{LiveTailMetrics, TailFilter};
 
-/// Maximum number of events that wait for a reader.
-pub(super) const MAX_WAITING_EVENTS: usize = 512;
 /// Minimum time between two chunks, so that a reader of many requests costs few wake-ups.
 const CHUNK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time without an event after which a comment is sent, so that neither side takes the connection
 /// for dead.
 pub(super) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Time without reading after which a reader for which no more events fit loses its place.
-pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A reader, as requests see it.
-#[derive(Debug)]
-pub(super) struct Tail {
-    pub(super) filter: TailFilter,
-    pace: Mutex<Pace>,
-    events: mpsc::Sender<Bytes>,
-    last_read: Mutex<Instant>,
-    /// Dropped events that were not reported.
-    dropped: AtomicU64,
-    dropped_total: IntCounter,
-}
-
-/// A reader of the live tail. Dropping it removes it.
+/// A reader of the live tail.
 #[derive(Debug)]
 pub(crate) struct TailReader {
-    tail: Arc<Tail>,
-    events: mpsc::Receiver<Bytes>,
-    /// The events with which it begins.
-    recent: Vec<Bytes>,
-    live_tail: Arc<LiveTail>,
+    filter: TailFilter,
+    events: Receiver<Bytes>,
+    /// The next part of the stream.
+    chunk: BytesMut,
+    /// The time of the last part.
+    sent_at: Instant,
     next_chunk_at: Instant,
-}
-
-// === impl Tail ===
-
-impl Tail {
-    pub(super) fn new(
-        filter: TailFilter,
-        dropped_total: IntCounter,
-    ) -> (Arc<Self>, mpsc::Receiver<Bytes>) {
-        let (sender, receiver) = mpsc::channel(MAX_WAITING_EVENTS);
-        let tail = Self {
-            filter,
-            pace: Mutex::new(Pace::new()),
-            events: sender,
-            last_read: Mutex::new(Instant::now()),
-            dropped: AtomicU64::new(0),
-            dropped_total,
-        };
-        (Arc::new(tail), receiver)
-    }
-
-    pub(super) fn is_stalled(&self) -> bool {
-        self.events.capacity() == 0 && self.last_read.lock().elapsed() > STALL_TIMEOUT
-    }
-
-    /// Returns whether the maximum rate admits another event; counts one that it does not admit as
-    /// dropped. Called before an event is formatted.
-    pub(super) fn admits(&self) -> bool {
-        let admits = self.pace.lock().admits(Instant::now());
-        if !admits {
-            self.count_dropped();
-        }
-        admits
-    }
-
-    /// Sends an event to the reader, or counts it as dropped if too many wait.
-    pub(super) fn push(&self, event: &Bytes) {
-        if self.events.try_send(event.clone()).is_err() {
-            self.count_dropped();
-        }
-    }
-
-    fn count_dropped(&self) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
-        self.dropped_total.inc();
-    }
+    /// Events above the maximum rate, and how many of them were reported.
+    skipped: Arc<AtomicU64>,
+    reported: u64,
+    metrics: LiveTailMetrics,
+    _place: OwnedSemaphorePermit,
 }
 
 // === impl TailReader ===
 
 impl TailReader {
     pub(super) fn new(
-        tail: Arc<Tail>,
-        events: mpsc::Receiver<Bytes>,
-        recent: Vec<Bytes>,
-        live_tail: Arc<LiveTail>,
+        filter: TailFilter,
+        events: Receiver<Bytes>,
+        skipped: Arc<AtomicU64>,
+        metrics: LiveTailMetrics,
+        place: OwnedSemaphorePermit,
     ) -> Self {
+        metrics.tails.inc();
         Self {
-            tail,
+            filter,
             events,
-            recent,
-            live_tail,
+            chunk: BytesMut::new(),
+            sent_at: Instant::now(),
             next_chunk_at: Instant::now(),
+            reported: skipped.load(Ordering::Relaxed),
+            skipped,
+            metrics,
+            _place: place,
         }
     }
 
-    /// Returns whether it still has its place.
-    pub(crate) fn is_followed(&self) -> bool {
-        self.live_tail.contains(&self.tail)
+    /// Lets the stream begin with these events.
+    pub(super) fn beginning_with<'e>(
+        mut self,
+        events: impl IntoIterator<Item = &'e Bytes>,
+    ) -> Self {
+        for event in events {
+            self.add(event);
+        }
+        self
     }
 
     /// Returns the next part of the stream: events with a report of dropped ones, or a comment after
     /// [`KEEP_ALIVE_INTERVAL`].
     pub(crate) async fn next_chunk(&mut self) -> Bytes {
-        *self.tail.last_read.lock() = Instant::now();
-        sleep_until(self.next_chunk_at).await;
-        let mut chunk = BytesMut::new();
-        for event in std::mem::take(&mut self.recent) {
-            chunk.extend_from_slice(&event);
+        loop {
+            sleep_until(self.next_chunk_at).await;
+            self.next_chunk_at = Instant::now() + CHUNK_INTERVAL;
+            self.receive();
+            if !self.chunk.is_empty() {
+                break;
+            }
+            if self.sent_at.elapsed() >= KEEP_ALIVE_INTERVAL {
+                self.chunk.extend_from_slice(b": keep-alive\n\n");
+                break;
+            }
         }
-        if chunk.is_empty()
-            && let Ok(Some(event)) = timeout(KEEP_ALIVE_INTERVAL, self.events.recv()).await
-        {
-            chunk.extend_from_slice(&event);
+        self.sent_at = Instant::now();
+        self.chunk.split().freeze()
+    }
+
+    /// Adds the events that have been sent since the last part.
+    fn receive(&mut self) {
+        let skipped = self.skipped.load(Ordering::Relaxed);
+        let mut dropped = skipped - std::mem::replace(&mut self.reported, skipped);
+        loop {
+            match self.events.try_recv() {
+                Ok(event) => self.add(&event),
+                Err(TryRecvError::Lagged(count)) => {
+                    self.metrics.dropped.inc_by(count);
+                    dropped += count;
+                }
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
         }
-        while let Ok(event) = self.events.try_recv() {
-            chunk.extend_from_slice(&event);
-        }
-        let dropped = self.tail.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             let report = format!("event: dropped\ndata: {{\"count\":{dropped}}}\n\n");
-            chunk.extend_from_slice(report.as_bytes());
+            self.chunk.extend_from_slice(report.as_bytes());
         }
-        if chunk.is_empty() {
-            return Bytes::from_static(b": keep-alive\n\n");
+    }
+
+    fn add(&mut self, event: &Bytes) {
+        if self.filter.selects(event) {
+            self.chunk.extend_from_slice(event);
         }
-        self.next_chunk_at = Instant::now() + CHUNK_INTERVAL;
-        chunk.freeze()
     }
 }
 
 impl Drop for TailReader {
     fn drop(&mut self) {
-        self.live_tail.close(&self.tail);
+        self.metrics.tails.dec();
         tracing::info!("live tail closed");
     }
 }

@@ -1,15 +1,15 @@
 //! Tests of the live tail: filters, bounds and the stream.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use postern_core::clock::Timestamp;
 use prometheus::{IntCounter, IntGauge};
 
-use super::reader::{KEEP_ALIVE_INTERVAL, MAX_WAITING_EVENTS, STALL_TIMEOUT};
+use super::reader::KEEP_ALIVE_INTERVAL;
 use super::*;
 use crate::config::ClientAddressDetail::{self, Full, Network, Off};
+use crate::telemetry::AccessEvent;
 
 const DETAILS: TailDetails<'_> = TailDetails {
     host: "gate.example",
@@ -25,13 +25,13 @@ fn live_tail() -> Arc<LiveTail> {
     })
 }
 
-fn parse(query: &str, detail: ClientAddressDetail) -> Result<TailFilter, String> {
-    let filter = TailFilter::parse(query, detail, |name| name == "orders");
+fn parse(query: &str) -> Result<TailFilter, String> {
+    let filter = TailFilter::parse(query, |name| name == "orders");
     filter.map_err(|problem| problem.to_json("r")["errors"].to_string())
 }
 
 fn filter(query: &str) -> TailFilter {
-    parse(query, Full).expect(query)
+    parse(query).expect(query)
 }
 
 fn event() -> AccessEvent<'static> {
@@ -50,15 +50,23 @@ fn event() -> AccessEvent<'static> {
     }
 }
 
-/// Publishes an event as the request record does. Returns whether a reader selected it.
-fn publish(tail: &LiveTail, event: &AccessEvent<'_>, details: &TailDetails<'_>) -> bool {
-    let Some(selected) = tail.select(event) else {
-        return false;
-    };
+fn line(event: &AccessEvent<'_>, detail: ClientAddressDetail) -> Vec<u8> {
     let mut line = Vec::new();
-    event.render(&mut line, Timestamp(1_800_000_000_000), Full);
-    selected.publish(&line, details);
-    !selected.tails.is_empty()
+    event.render(&mut line, Timestamp(1_800_000_000_000), detail);
+    line
+}
+
+/// Returns whether a query selects an event whose address is logged in this detail.
+fn selects(query: &str, event: &AccessEvent<'_>, detail: ClientAddressDetail) -> bool {
+    let event = DETAILS.server_sent_event(&line(event, detail));
+    filter(query).selects(&event)
+}
+
+/// Publishes an event as the request record does.
+fn publish(tail: &LiveTail, event: &AccessEvent<'_>) {
+    if tail.admits() {
+        tail.publish(&line(event, Full), &DETAILS);
+    }
 }
 
 async fn text(reader: &mut TailReader) -> String {
@@ -77,7 +85,7 @@ fn filter_selects_events_with_all_properties() {
         "address=192.0.2.77",
         "path=%2Forders",
     ] {
-        assert!(filter(query).selects(&event()), "{query}");
+        assert!(selects(query, &event(), Full), "{query}");
     }
     for query in [
         "route=none",
@@ -92,7 +100,7 @@ fn filter_selects_events_with_all_properties() {
         "path=%2Forders%2F7",
         "route=orders&status=2xx",
     ] {
-        assert!(!filter(query).selects(&event()), "{query}");
+        assert!(!selects(query, &event(), Full), "{query}");
     }
     let service = AccessEvent {
         kind: Some("service"),
@@ -100,13 +108,13 @@ fn filter_selects_events_with_all_properties() {
         caller_service: Some("auth"),
         ..event()
     };
-    assert!(filter("principal=service:auth").selects(&service));
+    assert!(selects("principal=service:auth", &service, Full));
     let rejected = AccessEvent {
         status: 400,
         ..AccessEvent::default()
     };
-    assert!(filter("principal=none").selects(&rejected));
-    assert!(!filter("path=%2F").selects(&rejected));
+    assert!(selects("principal=none", &rejected, Full));
+    assert!(!selects("path=%2F", &rejected, Full));
 }
 
 #[test]
@@ -128,16 +136,16 @@ fn invalid_filter_is_refused_with_its_parameter() {
         ("limit=1", "?limit"),
         ("status=503&status=5xx", "?status"),
     ] {
-        let errors = parse(query, Full).expect_err(query);
+        let errors = parse(query).expect_err(query);
         assert!(errors.contains(parameter), "{query}: {errors}");
     }
-    let errors = parse("status=x&path=y", Full).expect_err("two mistakes");
+    let errors = parse("status=x&path=y").expect_err("two mistakes");
     assert!(errors.contains("?status") && errors.contains("?path"));
 }
 
 #[test]
 fn filter_reveals_no_address_that_is_not_logged() {
-    let selects = |query: &str, detail| parse(query, detail).expect(query).selects(&event());
+    let selects = |query: &str, detail| selects(query, &event(), detail);
     assert!(!selects("address=0.0.0.0%2F0", Off));
     for narrower in ["192.0.2.77", "192.0.2.64%2F26"] {
         let query = format!("address={narrower}");
@@ -150,7 +158,7 @@ fn filter_reveals_no_address_that_is_not_logged() {
 /// Publishes events at half of the maximum rate.
 async fn publish_slowly(tail: &LiveTail, count: usize, event: &AccessEvent<'_>) {
     for _ in 0..count {
-        publish(tail, event, &DETAILS);
+        publish(tail, event);
         tokio::time::advance(Duration::from_millis(4)).await;
     }
 }
@@ -160,23 +168,9 @@ async fn events_that_do_not_fit_are_dropped_and_counted() {
     let tail = live_tail();
     let mut reader = tail.open(filter("")).expect("a place");
     publish_slowly(&tail, MAX_WAITING_EVENTS + 7, &event()).await;
-    assert_eq!(tail.metrics.dropped.get(), 7);
     let sent = text(&mut reader).await;
     assert_eq!(sent.matches("event: request").count(), MAX_WAITING_EVENTS);
-    assert_eq!(dropped_in(&sent), 7);
-}
-
-#[tokio::test(start_paused = true)]
-async fn stalled_readers_lose_their_places() {
-    let tail = live_tail();
-    let open = || tail.open(filter(""));
-    let readers: Vec<_> = (0..MAX_TAILS).map(|_| open().expect("a place")).collect();
-    publish_slowly(&tail, MAX_WAITING_EVENTS, &event()).await;
-    assert!(open().is_none());
-    tokio::time::advance(STALL_TIMEOUT).await;
-    let fresh = open().expect("a place");
-    assert!(fresh.is_followed());
-    assert!(readers.iter().all(|reader| !reader.is_followed()));
+    assert_eq!((dropped_in(&sent), tail.metrics.dropped.get()), (7, 7));
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,7 +180,7 @@ async fn events_above_the_maximum_rate_are_dropped() {
     let (mut seen, mut dropped) = (0, 0);
     // 1,000 per second for 3 s.
     for _ in 0..3000 {
-        publish(&tail, &event(), &DETAILS);
+        publish(&tail, &event());
         tokio::time::advance(Duration::from_millis(1)).await;
         let chunk = reader.next_chunk().now_or_never().unwrap_or_default();
         let chunk = String::from_utf8_lossy(&chunk);
@@ -211,40 +205,25 @@ fn dropped_in(text: &str) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_reader_does_not_affect_a_fast_one() {
-    let tail = live_tail();
-    let mut fast = tail.open(filter("")).expect("a place");
-    let _slow = tail.open(filter("")).expect("a place");
-    let mut seen = 0;
-    for _ in 0..4 {
-        publish_slowly(&tail, MAX_WAITING_EVENTS, &event()).await;
-        seen += text(&mut fast).await.matches("event: request").count();
-    }
-    assert_eq!(seen, 4 * MAX_WAITING_EVENTS);
-    let dropped = 3 * MAX_WAITING_EVENTS as u64;
-    assert_eq!(tail.metrics.dropped.get(), dropped, "those of the slow one");
-}
-
-#[tokio::test(start_paused = true)]
 async fn reader_begins_with_the_newest_events_that_it_selects() {
     let tail = live_tail();
     let path = format!("/{}", "x".repeat(900));
     for status in [200, 503] {
-        for _ in 0..2 * history::MAX_EVENTS {
+        for _ in 0..2 * MAX_RECENT_EVENTS {
             let event = AccessEvent {
                 status,
                 path: Some(&path),
                 ..event()
             };
-            publish(&tail, &event, &DETAILS);
+            publish(&tail, &event);
             tokio::time::advance(Duration::from_millis(2)).await;
         }
     }
-    publish(&tail, &event(), &DETAILS);
+    publish(&tail, &event());
     let all = tail.recent(&filter(""));
     let bytes: usize = all.iter().map(Bytes::len).sum();
     assert!(
-        bytes <= history::MAX_BYTES && all.len() > 600,
+        bytes <= MAX_RECENT_BYTES && all.len() > 600,
         "{bytes} {}",
         all.len()
     );
@@ -256,8 +235,8 @@ async fn reader_begins_with_the_newest_events_that_it_selects() {
     assert_eq!(tail.metrics.dropped.get(), 0);
     // A burst is kept as far as the rate admits.
     let burst = live_tail();
-    for _ in 0..history::MAX_EVENTS {
-        publish(&burst, &event(), &DETAILS);
+    for _ in 0..MAX_RECENT_EVENTS {
+        publish(&burst, &event());
     }
     let kept = burst.recent(&filter("follow=false")).len();
     assert!((100..200).contains(&kept), "{kept}");
@@ -269,18 +248,6 @@ async fn idle_stream_gets_comments() {
     let mut reader = tail.open(filter("")).expect("a place");
     let began = Instant::now();
     assert_eq!(text(&mut reader).await, ": keep-alive\n\n");
-    assert_eq!(began.elapsed(), KEEP_ALIVE_INTERVAL);
-}
-
-#[test]
-fn ninth_reader_is_refused_until_another_leaves() {
-    let tail = live_tail();
-    let open = || tail.open(filter(""));
-    let mut readers: Vec<TailReader> = (0..MAX_TAILS).map(|_| open().expect("a place")).collect();
-    assert!(open().is_none());
-    readers.pop();
-    readers.push(open().expect("the place of the one that left"));
-    assert_eq!(tail.metrics.tails.get(), 8);
-    drop(readers);
-    assert_eq!(tail.metrics.tails.get(), 0);
+    let waited = began.elapsed().as_secs();
+    assert_eq!(waited, KEEP_ALIVE_INTERVAL.as_secs());
 }

@@ -18,8 +18,8 @@ type Answer = Vec<pingora::protocols::l4::socket::SocketAddr>;
 
 /// Returns a pool with these names and these answers.
 fn resolved(names: &[&str], answers: &[&[u16]]) -> UpstreamPool {
-    let parse = |name: &&str| UpstreamAddress::parse(name, 1).expect("an address");
-    let mut config = config(LoadBalancing::RoundRobin, &[1]);
+    let parse = |name: &&str| UpstreamAddress::parse(name).expect("an address");
+    let mut config = config(LoadBalancing::RoundRobin, 1);
     config.addresses = names.iter().map(parse).collect();
     let pool = pool_of(config);
     for (at, ports) in answers.iter().enumerate() {
@@ -67,9 +67,9 @@ async fn address_of_another_name_gets_a_new_endpoint() {
 
 #[test]
 fn repeated_address_counts_once() {
-    let mut config = config(LoadBalancing::RoundRobin, &[1, 3]);
+    let mut config = config(LoadBalancing::RoundRobin, 2);
     config.addresses.push(config.addresses[0].clone());
-    assert_eq!(ports(&pool_of(config), 100), [0, 25, 75]);
+    assert_eq!(ports(&pool_of(config), 100), [0, 50, 50]);
 }
 
 #[tokio::test]
@@ -109,27 +109,21 @@ async fn unresolved_name_keeps_its_addresses() {
 
 #[tokio::test]
 async fn new_pool_starts_with_the_last_answers() {
-    let mut config = config(LoadBalancing::RoundRobin, &[1]);
-    config.addresses = vec![UpstreamAddress::parse("localhost:80", 7).expect("an address")];
+    let mut config = config(LoadBalancing::RoundRobin, 1);
+    config.addresses = vec![UpstreamAddress::parse("localhost:80").expect("an address")];
     let resolver = Arc::<NameResolver>::default();
     resolver.look_up(&config.addresses[0]).await.expect("found");
-    config.addresses[0].weight = 3;
     let metrics = GatewayMetrics::new().expect("metrics");
     let pool = UpstreamPool::new(config, &resolver, &metrics).expect("a pool");
     assert!(!pool.endpoints().is_empty());
-    assert!(
-        pool.endpoints()
-            .iter()
-            .all(|endpoint| endpoint.weight() == 3)
-    );
 }
 
 #[tokio::test]
 async fn health_changes_after_some_checks_alike() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
-    let mut config = config(LoadBalancing::RoundRobin, &[1]);
-    config.addresses = vec![UpstreamAddress::parse(&address.to_string(), 1).expect("one")];
+    let mut config = config(LoadBalancing::RoundRobin, 1);
+    config.addresses = vec![UpstreamAddress::parse(&address.to_string()).expect("one")];
     let health = HealthCheckConfig {
         probe: HealthProbe::Tcp,
         interval: Duration::from_secs(3600),

@@ -2,12 +2,13 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
-use crate::downstream::client_connection::backlog::WriteBacklog;
 use crate::downstream::client_connection::http2_frames::{
     EmptyDataFilter, Http2FrameTracker, PrefaceFault,
 };
@@ -22,7 +23,8 @@ pub(super) struct Http2Io {
     pub(super) tracker: Http2FrameTracker,
     /// For the connection of a trusted proxy.
     pub(super) filter: Option<EmptyDataFilter>,
-    pub(super) backlog: WriteBacklog,
+    /// Whether written data waits for the client to read it.
+    pub(super) has_backlog: Arc<AtomicBool>,
     flush: DeferredFlush,
 }
 

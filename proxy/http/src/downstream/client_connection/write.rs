@@ -10,6 +10,7 @@ use tokio::io::AsyncWrite;
 
 use crate::downstream::client_connection::{ClientConnection, WRITE_COALESCE_BYTES};
 use crate::downstream::deadline::AbortReason;
+use crate::downstream::limits::RESPONSE_BUFFER_BYTES;
 use crate::message::framing::BodyFraming;
 
 impl ClientConnection {
@@ -77,11 +78,13 @@ impl ClientConnection {
         self.set_backlog(true);
         self.slow_client.wait_for_reader();
         // HTTP/2 reservations are made per stream.
-        if let (None, None, Some(permit)) = (&self.http2, &self.buffer_reservation, &self.permit) {
-            self.buffer_reservation = permit.reserve_buffer(&self.limits, &self.deadline);
-            if self.buffer_reservation.is_none() {
+        if self.http2.is_none() && self.buffer_reservation.is_none() {
+            let client = self.deadline.client_share();
+            let reserved = self.response_buffers.reserve(client, RESPONSE_BUFFER_BYTES);
+            if reserved.is_none() {
                 return self.abort(AbortReason::BufferExhausted);
             }
+            self.buffer_reservation = reserved;
         }
         let reason = ready!(self.slow_client.poll(&self.deadline, &self.limits, cx));
         self.abort(reason)
@@ -108,7 +111,7 @@ impl ClientConnection {
 
     fn set_backlog(&self, waits: bool) {
         if let Some(http2) = self.http2.as_deref() {
-            http2.backlog.set(waits);
+            http2.has_backlog.store(waits, Ordering::Relaxed);
         }
     }
 }

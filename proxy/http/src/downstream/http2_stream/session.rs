@@ -79,8 +79,7 @@ impl Session for ClientStream {
 
     async fn finish(&mut self) -> Result<()> {
         self.write_control(true, Http2Exchange::finish)?;
-        // The messages of a gRPC call may never end, and its clients expect the reset.
-        if !self.is_body_read && !self.deadline.is_grpc() {
+        if !self.is_body_read {
             self.exchange.drain().await;
         }
         Ok(())

@@ -7,128 +7,14 @@ use postern_http::message::target::RequestTarget;
 
 use super::*;
 use crate::tests::Choices;
+use crate::tests::random_routes::routes_text as text;
 
 /// Random requests to each pair of random configurations.
 const REQUESTS: usize = 1000;
 
-const PATHS: [&str; 10] = [
-    "/a",
-    "/a/",
-    "/a/{x}",
-    "/a/b",
-    "/a/b/*",
-    "/*",
-    "/b/{x}/c",
-    "/b/*",
-    "/{x}/b",
-    "/{x}/{y}/c",
-];
-
 const METHODS: [&str; 8] = [
     "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND",
 ];
-
-const METHOD_LISTS: [&str; 5] = [
-    "[\"PROPFIND\"]",
-    "[\"GET\"]",
-    "[\"POST\", \"GET\"]",
-    "[\"DELETE\"]",
-    "[\"*\"]",
-];
-
-const POLICIES: [&str; 16] = [
-    "\"public\"",
-    "{ users = \"any\" }",
-    "{ services = \"any\" }",
-    "{ users = \"any\", services = [\"auth\"] }",
-    "{ services = [\"auth\", \"notify\"] }",
-    "{ services = { allow = [\"auth\"], scopes = [\"read\"] } }",
-    "{ users = { scopes = [\"read\"] } }",
-    "{ users = { scopes = [\"read\", \"write\"], groups = [\"admin\"] } }",
-    "{ users = { groups = [\"admin\", \"support\"] }, services = [\"auth\"] }",
-    "{ users = { claims = { tier = 2 } } }",
-    "{ users = { claims = { tier = 1 } } }",
-    "{ users = { claims = { tier = [1, 2] } } }",
-    "{ users = { claims = { realm = { roles = \"a\" }, tier = 2 } } }",
-    "{ users = { groups = [\"admin\"] }, report_only = true }",
-    "{ users = { owner = \"x\", groups = [\"admin\"] } }",
-    "{ users = { owner = \"y\" }, services = \"any\" }",
-];
-
-const CONDITIONS: [&str; 6] = [
-    "",
-    "hosts = [\"a.test\"]\n",
-    "hosts = [\"*.a.test\", \"b.test\"]\n",
-    "headers = { x-kind = \"one\" }\n",
-    "headers = { x-kind = true }\nquery = { v = \"2\" }\n",
-    "query = { v = true }\n",
-];
-
-const EXTRAS: [&str; 6] = [
-    "",
-    "ignore_case = true\n",
-    "access = { allow = [\"10.0.0.0/8\"], deny = [\"10.1.0.0/16\"] }\n",
-    "access = { deny = [\"10.1.0.0/16\", \"2001:db8::/32\"] }\n",
-    "rewrite = { add = \"/v1\" }\n",
-    "authorize = { url = \"http://127.0.0.1:9/check\" }\n",
-];
-
-const TARGETS: [&str; 5] = [
-    "upstream = \"one\"\n",
-    "upstream = \"two\"\n",
-    "upstream = { one = 90, two = 10 }\n",
-    "redirect = { to = \"https://{host}{path}{query}\", status = 308 }\n",
-    "respond = { status = 200, body = \"ok\" }\n",
-];
-
-impl Choices {
-    /// Returns the parts of a route.
-    fn parts(&mut self) -> [&'static str; 6] {
-        let target = self.of(&TARGETS);
-        [
-            self.of(&PATHS),
-            self.of(&METHOD_LISTS),
-            self.of(&POLICIES),
-            self.of(&CONDITIONS),
-            match target.starts_with("upstream") {
-                true => self.of(&EXTRAS),
-                false => "",
-            },
-            target,
-        ]
-    }
-
-    /// Changes, adds or removes a part.
-    fn mutate(&mut self, routes: &mut Vec<[&'static str; 6]>) {
-        let at = self.below(routes.len());
-        match self.below(6) {
-            0 => routes.push(self.parts()),
-            1 if routes.len() > 1 => {
-                routes.remove(at);
-            }
-            2 => routes.swap(at, 0),
-            _ => {
-                let part = self.below(4);
-                routes[at][part] = self.parts()[part];
-            }
-        }
-    }
-}
-
-fn text(routes: &[[&str; 6]]) -> String {
-    routes
-        .iter()
-        .enumerate()
-        .map(
-            |(number, [path, methods, policy, conditions, extra, target])| {
-                format!(
-                    "[[route]]\nname = \"r{number}\"\npath = \"{path}\"\nmethods = {methods}\n\
-                 policy = {policy}\n{conditions}{extra}{target}\n"
-                )
-            },
-        )
-        .collect()
-}
 
 /// Returns the decisions of both configurations on a random request.
 fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [DecisionSummary; 2] {
@@ -159,15 +45,13 @@ fn decide(sides: &[Side<'_>; 2], random: &mut Choices) -> [DecisionSummary; 2] {
     };
     let (groups, scopes) = (some(&["admin", "support"]), some(&["read", "write"]));
     let kind = match random.below(4) {
-        0 => CallerKind::Anonymous,
-        1 => CallerKind::Service {
+        0 => TestToken::None,
+        1 => TestToken::Service {
             name: random.of(&["auth", "notify", "z"]).to_owned(),
-            is_named: true,
             scopes,
         },
-        _ => CallerKind::User {
-            subject: [None, Some("a"), Some("q"), Some("\u{e9}")][random.below(4)]
-                .map(str::to_owned),
+        _ => TestToken::User {
+            subject: random.of(&["/", "a", "q", "\u{e9}"]).to_owned(),
             groups,
             scopes,
             claims: match random.below(5) {
