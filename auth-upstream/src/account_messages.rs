@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
 use postern_core::dependency::Dependency;
 use postern_core::email::EmailAddress;
@@ -23,8 +24,10 @@ use crate::telemetry::{log_consequence, log_limited};
 
 /// Timeout of one attempt. A registration waits for two of them under the lock of its address.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of attempts.
+const MAX_ATTEMPTS: u32 = 2;
 /// The delay before the second attempt.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(200));
 /// `Retry-After` while the notification service is unavailable, in seconds.
 const RETRY_AFTER_S: u32 = 5;
 
@@ -160,12 +163,10 @@ impl MessageClient {
     /// Submits a message in up to two attempts. The second one sends nothing twice.
     async fn send(&self, body: &Value) -> Result<(), Problem> {
         let key = Uuid::new_v4().to_string();
-        let mut status = self.try_send(body, &key).await;
-        if !status.is_some_and(|status| status.is_success() || status.is_client_error()) {
-            tokio::time::sleep(RETRY_DELAY).await;
-            status = self.try_send(body, &key).await;
-        }
-        match status {
+        let send = || self.try_send(body, &key);
+        let is_answer = |status: StatusCode| status.is_success() || status.is_client_error();
+        let is_temporary = |status: &Option<StatusCode>| !status.is_some_and(is_answer);
+        match RETRY_DELAYS.retry(MAX_ATTEMPTS, send, is_temporary).await {
             Some(status) if status.is_success() => Ok(()),
             Some(status) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
                 let status = status.as_u16();

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use http::Method;
+use postern_core::backoff::Backoff;
 use postern_core::dependency::Dependency;
 use postern_core::email::EmailAddress;
 use postern_service::calls::ServiceClient;
@@ -17,8 +18,10 @@ use url::Url;
 use crate::service_endpoint::ServiceEndpoint;
 use crate::telemetry::{log_consequence, log_limited};
 
-/// Delays before the second and the third attempt.
-const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+/// Maximum number of attempts to save a profile.
+const MAX_SAVE_ATTEMPTS: u32 = 3;
+/// Delays between these attempts.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(400));
 /// Maximum size of a profile.
 const MAX_PROFILE_BYTES: usize = 64 << 10;
 /// Timeout of one attempt.
@@ -75,14 +78,11 @@ impl ActorService {
             profile.insert("emailVerified".to_owned(), true.into());
         }
         let body = json!({ "actorId": subject, "email": email.as_str(), "profile": profile });
-        let mut outcome = self.try_save_profile(&body).await;
-        for delay in RETRY_DELAYS {
-            if outcome != Err(ActorServiceError::Unavailable) {
-                break;
-            }
-            tokio::time::sleep(delay).await;
-            outcome = self.try_save_profile(&body).await;
-        }
+        let save = || self.try_save_profile(&body);
+        let is_temporary =
+            |outcome: &Result<(), _>| *outcome == Err(ActorServiceError::Unavailable);
+        let saving = RETRY_DELAYS.retry(MAX_SAVE_ATTEMPTS, save, is_temporary);
+        let outcome = saving.await;
         match outcome {
             Ok(()) => {}
             Err(error @ ActorServiceError::Unavailable) => {

@@ -237,10 +237,8 @@ async fn probe_stores(service: &AuthService, health: &Health, shutdown: &Cancell
             Err(exit) => database_state.record_failure(exit.message()),
         }
         statements.check().await;
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = tokio::time::sleep(PROBE_INTERVAL) => {}
-        }
+        let pause = tokio::time::sleep(PROBE_INTERVAL);
+        shutdown.run_until_cancelled(pause).await;
     }
     service_check.set_failed("stopping");
 }

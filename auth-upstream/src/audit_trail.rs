@@ -10,31 +10,29 @@
 mod reader;
 mod search;
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Context;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use postern_core::Clock;
+use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
-use postern_core::group_commit::process_batches;
+use postern_core::group_commit::process_until_stopped;
 use postern_core::network::IpNetwork;
-use postern_core::trace::{Scope, run_within};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::{NoContext, Uuid};
 
 pub use self::reader::AuditReader;
-pub(crate) use self::search::{SignInSearch, SummaryRange};
+pub(crate) use self::search::SignInSearch;
 use crate::crypto::KeyRing;
 use crate::store::{AuditRow, AuthStore, StoreError};
 use crate::telemetry::{AuditDropReason, AuditEvent, AuditLog, AuditQueue, Metrics};
 
 /// Maximum number of events in one statement. What arrives during a statement is the next group.
 const MAX_GROUP_EVENTS: usize = 256;
-/// The time between two attempts while the database is unavailable.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Delays between attempts while the database is unavailable.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 /// The time between two deletions of old events.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum number of events that one statement deletes.
@@ -104,15 +102,8 @@ impl AuditWriter {
     /// Stores events until `stop` is cancelled, and then those that are queued, with one attempt.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut events = std::mem::replace(&mut self.events, mpsc::channel(1).1);
-        let mut stopped = pin!(stop.cancelled());
-        let receive = |cx: &mut Context<'_>, group: &mut Vec<_>, limit| {
-            if stopped.as_mut().poll(cx).is_ready() {
-                events.close();
-            }
-            events.poll_recv_many(cx, group, limit)
-        };
         let store = |group| self.store_group(group, &stop);
-        process_batches(receive, 1, MAX_GROUP_EVENTS, store).await;
+        process_until_stopped(&mut events, MAX_GROUP_EVENTS, &stop, store).await;
     }
 
     /// Stores a group, again and again while the database is unavailable. Drops it if the database
@@ -120,16 +111,15 @@ impl AuditWriter {
     async fn store_group(&self, group: Vec<AuditEvent>, stop: &CancellationToken) {
         // Kept for the next attempt, because the store may have taken them.
         let mut rows = Vec::with_capacity(group.len());
+        let mut delays = RETRY_DELAYS.delays();
         loop {
-            let scope = Scope::of_batch(group.iter().filter_map(|event| event.scope.as_ref()));
             let storing = async {
                 for event in group.iter().skip(rows.len()) {
                     rows.push(self.row(event).await?);
                 }
                 self.store.insert_audit_rows(&rows).await
             };
-            let stored = run_within(scope, storing).await;
-            let error = match stored {
+            let error = match storing.await {
                 Ok(()) => return,
                 Err(error) => error,
             };
@@ -140,10 +130,7 @@ impl AuditWriter {
                     .count_audit_drop(AuditDropReason::Rejected, events);
                 return;
             }
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep(RETRY_INTERVAL) => {}
-            }
+            delays.wait(stop).await;
         }
     }
 
@@ -194,14 +181,12 @@ impl AuditRetention {
 
     /// Deletes old events until shutdown.
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
-        loop {
+        while !shutdown.is_cancelled() {
             if let Err(error) = self.run_once().await {
                 postern_core::log_outage!("database", %error, "old audit events not deleted");
             }
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(RETENTION_INTERVAL) => {}
-            }
+            let pause = tokio::time::sleep(RETENTION_INTERVAL);
+            shutdown.run_until_cancelled(pause).await;
         }
     }
 
@@ -250,7 +235,6 @@ mod tests {
                 subject: String::new(),
                 email: None,
                 address: None,
-                scope: None,
             };
             let row = writer.row(&event).await.expect("a row");
             assert_eq!(row.at, expected.0);

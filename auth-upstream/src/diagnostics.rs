@@ -1,4 +1,4 @@
-//! Checks of the configuration against the pools, the stores and the clock: results are logged as
+//! Checks of the configuration against the pools and the stores: results are logged as
 //! warnings after the start, and printed by `postern-auth check`.
 //!
 //! Enters: the configuration and the running service. Leaves: a [`CheckResult`] for each check, in
@@ -8,16 +8,14 @@ mod pool;
 mod proxies;
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use postern_core::Clock;
 use postern_core::Secret;
 use postern_core::check::{CheckResult, CheckStatus};
-use postern_core::clock::Timestamp;
 use postern_core::exit::Exit;
 use postern_core::identity::{IdentityConfig, Pool};
 use postern_core::token::{Verifier, VerifierOptions};
-use postern_service::calls::{ServiceTokens, http_client};
+use postern_service::calls::ServiceTokens;
 use postern_store::cache::Cache;
 
 use self::pool::{check_issuer, check_pool};
@@ -56,7 +54,6 @@ impl Diagnostics {
         results.extend(check_social(social.map(|it| it.config()), has_key));
         results.extend(check_stores(service).await);
         results.extend(self.check_pool_keys().await);
-        results.push(self.check_clock().await);
         results.push(check_sign_in(service).await);
         if social.is_some() && has_key {
             results.push(check_social_sign_in(service).await);
@@ -85,7 +82,6 @@ impl Diagnostics {
         let mut results = check_regions(&self.identity);
         results.push(cache.check().await);
         results.extend(self.check_pool_keys().await);
-        results.push(self.check_clock().await);
         results.push(
             ServiceTokens::new(&self.identity, self.clock.clone())
                 .check()
@@ -129,31 +125,6 @@ impl Diagnostics {
             CheckResult::new(format!("keys of {}", status.issuer), outcome)
         };
         verifier.status().into_iter().map(check).collect()
-    }
-
-    /// Compares the clock with the `Date` field of the pool's responses.
-    async fn check_clock(&self) -> CheckResult {
-        let outcome = match http_client()
-            .get(self.identity.actor.jwks_url.clone())
-            .send()
-            .await
-        {
-            Ok(response) => {
-                let date = response
-                    .headers()
-                    .get(http::header::DATE)
-                    .and_then(|value| value.to_str().ok());
-                match date.and_then(parse_date) {
-                    Some(theirs) => {
-                        let leeway = self.identity.token_limits.leeway;
-                        compare_clocks(self.clock.now(), theirs, leeway)
-                    }
-                    None => Ok("the pool sends no Date field".to_owned()),
-                }
-            }
-            Err(_) => Err("the pool does not respond".to_owned()),
-        };
-        CheckResult::new("clock", outcome)
     }
 
     async fn check_pools(&self, service: &AuthService, admin: &PoolAdmin) -> Vec<CheckResult> {
@@ -396,43 +367,5 @@ async fn check_refresh(service: &AuthService) -> CheckResult {
         ),
         Err(error) => CheckResult::fault(SUBJECT, error.to_string()),
         Ok(_) => CheckResult::fault(SUBJECT, "the pool accepts any refresh token"),
-    }
-}
-
-/// Parses a `Date` field (RFC 9110 section 5.6.7).
-fn parse_date(text: &str) -> Option<Timestamp> {
-    let at = httpdate::parse_http_date(text).ok()?;
-    let since = at.duration_since(UNIX_EPOCH).ok()?;
-    Some(Timestamp(i64::try_from(since.as_millis()).ok()?))
-}
-
-/// Compares the clocks. They may differ by the leeway of token verification.
-fn compare_clocks(ours: Timestamp, theirs: Timestamp, leeway: Duration) -> Result<String, String> {
-    let skew = ours.since(theirs).max(theirs.since(ours));
-    // `Date` has a resolution of one second.
-    if skew <= leeway + Duration::from_secs(1) {
-        return Ok(format!("within {} s of the pool's", skew.as_secs() + 1));
-    }
-    let direction = if ours > theirs { "ahead of" } else { "behind" };
-    Err(format!(
-        "{} s {direction} the pool's: tokens would be rejected; set the clock",
-        skew.as_secs()
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clock_skew_within_the_leeway_is_accepted() {
-        let noon = parse_date("Fri, 20 Nov 2026 12:00:00 GMT").expect("a date");
-        assert_eq!(noon.to_string(), "2026-11-20T12:00:00.000Z");
-        let later = |seconds| noon.plus(Duration::from_secs(seconds));
-        let compare = |theirs, leeway| compare_clocks(noon, theirs, Duration::from_secs(leeway));
-        assert!(compare_clocks(later(6), noon, Duration::from_secs(5)).is_ok());
-        assert!(compare(later(60), 60).is_ok());
-        let error = compare(later(60), 5).expect_err("a minute");
-        assert!(error.starts_with("60 s behind"), "{error}");
     }
 }

@@ -36,7 +36,7 @@ enum Subcommand {
     /// Run the service (default).
     #[command(after_help = RUN_EXAMPLES)]
     Run,
-    /// Check the configuration, pools, app clients, keys, clock and stores.
+    /// Check the configuration, pools, app clients, keys and stores.
     #[command(after_help = CHECK_EXAMPLES)]
     Check {
         #[command(flatten)]

@@ -12,7 +12,6 @@ pub(crate) mod error;
 mod sign_in_step;
 mod social;
 mod tokens;
-mod trace_headers;
 pub(crate) mod users;
 
 use std::collections::HashMap;

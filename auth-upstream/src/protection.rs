@@ -9,7 +9,5 @@ mod fallback_cache;
 mod response_time;
 
 pub use self::attempts::AttemptLimits;
-pub(crate) use self::attempts::{
-    Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ReleaseTarget,
-};
+pub(crate) use self::attempts::{Attempt, AttemptKind, AttemptLimiter, CredentialDigest};
 pub(crate) use self::response_time::ResponseTimePadding;

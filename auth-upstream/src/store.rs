@@ -25,7 +25,7 @@ use postern_core::{Clock, Code, Problem};
 use postern_store::database::{Database, PoolUsage, is_unavailable};
 use postern_store::{from_row, with_dialect};
 
-pub(crate) use self::audit::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector};
+pub(crate) use self::audit::{AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
 pub(crate) use self::social_identities::SocialIdentity;
 use crate::crypto::{KeyRing, SealingKey, random};

@@ -4,7 +4,7 @@ mod job_specs;
 mod store;
 mod upload_file;
 
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
@@ -30,8 +30,8 @@ use crate::caller::{ProvidesVerifier, StoreError, VerifiedCaller, created};
 /// Maximum size of a request body in bytes.
 const MAX_UPLOAD_BYTES: u64 = 100 << 20;
 
-/// Maximum number of bytes of a text field that are buffered.
-const MAX_TEXT_BYTES: usize = 256;
+/// Maximum size of `candidateId` in bytes.
+const MAX_ID_BYTES: u64 = 128;
 
 /// The dependencies of the service.
 #[derive(Debug)]
@@ -46,34 +46,26 @@ pub(crate) struct DocumentService {
 /// A form that is being received.
 #[derive(Debug, Default)]
 struct UploadForm {
-    candidate_id: Option<Vec<u8>>,
-    resume: Option<(PartHead, IncomingFile)>,
-    problems: Vec<(String, &'static str, String)>,
-}
-
-/// What the client says about the file.
-#[derive(Debug)]
-struct PartHead {
-    file_name: String,
-    content_type: Option<String>,
+    candidate_id: String,
+    resume: Option<IncomingFile>,
+    /// Names of unknown and of repeated fields.
+    surplus: Vec<String>,
 }
 
 impl DocumentService {
-    /// Creates the service and deletes incomplete uploads from `folder`.
     pub(crate) fn new(
         verifier: Arc<Verifier>,
         sqlite: Sqlite,
         folder: PathBuf,
         clock: Clock,
-    ) -> std::io::Result<Arc<Self>> {
-        upload_file::delete_incomplete(&folder)?;
-        Ok(Arc::new(Self {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             verifier,
             store: ResumeStore::new(sqlite.clone()),
             sqlite,
             folder,
             clock,
-        }))
+        })
     }
 }
 
@@ -107,25 +99,29 @@ async fn upload(
         let detail = "Content-Type must be multipart/form-data with a boundary";
         Problem::new(Code::UnsupportedMediaType).detail(detail)
     })?;
-    let limit = SizeLimit::new().whole_stream(MAX_UPLOAD_BYTES);
+    let limit = SizeLimit::new()
+        .whole_stream(MAX_UPLOAD_BYTES)
+        .for_field("candidateId", MAX_ID_BYTES);
     let limit = Constraints::new().size_limit(limit);
     let parts = Multipart::with_constraints(body.into_data_stream(), boundary, limit);
     let id = Uuid::now_v7().to_string();
-    let form = receive_form(&service, &id, parts).await?;
-    let (candidate_id, head, file) = form.validate()?;
-    let (size, created_at) = (file.size, service.clock.now());
-    let persisted = file.persist(&service.folder, &id).await;
+    let form = receive_form(&service.folder, parts).await?;
+    let (candidate_id, file) = form.validate()?;
     let resume = ResumeMetadata {
-        resume_id: id,
         candidate_id,
         uploaded_by: caller.0.subject().to_owned(),
-        file_name: upload_file::sanitize_file_name(&head.file_name),
-        content_type: head
+        file_name: upload_file::sanitize_file_name(&file.name),
+        content_type: file
             .content_type
+            .clone()
             .unwrap_or_else(|| "application/octet-stream".to_owned()),
-        size,
-        sha256: persisted.map_err(StoreError::from)?,
-        created_at,
+        size: file.size,
+        created_at: service.clock.now(),
+        sha256: file
+            .persist(&service.folder, &id)
+            .await
+            .map_err(StoreError::from)?,
+        resume_id: id,
     };
     service.store.insert(&resume).await?;
     Ok(created(&format!("/resumes/{}", resume.resume_id), &resume))
@@ -163,11 +159,9 @@ async fn resumes(
     Ok(json(StatusCode::OK, &json!({ "resumes": resumes })))
 }
 
-/// Receives the whole body and writes the file to disk. Field errors are collected, so that all of
-/// them are reported together.
+/// Receives the whole body and writes the file to disk.
 async fn receive_form(
-    service: &DocumentService,
-    id: &str,
+    folder: &path::Path,
     mut parts: Multipart<'_>,
 ) -> Result<UploadForm, Problem> {
     let mut form = UploadForm::default();
@@ -176,126 +170,66 @@ async fn receive_form(
         .await
         .map_err(|error| body_error(&error))?
     {
-        form.receive_field(service, id, field).await?;
+        match field.name().unwrap_or_default() {
+            "candidateId" if form.candidate_id.is_empty() => {
+                form.candidate_id = field.text().await.map_err(|error| body_error(&error))?;
+            }
+            "resume" if form.resume.is_none() => {
+                form.resume = Some(receive_file(folder, field).await?);
+            }
+            other => form.surplus.push(other.to_owned()),
+        }
     }
     Ok(form)
 }
 
-fn body_error(error: &multer::Error) -> Problem {
-    if let multer::Error::StreamSizeExceeded { .. } = error {
-        Problem::new(Code::BodyTooLarge).detail(format!("the limit is {MAX_UPLOAD_BYTES} bytes"))
-    } else {
-        malformed_body(&error.to_string())
+async fn receive_file(folder: &path::Path, mut field: Field<'_>) -> Result<IncomingFile, Problem> {
+    let name = field.file_name().unwrap_or_default().to_owned();
+    let content_type = field.content_type().map(ToString::to_string);
+    let created = IncomingFile::create(folder, name, content_type);
+    let mut file = created.map_err(StoreError::from)?;
+    while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
+        file.write(&bytes).await.map_err(StoreError::from)?;
     }
+    Ok(file)
 }
 
-fn malformed_body(reason: &str) -> Problem {
+fn body_error(error: &multer::Error) -> Problem {
+    let is_too_large = matches!(
+        error,
+        multer::Error::StreamSizeExceeded { .. } | multer::Error::FieldSizeExceeded { .. }
+    );
+    if is_too_large {
+        return Problem::new(Code::BodyTooLarge).detail(error.to_string());
+    }
     Problem::new(Code::InvalidRequest)
         .detail("The body is not well-formed form data.")
-        .error("", "invalid_multipart", reason)
+        .error("", "invalid_multipart", error.to_string())
 }
 
 // === impl UploadForm ===
 
 impl UploadForm {
-    /// Receives one field. The bytes of a rejected field are discarded.
-    async fn receive_field(
-        &mut self,
-        service: &DocumentService,
-        id: &str,
-        mut field: Field<'_>,
-    ) -> Result<(), Problem> {
-        let content_type = field.content_type().map(ToString::to_string);
-        let name = field
-            .name()
-            .ok_or_else(|| malformed_body("a part has no name"))?;
-        let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
-        match (name, field.file_name()) {
-            ("candidateId" | "resume", _) if self.has(name) => {
-                self.reject_field(pointer, "duplicate_field", "this field is repeated");
-            }
-            ("candidateId", Some(_)) => {
-                self.reject_field(pointer, "invalid_type", "must be text, not a file");
-            }
-            ("resume", None) => {
-                self.reject_field(pointer, "invalid_type", "must be a file, not text");
-            }
-            ("candidateId", None) => {
-                let mut text = Vec::new();
-                while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
-                    if text.len() <= MAX_TEXT_BYTES {
-                        text.extend_from_slice(&bytes);
-                    }
-                }
-                self.candidate_id = Some(text);
-            }
-            ("resume", Some(file_name)) => {
-                let head = PartHead {
-                    file_name: file_name.to_owned(),
-                    content_type,
-                };
-                let created = IncomingFile::create(&service.folder, id).await;
-                let mut file = created.map_err(StoreError::from)?;
-                while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
-                    file.write(&bytes).await.map_err(StoreError::from)?;
-                }
-                self.resume = Some((head, file));
-            }
-            _ => self.reject_field(pointer, "unknown_field", "is not a known field"),
+    /// Returns 400 with all missing and surplus fields, and 422 for an empty file.
+    fn validate(self) -> Result<(String, IncomingFile), Problem> {
+        let mut problem = Problem::new(Code::InvalidRequest);
+        for name in &self.surplus {
+            let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+            problem = problem.error(&pointer, "unknown_field", "is not a field, or is repeated");
         }
-        Ok(())
-    }
-
-    fn has(&self, name: &str) -> bool {
-        if name == "resume" {
-            self.resume.is_some()
-        } else {
-            self.candidate_id.is_some()
+        if self.candidate_id.is_empty() {
+            problem = problem.error("/candidateId", "missing_field", "is required");
         }
-    }
-
-    fn reject_field(&mut self, pointer: String, code: &'static str, detail: &str) {
-        self.problems.push((pointer, code, detail.to_owned()));
-    }
-
-    /// Validates the form. Returns 400 for malformed or missing fields, and 422 for an empty file.
-    fn validate(mut self) -> Result<(String, PartHead, IncomingFile), Problem> {
-        for name in ["candidateId", "resume"] {
-            let pointer = format!("/{name}");
-            if !self.has(name) && !self.problems.iter().any(|(known, ..)| *known == pointer) {
-                self.reject_field(pointer, "missing_field", "is required");
-            }
-        }
-        let text = self.candidate_id.take().map(String::from_utf8);
-        let plain =
-            |text: &String| (1..=128).contains(&text.len()) && !text.chars().any(char::is_control);
-        let candidate_id = match text {
-            Some(Ok(text)) if plain(&text) => text,
-            Some(_) => {
-                self.reject_field(
-                    "/candidateId".to_owned(),
-                    "invalid_length",
-                    "must be 1 to 128 bytes of plain UTF-8",
-                );
-                String::new()
-            }
-            None => String::new(),
-        };
-        if let (Some((head, file)), true) = (self.resume, self.problems.is_empty()) {
-            if file.size > 0 {
-                return Ok((candidate_id, head, file));
-            }
-            return Err(Problem::new(Code::ValidationFailed).error(
+        match self.resume {
+            None => Err(problem.error("/resume", "missing_field", "is required")),
+            Some(_) if self.candidate_id.is_empty() || !self.surplus.is_empty() => Err(problem),
+            Some(file) if file.size == 0 => Err(Problem::new(Code::ValidationFailed).error(
                 "/resume",
                 "empty_file",
                 "the file is empty",
-            ));
+            )),
+            Some(file) => Ok((self.candidate_id, file)),
         }
-        let problem = Problem::new(Code::InvalidRequest);
-        let add = |problem: Problem, (pointer, code, detail): (String, _, _)| {
-            problem.error(&pointer, code, detail)
-        };
-        Err(self.problems.into_iter().fold(problem, add))
     }
 }
 

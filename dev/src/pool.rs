@@ -34,7 +34,7 @@ mod error;
 mod model;
 
 pub use app::App;
-pub use bootstrap::{PoolAccess, ProvisionedPools, ServiceAccount};
+pub use bootstrap::{PoolAccess, ProvisionedPools};
 pub use config::Config;
 pub use crypto::HashingSettings;
 

@@ -99,9 +99,6 @@ impl DevelopmentServices {
         let issuer = format!("http://{}", addresses.social);
         let social = SocialProvider::new(issuer, client.clone(), key, clock.clone());
         let verifier = verifier(identity_pool.provisioned(), clock)?;
-        let unusable = |error: std::io::Error| {
-            Exit::unavailable(format!("{}: {error}", folder.path().display()))
-        };
         let mailbox = Mailbox::open(sqlite.clone(), clock.clone()).await;
         let mailbox = mailbox.map_err(|error| Exit::unavailable(format!("mailbox: {error}")))?;
         let documents = folder.subfolder("documents")?;
@@ -113,7 +110,7 @@ impl DevelopmentServices {
         );
         Ok(Self {
             actor: ActorService::new(Arc::clone(&verifier), sqlite.clone(), clock.clone()),
-            document: document.map_err(unusable)?,
+            document,
             social: Arc::new(social),
             mailbox: Arc::new(mailbox),
             social_sealing_key: folder

@@ -99,10 +99,9 @@ async fn discovery(State(provider): State<Arc<SocialProvider>>) -> Response {
         "id_token_signing_alg_values_supported": ["RS256"],
         "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
         "code_challenge_methods_supported": ["S256"],
-        "claims_supported": ["sub", "iss", "aud", "exp", "iat", "auth_time", "nonce", "at_hash", "email",
-            "email_verified", "name", "given_name", "family_name"],
+        "claims_supported": ["sub", "iss", "aud", "exp", "iat", "nonce", "email", "email_verified", "name",
+            "given_name", "family_name"],
         "authorization_response_iss_parameter_supported": true,
-        "prompt_values_supported": ["login", "consent", "select_account"],
     });
     json(StatusCode::OK, &document)
 }

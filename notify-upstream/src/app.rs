@@ -33,7 +33,7 @@ use self::components::{
     actor_client, build_providers, build_tracer, cache_probe, load_templates, verifier,
     warn_without_mail_tokens,
 };
-use self::tasks::{ApiParts, SharedParts, StoreTasks, open_store};
+use self::tasks::{SharedParts, StoreTasks, open_store};
 use crate::config::Config;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::check_tls;
@@ -42,10 +42,11 @@ use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::DispatchState;
 use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
 use crate::http::{AdminParts, ApiState, CONCURRENT_READS};
+use crate::intake::group_commit::SubmissionQueue;
 use crate::intake::quota::CallerQuota;
 use crate::metrics::NotifyMetrics;
 use crate::notification::PerChannel;
-use crate::store::StoreError;
+use crate::store::{Store, StoreError};
 pub(crate) use components::provider_without_mail_tokens;
 
 /// The assembled service.
@@ -123,8 +124,13 @@ impl App {
         pauses.sync().await.map_err(unavailable)?;
         let database = parts.metrics.dependencies();
         let database = database.required("database", opened.label());
-        let (api, tasks) = parts.build((opened, store), database).await;
-        let service = api_state(&mut config, &parts, Arc::clone(&verifier), api);
+        let (submissions, tasks) = parts.build((opened, store.clone()), database).await;
+        let service = api_state(
+            &mut config,
+            &parts,
+            Arc::clone(&verifier),
+            (store, submissions),
+        );
         Ok(Self {
             config,
             reloader,
@@ -171,7 +177,9 @@ impl App {
         background.spawn(self.verifier.run(shutdown.clone()));
         let (service_client, client_stop) = (self.service_client, shutdown.clone());
         background.spawn(async move { service_client.run(client_stop).await });
-        let tasks = self.tasks.start(&self.stop_delivery);
+        let tasks = self
+            .tasks
+            .start(&self.stop_delivery, &mut background, &background_stop);
         let service_check = self.metrics.health().check("service");
         service_check.set_ok();
         if let Some(listener) = listeners.admin {
@@ -195,10 +203,7 @@ impl App {
             self.stop_delivery.cancel();
         };
         tokio::join!(serving, delivery_stop);
-        let drained = tasks.drain().await;
-        background_stop.cancel();
-        background.shutdown().await;
-        drained.close().await;
+        tasks.finish(background_stop, background).await;
         span_export.finish().await;
     }
 }
@@ -231,7 +236,7 @@ fn api_state(
     config: &mut Config,
     parts: &SharedParts,
     verifier: Arc<Verifier>,
-    api: ApiParts,
+    (store, submissions): (Store, SubmissionQueue),
 ) -> ApiState {
     let clock = parts.clock.clone();
     let (user_quota, service_quota) = (config.user_quota, config.service_quota);
@@ -246,8 +251,8 @@ fn api_state(
         ),
         clock,
         templates: Arc::clone(&parts.templates),
-        store: api.store,
-        submissions: api.submissions,
+        store,
+        submissions,
         status_reads: Semaphore::new(CONCURRENT_READS),
         dispatch_state: Arc::clone(&parts.dispatch_state),
         mail_tokens: config.mail_tokens.clone(),

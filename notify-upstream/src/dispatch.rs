@@ -28,6 +28,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use postern_core::Clock;
+use postern_core::backoff::Backoff;
 use postern_core::circuit_breaker::BreakerState;
 
 pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
@@ -50,6 +51,8 @@ const CLAIM_BATCH_SIZE: usize = 500;
 const MAX_CLAIMS_PER_PASS: usize = 64;
 /// Interval of polls. It bounds the delay of a row that another replica has left waiting.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Delays after failed claims.
+const CLAIM_RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(100), POLL_INTERVAL);
 
 /// The dispatcher of one channel.
 #[derive(Debug)]
@@ -109,6 +112,7 @@ impl Dispatcher {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(POLL_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut delays = CLAIM_RETRY_DELAYS.delays();
         loop {
             let is_tick = tokio::select! {
                 // The rarest event first: under load a wake-up is always ready.
@@ -123,10 +127,13 @@ impl Dispatcher {
                 }
                 self.claim_available().await
             };
-            if let Err(error) = outcome.await {
-                self.metrics.oldest_unknown(self.channel);
-                postern_core::log_outage!("database", channel = self.channel.as_str(), %error, "claim failed");
-                tokio::time::sleep(Duration::from_millis(200)).await;
+            match outcome.await {
+                Ok(_) => delays.reset(),
+                Err(error) => {
+                    self.metrics.oldest_unknown(self.channel);
+                    postern_core::log_outage!("database", channel = self.channel.as_str(), %error, "claim failed");
+                    delays.wait(&shutdown).await;
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use parking_lot::Mutex;
 use postern_core::Clock;
+use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -16,8 +17,9 @@ use crate::store::{Store, StoreError};
 
 /// Interval of lease renewal, which also finds dead workers.
 const RENEW_INTERVAL: Duration = Duration::from_millis(2500);
-/// Delay of an expedited step.
-const EXPEDITED_STEP_DELAY: Duration = Duration::from_millis(250);
+/// Delays of expedited steps.
+const EXPEDITED_STEP_DELAYS: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_millis(250));
 /// Time without renewal after which a worker is dead and its rows are taken over.
 pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time without renewal after which a worker starts nothing more, so that it stops before another
@@ -230,12 +232,13 @@ impl WorkerRegistry {
     pub(crate) async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(RENEW_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut delays = EXPEDITED_STEP_DELAYS.delays();
         loop {
             let outcome = tokio::select! {
                 () = shutdown.cancelled() => return,
                 _ = tick.tick() => self.step().await,
                 () = self.expedite.notified() => {
-                    tokio::time::sleep(EXPEDITED_STEP_DELAY).await;
+                    delays.wait(&shutdown).await;
                     self.step().await
                 }
             };
@@ -244,6 +247,8 @@ impl WorkerRegistry {
             }
             if outcome.is_err() || self.has_old_identities() {
                 self.expedite.notify_one();
+            } else {
+                delays.reset();
             }
         }
     }

@@ -99,6 +99,13 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     stores
 }
 
+/// Returns a store in PostgreSQL with its database.
+pub(crate) async fn postgres_store(connections: u32) -> (Store, TestDatabase) {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, connections).await;
+    (store.expect("open store"), test)
+}
+
 /// Returns a notification with an order, for the store.
 pub(crate) fn record_of(order: Order) -> NewNotification {
     NewNotification {
@@ -401,7 +408,7 @@ impl TestReplica {
             .pop()
             .expect("a stored notification");
         let flow = |channel| self.dispatch_state.channel(channel).flow();
-        let view = StatusView::of(&snapshot, self.clock.earliest(), flow, |_| false);
+        let view = StatusView::of(&snapshot, self.clock.earliest(), flow);
         serde_json::to_value(view).expect("JSON")
     }
 }

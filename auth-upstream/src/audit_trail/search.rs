@@ -1,11 +1,10 @@
-//! Searching the audit trail: pages of recent events, and their numbers by time.
+//! Searching the audit trail: pages of recent events.
 //!
 //! A page is read in chunks in the order of an index, and filtered here. It reads at most
 //! [`MAX_SCANNED_ROWS`] rows, so that each takes a bounded time: it may have fewer events than asked
 //! for although there are more, which its cursor continues with.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
@@ -13,15 +12,12 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::AuditReader;
-use crate::store::{AuditCount, AuditPosition, AuditQuery, AuditRow, AuditSelector, StoreError};
+use crate::store::{AuditPosition, AuditQuery, AuditRow, AuditSelector, StoreError};
 
 /// Number of rows that are read at a time.
 const CHUNK_ROWS: usize = 500;
 /// Maximum number of rows that are read for a page.
 const MAX_SCANNED_ROWS: usize = 5000;
-/// Maximum number of rows of a summary.
-const MAX_SUMMARY_ROWS: usize = 10_000;
-
 /// A selection of audit events. Every property that is given must match.
 #[derive(Clone, Debug)]
 pub(crate) struct SignInSearch {
@@ -49,37 +45,6 @@ pub(crate) struct SignInSearch {
 pub(crate) struct SignInPage {
     sign_ins: Vec<AuditRow>,
     next_cursor: Option<String>,
-}
-
-/// The time that a summary covers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SummaryRange {
-    pub(crate) since: Timestamp,
-    pub(crate) until: Timestamp,
-    /// The duration of each part.
-    pub(crate) step: Duration,
-}
-
-/// The numbers of events by part of time, operation, outcome and reason.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct SignInSummary {
-    since: Timestamp,
-    until: Timestamp,
-    step_seconds: u64,
-    counts: Vec<CountView>,
-    /// Whether the newest counts were left out because there are more than 10,000.
-    is_truncated: bool,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct CountView {
-    /// The start of the part.
-    at: Timestamp,
-    event: String,
-    outcome: String,
-    reason: Option<String>,
-    count: i64,
 }
 
 // === impl AuditPosition ===
@@ -208,37 +173,6 @@ impl AuditReader {
             rows.extend(part.into_iter().map(|row| (AuditPosition::of(&row), row)));
         }
         Ok(rows.into_values().rev().take(CHUNK_ROWS).collect())
-    }
-
-    /// Returns the numbers of events by part of time, operation, outcome and reason.
-    ///
-    /// # Errors
-    /// The database is unavailable, or takes too long.
-    pub(crate) async fn summary(&self, range: SummaryRange) -> Result<SignInSummary, StoreError> {
-        let SummaryRange { since, until, step } = range;
-        let step_ms = i64::try_from(step.as_millis()).unwrap_or(i64::MAX).max(1);
-        // One more shows that there are more.
-        let limit = i64::try_from(MAX_SUMMARY_ROWS + 1).unwrap_or(i64::MAX);
-        let mut counts = self
-            .store
-            .audit_counts(since, until, step_ms, limit)
-            .await?;
-        let is_truncated = counts.len() > MAX_SUMMARY_ROWS;
-        counts.truncate(MAX_SUMMARY_ROWS);
-        let view = |count: AuditCount| CountView {
-            at: Timestamp(since.0.saturating_add(count.step.saturating_mul(step_ms))),
-            event: count.operation,
-            outcome: count.outcome,
-            reason: count.reason,
-            count: count.events,
-        };
-        Ok(SignInSummary {
-            since,
-            until,
-            step_seconds: step.as_secs(),
-            counts: counts.into_iter().map(view).collect(),
-            is_truncated,
-        })
     }
 }
 

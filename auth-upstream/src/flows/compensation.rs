@@ -62,14 +62,12 @@ pub(super) enum Resolution {
 impl RegistrationCompensator {
     /// Resolves due registrations until shutdown.
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
-        loop {
+        while !shutdown.is_cancelled() {
             if let Err(error) = self.run_once().await {
                 postern_core::log_outage!("database", %error, "pending registrations unavailable");
             }
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(COMPENSATION_INTERVAL) => {}
-            }
+            let pause = tokio::time::sleep(COMPENSATION_INTERVAL);
+            shutdown.run_until_cancelled(pause).await;
         }
     }
 

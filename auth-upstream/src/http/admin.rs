@@ -2,7 +2,6 @@
 //! `docs/reference/admin-api.md`.
 
 mod sign_ins;
-mod throttled;
 mod users;
 
 use std::sync::Arc;
@@ -34,9 +33,6 @@ pub(crate) fn admin_routes(reader: &AuditReader, flows: &Arc<Flows>) -> Router {
     };
     Router::new()
         .route("/admin/sign-ins", get(sign_ins::list))
-        .route("/admin/sign-ins/summary", get(sign_ins::summary))
-        .route("/admin/throttled", get(throttled::list))
-        .route("/admin/throttled/release", post(throttled::release))
         .route("/admin/users", get(users::list))
         .route("/admin/users/{subject}", get(users::describe))
         .route("/admin/users/{subject}/{change}", post(users::change))

@@ -14,8 +14,6 @@ use aws_sdk_cognitoidentityprovider::config::{
 use postern_core::Secret;
 use postern_core::identity::IdentityConfig;
 
-use super::trace_headers::TraceHeaders;
-
 /// Credentials for signed, administrative calls. Sign-in, refresh and registration are not signed.
 #[derive(Clone, Debug)]
 pub enum AwsCredentials {
@@ -75,8 +73,7 @@ fn client_config(identity: &IdentityConfig, deadline: Duration) -> Builder {
         .timeout_config(timeouts)
         // Responses are a few kilobytes, and the timeouts above bound slow ones.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .retry_config(RetryConfig::disabled())
-        .interceptor(TraceHeaders);
+        .retry_config(RetryConfig::disabled());
     match &identity.endpoint {
         Some(endpoint) => config.endpoint_url(endpoint.as_str()),
         None => config,

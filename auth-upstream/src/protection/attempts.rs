@@ -18,7 +18,6 @@
 //! in the shared cache; while it is unavailable, each process counts on its own.
 
 mod password_quota;
-mod throttled;
 mod trusted_networks;
 
 use std::net::IpAddr;
@@ -35,8 +34,6 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 pub(crate) use self::password_quota::CredentialDigest;
-pub(crate) use self::throttled::ReleaseTarget;
-use self::throttled::ThrottledIndex;
 use super::fallback_cache::{FallbackCache, FallbackReservation};
 use crate::client::ClientContext;
 use crate::crypto::{hex, random};
@@ -100,8 +97,6 @@ pub(crate) struct AttemptLimiter {
     limits: AttemptLimits,
     /// The key of the password digests that [`password_quota`] keeps in this process's memory.
     digest_key: Secret,
-    /// The counters that refused an attempt last, for operators.
-    throttled: ThrottledIndex,
 }
 
 /// An admitted attempt. Dropping it before its outcome is recorded, as when the client disconnects,
@@ -140,23 +135,6 @@ impl Default for AttemptLimits {
     }
 }
 
-// === impl AttemptKind ===
-
-impl AttemptKind {
-    /// All kinds.
-    const ALL: [Self; 9] = [
-        Self::Password,
-        Self::ResetCode,
-        Self::ResetRequest,
-        Self::ConfirmationRequest,
-        Self::LinkRequest,
-        Self::ConfirmationCode,
-        Self::SecondFactor,
-        Self::Registration,
-        Self::SocialCallback,
-    ];
-}
-
 // === impl AttemptLimiter ===
 
 impl AttemptLimiter {
@@ -166,7 +144,6 @@ impl AttemptLimiter {
             clock,
             limits,
             digest_key: random::token().into(),
-            throttled: ThrottledIndex::default(),
         }
     }
 
@@ -361,10 +338,7 @@ impl AttemptLimiter {
     }
 
     async fn reserve(&self, key: String, policy: AttemptPolicy) -> Option<ReservedScope> {
-        let Some(reservation) = self.counters.reserve(&key, &policy).await else {
-            self.throttled.insert(key);
-            return None;
-        };
+        let reservation = self.counters.reserve(&key, &policy).await?;
         Some(ReservedScope {
             key,
             policy,

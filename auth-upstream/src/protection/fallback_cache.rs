@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use postern_core::Clock;
-use postern_core::clock::Timestamp;
 use postern_store::cache::{AttemptOutcome, AttemptPolicy, AttemptReservation, Cache, CacheError};
 
 /// The label of a cache in this process's memory.
@@ -118,14 +117,6 @@ impl FallbackCache {
         match self.shared.attempt_count(key).await {
             Ok(count) => count,
             Err(CacheError::Unavailable) => self.local.attempt_count(key).await.unwrap_or(0),
-        }
-    }
-
-    /// Returns the end of the delay of a counter and its number of attempts.
-    pub(super) async fn attempt_delay(&self, key: &str) -> Option<(Timestamp, u64)> {
-        match self.shared.attempt_delay(key).await {
-            Ok(found) => found,
-            Err(CacheError::Unavailable) => self.local.attempt_delay(key).await.ok().flatten(),
         }
     }
 

@@ -95,29 +95,6 @@ pub(crate) struct AuditPosition {
     pub(crate) id: String,
 }
 
-/// The number of events with the same properties in a part of time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AuditCount {
-    /// The index of the part, from 0.
-    pub(crate) step: i64,
-    pub(crate) operation: String,
-    pub(crate) outcome: String,
-    pub(crate) reason: Option<String>,
-    pub(crate) events: i64,
-}
-
-from_row!(AuditCount {
-    step: i64,
-    operation: String,
-    outcome: String,
-    reason: Option<String>,
-    events: i64,
-});
-
-/// The index on `at` finds the rows, and the range of time bounds them.
-const COUNT_BY_STEP: &str = "SELECT (at - $1) / $3 AS step, operation, outcome, reason, count(*) AS events \
-     FROM auth_audit WHERE at >= $1 AND at < $2 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 LIMIT $4";
-
 // === impl StoreError ===
 
 impl StoreError {
@@ -199,21 +176,6 @@ impl AuthStore {
                 AuditSelector::All => select,
             };
             select.fetch_all(pool).await
-        }).await)
-    }
-
-    /// Returns the numbers of events by part of time, operation, outcome and reason, at most
-    /// `limit`, oldest first. A part lasts `step_ms`, and the first begins at `since`.
-    pub(crate) async fn audit_counts(
-        &self,
-        since: Timestamp,
-        until: Timestamp,
-        step_ms: i64,
-        limit: i64,
-    ) -> Result<Vec<AuditCount>, StoreError> {
-        with_dialect!(self.database.readers(), pool => with_timeout(async {
-            let select = sqlx::query_as(COUNT_BY_STEP).bind(since.0).bind(until.0);
-            select.bind(step_ms).bind(limit).fetch_all(pool).await
         }).await)
     }
 

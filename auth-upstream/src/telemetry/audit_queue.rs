@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
-use postern_core::trace::Scope;
 use tokio::sync::mpsc;
 
 use super::{Metrics, Operation};
@@ -38,9 +37,6 @@ pub(crate) struct AuditEvent {
     pub(crate) email: Option<EmailAddress>,
     /// The client's address. Only its network is stored.
     pub(crate) address: Option<IpAddr>,
-    /// The scope of the request, if its trace is sampled: the statement that stores the event
-    /// belongs to it.
-    pub(crate) scope: Option<Scope>,
 }
 
 named! {
@@ -111,7 +107,6 @@ impl AuditQueue {
             subject: subject.to_owned(),
             email: client.details.email().cloned(),
             address: client.address,
-            scope: Scope::recorded(),
         };
         if self.events.try_send(event).is_ok() {
             if self.is_dropping.swap(false, Ordering::Relaxed) {

@@ -1,13 +1,13 @@
 //! Accounts as operators list and change them on the admin listener.
 
 use postern_core::Code;
-use postern_core::testing::CapturedLog;
+use postern_core::testing::{CapturedLog, assert_problem};
 use postern_service::admin_api::OPERATOR;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::account_codes::NOTICE;
-use super::admin::{TOKEN, assert_problem, call, read, serve_admin};
+use super::admin::{TOKEN, call, read, serve_admin};
 use crate::flows::AccountChange;
 use crate::store::SocialIdentity;
 use crate::testing::{ADA, Fixture, FixtureOptions, PASSWORD, client, plain};

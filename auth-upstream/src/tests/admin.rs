@@ -1,8 +1,7 @@
 //! The routes of the admin listener.
 
 use postern_core::Secret;
-use postern_core::clock::Timestamp;
-use postern_core::testing::CapturedLog;
+use postern_core::testing::{CapturedLog, assert_problem};
 use postern_service::admin_api::{OPERATOR, protect};
 use postern_store::database::testing;
 use reqwest::Method;
@@ -45,28 +44,6 @@ pub(super) async fn read(url: &str, path: &str) -> (u16, Value) {
     let bearer = format!("Bearer {TOKEN}");
     let headers = [("authorization", bearer.as_str())];
     call(url, (Method::GET, path), &headers, None).await
-}
-
-/// Releases a throttled account or network as the operator `ada`.
-async fn release(url: &str, body: &Value) -> (u16, Value) {
-    let bearer = format!("Bearer {TOKEN}");
-    let headers = [("authorization", bearer.as_str()), (OPERATOR, "ada")];
-    let route = (Method::POST, "throttled/release");
-    call(url, route, &headers, Some(body)).await
-}
-
-/// Asserts a problem: its status, its code, and the place of its first mistake, if it has any.
-#[track_caller]
-pub(super) fn assert_problem(found: &(u16, Value), status: u16, code: &str, pointer: Option<&str>) {
-    let (_, problem) = found;
-    let first = problem["errors"][0]["pointer"].as_str();
-    let stated = (problem["status"].as_u64(), problem["code"].as_str());
-    let expected = (Some(u64::from(status)), Some(code));
-    assert_eq!(
-        (found.0, stated, first),
-        (status, expected, pointer),
-        "{problem}"
-    );
 }
 
 /// Signs up and in, and guesses a password twice, one second apart.
@@ -149,41 +126,6 @@ async fn sign_ins_are_listed_by_every_property() {
 }
 
 #[tokio::test]
-async fn sign_ins_are_counted_by_time_and_outcome() {
-    for database in testing::both().await {
-        let fixture = Box::pin(fixture_with_events(database)).await;
-        let url = serve_admin(&fixture).await;
-        fixture.clock.advance(std::time::Duration::from_secs(1));
-        let (status, summary) = read(&url, "sign-ins/summary?since=1h&step=1h").await;
-        assert_eq!(status, 200, "{summary}");
-        let counts = summary["counts"].as_array().expect("counts");
-        let count = |event: &str, outcome: &str| {
-            let matching = counts
-                .iter()
-                .filter(|row| row["event"] == event && row["outcome"] == outcome);
-            matching
-                .filter_map(|row| row["count"].as_i64())
-                .sum::<i64>()
-        };
-        assert_eq!(count("register", "ok"), 1, "{summary}");
-        assert_eq!(count("sign_in", "invalid_credentials"), 2, "{summary}");
-        assert_eq!(count("sign_in", "ok"), 1, "{summary}");
-        let (until, since) = (&summary["until"], &summary["since"]);
-        let now = fixture.clock.now();
-        let hour_before = Timestamp(now.0 - 3_600_000);
-        assert_eq!(
-            (until, &summary["stepSeconds"]),
-            (&json!(now), &json!(3600))
-        );
-        assert_eq!(*since, json!(hour_before));
-        assert_eq!(summary["isTruncated"], false);
-        let (_, finer) = read(&url, "sign-ins/summary?since=10s&step=1s").await;
-        let finer = finer["counts"].as_array().map(Vec::len);
-        assert_eq!(finer, Some(4), "one event each second");
-    }
-}
-
-#[tokio::test]
 async fn invalid_queries_of_sign_ins_are_refused() {
     let fixture = Fixture::new().await;
     let url = serve_admin(&fixture).await;
@@ -197,11 +139,6 @@ async fn invalid_queries_of_sign_ins_are_refused() {
         ("sign-ins?until=yesterday", "?until"),
         ("sign-ins?token=1", "?token"),
         ("sign-ins?limit=1&limit=2", "?limit"),
-        ("sign-ins/summary?step=0s", "?step"),
-        ("sign-ins/summary?since=100d", "?since"),
-        ("sign-ins/summary?since=2100-01-01T00:00:00Z", "?since"),
-        ("sign-ins/summary?since=90d&step=1s", "?step"),
-        ("sign-ins/summary?until=1h", "?until"),
     ] {
         let found = read(&url, query).await;
         assert_problem(&found, 400, "invalid_request", Some(parameter));
@@ -209,11 +146,8 @@ async fn invalid_queries_of_sign_ins_are_refused() {
 }
 
 /// All routes: the method, the path, and whether it requires an operator.
-const ROUTES: [(Method, &str, bool); 7] = [
+const ROUTES: [(Method, &str, bool); 4] = [
     (Method::GET, "sign-ins", false),
-    (Method::GET, "sign-ins/summary", false),
-    (Method::GET, "throttled", false),
-    (Method::POST, "throttled/release", true),
     (Method::GET, "timeline", false),
     (Method::GET, "users", false),
     (Method::POST, "users/x/disable", true),
@@ -221,15 +155,12 @@ const ROUTES: [(Method, &str, bool); 7] = [
 
 #[tokio::test]
 async fn admin_routes_require_token_operator_and_method() {
-    let fixture = Fixture::with_config("[abuse]\naccount = 1\n").await;
+    let fixture = Fixture::new().await;
     let url = serve_admin(&fixture).await;
-    throttle(&fixture).await;
     let (log, _guard) = CapturedLog::start();
-    let (_, throttled) = read(&url, "throttled").await;
-    assert_eq!(throttled["throttled"].as_array().map(Vec::len), Some(1));
     let wrong = format!("Bearer {}", TOKEN.replace('0', "1"));
     let right = format!("Bearer {TOKEN}");
-    let body = json!({ "email": "ada@example.com" });
+    let body = json!({});
     for (method, path, is_change) in ROUTES {
         let body = is_change.then_some(&body);
         let route = || (method.clone(), path);
@@ -251,88 +182,5 @@ async fn admin_routes_require_token_operator_and_method() {
             assert_problem(&found, 405, "method_not_allowed", None);
         }
     }
-    assert_eq!(read(&url, "throttled").await.1, throttled, "unchanged");
     assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
-}
-
-/// Asserts that one event has these facts of a release by the operator `ada`.
-#[track_caller]
-fn assert_logged(log: &CapturedLog, target: &str, after: &Value) {
-    let facts = format!("action=\"throttled.release\" target={target:?} before=null after={after}");
-    let event = [
-        "administrative action operator=\"ada\" request_id=\"",
-        &facts,
-    ];
-    assert_eq!(log.with(&event), 1, "{facts}: {}", log.text());
-}
-
-/// Throttles the account `ada@example.com` from one network.
-async fn throttle(fixture: &Fixture) {
-    for _ in 0..4 {
-        let _outcome = fixture.sign_in_at("192.0.2.77", "wrong-1").await;
-    }
-}
-
-#[tokio::test]
-async fn throttled_network_is_released_by_id_or_name() {
-    for by_id in [true, false] {
-        let fixture = Fixture::with_config("[abuse]\naccount = 100\nnetwork = 1\n").await;
-        let url = serve_admin(&fixture).await;
-        fixture.register(PASSWORD).await.expect("registered");
-        throttle(&fixture).await;
-        let (_, list) = read(&url, "throttled").await;
-        let entry = &list["throttled"][0];
-        assert_eq!(
-            (&entry["scope"], &entry["network"]),
-            (&"network".into(), &"192.0.2.0/24".into()),
-            "{list}"
-        );
-        let body = if by_id {
-            json!({ "id": entry["id"] })
-        } else {
-            json!({ "network": "192.0.2.9" })
-        };
-        let refused = fixture.sign_in_at("192.0.2.78", PASSWORD).await;
-        assert!(refused.is_err(), "the right password is throttled as well");
-        for other in [
-            json!({ "network": "198.51.100.0/24" }),
-            json!({ "id": "unknown" }),
-        ] {
-            let found = release(&url, &other).await;
-            assert_eq!(found, (200, json!({ "released": 0 })), "{other}");
-        }
-        let (log, _guard) = CapturedLog::start();
-        let released = release(&url, &body).await;
-        assert_eq!(released, (200, json!({ "released": 1 })));
-        let id = entry["id"].as_str().expect("an id");
-        assert_logged(&log, if by_id { id } else { "192.0.2.0/24" }, &json!(1));
-        assert_eq!(read(&url, "throttled").await.1["throttled"], json!([]));
-        let signed_in = fixture.sign_in_at("192.0.2.78", PASSWORD).await;
-        assert!(signed_in.is_ok(), "released");
-    }
-}
-
-#[tokio::test]
-async fn release_requires_exactly_one_target() {
-    let fixture = Fixture::new().await;
-    let url = serve_admin(&fixture).await;
-    let (log, _guard) = CapturedLog::start();
-    for (body, pointer) in [
-        (json!({}), ""),
-        (json!({ "email": "ada@example.com", "id": "x" }), ""),
-        (json!({ "email": "nonsense" }), "/email"),
-        (json!({ "network": "x'--" }), "/network"),
-        (json!({ "id": "" }), "/id"),
-        (json!({ "id": 1 }), "/id"),
-        (json!({ "id": "x", "all": true }), "/all"),
-    ] {
-        let found = release(&url, &body).await;
-        let first = &found.1["errors"][0]["pointer"];
-        assert_eq!(*first, pointer, "{body}: {}", found.1);
-        assert_problem(&found, 400, "invalid_request", Some(pointer));
-    }
-    assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
-    let found = release(&url, &json!({ "id": "unknown" })).await;
-    assert_eq!(found, (200, json!({ "released": 0 })));
-    assert_logged(&log, "unknown", &json!(0));
 }

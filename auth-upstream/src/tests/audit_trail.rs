@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::store::{AuditQuery, AuditRow, AuditSelector, AuthStore};
 use crate::telemetry::AuditDropReason;
 use crate::testing::{
-    ADA, Fixture, FixtureOptions, PASSWORD, client, client_at, email, register, sign_in,
+    Fixture, FixtureOptions, PASSWORD, client, client_at, email, register, sign_in,
 };
 
 /// Ends the writer, which stores all queued events first.
@@ -35,56 +35,6 @@ async fn select(store: &AuthStore, selector: AuditSelector) -> Vec<AuditRow> {
 }
 
 #[tokio::test]
-async fn sign_ins_are_found_by_subject_address_and_request() {
-    for database in testing::both().await {
-        let fixture = Fixture::with(FixtureOptions {
-            database: Some(database),
-            ..FixtureOptions::default()
-        })
-        .await;
-        fixture.register(PASSWORD).await.expect("registered");
-        let _wrong = fixture.sign_in_at("192.0.2.77", "wrong-1").await;
-        let client = client_at("2001:db8:1:2:3::4");
-        let signed_in = sign_in(&fixture.service, &client, "Ada@example.com", PASSWORD).await;
-        signed_in.expect("signed in");
-        store_events(&fixture).await;
-        let store = &fixture.service.store;
-        let all = select(store, AuditSelector::All).await;
-        assert_eq!(all.len(), 3, "{all:?}");
-        let registered = all.iter().find(|row| row.operation == "register");
-        let registered = registered.expect("stored");
-        let subject = registered.subject.clone().expect("known");
-        let of_subject = select(store, AuditSelector::Subject(subject.clone())).await;
-        assert_eq!(of_subject.len(), 2, "{of_subject:?}");
-        let hash = registered.email_hash.clone().expect("stored");
-        let of_email = select(store, AuditSelector::EmailHash(hash)).await;
-        assert_eq!(of_email.len(), 3, "a failed sign-in has no subject");
-        let failed = all.iter().find(|row| row.outcome != "ok").expect("stored");
-        assert_eq!(failed.outcome, "invalid_credentials");
-        assert_eq!(failed.network.as_deref(), Some("192.0.2.0/24"));
-        assert_eq!(failed.provider.as_deref(), Some("password"));
-        assert_eq!(
-            (failed.subject.as_deref(), failed.reason.as_deref()),
-            (None, None)
-        );
-        let networks = all.iter().filter_map(|row| row.network.as_deref());
-        assert!(networks.into_iter().any(|text| text == "2001:db8:1:2::/64"));
-        let of_request = select(store, AuditSelector::RequestId("test".into())).await;
-        assert_eq!(of_request.len(), 3);
-        assert!(
-            select(store, AuditSelector::RequestId("%".into()))
-                .await
-                .is_empty()
-        );
-        assert!(
-            select(store, AuditSelector::Subject("%".into()))
-                .await
-                .is_empty()
-        );
-    }
-}
-
-#[tokio::test]
 async fn throttled_attempt_is_stored_with_its_reason() {
     let fixture = Fixture::with_config("[abuse]\naccount = 1\n").await;
     for _ in 0..4 {
@@ -104,21 +54,6 @@ async fn throttled_attempt_is_stored_with_its_reason() {
 }
 
 #[tokio::test]
-async fn request_of_a_reset_code_is_stored() {
-    let fixture = Fixture::new().await;
-    fixture.register(PASSWORD).await.expect("registered");
-    fixture.request_code(ADA).await;
-    store_events(&fixture).await;
-    let rows = select(&fixture.service.store, AuditSelector::All).await;
-    let found = rows
-        .iter()
-        .find(|row| row.operation == "password_reset_code");
-    let found = found.expect("stored");
-    assert_eq!(found.outcome, "ok");
-    assert!(found.email_hash.is_some() && found.subject.is_none());
-}
-
-#[tokio::test]
 async fn database_file_contains_no_address() {
     let fixture = Fixture::new().await;
     let (client, account) = (client_at("192.0.2.77"), "Ada.Lovelace@example.com");
@@ -132,7 +67,12 @@ async fn database_file_contains_no_address() {
     store.delete_registration("r").await.expect("deleted");
     store_events(&fixture).await;
     let rows = select(store, AuditSelector::All).await;
-    assert_eq!(rows.len(), 2);
+    let operations: Vec<_> = rows.iter().map(|row| &*row.operation).collect();
+    assert_eq!(operations.len(), 2, "{operations:?}");
+    assert!(
+        operations.contains(&"password_reset_code"),
+        "{operations:?}"
+    );
     let path = fixture.database.url.trim_start_matches("sqlite://");
     let files = [path.to_owned(), format!("{path}-wal")];
     let contents: Vec<u8> = files

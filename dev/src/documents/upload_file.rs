@@ -1,22 +1,19 @@
 //! Uploaded files: hashed while they are written, under a temporary name until complete.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
+use tempfile::{NamedTempFile, TempPath};
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
-/// Extension of temporary names.
-const PARTIAL_EXTENSION: &str = "part";
-
-/// The path of a temporary file, which is deleted on drop unless it was renamed.
-#[derive(Debug)]
-struct TemporaryPath(Option<PathBuf>);
-
-/// A file that is being received.
+/// A file that is being received. It is deleted on drop unless it was kept.
 #[derive(Debug)]
 pub(super) struct IncomingFile {
-    path: TemporaryPath,
+    /// The name that the client gave.
+    pub(super) name: String,
+    pub(super) content_type: Option<String>,
+    path: TempPath,
     file: File,
     hash: Sha256,
     /// Bytes received.
@@ -26,12 +23,17 @@ pub(super) struct IncomingFile {
 // === impl IncomingFile ===
 
 impl IncomingFile {
-    pub(super) async fn create(folder: &Path, id: &str) -> std::io::Result<Self> {
-        let path = folder.join(format!("{id}.{PARTIAL_EXTENSION}"));
-        let file = File::create_new(&path).await?;
+    pub(super) fn create(
+        folder: &Path,
+        name: String,
+        content_type: Option<String>,
+    ) -> std::io::Result<Self> {
+        let (file, path) = NamedTempFile::new_in(folder)?.into_parts();
         Ok(Self {
-            path: TemporaryPath(Some(path)),
-            file,
+            name,
+            content_type,
+            path,
+            file: File::from_std(file),
             hash: Sha256::new(),
             size: 0,
         })
@@ -48,35 +50,10 @@ impl IncomingFile {
     pub(super) async fn persist(mut self, folder: &Path, id: &str) -> std::io::Result<String> {
         self.file.flush().await?;
         self.file.sync_all().await?;
-        if let Some(path) = &self.path.0 {
-            tokio::fs::rename(path, folder.join(id)).await?;
-            self.path.0 = None;
-        }
+        self.path.persist(folder.join(id))?;
         File::open(folder).await?.sync_all().await?;
         Ok(hex::encode(self.hash.finalize()))
     }
-}
-
-impl Drop for TemporaryPath {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            let _deleted_at_the_next_start = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// Deletes incomplete files.
-pub(super) fn delete_incomplete(folder: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == PARTIAL_EXTENSION)
-        {
-            std::fs::remove_file(path)?;
-        }
-    }
-    Ok(())
 }
 
 /// Returns the last segment of a file name from the client, without control characters. The result
@@ -104,31 +81,5 @@ mod tests {
         assert_eq!(sanitize_file_name("../../etc/passwd"), "passwd");
         assert_eq!(sanitize_file_name("C:\\x\\cv\r\n.pdf"), "cv.pdf");
         assert_eq!(sanitize_file_name("a/"), "unnamed");
-    }
-
-    #[tokio::test]
-    async fn aborted_upload_leaves_no_file() {
-        let folder = tempfile::tempdir().expect("folder");
-        let mut file = IncomingFile::create(folder.path(), "one")
-            .await
-            .expect("created");
-        file.write(b"abc").await.expect("written");
-        drop(file);
-        std::fs::write(folder.path().join("two.part"), b"").expect("written");
-        delete_incomplete(folder.path()).expect("swept");
-        assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);
-        let mut file = IncomingFile::create(folder.path(), "one")
-            .await
-            .expect("created");
-        file.write(b"abc").await.expect("written");
-        let digest = file.persist(folder.path(), "one").await.expect("kept");
-        assert_eq!(
-            digest,
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
-        assert_eq!(
-            std::fs::read(folder.path().join("one")).expect("the entry exists"),
-            b"abc"
-        );
     }
 }

@@ -67,11 +67,6 @@ impl App {
         &self.provisioned
     }
 
-    #[cfg(test)]
-    pub(crate) fn hash_counter(&self) -> Arc<std::sync::atomic::AtomicU64> {
-        self.context.hasher.hash_counter()
-    }
-
     /// Serves the API, the JWK sets, and OpenID Connect discovery until `shutdown` is cancelled and
     /// the requests in flight are answered.
     pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) {

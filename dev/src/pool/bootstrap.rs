@@ -6,6 +6,7 @@ use std::path::Path;
 
 use postern_core::Secret;
 use postern_core::exit::Exit;
+use postern_core::identity::ServiceAccount;
 use serde::{Deserialize, Serialize};
 
 use crate::data_folder::{read_optional, write_private};
@@ -30,7 +31,7 @@ pub struct ProvisionedPools {
     pub actor: PoolAccess,
     /// Pool of service accounts.
     pub service: PoolAccess,
-    /// Service accounts, by name.
+    /// Service accounts. Their username is the value of `custom:service_id`.
     pub accounts: Vec<ServiceAccount>,
     /// Id of the administrator's access key, for SigV4.
     pub access_key_id: String,
@@ -49,15 +50,6 @@ pub struct PoolAccess {
     pub client_secret: Secret,
     /// Issuer (`iss`) of the pool's tokens.
     pub issuer: String,
-}
-
-/// The credentials of a service account.
-#[derive(Clone, Debug)]
-pub struct ServiceAccount {
-    /// Username, and value of `custom:service_id`.
-    pub name: String,
-    /// Password in clear text.
-    pub password: Secret,
 }
 
 /// The content of `identity-pool.json`.
@@ -106,9 +98,9 @@ impl ProvisionedPools {
         if let Some(account) = self
             .accounts
             .iter()
-            .find(|existing| account == Some(existing.name.as_str()))
+            .find(|existing| account == Some(existing.username.as_str()))
         {
-            variables.push(("IDP_SERVICE_ACCOUNT_USERNAME", account.name.clone()));
+            variables.push(("IDP_SERVICE_ACCOUNT_USERNAME", account.username.clone()));
             variables.push(("IDP_SERVICE_ACCOUNT_PASSWORD", secret(&account.password)));
         }
         variables
@@ -161,7 +153,7 @@ async fn provision(
         service,
         accounts: accounts
             .map(|(name, password)| ServiceAccount {
-                name: name.clone(),
+                username: name.clone(),
                 password: password.as_str().into(),
             })
             .collect(),

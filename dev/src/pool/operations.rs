@@ -93,7 +93,6 @@ operations! {
         "DeleteUser" => account::delete,
         "GetTokensFromRefreshToken" => refresh::get_tokens,
         "GetUser" => account::get,
-        "GlobalSignOut" => account::sign_out,
         "InitiateAuth" => sign_in::initiate,
         "RespondToAuthChallenge" => challenges::respond,
         "RevokeToken" => refresh::revoke,

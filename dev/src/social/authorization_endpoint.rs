@@ -8,7 +8,6 @@ use axum::extract::{RawForm, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY};
-use url::Url;
 
 use super::SocialProvider;
 use super::codes::IssuedCode;
@@ -34,9 +33,9 @@ pub(super) async fn show_form(
     State(provider): State<Arc<SocialProvider>>,
     RawQuery(query): RawQuery,
 ) -> Response {
-    let (mut parameters, repeated) = parse_parameters(query.unwrap_or_default().as_bytes());
+    let mut parameters = parse_parameters(query.unwrap_or_default().as_bytes());
     parameters.remove("person");
-    respond(&provider, &parameters, repeated)
+    respond(&provider, &parameters)
 }
 
 /// `POST /authorize`: the same request, with the choice made on the page.
@@ -44,34 +43,28 @@ pub(super) async fn submit_form(
     State(provider): State<Arc<SocialProvider>>,
     RawForm(form): RawForm,
 ) -> Response {
-    let (parameters, repeated) = parse_parameters(&form);
-    respond(&provider, &parameters, repeated)
+    respond(&provider, &parse_parameters(&form))
 }
 
-fn respond(provider: &SocialProvider, parameters: &RequestParameters, repeated: bool) -> Response {
-    match validate(provider, parameters, repeated) {
+fn respond(provider: &SocialProvider, parameters: &RequestParameters) -> Response {
+    match validate(provider, parameters) {
         Err(reason) => {
             let content = html! { p { (reason) } };
             page(StatusCode::BAD_REQUEST, "Invalid sign-in request", content)
         }
         Ok(request) => match parameters.get("person") {
             None => person_page(parameters),
-            Some(choice) => handle_choice(provider, request, choice, parameters),
+            Some(choice) => handle_choice(provider, &request, choice, parameters),
         },
     }
 }
 
-/// Parses the parameters. Returns them and whether one is repeated (RFC 6749 section 3.1). Empty
-/// ones count as absent.
-fn parse_parameters(encoded: &[u8]) -> (RequestParameters, bool) {
-    let (mut parameters, mut repeated) = (RequestParameters::new(), false);
-    for (name, value) in url::form_urlencoded::parse(encoded).filter(|(_, value)| !value.is_empty())
-    {
-        repeated |= parameters
-            .insert(name.into_owned(), value.into_owned())
-            .is_some();
-    }
-    (parameters, repeated)
+/// Parses the parameters. Empty ones count as absent.
+fn parse_parameters(encoded: &[u8]) -> RequestParameters {
+    url::form_urlencoded::parse(encoded)
+        .into_owned()
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
 }
 
 /// Checks a request. A mistake is shown to the developer, where another provider would return it to the
@@ -79,17 +72,11 @@ fn parse_parameters(encoded: &[u8]) -> (RequestParameters, bool) {
 fn validate(
     provider: &SocialProvider,
     parameters: &RequestParameters,
-    repeated: bool,
 ) -> Result<AuthorizationRequest, &'static str> {
     let get = |name: &str| parameters.get(name).map(String::as_str);
     let redirect_uri = get("redirect_uri").unwrap_or_default().to_owned();
     let challenge = get("code_challenge").unwrap_or_default().to_owned();
-    let is_challenge = challenge.len() == 43
-        && challenge
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    let is_s256 = is_challenge && get("code_challenge_method") == Some("S256");
-    let scope = granted_scope(get("scope").unwrap_or_default());
+    let is_s256 = challenge.len() == 43 && get("code_challenge_method") == Some("S256");
     let rules = [
         (
             get("client_id") == Some(&provider.client.id),
@@ -99,22 +86,17 @@ fn validate(
             provider.client.redirect_uris.contains(&redirect_uri),
             "redirect_uri is not registered for this client.",
         ),
-        (!repeated, "A parameter is repeated."),
         (
             get("response_type") == Some("code"),
             "response_type must be code.",
         ),
         (is_s256, "PKCE with S256 is required."),
-        (
-            scope.is_some(),
-            "Scopes are openid, email, profile and offline_access.",
-        ),
     ];
     match rules.into_iter().find(|(kept, _)| !kept) {
         Some((_, mistake)) => Err(mistake),
         None => Ok(AuthorizationRequest {
             redirect_uri,
-            scope: scope.unwrap_or_default(),
+            scope: get("scope").unwrap_or_default().to_owned(),
             state: get("state").map(str::to_owned),
             challenge,
             nonce: get("nonce").map(str::to_owned),
@@ -122,36 +104,15 @@ fn validate(
     }
 }
 
-/// Returns the granted scope, or `None` if it is empty or has an unknown value.
-fn granted_scope(scope: &str) -> Option<String> {
-    let known = ["openid", "email", "profile", "offline_access"];
-    let scopes: Vec<&str> = scope.split(' ').collect();
-    scopes
-        .iter()
-        .all(|scope| known.contains(scope))
-        .then(|| scopes.join(" "))
-}
-
 fn handle_choice(
     provider: &SocialProvider,
-    request: AuthorizationRequest,
+    request: &AuthorizationRequest,
     choice: &str,
     parameters: &RequestParameters,
 ) -> Response {
     let get = |name: &str| parameters.get(name).map_or("", String::as_str);
     let person = match choice {
-        "nobody" => {
-            let refused = [
-                ("error", "access_denied"),
-                ("error_description", "the person declined"),
-            ];
-            return redirect(
-                provider,
-                &request.redirect_uri,
-                request.state.as_deref(),
-                &refused,
-            );
-        }
+        "nobody" => return redirect(provider, request, ("error", "access_denied")),
         "other" => SocialPerson::from_form(
             get("name"),
             get("email"),
@@ -167,40 +128,26 @@ fn handle_choice(
     };
     let code = provider.codes.issue(IssuedCode {
         person,
-        scope: request.scope,
+        scope: request.scope.clone(),
         redirect_uri: request.redirect_uri.clone(),
-        challenge: request.challenge,
-        nonce: request.nonce,
+        challenge: request.challenge.clone(),
+        nonce: request.nonce.clone(),
         issued_at: provider.clock.now(),
     });
-    redirect(
-        provider,
-        &request.redirect_uri,
-        request.state.as_deref(),
-        &[("code", &code)],
-    )
+    redirect(provider, request, ("code", &code))
 }
 
 /// Redirects to the client, with `state` and `iss` (RFC 9207).
 fn redirect(
     provider: &SocialProvider,
-    redirect_uri: &str,
-    state: Option<&str>,
-    parameters: &[(&str, &str)],
+    request: &AuthorizationRequest,
+    (name, value): (&str, &str),
 ) -> Response {
-    let Ok(mut url) = Url::parse(redirect_uri) else {
-        return page(
-            StatusCode::BAD_REQUEST,
-            "Invalid sign-in request",
-            html! { p { "redirect_uri is not a URL." } },
-        );
-    };
-    {
-        let mut query = url.query_pairs_mut();
-        query.extend_pairs(parameters);
-        query.extend_pairs(state.map(|state| ("state", state)));
-        query.append_pair("iss", &provider.issuer);
-    }
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair(name, value);
+    query.extend_pairs(request.state.iter().map(|state| ("state", state)));
+    query.append_pair("iss", &provider.issuer);
+    let url = format!("{}?{}", request.redirect_uri, query.finish());
     let headers = [
         (LOCATION, url.as_str()),
         (CACHE_CONTROL, "no-store"),

@@ -178,11 +178,8 @@ async fn invalid_request_is_shown() {
     for (changes, mistake) in [
         (vec![("response_type", "token")], "response_type"),
         (vec![("response_type", "")], "response_type"),
-        (vec![("scope", "openid admin")], "Scopes are"),
-        (vec![("scope", "")], "Scopes are"),
         (vec![("code_challenge", "")], "PKCE"),
         (vec![("code_challenge_method", "plain")], "PKCE"),
-        (vec![("nonce", "a"), ("nonce", "b")], "is repeated"),
     ] {
         let (status, headers, page) = test.post("/authorize", authorization(&changes)).await;
         assert_eq!((status, headers.get(LOCATION)), (400, None), "{changes:?}");

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::shutdown::{DeliveryTasks, retire_workers};
+use super::shutdown::DeliveryTasks;
 use crate::config::Config;
 use crate::delivery::actors::ActorClient;
 use crate::delivery::attempt::AttemptExecutor;
@@ -47,12 +47,6 @@ pub(super) struct SharedParts {
     pub(super) retention: Duration,
 }
 
-/// What the API uses of an open store.
-pub(super) struct ApiParts {
-    pub(super) store: Store,
-    pub(super) submissions: SubmissionQueue,
-}
-
 /// The tasks of the open store.
 pub(super) struct StoreTasks {
     context: DispatchContext,
@@ -60,21 +54,6 @@ pub(super) struct StoreTasks {
     committer: GroupCommitter,
     result_writer: ResultWriter,
     maintenance: StoreMaintenance,
-}
-
-/// The running tasks.
-pub(super) struct RunningTasks {
-    delivery: DeliveryTasks,
-    rest: DrainedStore,
-}
-
-/// The store after its last result has been written.
-pub(super) struct DrainedStore {
-    background: JoinSet<()>,
-    stop: CancellationToken,
-    workers: Arc<WorkerRegistry>,
-    store: Store,
-    opened: Database,
 }
 
 /// Opens the database and migrates its tables. Returns it with its clock.
@@ -100,7 +79,7 @@ impl SharedParts {
         &self,
         (opened, store): (Database, Store),
         availability: Dependency,
-    ) -> (ApiParts, StoreTasks) {
+    ) -> (SubmissionQueue, StoreTasks) {
         let clock = self.clock.clone();
         let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store).await;
         let executor = AttemptExecutor {
@@ -131,10 +110,6 @@ impl SharedParts {
         };
         let (submissions, committer) = SubmissionQueue::open(context.clone());
         let maintenance = self.maintenance(&context, opened.clone(), availability);
-        let api = ApiParts {
-            store: context.store.clone(),
-            submissions,
-        };
         let tasks = StoreTasks {
             result_writer: ResultWriter::new(&context, completed_jobs),
             context,
@@ -142,7 +117,7 @@ impl SharedParts {
             committer,
             maintenance,
         };
-        (api, tasks)
+        (submissions, tasks)
     }
 
     fn maintenance(
@@ -170,10 +145,13 @@ impl SharedParts {
 // === impl StoreTasks ===
 
 impl StoreTasks {
-    /// Starts the tasks. Deliveries stop with `stop_delivery`, all others when the store is
-    /// closed.
-    pub(super) fn start(self, stop_delivery: &CancellationToken) -> RunningTasks {
-        let (stop, mut background) = (CancellationToken::new(), JoinSet::new());
+    /// Starts the tasks. Deliveries stop with `stop_delivery`, the others of `background` with `stop`.
+    pub(super) fn start(
+        self,
+        stop_delivery: &CancellationToken,
+        background: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) -> DeliveryTasks {
         let (context, mut dispatch_tasks) = (self.context, JoinSet::new());
         background.spawn(self.maintenance.run(stop.clone()));
         background.spawn(Arc::clone(&context.workers).run(stop.clone()));
@@ -187,42 +165,12 @@ impl StoreTasks {
             let dispatcher = Dispatcher::new(channel, &context);
             dispatch_tasks.spawn(dispatcher.run(stop_delivery.clone()));
         }
-        RunningTasks {
-            delivery: DeliveryTasks {
-                workers: Arc::clone(&context.workers),
-                dispatch_tasks,
-                committer: tokio::spawn(self.committer.run()),
-                runner: context.runner,
-                result_writer: tokio::spawn(self.result_writer.run()),
-            },
-            rest: DrainedStore {
-                background,
-                stop,
-                workers: context.workers,
-                store: context.store,
-                opened: self.opened,
-            },
+        DeliveryTasks {
+            dispatch_tasks,
+            committer: tokio::spawn(self.committer.run()),
+            result_writer: tokio::spawn(self.result_writer.run()),
+            context,
+            opened: self.opened,
         }
-    }
-}
-
-// === impl RunningTasks ===
-
-impl RunningTasks {
-    /// Waits, after requests and new attempts have been stopped, until the last result is written.
-    pub(super) async fn drain(self) -> DrainedStore {
-        self.delivery.wait().await;
-        self.rest
-    }
-}
-
-// === impl DrainedStore ===
-
-impl DrainedStore {
-    /// Stops the other tasks, retires the leases and closes the connections.
-    pub(super) async fn close(mut self) {
-        self.stop.cancel();
-        self.background.shutdown().await;
-        retire_workers(&self.workers, &self.store, &self.opened).await;
     }
 }

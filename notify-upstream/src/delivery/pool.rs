@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use postern_core::circuit_breaker::BreakerState;
 use postern_core::weighted::weighted_choice;
-use url::{Host, Url};
 
-use crate::address::Address;
 use crate::delivery::outcome::SentMessage;
 use crate::delivery::provider::{
     ErrorCodeTable, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
@@ -26,9 +24,7 @@ mod share;
 mod status;
 
 pub(crate) use build::{ProviderConfig, ProviderSettings};
-pub(crate) use circuit_breaker::{
-    BreakerTransition, CallOutcome, CallSource, ProviderCircuitBreaker,
-};
+pub(crate) use circuit_breaker::{BreakerTransition, CallOutcome, ProviderCircuitBreaker};
 use description::RecentReply;
 pub(crate) use description::{ProviderDescription, ProviderState};
 pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
@@ -84,7 +80,6 @@ pub(crate) struct CallPermit<'a> {
     codes: &'a ErrorCodeTable,
     /// Present if the call is the probe of a half-open circuit breaker.
     probe: Option<Probe<'a>>,
-    source: CallSource,
     _share: ShareGuard,
     _slot: CallSlot,
 }
@@ -159,15 +154,10 @@ impl ProviderPool {
         let share = share.ok_or(CallRejection::CircuitOpen(Duration::ZERO))?;
         let is_user = Principal::is_user(caller);
         let slot = pooled.limiter.acquire(priority, is_user).await;
-        let source = CallSource {
-            caller: caller.to_owned(),
-            domain: domain_of(message.to),
-        };
         Ok(CallPermit {
             pooled,
             codes: &self.codes,
             probe,
-            source,
             _share: share,
             _slot: slot,
         })
@@ -224,7 +214,7 @@ impl CallPermit<'_> {
             return;
         };
         self.pooled.status.record_call(outcome, refusal, took, id);
-        if let Some(change) = self.pooled.breaker.record(outcome, &self.source) {
+        if let Some(change) = self.pooled.breaker.record(outcome) {
             self.pooled.status.record_transition(change, refusal);
         }
         if let Some(probe) = &mut self.probe {
@@ -271,31 +261,6 @@ impl PooledProvider {
     }
 }
 
-/// Returns the part of an address by which refusals are grouped: the last two labels of the domain,
-/// or of the host of the push service, so that subdomains of one owner count once; otherwise the
-/// whole number or token.
-pub(crate) fn domain_of(address: &Address) -> String {
-    let labels = |domain: &str| {
-        let start = domain
-            .rmatch_indices('.')
-            .nth(1)
-            .map_or(0, |(at, _)| at + 1);
-        domain[start..].to_ascii_lowercase()
-    };
-    match address {
-        Address::Email(email) => labels(email.parts().1),
-        Address::Phone(_) | Address::DeviceToken(_) => address.key().to_owned(),
-        Address::Subscription(subscription) => {
-            let url = Url::parse(&subscription.endpoint).ok();
-            match url.as_ref().and_then(Url::host) {
-                Some(Host::Domain(domain)) => labels(domain.trim_end_matches('.')),
-                Some(host) => host.to_string(),
-                None => String::new(),
-            }
-        }
-    }
-}
-
 /// Returns the best state of the circuit breakers, or closed if there is no provider.
 fn best_state<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> BreakerState {
     let worse = |state: &BreakerState| match state {
@@ -335,8 +300,8 @@ fn choose<'a>(
     while let Some(at) = by_weight(&candidates, request.message, request.attempt) {
         let pooled = candidates.swap_remove(at);
         let is_probe = pooled.breaker.state() != BreakerState::Closed;
-        // Another call may have become the probe, or the probe is reserved for other callers.
-        if pooled.breaker.allows_call(request.caller) {
+        // Another call may have become the probe.
+        if pooled.breaker.allows_call() {
             return Ok((pooled, is_probe));
         }
     }

@@ -148,6 +148,10 @@ impl Provider {
         &self,
         message: &OutgoingMessage<'_>,
     ) -> Result<ProviderAck, ProviderRefusal> {
+        // The template may have changed since acceptance.
+        if exceeded_limit(message.content).is_some() {
+            return Err(ProviderRefusal::message_too_long());
+        }
         // Each call is boxed: the future of an attempt is moved, and would be as large as the
         // largest call.
         match self {

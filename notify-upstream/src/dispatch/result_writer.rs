@@ -8,7 +8,6 @@ use postern_core::Clock;
 use postern_core::backoff::Backoff;
 use postern_core::group_commit::process_batches;
 use postern_core::log_limit::LogLimit;
-use postern_core::trace::{Scope, run_within};
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
@@ -26,8 +25,6 @@ pub(crate) struct CompletedJob {
     pub(crate) job: DeliveryJob,
     /// The outcome.
     pub(crate) outcome: JobOutcome,
-    /// The scope of the attempt, if its trace is sampled.
-    pub(crate) scope: Option<Scope>,
 }
 
 /// The outcome of a job.
@@ -126,13 +123,12 @@ impl ResultWriter {
             .iter()
             .filter_map(|completed| Some((finished(completed)?, &*completed.job.worker)))
             .unzip();
-        let scope = Scope::of_batch(batch.iter().filter_map(|job| job.scope.as_ref()));
         if !rows.is_empty() {
-            run_within(scope.clone(), self.write(&rows, &workers)).await;
+            self.write(&rows, &workers).await;
             self.count(&batch);
             self.log(&batch);
         }
-        run_within(scope, self.release_unstarted(&batch)).await;
+        self.release_unstarted(&batch).await;
         let records = batch.iter().map(|completed| &completed.job.claimed.record);
         let lanes: Vec<_> = records
             .map(|record| (record.lane, Principal::is_user(&record.creator)))

@@ -88,7 +88,6 @@ impl AttemptRunner {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
             let (scope, span) = delivery_scope(runner.tracer.as_ref(), &job.claimed);
-            let recorded = span.is_some().then(|| scope.clone());
             let attempt = AssertUnwindSafe(runner.attempt(&job)).catch_unwind();
             let outcome = Box::pin(scope.run(attempt)).await;
             let outcome = match outcome {
@@ -109,11 +108,7 @@ impl AttemptRunner {
                 finish_span(span, &job.claimed, &outcome);
             }
             // The receiver is dropped only when the process ends; then the lease expires.
-            let _ = runner.completed.send(CompletedJob {
-                job,
-                outcome,
-                scope: recorded,
-            });
+            let _ = runner.completed.send(CompletedJob { job, outcome });
         });
     }
 

@@ -26,10 +26,8 @@ impl CacheProbe {
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         while !shutdown.is_cancelled() {
             self.availability.record(&self.cache.ping().await);
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                () = tokio::time::sleep(PROBE_INTERVAL) => {}
-            }
+            let pause = tokio::time::sleep(PROBE_INTERVAL);
+            shutdown.run_until_cancelled(pause).await;
         }
     }
 }

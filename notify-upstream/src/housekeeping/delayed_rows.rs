@@ -61,7 +61,6 @@ impl DelayedRowMover {
             }
             if let Err(error) = self.step().await {
                 postern_core::log_outage!("database", %error, "due notifications not moved");
-                tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
     }

@@ -43,11 +43,8 @@ impl ProviderPauses {
 
     /// Runs until shutdown. While the store is unavailable, the pauses stay as they are.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(READ_INTERVAL) => {}
-            }
+        let pause = || tokio::time::sleep(READ_INTERVAL);
+        while shutdown.run_until_cancelled(pause()).await.is_some() {
             if let Err(error) = self.sync().await {
                 postern_core::log_outage!("database", %error, "provider pauses not read");
             }

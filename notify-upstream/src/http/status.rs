@@ -103,9 +103,7 @@ pub(super) async fn read(
 
 pub(super) fn view(service: &ApiState, snapshot: &NotificationSnapshot) -> StatusView {
     let flow = |channel| service.dispatch_state.channel(channel).flow();
-    StatusView::of(snapshot, service.clock.earliest(), flow, |channel| {
-        service.webhooks.report(channel)
-    })
+    StatusView::of(snapshot, service.clock.earliest(), flow)
 }
 
 impl From<StoreError> for Problem {

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::encoding::{AsDer, EcPrivateKeyRfc5915Der};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -105,8 +104,8 @@ fn trusted_issuers(issuer: &str) -> Vec<Issuer> {
 async fn issuer(shutdown: &CancellationToken) -> (String, EncodingKey) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let public = pair.public_key().as_ref().to_vec();
-    let private: EcPrivateKeyRfc5915Der<'_> = pair.private_key().as_der().expect("DER");
-    let key = EncodingKey::from_ec_der(&pkcs8(private.as_ref()));
+    let private = pair.to_pkcs8v1().expect("DER");
+    let key = EncodingKey::from_ec_der(private.as_ref());
     let (x, y) = (
         URL_SAFE_NO_PAD.encode(&public[1..33]),
         URL_SAFE_NO_PAD.encode(&public[33..]),
@@ -198,22 +197,6 @@ fn webhooks() -> Webhooks {
         }),
         ..Webhooks::default()
     }
-}
-
-/// Wraps an EC key in PKCS#8 (RFC 5958), the format that `jsonwebtoken` reads.
-fn pkcs8(sec1: &[u8]) -> Vec<u8> {
-    let algorithm: &[u8] = &[
-        0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
-        0x48, 0xce, 0x3d, 0x03, 0x01, 0x07,
-    ];
-    let length = |bytes: &[u8]| match u8::try_from(bytes.len()) {
-        Ok(short) if short < 0x80 => vec![short],
-        Ok(long) => vec![0x81, long],
-        Err(_) => panic!("a P-256 key is shorter than 256 bytes"),
-    };
-    let octets = [&[0x04][..], &length(sec1), sec1].concat();
-    let inner = [&[0x02, 0x01, 0x00][..], algorithm, &octets].concat();
-    [&[0x30][..], &length(&inner), &inner].concat()
 }
 
 impl Drop for TestServer {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postern_core::clock::Timestamp;
 use postern_core::group_commit::{self, Reply, Submission, Submitter, process_batches};
-use postern_core::trace::{Scope, run_within};
+use postern_core::trace::Scope;
 use postern_core::{Clock, Code, Problem};
 use postern_service::http::BudgetPermit;
 use tokio::sync::mpsc;
@@ -208,7 +208,6 @@ impl BatchWriter {
     }
 
     async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
-        let scope = Scope::of_batch(batch.iter().filter_map(|item| item.reply.scope()));
         let (store, clock) = (&self.0.store, &self.0.clock);
         let synchronized = match clock.is_uncertain() {
             true => store.synchronize(clock).await,
@@ -218,7 +217,7 @@ impl BatchWriter {
         let count = rows.len();
         self.0.metrics.batch(count);
         let stored = match synchronized {
-            Ok(()) => run_within(scope, store.accept(&rows)).await,
+            Ok(()) => store.accept(&rows).await,
             Err(error) => Err(error),
         };
         match stored {
@@ -266,9 +265,8 @@ impl BatchWriter {
         for (row, requester) in rows.into_iter().zip(requesters) {
             if rejected.contains(&row.id) {
                 let writer = Arc::clone(self);
-                let scope = requester.reply.scope().cloned();
                 let submission = submission_of(row, requester);
-                tokio::spawn(run_within(scope, writer.answer_repeated_key(submission)));
+                tokio::spawn(writer.answer_repeated_key(submission));
                 continue;
             }
             let accepted = AcceptedNotification {

@@ -25,7 +25,7 @@ use serde_json::Value;
 pub(crate) use sns::{CertificateCache, SnsWebhook};
 
 use crate::delivery::report::ProviderReport;
-use crate::notification::{Channel, NotificationId};
+use crate::notification::NotificationId;
 use crate::store::WebhookToken;
 
 /// The configured webhook receivers. A request for another provider is answered as one with an
@@ -104,19 +104,6 @@ impl Webhooks {
             "mailgun" => self.mailgun.as_ref().ok_or(missing)?.read(request),
             "standard" => self.standard.as_ref().ok_or(missing)?.read(request),
             _ => Err(missing),
-        }
-    }
-
-    /// Returns whether the providers of a channel report delivery. FCM has no receipts, and the
-    /// channel of Standard Webhooks is unknown.
-    #[must_use]
-    pub(crate) fn report(&self, channel: Channel) -> bool {
-        match channel {
-            Channel::Email => {
-                self.sns.is_some() || self.sendgrid.is_some() || self.mailgun.is_some()
-            }
-            Channel::Sms => self.twilio.is_some(),
-            Channel::Push => false,
         }
     }
 

@@ -191,7 +191,7 @@ impl NotificationReader {
 
     fn view(&self, snapshot: &NotificationSnapshot) -> StatusView {
         let flow = |_| ChannelFlow::default();
-        StatusView::of(snapshot, self.clock.earliest(), flow, |_| false)
+        StatusView::of(snapshot, self.clock.earliest(), flow)
     }
 
     async fn add_suppressions(&self, collected: &mut Collected) -> Result<(), StoreError> {

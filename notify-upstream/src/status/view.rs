@@ -70,9 +70,6 @@ pub(crate) struct StatusEvent {
     detail: Option<String>,
 }
 
-/// Time after SENT at which a missing receipt is reported, for providers that send receipts.
-const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
-
 // === impl NotificationStatus ===
 
 impl NotificationStatus {
@@ -97,16 +94,14 @@ impl NotificationStatus {
 // === impl StatusView ===
 
 impl StatusView {
-    /// Derives the document. `flow` returns the restrictions on a channel's queue; `reports`
-    /// returns whether the providers of a channel report delivery.
+    /// Derives the document. `flow` returns the restrictions on a channel's queue.
     pub(crate) fn of(
         snapshot: &NotificationSnapshot,
         now: Timestamp,
         flow: impl Fn(Channel) -> ChannelFlow,
-        reports: impl Fn(Channel) -> bool,
     ) -> Self {
         let record = &snapshot.record;
-        let builder = StatusBuilder::from_snapshot(snapshot, now, reports(record.lane.channel));
+        let builder = StatusBuilder::from_snapshot(snapshot, now);
         let ChannelFlow {
             low_throttle,
             next_probe_at,
@@ -194,7 +189,7 @@ struct StatusBuilder {
 }
 
 impl StatusBuilder {
-    fn from_snapshot(snapshot: &NotificationSnapshot, now: Timestamp, reports: bool) -> Self {
+    fn from_snapshot(snapshot: &NotificationSnapshot, now: Timestamp) -> Self {
         let record = &snapshot.record;
         let first = StatusEvent::new(
             if snapshot.send_at.is_some() {
@@ -225,7 +220,6 @@ impl StatusBuilder {
             }
         }
         builder.apply_schedule(snapshot, now);
-        builder.add_missing_receipt(snapshot, now, reports);
         builder.merge_reports();
         // The sort is stable: an event of this service precedes a report with the same time.
         builder.events.sort_by_key(|event| event.at);
@@ -355,32 +349,6 @@ impl StatusBuilder {
             cancelled_before || self.scheduled,
         ) {
             self.events.insert(1, StatusEvent::new("QUEUED", send_at));
-        }
-    }
-
-    /// Adds RECEIPT_MISSED if no receipt has arrived in time, on channels whose providers send
-    /// receipts, or after a first receipt.
-    fn add_missing_receipt(
-        &mut self,
-        snapshot: &NotificationSnapshot,
-        now: Timestamp,
-        reports: bool,
-    ) {
-        let sent_at = snapshot.history.iter().rev().find_map(|entry| match entry {
-            HistoryEntry::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
-            HistoryEntry::Result(_) | HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
-        });
-        let receipt_expected =
-            self.reported == Some(ReceiptKind::Sent) || (self.reported.is_none() && reports);
-        if let (Some(sent_at), true) = (
-            sent_at,
-            receipt_expected && self.recorded == Some(NotificationStatus::Sent),
-        ) {
-            let missed_at = Timestamp(sent_at.0.saturating_add(RECEIPT_MISSED_AFTER_MS));
-            if missed_at <= now {
-                self.events
-                    .push(StatusEvent::new("RECEIPT_MISSED", missed_at));
-            }
         }
     }
 

@@ -69,8 +69,8 @@ const QUEUE_SETTINGS: [(&str, &str); 10] = [
 ];
 
 /// Executes statements in one transaction, each with `&mut *$transaction`. The last expression is
-/// the result; the transaction is committed whatever it is. Its span is named by `$sql`, the
-/// statement that it is for.
+/// the result; the transaction is committed whatever it is. Its failures are counted under `$sql`,
+/// the statement that it is for.
 macro_rules! transaction {
     ($database:expr, $sql:literal, $transaction:ident => $statements:block) => {
         match &$database {

@@ -7,54 +7,32 @@ mod retention;
 mod suppression;
 
 use postern_core::clock::Timestamp;
-use postern_store::database::testing::{self, TestDatabase};
 
 use super::*;
 use crate::notification::{
     Channel, Lane, NotificationId, Order, OrderSequence, Priority, order_at,
 };
 use crate::store::row::{LanePosition, ReceiptKind};
+use crate::testing::{START as NOW, record_of, stores};
 
-const NOW: Timestamp = Timestamp(1_763_600_000_000);
 const ME: i64 = 7;
 const OTHER: i64 = 8;
-
-/// Returns a store of each kind. The database is dropped with the value.
-async fn both() -> Vec<(Store, TestDatabase)> {
-    let mut stores = Vec::new();
-    for test in testing::both().await {
-        let store = Store::open(&test.database, 4)
-            .await
-            .expect("the store opens");
-        stores.push((store, test));
-    }
-    stores
-}
 
 fn lane(priority: Priority) -> Lane {
     Lane::first(Channel::Email, priority)
 }
 
 fn notification(order: Order, priority: Priority) -> NewNotification {
+    let new = record_of(order);
     NewNotification {
-        id: OrderSequence::id(order),
-        order,
         record: Record {
             lane: lane(priority),
-            creator: "service:test".to_owned(),
             addressee: Some("ada".to_owned()),
-            template: "welcome".to_owned(),
-            template_version: 1,
-            locale: "en".to_owned(),
-            recipient: r#"{"email":"ada@example.com"}"#.to_owned(),
             variables: "{\"name\":\"Ada \\u0000 'x' \\\"y\\\" ü\"}".to_owned(),
             created_at: NOW,
-            expires_at: None,
-            request_id: None,
-            trace_context: None,
+            ..new.record
         },
-        send_at: None,
-        key: None,
+        ..new
     }
 }
 
@@ -118,7 +96,7 @@ async fn snapshot(store: &Store, id: NotificationId) -> NotificationSnapshot {
 
 #[tokio::test]
 async fn rows_are_claimed_once_in_order() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let batch = orders(0, 50);
         assert!(store.accept(&batch).await.expect("no error").is_empty());
         let first = claim(&store, 20, ME, &[]).await;
@@ -136,7 +114,7 @@ async fn rows_are_claimed_once_in_order() {
 
 #[tokio::test]
 async fn idempotency_key_is_unique_per_caller_under_races() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let keyed = |order, creator: &str, key: &str| {
             let mut row = notification(order_at(NOW) + order, Priority::Normal);
             row.key = Some((key.to_owned(), [1; 32]));
@@ -190,7 +168,7 @@ async fn idempotency_key_is_unique_per_caller_under_races() {
 
 #[tokio::test]
 async fn leased_rows_are_exclusive_until_the_worker_dies() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let batch = orders(0, 2);
         store.accept(&batch).await.expect("no error");
         claim(&store, 1, ME, &[]).await;
@@ -214,7 +192,7 @@ async fn leased_rows_are_exclusive_until_the_worker_dies() {
 
 #[tokio::test]
 async fn result_counts_only_under_its_fence() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         store.accept(&orders(0, 3)).await.expect("no error");
         let mine = claim(&store, 3, ME, &[]).await;
         let theirs = claim(&store, 1, OTHER, &[ME]).await;
@@ -248,7 +226,7 @@ async fn result_counts_only_under_its_fence() {
 
 #[tokio::test]
 async fn scheduled_rows_are_moved_in_order_of_due_time() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let mut batch = orders(0, 40);
         for (n, row) in batch.iter_mut().enumerate() {
             row.send_at = Some(NOW.plus(std::time::Duration::from_secs(100 - (n as u64 % 4))));
@@ -282,7 +260,7 @@ async fn scheduled_rows_are_moved_in_order_of_due_time() {
 
 #[tokio::test]
 async fn waiting_row_can_be_cancelled_claimed_row_cannot() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let mut batch = orders(0, 3);
         batch[2].send_at = Some(NOW.plus(std::time::Duration::from_secs(5)));
         store.accept(&batch).await.expect("no error");
@@ -311,7 +289,7 @@ async fn waiting_row_can_be_cancelled_claimed_row_cannot() {
 
 #[tokio::test]
 async fn released_row_keeps_its_order_and_attempt() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         store.accept(&orders(0, 2)).await.expect("no error");
         let claimed = claim(&store, 2, ME, &[]).await;
         let claim_of = |row: &Claimed| ClaimRef {
@@ -341,7 +319,7 @@ async fn released_row_keeps_its_order_and_attempt() {
 
 #[tokio::test]
 async fn head_is_the_first_row_that_can_be_claimed() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let lanes = Lane::of(Channel::Email);
         let full = ["user:a".to_owned()];
         let heads = async |dead: &[i64]| {

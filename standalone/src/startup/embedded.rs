@@ -174,10 +174,10 @@ fn environment(
         environment.add(name, value);
     }
     for account in &development.provisioned().accounts {
-        let name = account.name.to_uppercase();
+        let name = account.username.to_uppercase();
         environment.add(
             format!("POSTERN_SERVICE_{name}_USERNAME"),
-            account.name.clone(),
+            account.username.clone(),
         );
         environment.add(
             format!("POSTERN_SERVICE_{name}_PASSWORD"),

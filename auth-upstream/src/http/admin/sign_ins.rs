@@ -1,32 +1,22 @@
 //! Audit events: sign-ins, registrations, refreshes and so on.
 
-use std::time::Duration;
-
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use http::StatusCode;
 use postern_core::Problem;
 use postern_core::clock::Timestamp;
-use postern_core::decode::parse_duration;
 use postern_core::email::EmailAddress;
 use postern_service::http::{Query, json};
 use postern_service::timeline::{parse_id, parse_instant};
 
 use super::AdminState;
-use crate::audit_trail::{SignInSearch, SummaryRange};
+use crate::audit_trail::SignInSearch;
 use crate::store::AuditPosition;
 
 /// Maximum number of events on a page.
 const MAX_PAGE_SIZE: usize = 200;
 /// Number of events on a page by default.
 const DEFAULT_PAGE_SIZE: usize = 50;
-/// The time that a summary covers by default, and the duration of its parts.
-const DEFAULT_SUMMARY: (Duration, Duration) =
-    (Duration::from_secs(86_400), Duration::from_secs(3600));
-/// Maximum number of parts of a summary.
-const MAX_SUMMARY_STEPS: u64 = 1000;
-/// Maximum time that a summary covers.
-const MAX_SUMMARY_RANGE: Duration = Duration::from_secs(92 * 86_400);
 /// The description of a time in a query.
 const INSTANT: &str = "must be an RFC 3339 time, or a duration such as 24h";
 
@@ -70,49 +60,5 @@ fn read_search(query: &str, now: Timestamp) -> Result<SignInSearch, Problem> {
         until: until.unwrap_or(Timestamp(i64::MAX)),
         limit: limit.unwrap_or(DEFAULT_PAGE_SIZE),
         after,
-    })
-}
-
-/// Handles `GET /admin/sign-ins/summary`: the numbers of events by part of time, event, outcome and
-/// reason.
-pub(super) async fn summary(
-    State(state): State<AdminState>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let range = read_range(
-        query.as_deref().unwrap_or_default(),
-        state.flows.accounts.clock.now(),
-    )?;
-    let summary = state.reader.summary(range).await?;
-    Ok(json(StatusCode::OK, &summary))
-}
-
-fn read_range(query: &str, now: Timestamp) -> Result<SummaryRange, Problem> {
-    let mut query = Query::parse(query, &["since", "step"]);
-    let since = query.read("since", INSTANT, |text| parse_instant(text, now));
-    let step = query.read(
-        "step",
-        "must be a duration such as 5m, at least 1s",
-        |text| parse_duration(text).filter(|step| *step >= Duration::from_secs(1)),
-    );
-    let (default_range, default_step) = DEFAULT_SUMMARY;
-    let since = since.unwrap_or_else(|| {
-        let range = i64::try_from(default_range.as_millis()).unwrap_or(i64::MAX);
-        Timestamp(now.0.saturating_sub(range))
-    });
-    let step = step.unwrap_or(default_step);
-    let range = now.since(since);
-    if since > now || range > MAX_SUMMARY_RANGE {
-        query.fail("since", "out_of_range", "must lie within the last 92 days");
-    } else if range.as_secs() / step.as_secs().max(1) > MAX_SUMMARY_STEPS {
-        let detail =
-            format!("must divide the time since `since` into at most {MAX_SUMMARY_STEPS} parts");
-        query.fail("step", "out_of_range", detail);
-    }
-    query.finish()?;
-    Ok(SummaryRange {
-        since,
-        until: now,
-        step,
     })
 }

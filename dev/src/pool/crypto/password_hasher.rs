@@ -1,7 +1,6 @@
 //! Password hashing with argon2id, with at most one hash per core at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use argon2::password_hash::phc::{Output, ParamsString, PasswordHash, Salt};
 use argon2::password_hash::{Error, PasswordHasher as _, PasswordVerifier};
@@ -36,8 +35,6 @@ pub(crate) struct PasswordHasher {
     permits: Arc<Semaphore>,
     /// Hash that is verified against if the user does not exist.
     dummy_hash: String,
-    /// Number of passwords hashed, for hashing and for verification.
-    hash_counter: Arc<AtomicU64>,
 }
 
 // === impl PasswordHasher ===
@@ -51,14 +48,7 @@ impl PasswordHasher {
             dummy_hash: dummy_hash(&params).map_err(|error| ApiError::internal(&error))?,
             argon2: Argon2::new(Algorithm::Argon2id, Version::V0x13, params),
             permits: Arc::new(Semaphore::new(cores)),
-            hash_counter: Arc::default(),
         })
-    }
-
-    /// Returns the counter of hashed passwords.
-    #[cfg(test)]
-    pub(crate) fn hash_counter(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.hash_counter)
     }
 
     /// Hashes a password. Returns a PHC string.
@@ -99,7 +89,6 @@ impl PasswordHasher {
             .acquire_owned()
             .await
             .map_err(|error| ApiError::internal(&error))?;
-        self.hash_counter.fetch_add(1, Ordering::Relaxed);
         let (argon2, password) = (self.argon2.clone(), password.clone());
         // The permit ends with the hash, even if the requester has stopped waiting.
         let hashing = tokio::task::spawn_blocking(move || {

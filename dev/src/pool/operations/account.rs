@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::empty_response;
 use crate::pool::context::PoolContext;
 use crate::pool::error::ApiError;
-use crate::pool::model::User;
 use crate::pool::tokens;
 
 #[derive(Deserialize)]
@@ -33,18 +32,5 @@ pub(super) async fn delete(
 ) -> Result<Value, ApiError> {
     let (_, user) = tokens::verify(context, &request.access_token)?;
     context.store.users.take(&user.id()).await?;
-    Ok(empty_response())
-}
-
-pub(super) async fn sign_out(
-    context: &PoolContext,
-    request: AccessTokenRequest,
-) -> Result<Value, ApiError> {
-    let (_, user) = tokens::verify(context, &request.access_token)?;
-    let revoke = |user: &mut User| {
-        user.sign_outs += 1;
-        Ok(())
-    };
-    context.update_user(&user, revoke).await?;
     Ok(empty_response())
 }

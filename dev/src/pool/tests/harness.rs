@@ -38,8 +38,6 @@ pub(super) struct RunningServer {
     pub(super) clock: Clock,
     pub(super) anonymous: Client,
     pub(super) admin: Client,
-    /// Counter of hashed passwords.
-    pub(super) hashes: Arc<std::sync::atomic::AtomicU64>,
     _database: TestDatabase,
     _folder: tempfile::TempDir,
 }
@@ -71,7 +69,7 @@ async fn start_server(clock: Clock) -> RunningServer {
     config.social_proof_key = Some(Arc::new(key));
     let app = App::build(config, clock.clone()).await;
     let app = app.expect("the server starts");
-    let (provisioned, hashes) = (app.provisioned().clone(), app.hash_counter());
+    let provisioned = app.provisioned().clone();
     let env: Env = provisioned.variables(Some("auth")).into_iter().collect();
     let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
         .expect("complete variables");
@@ -84,7 +82,6 @@ async fn start_server(clock: Clock) -> RunningServer {
         provisioned,
         identity,
         clock,
-        hashes,
         _database: database,
         _folder: folder,
     }

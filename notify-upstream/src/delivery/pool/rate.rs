@@ -226,8 +226,8 @@ mod tests {
                 }
             }
             let expected = per_second * 2;
-            // 50 ms ahead, and a machine that is busy with other tests.
-            let range = expected * 85 / 100..=expected + per_second / 20 + 2;
+            // 50 ms ahead. A machine that is busy with other tests makes fewer calls, a cache that sets the pace a quarter.
+            let range = expected / 2..=expected + per_second / 20 + 2;
             assert!(
                 range.contains(&calls),
                 "{per_second} at {delay_ms} ms: {calls}"

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use url::{Host, Url};
 
 use crate::address::Address;
 use crate::delivery::provider::Provider;
@@ -48,8 +49,15 @@ impl ShareLimiter {
         caller: &str,
         priority: Priority,
     ) -> Option<ShareGuard> {
-        let is_endpoint = matches!(to, Address::Subscription(_)) && provider.calls_endpoint();
-        let owners = is_endpoint.then(|| [caller.to_owned(), super::domain_of(to)]);
+        let owners = match to {
+            Address::Subscription(subscription) if provider.calls_endpoint() => {
+                Some([caller.to_owned(), push_service(&subscription.endpoint)])
+            }
+            Address::Email(_)
+            | Address::Phone(_)
+            | Address::DeviceToken(_)
+            | Address::Subscription(_) => None,
+        };
         let keys = owners.into_iter().flatten().map(|owner| (owner, priority));
         let keys: Vec<ShareKey> = keys.collect();
         let mut held = self.held.lock();
@@ -62,6 +70,21 @@ impl ShareLimiter {
         drop(held);
         let shares = Arc::clone(self);
         Some(ShareGuard { shares, keys })
+    }
+}
+
+/// Returns the last two labels of the host of an endpoint, so that subdomains of one owner count once.
+fn push_service(endpoint: &str) -> String {
+    let url = Url::parse(endpoint).ok();
+    match url.as_ref().and_then(Url::host) {
+        Some(Host::Domain(domain)) => {
+            let domain = domain.trim_end_matches('.');
+            let dots = domain.rmatch_indices('.');
+            let start = dots.map(|(at, _)| at + 1).nth(1).unwrap_or(0);
+            domain[start..].to_owned()
+        }
+        Some(host) => host.to_string(),
+        None => String::new(),
     }
 }
 

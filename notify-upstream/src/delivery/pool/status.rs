@@ -1,9 +1,10 @@
 //! What operators see of a provider: log events of changes, metrics, and readiness.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use postern_core::dependency::Outage;
 use postern_core::health::Degradation;
 use postern_core::log_limit::LogLimit;
 use postern_core::log_outage_state;
@@ -35,13 +36,6 @@ pub(crate) struct ProviderStatus {
 /// Number of replies that operators see.
 const MAX_RECENT_REPLIES: usize = 10;
 
-#[derive(Debug)]
-struct Outage {
-    since: Instant,
-    failures: u64,
-    is_logged: bool,
-}
-
 // === impl ProviderStatus ===
 
 impl ProviderStatus {
@@ -72,8 +66,8 @@ impl ProviderStatus {
     ) {
         let index = match (outcome, refusal) {
             (CallOutcome::ProviderFailed, _) => 2,
-            (CallOutcome::Answered | CallOutcome::RecipientRefused, Some(_)) => 1,
-            (CallOutcome::Answered | CallOutcome::RecipientRefused, None) => 0,
+            (CallOutcome::Answered, Some(_)) => 1,
+            (CallOutcome::Answered, None) => 0,
         };
         self.metrics.calls[index].observe(took.as_secs_f64());
         self.remember(RecentReply {
@@ -83,7 +77,7 @@ impl ProviderStatus {
         });
         match outcome {
             CallOutcome::ProviderFailed => self.record_failure(refusal, id),
-            CallOutcome::Answered | CallOutcome::RecipientRefused => {
+            CallOutcome::Answered => {
                 self.record_answer();
                 if let Some(refusal) = refusal {
                     self.log_refusal(refusal, id);
@@ -160,18 +154,7 @@ impl ProviderStatus {
         let error = cause(refusal);
         self.metrics.up.set(0);
         self.degradation.set(format!("{code}: {error}"));
-        let mut outage = self.outage.lock();
-        let outage = outage.get_or_insert_with(|| Outage {
-            since: Instant::now(),
-            failures: 0,
-            is_logged: false,
-        });
-        outage.failures += 1;
-        if outage.is_logged {
-            return;
-        }
-        if self.failures.admit().is_some() {
-            outage.is_logged = true;
+        if Outage::count_failure(&mut self.outage.lock(), Some(&self.failures)) {
             let (provider, channel) = (&*self.name, self.channel.as_str());
             let cause = format!("provider {provider}");
             log_outage_state!(cause, provider, channel, code, error, notification_id = %id, "provider failing");

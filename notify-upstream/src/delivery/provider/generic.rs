@@ -5,7 +5,6 @@ use postern_core::Secret;
 use url::Url;
 
 use super::call::{call, client};
-use super::segments::SmsSegments;
 use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::Address;
 use crate::templates::MessageContent;
@@ -18,8 +17,7 @@ pub(crate) struct HttpConfig {
     /// The value of `Authorization`.
     pub(crate) authorization: Option<Secret>,
     /// The body: JSON with `{{ id }}`, `{{ channel }}`, `{{ to }}`, `{{ text }}`, `{{ title }}`,
-    /// `{{ subject }}`, `{{ html }}` and `{{ segments }}` (the number of messages that a text
-    /// message takes, 0 on other channels), each of which is inserted as a JSON value.
+    /// `{{ subject }}` and `{{ html }}`, each of which is inserted as a JSON value.
     pub(crate) body: String,
 }
 
@@ -61,7 +59,6 @@ impl HttpProvider {
             &MessageContent::Sms {
                 text: "\"".to_owned(),
             },
-            None,
         )?;
         serde_json::from_str::<serde_json::Value>(&trial)
             .map_err(|error| format!("body: not JSON: {error}"))?;
@@ -88,12 +85,10 @@ impl HttpProvider {
         &self,
         message: &OutgoingMessage<'_>,
     ) -> Result<ProviderAck, ProviderRefusal> {
-        let segments = SmsSegments::of(message.content)?;
-        let answer = call(&self.codes, "http", self.request(message, segments)?).await?;
+        let answer = call(&self.codes, "http", self.request(message)?).await?;
         if answer.is_success() {
-            let segments = segments.map_or_else(String::new, |segments| format!(" in {segments}"));
             return Ok(ProviderAck {
-                detail: Some(format!("http {}{segments}", answer.status)),
+                detail: Some(format!("http {}", answer.status)),
             });
         }
         Err(answer.refusal(&self.codes, "http", &[]))
@@ -102,7 +97,6 @@ impl HttpProvider {
     fn request(
         &self,
         message: &OutgoingMessage<'_>,
-        segments: Option<SmsSegments>,
     ) -> Result<reqwest::RequestBuilder, ProviderRefusal> {
         let (id, channel) = (message.id.to_string(), message.to.channel().as_str());
         let to = match message.to {
@@ -110,7 +104,7 @@ impl HttpProvider {
             Address::Subscription(_) => return Err(ProviderRefusal::unsupported_message()),
         };
         let body = self
-            .body(&id, channel, to, message.content, segments)
+            .body(&id, channel, to, message.content)
             .map_err(|error| ProviderRefusal::unsupported_message().with_detail(error))?;
         let request = self
             .http
@@ -127,7 +121,6 @@ impl HttpProvider {
         channel: &str,
         to: &str,
         content: &MessageContent,
-        segments: Option<SmsSegments>,
     ) -> Result<String, String> {
         let template = self
             .environment
@@ -143,8 +136,7 @@ impl HttpProvider {
             MessageContent::Sms { text } => (text, &none, &none, &none),
             MessageContent::Push { title, body } => (body, title, &none, &none),
         };
-        let segments = segments.map_or(0, |segments| segments.count);
-        let values = context! { id, channel, to, text, title, subject, html, segments };
+        let values = context! { id, channel, to, text, title, subject, html };
         template
             .render(values)
             .map_err(|error| format!("body: {}", error.kind()))
@@ -153,12 +145,7 @@ impl HttpProvider {
 
 #[cfg(test)]
 mod tests {
-    use postern_core::email::EmailAddress;
-
     use super::*;
-    use crate::address::{DeviceToken, PhoneNumber};
-    use crate::testing::injection::naughty;
-    use crate::testing::outgoing;
 
     fn make(body: &str) -> Result<HttpProvider, String> {
         let url = "http://127.0.0.1:9/".parse().expect("URL");
@@ -179,12 +166,9 @@ mod tests {
         let content = MessageContent::Sms {
             text: "\"}, \"to\": \"+1\" {{ 7*7 }}\n".to_owned(),
         };
-        let body: serde_json::Value = serde_json::from_str(
-            &http
-                .body("1", "sms", "+49", &content, None)
-                .expect("renders"),
-        )
-        .expect("JSON");
+        let body: serde_json::Value =
+            serde_json::from_str(&http.body("1", "sms", "+49", &content).expect("renders"))
+                .expect("JSON");
         assert_eq!(
             body,
             serde_json::json!({"to": "+49", "message": "\"}, \"to\": \"+1\" {{ 7*7 }}\n", "ref": "1"})
@@ -192,114 +176,5 @@ mod tests {
         for bad in ["{{ nope }}", "{\"a\": {{ to }}", "{{ to", "\"{{ to }}\""] {
             assert!(make(bad).is_err(), "{bad}");
         }
-    }
-
-    fn sent(http: &HttpProvider, message: &OutgoingMessage<'_>) -> serde_json::Value {
-        let segments = SmsSegments::of(message.content).expect("short enough");
-        let request = http
-            .request(message, segments)
-            .expect("renders")
-            .build()
-            .expect("a request");
-        assert_eq!(request.url().as_str(), "http://127.0.0.1:9/");
-        let body = request
-            .body()
-            .and_then(reqwest::Body::as_bytes)
-            .expect("a body");
-        serde_json::from_slice(body).expect("one JSON value")
-    }
-
-    #[test]
-    fn hostile_strings_stay_text_to_one_recipient() {
-        let fields = ["id", "channel", "to", "text", "title", "subject", "html"];
-        let body = fields
-            .map(|name| format!("\"{name}\": {{{{ {name} }}}}"))
-            .join(", ");
-        let http = make(&format!("{{{body}}}")).expect("the configuration is valid");
-        let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
-        let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-        let device = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
-        for text in naughty() {
-            let some = || text.clone();
-            let contents = [
-                (
-                    &phone,
-                    "+491701234567",
-                    "sms",
-                    MessageContent::Sms { text: some() },
-                    [&*text, "", "", ""],
-                ),
-                (
-                    &mail,
-                    "ada@example.com",
-                    "email",
-                    MessageContent::Email {
-                        subject: some(),
-                        text: some(),
-                        html: Some(some()),
-                    },
-                    [&*text, "", &text, &text],
-                ),
-                (
-                    &device,
-                    "device-1",
-                    "push",
-                    MessageContent::Push {
-                        title: some(),
-                        body: some(),
-                    },
-                    [&*text, &text, "", ""],
-                ),
-            ];
-            for (address, to, channel, content, [text, title, subject, html]) in contents {
-                let message = outgoing(address, &content);
-                let expected = serde_json::json!({
-                    "id": message.id.to_string(), "channel": channel, "to": to, "text": text, "title": title,
-                    "subject": subject, "html": html
-                });
-                assert_eq!(sent(&http, &message), expected, "{channel} {text:?}");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn text_with_too_many_segments_is_not_sent() {
-        let http = make(r#"{"parts": {{ segments }}}"#).expect("the configuration is valid");
-        let phone = Address::Phone(PhoneNumber::parse("+491701234567").expect("number"));
-        for (text, segments) in [
-            ("a".repeat(161), 2),
-            ("\u{436}".repeat(70), 1),
-            ("a".repeat(1530), 10),
-        ] {
-            let content = MessageContent::Sms { text };
-            assert_eq!(
-                sent(&http, &outgoing(&phone, &content)),
-                serde_json::json!({"parts": segments})
-            );
-        }
-        let mail = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-        let letter = MessageContent::Email {
-            subject: String::new(),
-            text: "a".repeat(9999),
-            html: None,
-        };
-        assert_eq!(
-            sent(&http, &outgoing(&mail, &letter)),
-            serde_json::json!({"parts": 0})
-        );
-        let long = MessageContent::Sms {
-            text: "a".repeat(1531),
-        };
-        let refusal = http
-            .send(&outgoing(&phone, &long))
-            .await
-            .expect_err("too long");
-        assert_eq!(
-            (refusal.class, refusal.code.as_str()),
-            (
-                crate::delivery::retry::FailureClass::Permanent,
-                "message_too_long"
-            )
-        );
     }
 }

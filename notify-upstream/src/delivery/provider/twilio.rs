@@ -5,7 +5,6 @@ use serde_json::Value;
 use url::Url;
 
 use super::call::{ApiResponse, call, client};
-use super::segments::SmsSegments;
 use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
 use crate::address::{Address, PhoneNumber};
 use crate::templates::MessageContent;
@@ -73,15 +72,12 @@ impl TwilioProvider {
         else {
             return Err(ProviderRefusal::unsupported_message());
         };
-        let segments =
-            SmsSegments::of(message.content)?.ok_or_else(ProviderRefusal::unsupported_message)?;
         let answer = call(&self.codes, "twilio", self.request(message, to, text)).await?;
         if answer.is_success() {
             let body = answer.json();
             let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
-            let description = format!("{sid} in {segments}");
             return Ok(ProviderAck {
-                detail: Some(description),
+                detail: Some(sid.to_owned()),
             });
         }
         Err(refusal(&answer, &self.codes, to))

@@ -1,18 +1,15 @@
 //! Tests of several replicas, and of a replica whose schema is too old.
 
-use postern_store::database::{Migrations, testing};
+use postern_store::database::Migrations;
 
 use super::store_outage::maintenance;
 use super::*;
 use crate::lease::LeaseClock;
-use crate::testing::execute;
+use crate::testing::{execute, postgres_store};
 
 #[tokio::test]
 async fn poll_finds_rows_that_another_replica_left() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
+    let (store, _test) = postgres_store(4).await;
     let clock = clock();
     let mut one = TestReplica::new(&store, &clock, 1).await;
     let mut other = TestReplica::new(&store, &clock, 8).await;
@@ -36,10 +33,7 @@ async fn poll_finds_rows_that_another_replica_left() {
 
 #[tokio::test]
 async fn different_host_clocks_do_not_expire_leases() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
+    let (store, test) = postgres_store(4).await;
     let (slow, fast) = (clock(), Clock::manual(after(3600)));
     let start =
         |clock: &Clock| WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Store);

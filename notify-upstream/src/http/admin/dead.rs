@@ -1,6 +1,6 @@
 //! Dead letters: list, and changes of a selection.
 
-use axum::extract::{FromRequest, FromRequestParts, RawQuery, Request, State};
+use axum::extract::RawQuery;
 use axum::response::Response;
 use http::StatusCode;
 use postern_core::clock::Timestamp;
@@ -11,9 +11,8 @@ use postern_service::http::{Json, Query, json};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 
-use super::super::ApiState;
 use super::super::list::{channel, limit};
-use super::{AdminState, Api, Change};
+use super::{Api, Change};
 use crate::address::Recipient;
 use crate::notification::{Channel, NotificationId, OrderSequence};
 use crate::store::{DeadFilter, DeadLetter, HistoryEntry, ResultRow, Store, StoreError};
@@ -89,33 +88,27 @@ fn list_filter(query: &str) -> Result<DeadFilter, Problem> {
     })
 }
 
-/// A change of dead letters, or its preview. The person is required for the change only.
-struct Selection {
-    filter: DeadFilter,
-    /// `None` for a preview.
-    change: Option<Change>,
-}
-
-/// Handles `POST /admin/dead/retry`: queues the selected dead letters again.
+/// Handles `POST /admin/dead/retry`: queues the selected dead letters again. A preview needs no person.
 pub(super) async fn retry(
-    State(state): State<AdminState>,
     Api(api): Api,
-    request: Request,
+    change: Result<Change, Problem>,
+    body: Json,
 ) -> Result<Response, Problem> {
-    let selection = Selection::read(request, &state).await?;
-    let Some(change) = selection.change else {
-        return preview(&api, &selection.filter).await;
-    };
-    let count = replay(&api.store, &selection.filter, &api.clock).await?;
+    let (filter, is_dry_run) = body.read(|object| {
+        let filter = object.required("selector", |field| field.object(read_selector));
+        let is_dry_run = object.or("dryRun", false, |field| field.boolean());
+        Some((filter?, is_dry_run))
+    })?;
+    if is_dry_run {
+        let letters = api.store.dead_letters(&filter).await?;
+        return Ok(json(StatusCode::OK, &result(letters.len() as u64, true)));
+    }
+    let change = change?;
+    let count = replay(&api.store, &filter, &api.clock).await?;
     for channel in Channel::ALL {
         api.dispatch_state.channel(channel).mark_all_waiting();
     }
-    Ok(finished(&change, &selection.filter, count))
-}
-
-async fn preview(api: &ApiState, filter: &DeadFilter) -> Result<Response, Problem> {
-    let letters = api.store.dead_letters(filter).await?;
-    Ok(json(StatusCode::OK, &result(letters.len() as u64, true)))
+    Ok(finished(&change, &filter, count))
 }
 
 fn finished(change: &Change, filter: &DeadFilter, count: u64) -> Response {
@@ -151,24 +144,6 @@ pub(super) async fn replay(
     let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let first = OrderSequence::new(clock.clone()).orders(count);
     store.replay(filter, first, clock.now()).await
-}
-
-// === impl Selection ===
-
-impl Selection {
-    async fn read(request: Request, state: &AdminState) -> Result<Self, Problem> {
-        let (mut parts, body) = request.into_parts();
-        // The operator is read first: a request without one has no effect whatever its body is.
-        let change = Change::from_request_parts(&mut parts, state).await;
-        let body = Json::from_request(Request::from_parts(parts, body), state).await?;
-        let (filter, is_dry_run) = body.read(|object| {
-            let filter = object.required("selector", |field| field.object(read_selector));
-            let is_dry_run = object.or("dryRun", false, |field| field.boolean());
-            Some((filter?, is_dry_run))
-        })?;
-        let change = if is_dry_run { None } else { Some(change?) };
-        Ok(Self { filter, change })
-    }
 }
 
 /// Reads a selector, which must name at least one property.

@@ -6,7 +6,7 @@ mod dead;
 mod notifications;
 mod providers;
 
-use postern_core::testing::CapturedLog;
+use postern_core::testing::{CapturedLog, assert_problem};
 use postern_service::admin_api::{OPERATOR, protect};
 use reqwest::Method;
 
@@ -43,20 +43,6 @@ fn assert_logged(log: &CapturedLog, action: &str, target: &str, before: &Value, 
         &facts,
     ];
     assert_eq!(log.with(&event), 1, "{facts}: {}", log.text());
-}
-
-/// Asserts a problem: its status, its code, and the place of its first mistake, if it has any.
-#[track_caller]
-fn assert_problem(found: &(u16, Value), status: u16, code: &str, pointer: Option<&str>) {
-    let (_, problem) = found;
-    let first = problem["errors"][0]["pointer"].as_str();
-    let stated = (problem["status"].as_u64(), problem["code"].as_str());
-    let expected = (Some(u64::from(status)), Some(code));
-    assert_eq!(
-        (found.0, stated, first),
-        (status, expected, pointer),
-        "{problem}"
-    );
 }
 
 impl TestServer {

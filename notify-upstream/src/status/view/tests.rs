@@ -61,16 +61,11 @@ fn receipt(kind: ReceiptKind, seconds: i64) -> HistoryEntry {
 }
 
 fn view(history: Vec<HistoryEntry>, seconds: i64) -> StatusView {
-    StatusView::of(
-        &snapshot(history),
-        at(seconds),
-        |_| ChannelFlow {
-            low_throttle: LowPriorityThrottle::Paused,
-            next_probe_at: None,
-            ..ChannelFlow::default()
-        },
-        |_| false,
-    )
+    StatusView::of(&snapshot(history), at(seconds), |_| ChannelFlow {
+        low_throttle: LowPriorityThrottle::Paused,
+        next_probe_at: None,
+        ..ChannelFlow::default()
+    })
 }
 
 fn view_of(waiting: WaitingRow) -> StatusView {
@@ -113,7 +108,6 @@ fn wait_for_provider_has_reason_and_next_attempt() {
             &snapshot(vec![HistoryEntry::Waiting(waiting)]),
             at(10),
             flow,
-            |_| false,
         )
     };
     let waiting = view(WaitingRow {
@@ -174,7 +168,6 @@ fn imprecise_report_is_placed_after_its_attempt() {
                 },
                 at(20),
                 |_| ChannelFlow::default(),
-                |_| false,
             );
             let types: Vec<_> = view.events.iter().map(|event| event.r#type).collect();
             let expected: &[&str] = if offset_ms == 0 {
@@ -247,31 +240,6 @@ fn receipt_before_sent_is_stored_is_applied() {
         view(vec![running, receipt(ReceiptKind::Delivered, 2)], 3).status,
         NotificationStatus::Delivered
     );
-}
-
-#[test]
-fn missing_receipts_are_events_for_reporting_channels() {
-    let types = |history: Vec<HistoryEntry>, reports: bool| {
-        let view = StatusView::of(
-            &snapshot(history),
-            at(80 * 3600),
-            |_| ChannelFlow::default(),
-            |_| reports,
-        );
-        view.events
-            .iter()
-            .map(|event| event.r#type)
-            .collect::<Vec<_>>()
-    };
-    let sent = || vec![result(ResultKind::Sent, 1, 1)];
-    assert_eq!(
-        types(sent(), true),
-        ["QUEUED", "ATTEMPTED", "SENT", "RECEIPT_MISSED"]
-    );
-    assert_eq!(types(sent(), false), ["QUEUED", "ATTEMPTED", "SENT"]);
-    let delivered = [sent(), vec![receipt(ReceiptKind::Delivered, 9)]].concat();
-    assert!(!types(delivered, true).contains(&"RECEIPT_MISSED"));
-    assert!(!types(vec![result(ResultKind::Failed, 1, 1)], true).contains(&"RECEIPT_MISSED"));
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn dead_worker_cannot_renew() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let later = |s| NOW.plus(std::time::Duration::from_secs(s));
         let renew = async |s, timeout_s: i64| {
             let renewal = store.renew_workers(&[ME], Some(later(s)), timeout_s * 1000);
@@ -38,7 +38,7 @@ async fn dead_worker_cannot_renew() {
 
 #[tokio::test]
 async fn receipts_are_unique_and_may_precede_the_result() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let row = notification(order_at(NOW), Priority::Normal);
         let receipt = |event: &str, kind| Receipt {
             provider: "standard".to_owned(),
@@ -73,7 +73,7 @@ async fn receipts_are_unique_and_may_precede_the_result() {
 
 #[tokio::test]
 async fn rows_due_at_one_time_keep_their_order_over_moves() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let due = NOW.plus(std::time::Duration::from_secs(60));
         let delayed = |row| NewNotification {
             send_at: Some(due),

@@ -8,13 +8,11 @@ use crate::dispatch::ChannelFlow;
 use crate::principal::Principal;
 use crate::status::list::{ListAccess, ListFilter, ListReader};
 use crate::status::view::{NotificationStatus, StatusView};
+use crate::testing::postgres_store;
 
 #[tokio::test]
 async fn claim_updates_are_heap_only() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
+    let (store, test) = postgres_store(4).await;
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
@@ -33,10 +31,7 @@ async fn claim_updates_are_heap_only() {
 
 #[tokio::test]
 async fn release_after_takeover_changes_nothing() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
+    let (store, test) = postgres_store(4).await;
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
@@ -107,10 +102,7 @@ async fn plan(queue: &PostgresPool, name: &str, sql: &str) -> String {
 
 #[tokio::test]
 async fn stale_statistics_do_not_cause_table_scans() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
+    let (store, _test) = postgres_store(4).await;
     let Database::Postgres(queue) = &store.connections.queue else {
         panic!("PostgreSQL")
     };
@@ -146,10 +138,7 @@ async fn stale_statistics_do_not_cause_table_scans() {
 
 #[tokio::test]
 async fn page_of_a_caller_does_not_depend_on_others_rows() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 1)
-        .await
-        .expect("the store opens");
+    let (store, _test) = postgres_store(1).await;
     let Database::Postgres(pool) = &store.connections.urgent else {
         panic!("PostgreSQL")
     };
@@ -192,7 +181,7 @@ async fn page_of_a_caller_does_not_depend_on_others_rows() {
             };
             let before = executed().await;
             let view = |snapshot: &NotificationSnapshot| {
-                StatusView::of(snapshot, NOW, |_| ChannelFlow::default(), |_| false)
+                StatusView::of(snapshot, NOW, |_| ChannelFlow::default())
             };
             let page = reader.page(None, 1, view).await.expect("a page");
             let case = format!("{foreign} {principal:?} {recipient:?}");

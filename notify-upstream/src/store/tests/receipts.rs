@@ -26,7 +26,7 @@ fn deferred(id: NotificationId, numbers: Range<usize>) -> Vec<Receipt> {
 #[tokio::test]
 async fn receipts_per_notification_are_bounded() {
     let most = u64::try_from(MAX_RECEIPTS_PER_NOTIFICATION).expect("positive");
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let (flooded, other) = (OrderSequence::id(1 << 40), OrderSequence::id(2 << 40));
         let mut stored = 0;
         for round in 0..10 {
@@ -59,7 +59,7 @@ async fn receipts_per_notification_are_bounded() {
 #[tokio::test]
 async fn first_receipt_of_each_kind_is_stored_beyond_the_bound() {
     use ReceiptKind::{Bounced, Deferred, Delivered, Failed, Sent};
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let id = OrderSequence::id(1 << 40);
         store
             .save_receipts(&deferred(id, 0..100))

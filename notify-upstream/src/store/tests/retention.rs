@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::Executor;
 
 use super::*;
-use crate::testing::execute;
+use crate::testing::{execute, postgres_store};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -26,7 +26,7 @@ async fn there(store: &Store, id: NotificationId) -> bool {
 
 #[tokio::test]
 async fn data_older_than_retention_is_deleted_unless_it_waits() {
-    for (store, test) in both().await {
+    for (store, test) in stores().await {
         let [done, waiting] = two(&store).await;
         let [dead, delayed] = [
             notification(order_at(NOW) + 2, Priority::High),
@@ -66,10 +66,7 @@ async fn data_older_than_retention_is_deleted_unless_it_waits() {
 
 #[tokio::test]
 async fn expired_rows_are_deleted_in_several_batches() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4)
-        .await
-        .expect("the store opens");
+    let (store, test) = postgres_store(4).await;
     let rows = "INSERT INTO notify_key SELECT 'c', n::text, gen_random_uuid(), '', n FROM generate_series(1, 10010) n";
     execute(&test.database, rows).await;
     let deleted = store.delete_idempotency_keys(Timestamp(10_008)).await;
@@ -80,7 +77,7 @@ async fn expired_rows_are_deleted_in_several_batches() {
 
 #[tokio::test]
 async fn worker_with_a_row_is_not_deleted_but_marked_dead() {
-    for (store, test) in both().await {
+    for (store, test) in stores().await {
         for worker in [ME, OTHER] {
             store
                 .register_worker(worker, Some(NOW))

@@ -29,7 +29,7 @@ async fn remove(store: &Store, list: SuppressionList, category: &str) -> u64 {
 #[tokio::test]
 async fn removed_address_leaves_one_list_and_may_return() {
     let (suppressed, unsubscribed) = (SuppressionList::Suppressed, SuppressionList::Unsubscribed);
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let lists = Suppression::new(store.clone());
         let add = async || {
             let added = lists.add(Channel::Email, hash(ADA), "mailbox_unknown");
@@ -61,7 +61,7 @@ async fn removed_address_leaves_one_list_and_may_return() {
 
 #[tokio::test]
 async fn address_leaves_one_category_and_returns() {
-    for (store, _database) in both().await {
+    for (store, _database) in stores().await {
         let lists = Suppression::new(store.clone());
         lists
             .unsubscribe(Channel::Email, hash(ADA), "news", "complained")
@@ -85,7 +85,7 @@ async fn address_leaves_one_category_and_returns() {
 
 #[tokio::test]
 async fn address_that_cannot_be_stored_is_stored_later() {
-    for (store, test) in both().await {
+    for (store, test) in stores().await {
         let lists = Suppression::new(store.clone());
         let rename = async |from: &str, to: &str| {
             let sql = format!("ALTER TABLE {from} RENAME TO {to}");

@@ -160,6 +160,10 @@ fn smtp(port: u16) -> SmtpProvider {
         unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
         timeouts: SmtpTimeouts::default(),
     };
+    client(config)
+}
+
+fn client(config: SmtpConfig) -> SmtpProvider {
     SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates are configured")
 }
 
@@ -260,15 +264,13 @@ async fn dsn_is_requested_under_our_envelope_id() {
         return_path,
         ..smtp(server.port).config
     };
-    let smtp = SmtpProvider::new(config.clone(), ErrorCodeTable::shipped())
-        .expect("no certificates are configured");
+    let smtp = client(config.clone());
     send(&smtp, &content("Hello Ada")).await.expect("no error");
     let without_key = SmtpConfig {
         tokens: None,
         ..config
     };
-    let without_key = SmtpProvider::new(without_key, ErrorCodeTable::shipped())
-        .expect("no certificates are configured");
+    let without_key = client(without_key);
     send(&without_key, &content("Hello Ada"))
         .await
         .expect("no error");
@@ -335,8 +337,7 @@ async fn server_without_starttls_gets_no_message() {
         host: "localhost".to_owned(),
         ..smtp(server.port).config
     };
-    let strict = SmtpProvider::new(config, ErrorCodeTable::shipped())
-        .expect("no certificates are configured");
+    let strict = client(config);
     let refusal = send(&strict, &content("x"))
         .await
         .expect_err("not protected");

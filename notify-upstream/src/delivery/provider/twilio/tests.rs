@@ -32,7 +32,7 @@ async fn send(api: &RecordedApi) -> Result<ProviderAck, ProviderRefusal> {
 async fn message_has_a_callback_with_our_id() {
     let api = stand_in(201, r#"{"sid":"SM1","status":"queued"}"#).await;
     let taken = send(&api).await.expect("no error");
-    assert_eq!(taken.detail.as_deref(), Some("SM1 in 1 GSM-7 segment(s)"));
+    assert_eq!(taken.detail.as_deref(), Some("SM1"));
     let request = api.requests.lock().remove(0);
     assert_eq!(request.path, "/2010-04-01/Accounts/AC1/Messages.json");
     assert_eq!(request.authorization, "Basic QUMxOjEyMzQ1");

@@ -14,7 +14,7 @@ fn smtp_with_password(port: u16) -> SmtpProvider {
         credentials: Some(("postern".to_owned(), Secret::from("sesame"))),
         ..smtp(port).config
     };
-    SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates are configured")
+    client(config)
 }
 
 #[tokio::test]

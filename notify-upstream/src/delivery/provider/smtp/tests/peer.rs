@@ -138,8 +138,7 @@ async fn aiosmtpd_accepts_messages_and_its_faults_are_classified() {
             timeouts: SHORT_TIMEOUTS,
             ..smtp(peer.port).config
         };
-        SmtpProvider::new(config, ErrorCodeTable::shipped())
-            .expect("no certificates are configured")
+        client(config)
     };
     let mut cases = Vec::new();
     let mut wanted = Vec::new();
