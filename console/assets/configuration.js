@@ -92,7 +92,7 @@ function editor(form, signal, { call, problemOf, say, confirmed, show, visible }
 
   const save = async () => {
     const consent = form.querySelector('#allow-widened');
-    if (!(await confirmed(form.dataset.confirm))) return;
+    if (!(await confirmed(form.dataset.confirm, form.querySelector('[type=submit]')))) return;
     const isAllowed = Boolean(consent && consent.checked);
     const json = { text: area.value, bases, refuseWidened: !isAllowed };
     const response = await call('/actions/configuration.save', { method: 'POST', json });

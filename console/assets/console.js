@@ -90,7 +90,7 @@ function showSignIn(reason) {
   main.removeAttribute('aria-busy');
   say('');
   page('who').textContent = '';
-  page('search').reset();
+  for (const dialog of document.querySelectorAll('dialog[open]')) dialog.close();
   delete document.body.dataset.role;
   nav.hidden = true;
   header.hidden = true;
@@ -165,6 +165,7 @@ async function show({ focus }) {
   const mine = navigation;
   live = new AbortController();
   const { signal } = live;
+  const isFilter = Boolean(document.activeElement.closest('main .chips'));
   main.setAttribute('aria-busy', 'true');
   markCurrent();
   showMenu(false);
@@ -184,11 +185,13 @@ async function show({ focus }) {
       main.innerHTML = html;
     }
     stamp();
+    labelCells(main);
     const heading = main.querySelector('h1');
     document.title = `${heading ? heading.textContent : 'Console'} · Postern`;
-    // A change replaces the button that had the focus.
+    // A change replaces the button that had the focus. What follows a removed filter is the next one.
     const isLost = document.activeElement === document.body;
-    if ((focus || isLost) && heading) heading.focus({ preventScroll: true });
+    const place = (isFilter && main.querySelector('.chips a, #add-filter summary')) || heading;
+    if ((focus || isLost) && place) place.focus({ preventScroll: true });
     if (focus) window.scrollTo(0, 0);
     for (const path of document.querySelector('script[data-pages]').dataset.pages.split(' ')) {
       const { enhance } = await import(path);
@@ -202,20 +205,36 @@ async function show({ focus }) {
   }
 }
 
-/** What can have the focus in the live part, in order: the place of the focus is kept by its number. */
+/** What can have the focus in the live part, in order. */
 const focusable = (part) => [...part.querySelectorAll('a[href], button, summary, input, select, textarea, [tabindex="0"]')];
+
+/** Returns the parts of an element by which it is the same in a newer fragment. */
+const identity = (element) => ['id', 'href', 'aria-label', 'name'].map((name) => element.getAttribute(name)).join('\n');
+/** Names each cell by its column: on a narrow window, rows are cards. */
+function labelCells(part) {
+  for (const table of part.querySelectorAll('table')) {
+    const titles = [...table.querySelectorAll('thead th')].map(({ textContent }) => textContent);
+    for (const cell of table.querySelectorAll('tbody > tr > *')) cell.dataset.label = titles[cell.cellIndex] || '';
+  }
+}
 
 /** Replaces the live part, and keeps the focus, open details and scrolled tables. */
 function replace(part, fresh) {
-  const place = focusable(part).indexOf(document.activeElement);
+  const focused = document.activeElement;
+  const place = focusable(part).indexOf(focused);
+  const same = (tree) => focusable(tree).filter((element) => identity(element) === identity(focused));
+  const nth = same(part).indexOf(focused);
   const [before, after] = [part, fresh].map((tree) => [...tree.querySelectorAll('details, .scroll')]);
+  labelCells(fresh);
   part.replaceWith(fresh);
   before.forEach((old, index) => {
     if (!after[index] || old.className !== after[index].className) return;
     after[index].open = old.open;
     after[index].scrollLeft = old.scrollLeft;
   });
-  if (place >= 0) focusable(fresh)[place]?.focus({ preventScroll: true });
+  // What has gone leaves the focus to its neighbour, or to the heading.
+  const next = same(fresh)[nth] || focusable(fresh)[place] || main.querySelector('h1');
+  if (place >= 0) next.focus({ preventScroll: true });
 }
 
 /** Returns whether the live part would lose text that is being selected or typed. */
@@ -274,10 +293,12 @@ function go(address) {
   show({ focus: true });
 }
 
-function confirmed(text) {
+/** Asks with a button that is named and coloured as that of the change. */
+function confirmed(text, button) {
   if (!text) return Promise.resolve(true);
   const dialog = page('confirm');
   page('confirm-text').textContent = visible(text);
+  Object.assign(dialog.querySelector('[value=yes]'), { textContent: button.textContent, className: button.className || 'primary' });
   dialog.showModal();
   return new Promise((resolve) => {
     const end = (answer) => {
@@ -292,7 +313,7 @@ function confirmed(text) {
 /** Makes a change and shows its outcome. */
 async function act(form) {
   const fields = Object.fromEntries(new FormData(form));
-  if (!(await confirmed(form.dataset.confirm))) return;
+  if (!(await confirmed(form.dataset.confirm, form.querySelector('button')))) return;
   const response = await call(`/actions/${form.dataset.action}`, { method: 'POST', json: fields });
   if (!response.ok) {
     say(await problemOf(response), true);
@@ -370,12 +391,6 @@ document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape' && document.body.classList.contains('menu')) {
     showMenu(false);
     page('menu').focus();
-  }
-  const isTyping = event.target.closest('input, textarea, select, dialog');
-  if (event.key === '/' && !isTyping && !header.hidden) {
-    event.preventDefault();
-    header.querySelector('input').select();
-    header.querySelector('input').focus();
   }
 });
 

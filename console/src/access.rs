@@ -240,12 +240,8 @@ impl Access {
         } else if self.roles.viewer.includes(&groups, service) {
             Role::Viewer
         } else {
-            let group = self
-                .roles
-                .operator
-                .groups
-                .first()
-                .map_or("of [roles]", String::as_str);
+            let operators = self.roles.operator.groups.first();
+            let group = operators.map_or("of [roles]", String::as_str);
             let detail = format!(
                 "no role of the console lists this person: add them to the group {group} of the pool, or their group to [roles] of console.toml"
             );

@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use crate::access::Person;
 use crate::config::ProcessKind;
-use crate::processes::{Call, ProcessDirectory};
+use crate::processes::{Call, Process, ProcessDirectory};
 
 /// Maximum bytes of a field.
 const MAX_FIELD_BYTES: usize = 4096;
@@ -31,7 +31,6 @@ pub(crate) struct Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldKind {
     Text,
-    Integer,
     Boolean,
     /// A JSON object.
     Object,
@@ -46,8 +45,8 @@ pub(crate) struct Outcome {
     pub(crate) body: Value,
 }
 
-use FieldKind::{Boolean, Integer, Object, Text};
-use ProcessKind::{Auth, Gateway, Notify};
+use FieldKind::{Boolean, Object, Text};
+use ProcessKind::{Auth, Notify};
 
 /// Defines the actions: name, kind of process, path and fields of the body.
 macro_rules! actions {
@@ -69,10 +68,6 @@ actions! {
     "provider.pause" Notify "/admin/providers/{}/pause" (reason Text);
     "provider.resume" Notify "/admin/providers/{}/resume" ();
     "suppression.remove" Notify "/admin/suppression/remove" (id Text);
-    "throttle.release" Auth "/admin/throttled/release" (email Text, id Text, network Text);
-    "upstream.eject" Gateway "/admin/upstreams/{}/eject" (address Text, seconds Integer);
-    "upstream.restore" Gateway "/admin/upstreams/{}/restore" (address Text, seconds Integer);
-    "upstream.drain" Gateway "/admin/upstreams/{}/drain" (address Text, seconds Integer);
     "user.enable" Auth "/admin/users/{}/enable" ();
     "user.disable" Auth "/admin/users/{}/disable" ();
     "user.sign_out" Auth "/admin/users/{}/sign-out" ();
@@ -123,17 +118,11 @@ pub(crate) async fn perform(
                 },
                 body: reply.json(),
             },
-            Err(error) => Outcome {
-                process: process.name.clone(),
-                is_done: false,
-                text: error.to_string(),
-                body: Value::Null,
-            },
+            Err(error) => Outcome::failed(process, &error.to_string()),
         };
         outcomes.push(outcome);
-        // A change that one replica may have made is not made again by the next, but for gateways:
-        // each has a state of its own.
-        if may_be_done && action.kind != Gateway {
+        // A change that one replica may have made is not made again by the next.
+        if may_be_done {
             outcomes.drain(..outcomes.len() - 1);
             break;
         }
@@ -151,14 +140,7 @@ pub(crate) fn record(person: &Person, action: &'static str, target: &str, is_don
 
 /// Returns the target and the body.
 fn read_fields(action: &Action, fields: &Map<String, Value>) -> Result<(String, Value), Problem> {
-    let mut problem = Problem::new(Code::ValidationFailed);
-    let mut is_good = true;
-    let mut fail = |name: &str, code: &'static str, detail: &str| {
-        is_good = false;
-        let empty = Problem::new(Code::ValidationFailed);
-        let sofar = std::mem::replace(&mut problem, empty);
-        problem = sofar.error(&format!("/{name}"), code, detail);
-    };
+    let mut errors: Vec<(&str, &'static str, &str)> = Vec::new();
     let mut body = Map::new();
     let mut target = String::new();
     for (name, value) in fields {
@@ -168,7 +150,7 @@ fn read_fields(action: &Action, fields: &Map<String, Value>) -> Result<(String, 
             continue;
         }
         let Some((_, kind)) = action.fields.iter().find(|(known, _)| known == name) else {
-            fail(name, "unknown_field", "is not a field of this action");
+            errors.push((name, "unknown_field", "is not a field of this action"));
             continue;
         };
         match kind.read(value) {
@@ -176,17 +158,33 @@ fn read_fields(action: &Action, fields: &Map<String, Value>) -> Result<(String, 
             Ok(Some(value)) => {
                 body.insert(name.clone(), value);
             }
-            Err(detail) => fail(name, "invalid_format", detail),
+            Err(detail) => errors.push((name, "invalid_format", detail)),
         }
     }
     let is_target = (1..=255).contains(&target.len()) && !target.contains(char::is_control);
     if action.path.contains("{}") && !is_target {
-        fail("target", "missing_field", "is required");
+        errors.push(("target", "missing_field", "is required"));
     }
-    if is_good {
-        Ok((target, json!(body)))
-    } else {
-        Err(problem)
+    if errors.is_empty() {
+        return Ok((target, json!(body)));
+    }
+    let problem = Problem::new(Code::ValidationFailed);
+    let errors = errors.into_iter();
+    Err(errors.fold(problem, |problem, (name, code, detail)| {
+        problem.error(&format!("/{name}"), code, detail)
+    }))
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    pub(crate) fn failed(process: &Process, text: &str) -> Self {
+        Self {
+            process: process.name.clone(),
+            is_done: false,
+            text: text.to_owned(),
+            body: Value::Null,
+        }
     }
 }
 
@@ -206,14 +204,9 @@ impl FieldKind {
         }
         match self {
             Text => Ok(Some(json!(text))),
-            Integer => match text.parse::<u32>() {
-                Ok(number) => Ok(Some(json!(number))),
-                Err(_) => Err("must be an integer"),
-            },
-            Boolean => match text {
-                "true" => Ok(Some(json!(true))),
-                "false" => Ok(Some(json!(false))),
-                _ => Err("must be true or false"),
+            Boolean => match text.parse::<bool>() {
+                Ok(value) => Ok(Some(json!(value))),
+                Err(_) => Err("must be true or false"),
             },
             Object => match serde_json::from_str::<Value>(text) {
                 Ok(value) if value.is_object() => Ok(Some(value)),

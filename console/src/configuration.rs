@@ -57,7 +57,7 @@ pub(crate) async fn save(
     let mut is_refused = false;
     for process in directory.of(Gateway) {
         let outcome = if is_refused {
-            failed(
+            Outcome::failed(
                 &process,
                 "not asked, because another gateway has refused it",
             )
@@ -81,7 +81,7 @@ async fn save_at(
 ) -> Outcome {
     let Some(base) = change.bases.get(&process.name) else {
         let text = "its file was not shown on this page: load the page again";
-        return failed(process, text);
+        return Outcome::failed(process, text);
     };
     let body = json!({
         "text": change.text,
@@ -101,16 +101,7 @@ async fn save_at(
             text: describe(&reply),
             body: summary(&reply),
         },
-        Err(error) => failed(process, &error.to_string()),
-    }
-}
-
-fn failed(process: &Process, text: &str) -> Outcome {
-    Outcome {
-        process: process.name.clone(),
-        is_done: false,
-        text: text.to_owned(),
-        body: Value::Null,
+        Err(error) => Outcome::failed(process, &error.to_string()),
     }
 }
 

@@ -1,11 +1,11 @@
 //! What is wrong now: the conditions that the state of the replicas meets, causes with their
 //! consequences.
 //!
-//! Input: [`ProcessStatus`]es, [`Faults`], [`RouteTraffic`] and the [`Evidence`] of requests. Output:
+//! Input: [`ProcessStatus`]es, [`Faults`], [`Interval`]s and the [`Evidence`] of requests. Output:
 //! [`Finding`]s, the worst first. Depends on `conditions`, `config`, `evidence`, `faults`, `status`,
 //! `traffic` and `widgets`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use postern_core::clock::Timestamp;
 
@@ -14,11 +14,11 @@ use crate::config::ProcessKind;
 use crate::evidence::Evidence;
 use crate::faults::Faults;
 use crate::status::{ProcessStatus, config_hash, version};
-use crate::traffic::{OfRoute, RouteTraffic};
+use crate::traffic::{Interval, ROUTE, Traffic};
 use crate::widgets::CHANNELS;
 
 /// Fraction of 5xx above which a route fails: that of the alert `PosternRouteErrors`.
-const MAX_ERROR_RATIO: f64 = 0.05;
+pub(crate) const MAX_ERROR_RATIO: f64 = 0.05;
 /// Responses with 5xx in the last minute below which a route does not fail.
 const MIN_ERRORS: f64 = 3.0;
 /// Fraction of 4xx above which a route rejects: that of the alert `PosternRouteRejections`.
@@ -66,6 +66,21 @@ pub(crate) struct Finding {
     pub(crate) consequences: Vec<Finding>,
 }
 
+// === impl Finding ===
+
+impl Finding {
+    /// Returns the finding and its consequences.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Self> {
+        [self].into_iter().chain(&self.consequences)
+    }
+
+    /// Returns the values of a label among what the finding concerns.
+    pub(crate) fn about(&self, label: &str) -> impl Iterator<Item = &str> {
+        let of_label = self.about.iter().filter(move |(name, _)| name == label);
+        of_label.map(|(_, value)| value.as_str())
+    }
+}
+
 /// Findings under construction, in the order of the table.
 #[derive(Debug, Default)]
 struct Found(Vec<Finding>);
@@ -74,7 +89,8 @@ struct Found(Vec<Finding>);
 pub(crate) fn of(
     processes: &[ProcessStatus],
     faults: &Faults,
-    (routes, silent): (&RouteTraffic, &BTreeSet<String>),
+    (minute, latest, before): (&Interval, &Interval, &BTreeMap<String, Traffic>),
+    silent: &BTreeSet<String>,
     evidence: &Evidence,
     now: Timestamp,
 ) -> Vec<Finding> {
@@ -124,8 +140,9 @@ pub(crate) fn of(
             found.add(condition, &labels, 0.0, None);
         }
     }
-    for (route, traffic) in routes {
-        of_route(route, traffic, &mut found);
+    for (route, traffic) in minute.of_kind(ROUTE) {
+        let views = [traffic, &latest.part(ROUTE, route)];
+        of_route(route, views, before.get(route), &mut found);
     }
     found.grouped(evidence)
 }
@@ -265,8 +282,7 @@ fn reason(process: &ProcessStatus, partner: &str) -> Option<String> {
 
 /// Adds the conditions of a route: too many of its requests fail, are rejected or take long, in the last
 /// minute or in the last 10 s.
-fn of_route(route: &str, traffic: &OfRoute, found: &mut Found) {
-    let views = [&traffic.minute, &traffic.latest];
+fn of_route(route: &str, views: [&Traffic; 2], before: Option<&Traffic>, found: &mut Found) {
     let failed = views.iter().filter(|it| it.errors >= MIN_ERRORS);
     let failed = failed.filter_map(|it| it.error_ratio());
     let failed = failed.fold(0.0, f64::max);
@@ -277,10 +293,8 @@ fn of_route(route: &str, traffic: &OfRoute, found: &mut Found) {
     // Scanners request paths that no route has.
     let is_rejecting = rejected > MAX_REJECTION_RATIO && route != NO_ROUTE;
     let (quantile, min_s, factor) = SLOW;
-    let before = &traffic.before;
-    let before = before
-        .quantile(quantile)
-        .filter(|_| before.requests >= MIN_COMPARED.1);
+    let before = before.filter(|before| before.requests >= MIN_COMPARED.1);
+    let before = before.and_then(|before| before.quantile(quantile));
     let limit = before.map_or(f64::INFINITY, |before| min_s.max(factor * before));
     let slow = views.iter().filter(|it| it.requests >= MIN_COMPARED.0);
     let slow = slow

@@ -43,6 +43,10 @@ impl FromRequestParts<Arc<ConsoleState>> for Caller {
     }
 }
 
+/// Pages outside of the navigation.
+const OTHER_PAGES: &str =
+    "/search /notifications/{id} /history/{number} /templates/{name} /users/{name}";
+
 type Shared = State<Arc<ConsoleState>>;
 
 /// The body of a sign-in: anybody may send one.
@@ -105,12 +109,11 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
         .route("/actions/{name}", post(act))
         .route("/check-configuration", post(check_configuration))
         .route("/request-details", post(request_details))
-        .route("/configuration/changes", post(configuration_changes))
-        .route("/notifications/{id}", get(page))
-        .route("/history/{number}", get(page))
-        .route("/templates/{name}", get(page))
-        .route("/users/{name}", get(page));
-    for (path, _) in shell::NAVIGATION.iter().flat_map(|(_, pages)| pages.iter()) {
+        .route("/configuration/changes", post(configuration_changes));
+    for path in shell::pages()
+        .map(|(path, ..)| *path)
+        .chain(OTHER_PAGES.split(' '))
+    {
         router = router.route(path, get(page));
     }
     // A route, because the request layer sets the fallback, which would lack the header fields.

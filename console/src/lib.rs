@@ -8,11 +8,11 @@
 //!
 //! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them (`json_limit`
 //!    bounds their answers), `sign_in` the listener of postern-auth.
-//! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s and keeps an hour
-//!    (`prometheus_text` parses, `status` is the result, `findings` says which of the `conditions` are met, `evidence` what the requests behind them have in common).
+//! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s (`prometheus_text` parses, `status` is
+//!    the result, `traffic` what was counted, `history` keeps six hours of it, `findings` says which of the `conditions` are met, `evidence` what the requests behind them have in common).
 //! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link, which `link` requests); `actions` are the changes that an operator may make.
 //!    `configuration` changes the configuration files of the gateways.
-//! 4. `pages` renders fragments with `widgets` and `line_diff`; `shell` has the static part and the assets.
+//! 4. `pages` renders fragments with `widgets`, `charts` and `line_diff`; `shell` has the static part and the assets.
 //! 5. `http` routes requests, `live` streams updates, `tail` requests (`tail_limit` of them for each person), `state` is what they share, `app` assembles the parts.
 
 mod config;
@@ -27,6 +27,7 @@ mod evidence;
 mod faults;
 mod findings;
 mod frames;
+mod history;
 mod sampling;
 mod status;
 mod tail;
@@ -41,6 +42,7 @@ mod sessions;
 mod actions;
 mod configuration;
 
+mod charts;
 mod line_diff;
 mod pages;
 mod shell;

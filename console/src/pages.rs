@@ -1,15 +1,18 @@
 //! The contents of the pages, rendered as HTML fragments.
 //!
-//! Each fragment begins with a heading of the first level, which gets the focus and names the page.
+//! Each fragment but that of the palette begins with a heading of the first level, which gets the
+//! focus and names the page.
 //!
-//! Input: the name of a page with its query. Output: markup. Depends on `access`, `configuration`, `frames`,
-//! `line_diff`, `processes`, `sampling`, `status` and `widgets`.
+//! Input: the name of a page with its query. Output: markup. Depends on `access`, `charts`, `configuration`, `frames`,
+//! `history`, `line_diff`, `processes`, `sampling`, `shell`, `status` and `widgets`.
 
 mod activity;
 mod configuration;
 mod gateway;
 mod notifications;
 mod overview;
+mod palette;
+mod picture;
 mod request_outcome;
 mod requests;
 mod route_test;
@@ -29,11 +32,13 @@ use postern_core::{Code, Problem};
 use serde_json::Value;
 
 use crate::access::{Person, Role};
+use crate::charts::Charts;
 use crate::config::ProcessKind;
 use crate::frames::Frames;
+use crate::history::Range;
 use crate::processes::{Call, ProcessDirectory, Reply, Unreachable};
-use crate::sampling::Sampler;
-use crate::widgets::{Tone, notice};
+use crate::sampling::{Monitor, Sampler};
+use crate::widgets::{Column, Tone, notice, table};
 
 /// What a page is rendered from.
 #[derive(Debug)]
@@ -53,7 +58,9 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
     let (page, item) = page.split_once('/').unwrap_or((page, ""));
     Ok(match (page, item) {
         ("overview", "") => overview::render(context),
+        ("processes", "") => overview::processes(context),
         ("search", "") => search::render(context).await,
+        ("palette", "") => palette::options(context).await,
         ("requests", "") => requests::render(context),
         ("routes", "") => gateway::routes(context).await,
         ("upstreams", "") => gateway::upstreams(context).await,
@@ -71,7 +78,6 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
         ("users", "") => users::list(context).await,
         ("users", name) => users::one(context, name).await,
         ("sign-ins", "") => activity::sign_ins(context).await,
-        ("throttled", "") => activity::throttled(context).await,
         _ => return Err(Code::NotFound.into()),
     })
 }
@@ -82,6 +88,15 @@ impl Context<'_> {
     /// Returns a parameter; empty if it is absent.
     fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", |value| value.trim())
+    }
+
+    /// Returns what the charts of the page share. The range is a parameter.
+    fn charts<'a>(&self, monitor: &'a Monitor) -> Charts<'a> {
+        Charts {
+            history: &monitor.history,
+            range: Range::named(self.parameter("range")),
+            now: self.sampler.now(),
+        }
     }
 
     fn is_operator(&self) -> bool {
@@ -172,6 +187,22 @@ fn query_string(parameters: &[(&str, &str)]) -> String {
     url::form_urlencoded::Serializer::new(String::new())
         .extend_pairs(set)
         .finish()
+}
+
+/// Returns the table of a list with a link to its next page, or why there is no answer.
+fn listing(
+    page: &str,
+    answer: Result<Value, Markup>,
+    (member, columns, empty): (&str, &[Column], &str),
+    parameters: &[(&str, &str)],
+) -> Markup {
+    match answer {
+        Err(message) => message,
+        Ok(answer) => html! {
+            section.panel { (table(page.trim_start_matches('/'), items(&answer, &[member]), columns, empty)) }
+            (next_page(page, parameters, &answer))
+        },
+    }
 }
 
 /// Returns a link to the next page of a list.

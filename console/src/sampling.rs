@@ -1,11 +1,11 @@
-//! Samples of all replicas, one every 5 s for an hour.
+//! Samples of all replicas, one every 5 s, and their history.
 //!
 //! Rates are differences of counters. A counter that has become smaller was reset by a restart, and
 //! counts from zero, as does a new series of a replica that was sampled before. Series of a replica that
 //! appears have no rate in their first sample.
 //!
 //! Input: `/metrics`, `/readyz` and `/admin/info` of each replica. Output: [`Monitor`]. Depends on
-//! `config`, `processes`, `prometheus_text`, `status`, `traffic`, `faults` and `findings`.
+//! `config`, `history`, `processes`, `prometheus_text`, `status`, `traffic`, `faults` and `findings`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::ProcessKind;
 use crate::evidence::Evidence;
 use crate::faults::Faults;
 use crate::findings::{self, Finding};
+use crate::history::History;
 use crate::processes::{Call, Process, ProcessDirectory};
 use crate::prometheus_text::{Scrape, Series};
 use crate::status::ProcessStatus;
-use crate::traffic::{Interval, RouteTraffic, Traffic};
+use crate::traffic::{Interval, ROUTE, Traffic, UPSTREAM};
 
 /// Time between two samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
@@ -34,8 +34,6 @@ pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 const SAMPLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// What remains of older traffic with each sample: the mean age is an hour.
 const DECAY: f64 = 1.0 - 1.0 / 720.0;
-/// One hour of samples.
-const MAX_POINTS: usize = 720;
 /// Samples of which the current figures are made: one minute.
 const CURRENT_POINTS: usize = 12;
 /// The last of them, in which a fault shows sooner.
@@ -44,25 +42,15 @@ const LATEST_POINTS: usize = 2;
 /// number since.
 const SILENCE: (f64, f64) = (10.0, 3.0);
 
-/// Figures of all replicas together, of one interval.
-#[derive(Clone, Debug)]
-pub(crate) struct Point {
-    /// `None` if no gateway answered.
-    pub(crate) requests_per_s: Option<f64>,
-    /// Responses with 5xx, as a fraction of all.
-    pub(crate) error_ratio: Option<f64>,
-    pub(crate) p99_s: Option<f64>,
-    /// `None` if no notification service answered, or could tell.
-    pub(crate) waiting: Option<f64>,
-    pub(crate) oldest_s: Option<f64>,
-}
+/// Something that is wrong, and when it was seen first.
+pub(crate) type Found = (Finding, Option<Timestamp>);
 
 /// What is known of all replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     pub(crate) processes: Vec<ProcessStatus>,
-    pub(crate) points: VecDeque<Point>,
-    /// Traffic of the last minute.
+    pub(crate) history: History,
+    /// The intervals of the last minute.
     recent: VecDeque<Interval>,
     /// Upstreams that do not answer.
     silent: BTreeSet<String>,
@@ -173,7 +161,7 @@ impl Monitor {
         let elapsed = self.sampled_at.map(|at| now.since(at).as_secs_f64());
         let elapsed = elapsed.filter(|elapsed| *elapsed > 0.0);
         let mut counters = HashMap::new();
-        let mut interval = Interval::default();
+        let mut interval = Interval::new(now);
         self.faults.expire(now);
         for status in &mut statuses {
             let prefix = format!("{} {}\n", status.kind.as_str(), status.name);
@@ -216,15 +204,14 @@ impl Monitor {
                 .map(&mut increase)
                 .sum();
             status.cpu = elapsed.map(|elapsed| cpu / elapsed);
-            if status.kind == ProcessKind::Gateway {
-                interval.add(&status.scrape, &mut increase);
+            if status.error.is_none() {
+                interval.add(status, elapsed.unwrap_or(0.0), &mut increase);
             }
         }
         self.counters = counters;
         self.sampled_at = Some(now);
-        if let Some(elapsed_s) = elapsed {
-            interval.elapsed_s = elapsed_s;
-            self.add_point(interval, &statuses);
+        if elapsed.is_some() {
+            self.add_interval(interval);
         }
         self.processes = statuses;
         let found = self.current(now).into_iter();
@@ -235,20 +222,21 @@ impl Monitor {
         }
     }
 
-    /// Adds the figures of an interval, and what is older than a minute to the hour before.
-    fn add_point(&mut self, interval: Interval, statuses: &[ProcessStatus]) {
-        let point = point(&interval, statuses);
-        let has_gateway = point.requests_per_s.is_some();
-        let _forgotten = push_bounded(&mut self.points, point, MAX_POINTS);
-        let recent = has_gateway.then_some(interval);
-        let old = recent.and_then(|recent| push_bounded(&mut self.recent, recent, CURRENT_POINTS));
-        if let Some(old) = old {
+    /// Adds an interval, and what is older than a minute to the hour before.
+    fn add_interval(&mut self, interval: Interval) {
+        self.history.add(&interval);
+        self.recent.push_back(interval);
+        let is_full = self.recent.len() > CURRENT_POINTS;
+        if let Some(old) = self.recent.pop_front_if(|_| is_full) {
             self.before.retain(|_, traffic| {
                 traffic.scale(DECAY);
                 traffic.requests >= 1.0
             });
-            for (route, traffic) in old.routes {
-                self.before.entry(route).or_default().add(&traffic);
+            for (route, traffic) in old.of_kind(ROUTE) {
+                self.before
+                    .entry(route.to_owned())
+                    .or_default()
+                    .add(traffic);
             }
         }
         self.update_silent();
@@ -256,32 +244,37 @@ impl Monitor {
 
     /// Finds the upstreams that have answered before, and do not answer what they were sent since.
     fn update_silent(&mut self) {
-        let is_silent = |upstream: &&String| {
-            let of_upstream = |it: &Interval| it.attempts.get(*upstream).copied();
-            let all = self.recent.iter().rev().filter_map(of_upstream);
-            let before: f64 = all.clone().map(|(_, answers)| answers).sum();
-            let since = all.take_while(|(_, answers)| *answers == 0.0);
-            let attempts: f64 = since.map(|(attempts, _)| attempts).sum();
+        let is_silent = |upstream: &&str| {
+            let all = self
+                .recent
+                .iter()
+                .rev()
+                .map(|it| it.part(UPSTREAM, upstream));
+            let before: f64 = all.clone().map(|it| it.settled()).sum();
+            let since = all.take_while(|it| it.settled() == 0.0);
+            let attempts: f64 = since.map(|it| it.requests).sum();
             let goes_on = self.silent.contains(*upstream) && attempts > 0.0;
             goes_on || before >= SILENCE.0 && attempts >= SILENCE.1
         };
         let last = self.recent.back().into_iter();
-        let upstreams = last.flat_map(|last| last.attempts.keys());
-        self.silent = upstreams.filter(is_silent).cloned().collect();
+        let upstreams = last.flat_map(|last| last.of_kind(UPSTREAM));
+        let upstreams = upstreams.map(|(upstream, _)| upstream).filter(is_silent);
+        self.silent = upstreams.map(str::to_owned).collect();
     }
 
     fn current(&self, now: Timestamp) -> Vec<Finding> {
         findings::of(
             &self.processes,
             &self.faults,
-            (&self.routes(), &self.silent),
+            (&self.minute(), &self.last(LATEST_POINTS), &self.before),
+            &self.silent,
             &self.evidence,
             now,
         )
     }
 
     /// Returns what is wrong now, the worst first, with the time when it was seen first.
-    pub(crate) fn findings(&self) -> Vec<(Finding, Option<Timestamp>)> {
+    pub(crate) fn findings(&self) -> Vec<Found> {
         let found = self
             .current(self.sampled_at.unwrap_or(Timestamp(0)))
             .into_iter();
@@ -304,82 +297,40 @@ impl Monitor {
             .collect()
     }
 
-    /// Returns when a process of a kind answered last, if none does now.
-    pub(crate) fn silence(&self, kind: ProcessKind) -> Option<Option<Timestamp>> {
-        let replicas = self.processes.iter().filter(|process| process.kind == kind);
-        let is_silent = replicas.clone().all(|process| process.error.is_some());
-        let last = replicas.filter_map(|process| process.answered_at).max();
-        is_silent.then_some(last)
+    /// Returns the last intervals as one.
+    fn last(&self, count: usize) -> Interval {
+        let mut sum = Interval::new(Timestamp(0));
+        let first = self.recent.len().saturating_sub(count);
+        self.recent.iter().skip(first).for_each(|it| sum.merge(it));
+        sum
     }
 
-    /// Returns the traffic by route.
-    pub(crate) fn routes(&self) -> RouteTraffic {
-        let elapsed: f64 = self.recent.iter().map(|it| it.elapsed_s).sum();
-        let mut all = RouteTraffic::new();
-        for (age, interval) in self.recent.iter().rev().enumerate() {
-            for (route, traffic) in &interval.routes {
-                let of_route = all.entry(route.clone()).or_default();
-                of_route.minute.add(traffic);
-                if age < LATEST_POINTS {
-                    of_route.latest.add(traffic);
-                }
-            }
-        }
-        for (route, traffic) in &mut all {
-            traffic.requests_per_s = traffic.minute.requests / elapsed.max(1.0);
-            traffic.before = self.before.get(route).cloned().unwrap_or_default();
-        }
-        all
+    /// Returns what was counted in the last minute.
+    pub(crate) fn minute(&self) -> Interval {
+        self.last(CURRENT_POINTS)
     }
-
-    /// Returns the traffic of the last minute over all routes.
-    pub(crate) fn total(&self) -> (f64, Traffic) {
-        let mut total = Traffic::default();
-        let routes = self.routes();
-        let rate = routes.values().map(|route| route.requests_per_s).sum();
-        for route in routes.values() {
-            total.add(&route.minute);
-        }
-        (rate, total)
-    }
-}
-
-fn point(interval: &Interval, statuses: &[ProcessStatus]) -> Point {
-    let mut total = Traffic::default();
-    let routes = interval.routes.values();
-    routes.for_each(|traffic| total.add(traffic));
-    // Replicas of the notification service report the same queue. One whose age is not a number cannot
-    // be read.
-    let queue = |name: &'static str, fold: fn(f64, f64) -> f64| {
-        let alive = statuses.iter().filter(|status| status.error.is_none());
-        let of_replica = |status: &ProcessStatus| {
-            let values = status.scrape.of(name).map(|series| series.value);
-            values.filter(|value| !value.is_nan()).reduce(fold)
-        };
-        alive.filter_map(of_replica).reduce(f64::max)
-    };
-    let answers =
-        |status: &ProcessStatus| status.kind == ProcessKind::Gateway && status.error.is_none();
-    let is_answered = statuses.iter().any(answers);
-    Point {
-        requests_per_s: is_answered.then(|| total.requests / interval.elapsed_s),
-        error_ratio: total.error_ratio(),
-        p99_s: total.quantile(0.99),
-        waiting: queue("postern_notify_queue_rows", |sum, value| sum + value),
-        oldest_s: queue("postern_notify_oldest_waiting_seconds", f64::max),
-    }
-}
-
-/// Adds an item and returns the oldest if it has no place any more.
-fn push_bounded<T>(ring: &mut VecDeque<T>, item: T, max: usize) -> Option<T> {
-    ring.push_back(item);
-    (ring.len() > max).then(|| ring.pop_front()).flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ProcessKind;
+    use crate::history::RANGES;
     use crate::testing::gateway;
+    use crate::traffic::REQUESTS;
+
+    /// Returns rate and error ratio of an interval.
+    fn figures(interval: &Interval) -> (Option<f64>, Option<f64>) {
+        let requests = interval.part(REQUESTS, "");
+        let rate = interval.per_second(ProcessKind::Gateway, &requests);
+        (rate, requests.error_ratio())
+    }
+
+    /// Returns the figures of the newest point.
+    fn last(monitor: &Monitor) -> (Option<f64>, Option<f64>) {
+        let points = monitor.history.of(&RANGES[0]);
+        figures(points.last().expect("a point"))
+    }
 
     fn requests(ok: u32, failed: u32) -> Vec<ProcessStatus> {
         gateway(&format!(
@@ -392,20 +343,14 @@ mod tests {
     fn rate_is_the_difference_and_a_reset_counts_from_zero() {
         let mut monitor = Monitor::default();
         monitor.record(Timestamp(0), requests(1000, 0));
-        assert!(monitor.points.is_empty(), "one sample has no rate");
+        let points = monitor.history.of(&RANGES[0]);
+        assert!(points.is_empty(), "one sample has no rate");
         monitor.record(Timestamp(5000), requests(1090, 10));
-        let point = monitor.points.back().expect("a point");
-        assert_eq!(
-            (point.requests_per_s, point.error_ratio),
-            (Some(20.0), Some(0.1))
-        );
+        assert_eq!(last(&monitor), (Some(20.0), Some(0.1)));
         // Restarted: 50 requests since.
         monitor.record(Timestamp(10_000), requests(50, 0));
-        assert_eq!(
-            monitor.points.back().expect("a point").requests_per_s,
-            Some(10.0)
-        );
-        assert_eq!(monitor.total().0, 15.0);
+        assert_eq!(last(&monitor).0, Some(10.0));
+        assert_eq!(figures(&monitor.minute()).0, Some(15.0));
     }
 
     #[test]
@@ -413,10 +358,7 @@ mod tests {
         let mut monitor = Monitor::default();
         monitor.record(Timestamp(0), Vec::new());
         monitor.record(Timestamp(5000), requests(1_000_000, 0));
-        assert_eq!(
-            monitor.points.back().expect("a point").requests_per_s,
-            Some(0.0)
-        );
+        assert_eq!(last(&monitor).0, Some(0.0));
     }
 
     #[test]
@@ -448,21 +390,18 @@ mod tests {
         let mut silent = gateway("");
         silent[0].error = Some("refused".to_owned());
         monitor.record(Timestamp(10_000), silent);
-        assert_eq!(monitor.points.back().expect("a point").requests_per_s, None);
-        assert_eq!(monitor.total().0, 20.0, "the last figure");
-        let since = monitor.silence(ProcessKind::Gateway);
-        assert_eq!(since, Some(Some(Timestamp(5000))));
+        assert_eq!(last(&monitor).0, None);
+        assert_eq!(figures(&monitor.minute()).0, Some(20.0), "the last figure");
+        let answered_at = monitor.processes[0].answered_at;
+        assert_eq!(answered_at, Some(Timestamp(5000)));
         assert_eq!(
             monitor.findings()[0].0.key,
             "ProcessDown postern-proxy gateway-0"
         );
         // It counted on meanwhile.
         monitor.record(Timestamp(15_000), requests(200, 0));
-        assert_eq!(
-            monitor.points.back().expect("a point").requests_per_s,
-            Some(20.0)
-        );
-        assert!(monitor.silence(ProcessKind::Gateway).is_none() && monitor.findings().is_empty());
+        assert_eq!(last(&monitor).0, Some(20.0));
+        assert!(monitor.findings().is_empty());
     }
 
     #[test]
@@ -481,14 +420,5 @@ mod tests {
         );
         assert_eq!(traffic.quantile(0.99), Some(0.2));
         assert_eq!(Traffic::default().quantile(0.5), None);
-    }
-
-    #[test]
-    fn samples_are_kept_for_an_hour() {
-        let mut monitor = Monitor::default();
-        for tick in 0..2000 {
-            monitor.record(Timestamp(tick * 5000), requests(0, 0));
-        }
-        assert_eq!((monitor.points.len(), monitor.recent.len()), (720, 12));
     }
 }

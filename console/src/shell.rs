@@ -13,10 +13,7 @@ use sha2::{Digest, Sha256};
 
 /// Nothing but the console's own scripts, styles and connections. Forms are handled by the script.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-     connect-src 'self'; img-src 'self' data:; frame-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
-
-/// The icon of the browser's tab: a gate.
-const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Crect width='16' height='16' rx='3' fill='%230b6e75'/%3E%3Cpath d='M4 13V7a4 4 0 0 1 8 0v6M8 6v7' fill='none' stroke='white' stroke-width='1.8'/%3E%3C/svg%3E";
+     connect-src 'self'; img-src 'self'; frame-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// An embedded file.
 struct Asset {
@@ -27,70 +24,78 @@ struct Asset {
     path: String,
 }
 
+/// Embeds files of the folder `assets`.
+macro_rules! assets {
+    ($($name:literal)+) => { vec![$(Asset::new($name, include_str!(concat!("../assets/", $name)))),+] };
+}
+
 static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
-    let (script, style) = ("text/javascript; charset=utf-8", "text/css; charset=utf-8");
-    vec![
-        Asset::new("console.js", script, include_str!("../assets/console.js")),
-        Asset::new("pages.js", script, include_str!("../assets/pages.js")),
-        Asset::new("requests.js", script, include_str!("../assets/requests.js")),
-        Asset::new(
-            "configuration.js",
-            script,
-            include_str!("../assets/configuration.js"),
-        ),
-        Asset::new("style.css", style, include_str!("../assets/style.css")),
-    ]
+    assets! { "console.js" "pages.js" "requests.js" "configuration.js" "palette.js" "style.css" "icon.svg" }
 });
 
-/// The sections of the navigation: heading, and pages with path and title.
-pub(crate) const NAVIGATION: &[(&str, &[(&str, &str)])] = &[
-    ("", &[("/", "Overview"), ("/search", "Search")]),
-    (
-        "Gateway",
-        &[
-            ("/requests", "Requests"),
-            ("/routes", "Routes"),
-            ("/upstreams", "Upstreams"),
-            ("/tokens", "Keys and tokens"),
-            ("/configuration", "Configuration"),
-            ("/history", "History"),
-        ],
-    ),
-    (
-        "Notifications",
-        &[
-            ("/notifications", "Notifications"),
-            ("/dead-letters", "Dead letters"),
-            ("/providers", "Providers"),
-            ("/templates", "Templates"),
-            ("/suppression", "Suppression"),
-        ],
-    ),
-    (
-        "Sign-in",
-        &[
-            ("/users", "Users"),
-            ("/sign-ins", "Sign-ins"),
-            ("/throttled", "Throttled"),
-        ],
-    ),
-];
+/// The scripts of pages, each with a function `enhance`.
+const PAGE_SCRIPTS: [&str; 4] = ["pages.js", "requests.js", "configuration.js", "palette.js"];
+
+/// A page of the navigation: path, title, the key behind `g`, and what is done there.
+pub(crate) type Page = (&'static str, &'static str, &'static str, &'static str);
+
+/// Defines the sections of the navigation: heading, and pages with the parts of [`Page`].
+macro_rules! navigation {
+    ($($heading:literal { $($path:literal $title:literal $key:literal $tasks:literal;)+ })+) => {
+        const NAVIGATION: &[(&str, &[Page])] = &[$(($heading, &[$(($path, $title, $key, $tasks)),+])),+];
+    };
+}
+
+navigation! {
+    "" {
+        "/" "Overview" "o" "what is wrong now";
+        "/processes" "Processes" "v" "versions, replicas, readiness";
+    }
+    "Gateway" {
+        "/requests" "Requests" "r" "why was it rejected, which user sends the most";
+        "/routes" "Routes" "t" "who may do what, explain a request";
+        "/upstreams" "Upstreams" "u" "which address is down";
+        "/tokens" "Keys and tokens" "k" "check a token";
+        "/configuration" "Configuration" "c" "edit, check and save the file";
+        "/history" "History" "h" "what changed in the configuration, roll back";
+    }
+    "Notifications" {
+        "/notifications" "Notifications" "n" "retry or cancel one";
+        "/dead-letters" "Dead letters" "d" "why did a mail not arrive, retry";
+        "/providers" "Providers" "p" "pause or resume, send a test message";
+        "/templates" "Templates" "m" "preview a message";
+        "/suppression" "Suppression" "x" "send to an address again";
+    }
+    "Sign-in" {
+        "/users" "Users" "w" "disable, sign out, reset a password, groups";
+        "/sign-ins" "Sign-ins" "s" "why did a sign-in fail";
+    }
+}
+
+/// Returns the pages of all sections.
+pub(crate) fn pages() -> impl Iterator<Item = &'static Page> {
+    NAVIGATION.iter().flat_map(|(_, pages)| *pages)
+}
 
 // === impl Asset ===
 
 impl Asset {
-    fn new(name: &'static str, media_type: &'static str, text: &'static str) -> Self {
+    fn new(name: &'static str, text: &'static str) -> Self {
         let hash = hex::encode(&Sha256::digest(text)[..8]);
         Self {
             name,
-            media_type,
+            media_type: match name.rsplit('.').next() {
+                Some("js") => "text/javascript; charset=utf-8",
+                Some("css") => "text/css; charset=utf-8",
+                Some(_) | None => "image/svg+xml",
+            },
             text,
             path: format!("/assets/{hash}/{name}"),
         }
     }
 }
 
-fn asset_path(name: &str) -> &'static str {
+pub(crate) fn asset_path(name: &str) -> &'static str {
     let found = ASSETS.iter().find(|asset| asset.name == name);
     found.map_or("", |asset| asset.path.as_str())
 }
@@ -111,7 +116,7 @@ pub(crate) fn asset(path: &str) -> Response {
     (headers, asset.text).into_response()
 }
 
-/// Returns the shell: navigation, search and an empty main part. `command` prints a one-time link.
+/// Returns the shell: navigation, palette and an empty main part. `command` prints a one-time link.
 pub(crate) fn page(command: Option<&str>) -> Markup {
     html! {
         (DOCTYPE)
@@ -121,29 +126,26 @@ pub(crate) fn page(command: Option<&str>) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { "Postern" }
-                link rel="icon" href=(ICON);
+                link rel="icon" type="image/svg+xml" href=(asset_path("icon.svg"));
                 link rel="stylesheet" href=(asset_path("style.css"));
-                script type="module" src=(asset_path("console.js")) data-pages={ (asset_path("pages.js")) " " (asset_path("configuration.js")) }
-                    data-requests=(asset_path("requests.js")) {}
+                script type="module" src=(asset_path("console.js")) data-pages=(PAGE_SCRIPTS.map(asset_path).join(" ")) {}
             }
             body {
                 a.skip href="#main" { "Skip to contents" }
                 nav.side #sections aria-label="Sections" hidden {
-                    div.brand { "Postern" small { "console" } }
+                    div.brand { img src=(asset_path("icon.svg")) width="28" height="28" alt=""; span { "Postern" small { "console" } } }
                     @for (heading, pages) in NAVIGATION {
                         @if !heading.is_empty() { h2 { (heading) } }
-                        @for (path, title) in *pages { a href=(path) { (title) } }
+                        @for (path, title, key, _) in *pages { a href=(path) data-key=(key) aria-keyshortcuts={ "g " (key) } { (title) } }
                     }
                 }
                 div.page {
                     header.top hidden {
                         button type="button" #menu aria-controls="sections" aria-expanded="false" { "Menu" }
-                        form #search role="search" action="/search" {
-                            input type="search" name="q" autocomplete="off" spellcheck="false"
-                                placeholder="E-mail, user, request or notification id   ( / )" aria-label="Search";
-                        }
+                        button.field type="button" #open-palette aria-haspopup="dialog" aria-keyshortcuts="Control+K Meta+K /" { span { "Search or go to" } kbd { "Ctrl K" } }
                         span.who #as-of {}
                         span.who #who {}
+                        button type="button" #open-keys aria-haspopup="dialog" aria-keyshortcuts="?" aria-label="Keys" { "?" }
                         button type="button" #sign-out { "Sign out" }
                     }
                     div.stale #stale role="alert" hidden {}
@@ -152,15 +154,39 @@ pub(crate) fn page(command: Option<&str>) -> Markup {
                     }
                     div.toast #result role="status" aria-live="polite" {}
                 }
-                dialog #confirm aria-labelledby="confirm-text" {
-                    p #confirm-text {}
-                    div.buttons {
-                        button type="button" value="no" { "Cancel" }
-                        button.primary type="button" value="yes" { "Confirm" }
-                    }
-                }
+                (dialogs())
                 template #sign-in-page { (sign_in(command)) }
             }
+        }
+    }
+}
+
+/// Returns the question before a change, the command palette, whose options the script fetches, and
+/// the list of keys.
+fn dialogs() -> Markup {
+    html! {
+        dialog #confirm aria-labelledby="confirm-text" {
+            p #confirm-text {}
+            div.buttons {
+                button type="button" value="no" { "Cancel" }
+                button.primary type="button" value="yes" { "Confirm" }
+            }
+        }
+        dialog #palette aria-label="Search or go to" {
+            input type="text" role="combobox" aria-expanded="true" aria-autocomplete="list" aria-controls="palette-options"
+                autocomplete="off" spellcheck="false" aria-label="Page, task, route, e-mail address or id"
+                placeholder="Page, task, route, e-mail address or id";
+            div #palette-options role="listbox" aria-label="Results" {}
+        }
+        dialog #keys aria-labelledby="keys-title" {
+            h2 #keys-title { "Keys" }
+            dl.keys {
+                @for (key, meaning) in [("Ctrl K", "Search or go to"), ("/", "The same"), ("?", "This list"), ("↓ ↑", "Next or previous request"), ("Esc", "Close what is open")] {
+                    div { dt { kbd { (key) } } dd { (meaning) } }
+                }
+                @for (_, title, key, _) in pages() { div { dt { kbd { "g" } " " kbd { (key) } } dd { (title) } } }
+            }
+            form.buttons method="dialog" { button type="submit" { "Close" } }
         }
     }
 }
@@ -212,9 +238,12 @@ pub(crate) fn protect(mut response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::ops::RangeInclusive;
 
     use postern_core::hidden_characters::is_hidden;
+
+    use super::pages;
 
     /// Returns the ranges of the character class `HIDDEN` of `console.js`, without `\p{Cc}`.
     fn hidden_ranges() -> Vec<RangeInclusive<u32>> {
@@ -235,6 +264,15 @@ mod tests {
                 None => number(member)..=number(member),
             });
         members.collect()
+    }
+
+    #[test]
+    fn each_page_has_a_key_of_its_own() {
+        let keys: Vec<&str> = pages().map(|(_, _, key, _)| *key).collect();
+        let different: BTreeSet<&&str> = keys.iter().collect();
+        assert_eq!(different.len(), keys.len(), "{keys:?}");
+        // The second key of a page must not be the first key of all.
+        assert!(!keys.contains(&"g"), "{keys:?}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream;
+use postern_core::backoff::Backoff;
 use postern_core::{Code, Problem};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -29,8 +30,8 @@ use crate::state::ConsoleState;
 
 /// Interval at which the token of the browser and the list of gateways are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time after which a gateway that cannot be followed is tried again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Delays after which a gateway that cannot be followed is tried again.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
 /// Maximum time until a gateway answers.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without a byte after which a gateway is taken for dead: it sends a comment every 15 s.
@@ -172,6 +173,7 @@ impl Follower {
         gateway: Process,
         mut opened: Option<Result<reqwest::Response, Refusal>>,
     ) {
+        let mut delays = RETRY_DELAYS.delays();
         loop {
             let result = match opened.take() {
                 Some(result) => result,
@@ -179,6 +181,7 @@ impl Follower {
             };
             let reason = match result {
                 Ok(response) => {
+                    delays.reset();
                     let following = json!({ "name": gateway.name, "isFollowed": true });
                     self.send(event("gateway", &following.to_string())).await;
                     self.pass_on(&gateway, response).await
@@ -187,7 +190,7 @@ impl Follower {
             };
             let ended = json!({ "name": gateway.name, "isFollowed": false, "reason": reason });
             self.send(event("gateway", &ended.to_string())).await;
-            sleep(RETRY_INTERVAL).await;
+            sleep(delays.next_delay()).await;
         }
     }
 

@@ -303,7 +303,7 @@ pub(crate) fn principal(body: &Value) -> Response {
 pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
     let row = json!({
         "at": HOSTILE, "time": HOSTILE, "createdAt": HOSTILE, "source": HOSTILE, "event": "FAILED", "outcome": HOSTILE,
-        "reason": HOSTILE, "notificationId": HOSTILE, "requestId": HOSTILE, "subject": HOSTILE, "name": HOSTILE,
+        "reason": HOSTILE, "notificationId": HOSTILE, "requestId": HOSTILE, "subject": HOSTILE, "name": HOSTILE, "email": HOSTILE,
         "state": HOSTILE, "status": HOSTILE, "detail": { "reply": [HOSTILE] }, "path": HOSTILE, "hosts": [HOSTILE],
         "address": HOSTILE, "id": HOSTILE, "network": HOSTILE, "kid": HOSTILE, "number": HOSTILE, "hash": HOSTILE,
         "paused": { "operator": HOSTILE, "at": HOSTILE, "reason": HOSTILE },
@@ -327,8 +327,8 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
             let rows = json!([row]);
             let mut members = row.as_object().expect("an object").clone();
             for name in ["entries", "subjects", "notifications", "deadLetters", "events", "attempts", "providers", "templates", "routes",
-                "issuers", "history", "errors", "tests", "warnings", "accounts", "networks", "throttled", "counts", "upstreams",
-                "users", "groups", "allGroups"] {
+                "issuers", "history", "errors", "tests", "warnings", "accounts", "networks", "upstreams",
+                "users", "groups", "allGroups", "signIns", "queues"] {
                 members.insert(name.to_owned(), rows.clone());
             }
             members.insert("text".to_owned(), json!(HOSTILE));

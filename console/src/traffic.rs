@@ -1,43 +1,59 @@
-//! Requests of an interval, and attempts at upstreams: their number, failures and latency.
+//! What processes have counted in a time: requests, and calls of the parts behind the gateway, with failures
+//! and latency; and the gauges of the queue.
 //!
-//! Input: increases of counters and of buckets. Output: fractions and quantiles.
+//! Input: scrapes and the increases of their counters. Output: rates, fractions and quantiles. Depends on
+//! `config`, `prometheus_text` and `status`.
 
 use std::collections::BTreeMap;
 
-use crate::prometheus_text::{Scrape, Series};
+use postern_core::clock::Timestamp;
 
-/// Routes of a sample; further ones are left out.
-const MAX_ROUTES: usize = 2000;
+use crate::config::ProcessKind;
+use crate::prometheus_text::Series;
+use crate::status::ProcessStatus;
 
-/// The traffic of each route.
-pub(crate) type RouteTraffic = BTreeMap<String, OfRoute>;
+/// Counts failed attempts at upstreams beside all attempts.
+const FAILURES: &str = "postern_proxy_upstream_failures_total";
+/// Classes and outcomes of requests and calls that have failed.
+const FAILED: [&str; 5] = ["5xx", "unavailable", "throttled", "misconfigured", "failed"];
 
-/// The traffic of a route.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OfRoute {
-    pub(crate) requests_per_s: f64,
-    pub(crate) minute: Traffic,
-    /// The traffic of the last 10 s, in which a fault shows before it does in a minute.
-    pub(crate) latest: Traffic,
-    /// The traffic of the hour before the last minute.
-    pub(crate) before: Traffic,
-}
+/// What is counted: its kind, and its name among those of the kind.
+pub(crate) type Part = (&'static str, String);
 
-/// What all processes have counted between two samples.
-#[derive(Clone, Debug, Default)]
+/// All requests of the gateways.
+pub(crate) const REQUESTS: &str = "requests";
+/// Requests of a route.
+pub(crate) const ROUTE: &str = "route";
+/// Attempts at an upstream.
+pub(crate) const UPSTREAM: &str = "upstream";
+/// Calls of the identity pool.
+pub(crate) const POOL: &str = "pool";
+/// Calls of a provider.
+pub(crate) const PROVIDER: &str = "provider";
+/// Notifications that were `accepted`, and attempts that were `sent`, that are `retrying` or `undelivered`.
+pub(crate) const NOTIFICATION: &str = "notification";
+/// Waiting notifications of a priority.
+pub(crate) const WAITING: &str = "waiting";
+/// Seconds for which the oldest of them waits.
+pub(crate) const OLDEST: &str = "oldest";
+
+/// What all processes have counted in a time.
+#[derive(Clone, Debug)]
 pub(crate) struct Interval {
-    pub(crate) elapsed_s: f64,
-    /// Requests by route.
-    pub(crate) routes: BTreeMap<String, Traffic>,
-    /// Attempts at each upstream, and how many of them were answered or failed.
-    pub(crate) attempts: BTreeMap<String, (f64, f64)>,
+    /// Its end.
+    pub(crate) at: Timestamp,
+    /// Seconds in which a process of a kind answered.
+    seconds: BTreeMap<ProcessKind, f64>,
+    pub(crate) parts: BTreeMap<Part, Traffic>,
+    /// The largest value of each gauge.
+    gauges: BTreeMap<Part, f64>,
 }
 
 /// Requests of an interval.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) requests: f64,
-    /// Responses with 5xx.
+    /// Responses with 5xx, or failed calls.
     pub(crate) errors: f64,
     /// Responses with 4xx.
     pub(crate) rejections: f64,
@@ -64,6 +80,29 @@ impl Traffic {
         self.buckets
             .iter_mut()
             .for_each(|(_, count)| *count *= factor);
+    }
+
+    /// Adds the increase of a counter of requests or calls, of failed ones, or of a bucket.
+    fn count(&mut self, series: &Series, increase: f64) {
+        if let Ok(bound) = series.label("le").parse() {
+            return self.add_bucket(bound, increase);
+        }
+        let outcomes = [series.label("class"), series.label("outcome")];
+        if series.name != FAILURES {
+            self.requests += increase;
+        }
+        if series.name == FAILURES || outcomes.iter().any(|it| FAILED.contains(it)) {
+            self.errors += increase;
+        } else if outcomes.contains(&"4xx") {
+            self.rejections += increase;
+        }
+    }
+
+    /// Returns the calls that were answered or have failed.
+    pub(crate) fn settled(&self) -> f64 {
+        let mut buckets = self.buckets.iter();
+        let all = buckets.find(|(bound, _)| bound.is_infinite());
+        all.map_or(0.0, |(_, count)| *count) + self.errors
     }
 
     fn add_bucket(&mut self, bound: f64, count: f64) {
@@ -111,44 +150,127 @@ impl Traffic {
 // === impl Interval ===
 
 impl Interval {
-    /// Adds the increases of the counters of a scrape.
-    pub(crate) fn add(&mut self, scrape: &Scrape, increase: &mut impl FnMut(&Series) -> f64) {
-        for series in &scrape.0 {
-            match series.name.as_str() {
-                "postern_requests_total" | "postern_request_seconds_bucket" => {
-                    let increase = increase(series);
-                    self.add_request(series, increase);
+    pub(crate) const fn new(at: Timestamp) -> Self {
+        Self {
+            at,
+            seconds: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            gauges: BTreeMap::new(),
+        }
+    }
+
+    /// Adds what a process has counted in some seconds, and its gauges. Replicas of the notification
+    /// service report the same queue; one whose age is not a number cannot read it.
+    pub(crate) fn add(
+        &mut self,
+        status: &ProcessStatus,
+        elapsed_s: f64,
+        increase: &mut impl FnMut(&Series) -> f64,
+    ) {
+        // Replicas answer in the same seconds.
+        self.seconds.insert(status.kind, elapsed_s);
+        let mut waiting: BTreeMap<Part, f64> = BTreeMap::new();
+        for series in &status.scrape.0 {
+            let (name, priority) = (series.name.as_str(), series.label("priority"));
+            if name == "postern_notify_queue_rows" {
+                let part = (WAITING, priority.to_owned());
+                *waiting.entry(part).or_default() += series.value;
+            } else if name == "postern_notify_oldest_waiting_seconds" && !series.value.is_nan() {
+                self.set_gauge((OLDEST, String::new()), series.value);
+            } else if let Some((kind, name)) = part(series) {
+                let increase = increase(series);
+                let mut count = |kind, name: &str| {
+                    let traffic = self.parts.entry((kind, name.to_owned()));
+                    traffic.or_default().count(series, increase);
+                };
+                count(kind, name);
+                if kind == ROUTE {
+                    count(REQUESTS, "");
                 }
-                "postern_proxy_upstream_attempts_total" => {
-                    self.attempts_at(series).0 += increase(series);
-                }
-                "postern_upstream_seconds_count" | "postern_proxy_upstream_failures_total" => {
-                    self.attempts_at(series).1 += increase(series);
-                }
-                _ => {}
             }
         }
+        for (part, rows) in waiting {
+            self.set_gauge(part, rows);
+        }
     }
 
-    fn attempts_at(&mut self, series: &Series) -> &mut (f64, f64) {
-        let upstream = series.label("upstream").to_owned();
-        self.attempts.entry(upstream).or_default()
+    fn set_gauge(&mut self, part: Part, value: f64) {
+        let known = self.gauges.entry(part).or_insert(value);
+        *known = known.max(value);
     }
 
-    fn add_request(&mut self, series: &Series, increase: f64) {
-        let route = series.label("route");
-        if !self.routes.contains_key(route) && self.routes.len() >= MAX_ROUTES {
-            return;
+    /// Adds a later interval.
+    pub(crate) fn merge(&mut self, later: &Self) {
+        self.at = later.at;
+        for (kind, seconds) in &later.seconds {
+            *self.seconds.entry(*kind).or_default() += seconds;
         }
-        let traffic = self.routes.entry(route.to_owned()).or_default();
-        if let Ok(bound) = series.label("le").parse() {
-            return traffic.add_bucket(bound, increase);
+        for (part, traffic) in &later.parts {
+            self.parts.entry(part.clone()).or_default().add(traffic);
         }
-        traffic.requests += increase;
-        match series.label("class") {
-            "5xx" => traffic.errors += increase,
-            "4xx" => traffic.rejections += increase,
-            _ => {}
+        for (part, value) in &later.gauges {
+            self.set_gauge(part.clone(), *value);
         }
     }
+
+    /// Returns what was counted of a part.
+    pub(crate) fn part(&self, kind: &'static str, name: &str) -> Traffic {
+        let found = self.parts.get(&(kind, name.to_owned()));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Returns the parts of a kind.
+    pub(crate) fn of_kind(&self, kind: &'static str) -> impl Iterator<Item = (&str, &Traffic)> {
+        let parts = self
+            .parts
+            .iter()
+            .filter(move |((known, _), _)| *known == kind);
+        parts.map(|((_, name), traffic)| (name.as_str(), traffic))
+    }
+
+    /// Returns the number of requests in a second; `None` if no process of the kind that counts them
+    /// answered.
+    pub(crate) fn per_second(&self, counted_by: ProcessKind, traffic: &Traffic) -> Option<f64> {
+        let seconds = self
+            .seconds
+            .get(&counted_by)
+            .filter(|seconds| **seconds > 0.0)?;
+        Some(traffic.requests / seconds)
+    }
+
+    /// Returns a gauge; `None` if nobody could tell.
+    pub(crate) fn gauge(&self, kind: &'static str, name: &str) -> Option<f64> {
+        self.gauges.get(&(kind, name.to_owned())).copied()
+    }
+
+    /// Returns the waiting notifications of all priorities.
+    pub(crate) fn all_waiting(&self) -> Option<f64> {
+        let waiting = self.gauges.iter().filter(|((kind, _), _)| *kind == WAITING);
+        waiting
+            .map(|(_, rows)| *rows)
+            .reduce(|sum, rows| sum + rows)
+    }
+}
+
+/// Returns what a counter counts.
+fn part(series: &Series) -> Option<(&'static str, &str)> {
+    Some(match series.name.as_str() {
+        "postern_requests_total" | "postern_request_seconds_bucket" => {
+            (ROUTE, series.label("route"))
+        }
+        "postern_proxy_upstream_attempts_total" | "postern_upstream_seconds_bucket" | FAILURES => {
+            (UPSTREAM, series.label("upstream"))
+        }
+        "postern_auth_pool_call_seconds_bucket" | "postern_auth_pool_call_seconds_count" => {
+            (POOL, "")
+        }
+        "postern_notify_provider_call_seconds_bucket"
+        | "postern_notify_provider_call_seconds_count" => (PROVIDER, series.label("provider")),
+        "postern_notify_accepted_total" => (NOTIFICATION, "accepted"),
+        "postern_notify_attempts_total" => match series.label("outcome") {
+            "failed" | "expired" | "lost" => (NOTIFICATION, "undelivered"),
+            outcome => (NOTIFICATION, outcome),
+        },
+        _ => return None,
+    })
 }

@@ -1,16 +1,16 @@
-//! Parts of pages: badges, tables, charts, numbers and forms.
+//! Parts of pages: badges, tables, numbers and forms.
 //!
 //! Everything from outside is text to `maud`, which escapes it, and [`to_text`] reveals hidden
-//! characters. Depends on no other module.
+//! characters. Depends on `actions` for addresses.
 
 use maud::{Markup, html};
 use postern_core::hidden_characters::reveal_in_html;
 use serde_json::Value;
 
+use crate::actions::path_segment;
+
 /// The channels of notifications.
 pub(crate) const CHANNELS: [&str; 3] = ["email", "sms", "push"];
-/// Samples of a chart, one every 5 s.
-const SAMPLES_PER_MINUTE: usize = 12;
 
 /// The meaning of a badge's colour. Each badge has a word as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,27 +21,43 @@ pub(crate) enum Tone {
     Plain,
 }
 
-/// A column of a table of JSON objects.
-pub(crate) struct Column {
-    pub(crate) title: &'static str,
-    pub(crate) is_number: bool,
-    pub(crate) cell: fn(&Value) -> Markup,
+/// What a cell of a table shows of its row.
+#[derive(Clone, Copy)]
+pub(crate) enum Cell {
+    Text(&'static str),
+    Number(&'static str),
+    Mono(&'static str),
+    Time(&'static str),
+    /// A member, with a link to its page below a path.
+    Link(&'static str, &'static str),
+    Of(fn(&Value) -> Markup),
+    /// As [`Cell::Of`], for numbers.
+    NumberOf(fn(&Value) -> Markup),
 }
 
-impl Column {
-    pub(crate) const fn new(title: &'static str, cell: fn(&Value) -> Markup) -> Self {
-        Self {
-            title,
-            is_number: false,
-            cell,
+/// A column of a table: its title and its cells.
+pub(crate) type Column = (&'static str, Cell);
+
+// === impl Cell ===
+
+impl Cell {
+    fn show(self, row: &Value) -> Markup {
+        match self {
+            Self::Text(name) | Self::Number(name) => html! { (plain(&row[name])) },
+            Self::Mono(name) => mono(&plain(&row[name])),
+            Self::Time(name) => time(&plain(&row[name])),
+            Self::Link(path, name) => {
+                let text = plain(&row[name]);
+                html! { @if !text.is_empty() { a.mono href={ (path) (path_segment(&text)) } { (text) } } }
+            }
+            Self::Of(show) | Self::NumberOf(show) => show(row),
         }
     }
 
-    pub(crate) const fn number(title: &'static str, cell: fn(&Value) -> Markup) -> Self {
-        Self {
-            title,
-            is_number: true,
-            cell,
+    const fn class(self) -> Option<&'static str> {
+        match self {
+            Self::Number(_) | Self::NumberOf(_) => Some("num"),
+            Self::Text(_) | Self::Mono(_) | Self::Time(_) | Self::Link(..) | Self::Of(_) => None,
         }
     }
 }
@@ -49,12 +65,12 @@ impl Column {
 // === impl Tone ===
 
 impl Tone {
-    const fn class(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
-            Self::Ok => "badge ok",
-            Self::Warn => "badge warn",
-            Self::Bad => "badge bad",
-            Self::Plain => "badge plain",
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Bad => "bad",
+            Self::Plain => "plain",
         }
     }
 
@@ -64,7 +80,7 @@ impl Tone {
         let is = |states: &str| states.split(' ').any(|known| known == state);
         if is("ok sent delivered read healthy closed ready up active") {
             Self::Ok
-        } else if is("ejected paused draining half_open retrying degraded throttled pending") {
+        } else if is("ejected paused half_open retrying degraded throttled pending") {
             Self::Warn
         } else if is("failed dead expired open unhealthy suppressed bounced internal_error")
             || is("upstream_failed upstream_unavailable upstream_timeout")
@@ -84,7 +100,7 @@ pub(crate) fn to_text(markup: Markup) -> String {
 
 /// Returns a word with the colour of its tone.
 pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
-    html! { span class=(tone.class()) { (text) } }
+    html! { span class={ "badge " (tone.word()) } { (text) } }
 }
 
 /// Returns the badge of a state.
@@ -120,6 +136,14 @@ pub(crate) fn first<'a>(value: &'a Value, names: &[&str]) -> &'a Value {
         .unwrap_or(&Value::Null)
 }
 
+/// Returns the members of two objects together.
+pub(crate) fn with(object: &Value, more: &Value) -> Value {
+    let members = [object, more].into_iter().filter_map(Value::as_object);
+    let members = members.flatten();
+    let members = members.map(|(name, value)| (name.clone(), value.clone()));
+    Value::Object(members.collect())
+}
+
 /// Returns an RFC 3339 instant in a short form, with the whole as its machine-readable value.
 pub(crate) fn time(text: &str) -> Markup {
     let (date, clock) = text.split_once('T').unwrap_or(("", text));
@@ -152,10 +176,8 @@ pub(crate) fn table(caption: &str, rows: &[Value], columns: &[Column], empty: &s
         @if rows.is_empty() { p.muted { (empty) } }
         @else {
             div.scroll tabindex="0" role="region" aria-label=(caption) { table {
-                thead { tr { @for column in columns { th scope="col" class=[column.is_number.then_some("num")] { (column.title) } } } }
-                tbody { @for row in rows { tr { @for column in columns {
-                    td class=[column.is_number.then_some("num")] { ((column.cell)(row)) }
-                } } } }
+                thead { tr { @for (title, cell) in columns { th scope="col" class=[cell.class()] { (title) } } } }
+                tbody { @for row in rows { tr { @for (_, cell) in columns { td class=[cell.class()] { (cell.show(row)) } } } } }
             } }
         }
     }
@@ -167,63 +189,6 @@ pub(crate) fn facts(members: &[(&str, Markup)]) -> Markup {
         dl.facts {
             @for (term, value) in members.iter().filter(|(_, value)| !value.0.is_empty()) {
                 div { dt { (term) } dd { (value) } }
-            }
-        }
-    }
-}
-
-/// Returns the minutes that charts of this number of samples show, up to the last hour: a console
-/// that was started a minute ago has no empty charts.
-pub(crate) fn chart_minutes(samples: usize) -> usize {
-    [5, 15, 30]
-        .into_iter()
-        .find(|minutes| samples <= minutes * SAMPLES_PER_MINUTE)
-        .unwrap_or(60)
-}
-
-/// Returns a line chart of the last [`chart_minutes`]. Gaps stay gaps.
-pub(crate) fn sparkline(label: &str, values: &[Option<f64>], threshold: Option<f64>) -> Markup {
-    const WIDTH: f64 = 240.0;
-    const HEIGHT: f64 = 44.0;
-    let slots = chart_minutes(values.len()) * SAMPLES_PER_MINUTE;
-    let known = values.iter().flatten().copied();
-    let max = known.chain(threshold).fold(0.0_f64, f64::max);
-    let max = if max > 0.0 { max * 1.1 } else { 1.0 };
-    let y = |value: f64| HEIGHT - 1.0 - value / max * (HEIGHT - 4.0);
-    // The newest sample is at the right edge.
-    let missing = slots.saturating_sub(values.len());
-    let x = |index: usize| {
-        let slot = u32::try_from(missing + index).unwrap_or(u32::MAX);
-        f64::from(slot) / f64::from(u32::try_from(slots - 1).unwrap_or(1)) * WIDTH
-    };
-    let (mut line, mut area, mut is_open) = (String::new(), String::new(), false);
-    for (index, value) in values.iter().enumerate() {
-        let Some(value) = value else {
-            if is_open {
-                area.push_str(&format!("V{HEIGHT}z"));
-            }
-            is_open = false;
-            continue;
-        };
-        let (px, py) = (x(index), y(*value));
-        if is_open {
-            line.push_str(&format!("L{px:.1} {py:.1}"));
-            area.push_str(&format!("L{px:.1} {py:.1}"));
-        } else {
-            line.push_str(&format!("M{px:.1} {py:.1}"));
-            area.push_str(&format!("M{px:.1} {HEIGHT}V{py:.1}"));
-        }
-        is_open = true;
-    }
-    if is_open {
-        area.push_str(&format!("V{HEIGHT}z"));
-    }
-    html! {
-        svg.spark viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) preserveAspectRatio="none" role="img" aria-label=(label) {
-            path.area d=(area) {}
-            path.line d=(line) vector-effect="non-scaling-stroke" {}
-            @if let Some(threshold) = threshold {
-                line.threshold x1="0" x2=(WIDTH) y1=(format!("{:.1}", y(threshold))) y2=(format!("{:.1}", y(threshold))) {}
             }
         }
     }
@@ -252,7 +217,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Formats seconds: `3.1 ms`, `2.4 s`, `3 min 12 s`, `6 d 2 h`.
+/// Formats seconds: `3.1 ms`, `2.4 s`, `3 min 12 s`, `2 h`, `6 d 2 h`.
 pub(crate) fn duration(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "–".to_owned();
@@ -264,14 +229,16 @@ pub(crate) fn duration(seconds: f64) -> String {
         return format!("{} s", number((seconds * 10.0).round() / 10.0));
     }
     let minutes = (seconds / 60.0).floor();
-    if minutes < 60.0 {
-        return format!("{minutes:.0} min {:.0} s", (seconds % 60.0).floor());
-    }
     let hours = (minutes / 60.0).floor();
-    if hours < 48.0 {
-        return format!("{hours:.0} h {:.0} min", minutes % 60.0);
+    let [(large, of_large), (small, of_small)] = match minutes {
+        ..60.0 => [(minutes, "min"), (seconds % 60.0, "s")],
+        ..2880.0 => [(hours, "h"), (minutes % 60.0, "min")],
+        _ => [((hours / 24.0).floor(), "d"), (hours % 24.0, "h")],
+    };
+    match small.floor() {
+        0.0 => format!("{large:.0} {of_large}"),
+        small => format!("{large:.0} {of_large} {small:.0} {of_small}"),
     }
-    format!("{:.0} d {:.0} h", (hours / 24.0).floor(), hours % 24.0)
 }
 
 /// Formats bytes.
@@ -285,7 +252,10 @@ pub(crate) fn percent(fraction: f64) -> String {
     match percent {
         0.0 => "0 %".to_owned(),
         small if small < 0.01 => "< 0.01 %".to_owned(),
-        small if small < 10.0 => format!("{small:.2} %"),
+        small if small < 10.0 => {
+            let digits = format!("{small:.2}");
+            format!("{} %", digits.trim_end_matches('0').trim_end_matches('.'))
+        }
         large => format!("{large:.0} %"),
     }
 }
@@ -314,12 +284,7 @@ pub(crate) fn action(
 
 /// Returns a message in a frame.
 pub(crate) fn notice(tone: Tone, title: &str, text: &str) -> Markup {
-    let class = if tone == Tone::Bad {
-        "alert"
-    } else {
-        "alert warn"
-    };
-    html! { div class=(class) role="status" { strong { (title) } span { (text) } } }
+    html! { div.alert.warn[tone != Tone::Bad] role="status" { strong { (title) } span { (text) } } }
 }
 
 #[cfg(test)]
@@ -343,17 +308,10 @@ mod tests {
             (percent(0.0034), percent(0.0)),
             ("0.34 %".to_owned(), "0 %".to_owned())
         );
+        assert_eq!(
+            (duration(7200.0), duration(300.0)),
+            ("2 h".to_owned(), "5 min".to_owned())
+        );
         assert_eq!(number(f64::NAN), "–");
-    }
-
-    #[test]
-    fn chart_has_a_gap_where_values_are_missing() {
-        let values = [Some(1.0), Some(2.0), None, Some(3.0)];
-        let chart = sparkline("x", &values, None).into_string();
-        let line = chart.split("class=\"line\" d=\"").nth(1).expect("a line");
-        let line = line.split('"').next().expect("the end");
-        assert_eq!(line.matches('M').count(), 2, "{line}");
-        assert!(!chart.contains("NaN"), "{chart}");
-        assert!(!sparkline("x", &[], None).into_string().contains("NaN"));
     }
 }

@@ -89,7 +89,7 @@ async fn console_pictures_are_taken_on_demand() {
 /// Opens each page and takes its pictures.
 async fn take_all(console: &Console, split: &Split, people: &People) {
     console.open("/").await;
-    console.wait_for_text("ready").await;
+    console.wait_for_text("Identity pool").await;
     take(console, "overview").await;
     console
         .open(&format!("/search?q={}", people.bounced_email()))

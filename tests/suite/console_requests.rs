@@ -11,7 +11,7 @@ const FOLLOW: &str = "const main = document.getElementById('main'); const end = 
     window.passed = 0; const tools = { call: fetch, problemOf: () => '', say: () => {}, visible: (text) => text, \
     events: async (path, signal, handle) => { for (const [name, data] of EVENTS) handle(name, data); \
     await new Promise(() => {}); } }; \
-    import(document.querySelector('script[data-requests]').dataset.requests) \
+    import(document.querySelector('script[data-pages]').dataset.pages.split(' ').find((path) => path.endsWith('requests.js'))) \
     .then((module) => module.follow(main, end.signal, tools)); return true";
 
 #[tokio::test]
@@ -39,6 +39,8 @@ async fn live_tail_of_the_console_shows_a_request() {
         if (!found) return false; found.focus(); return document.activeElement === found";
     console.wait_for(focus).await;
     console.browser().press("\u{e006}").await;
+    let make_test = console.browser().find("#make-test summary").await;
+    make_test.click().await;
     console.wait_for_text("[[test]]").await;
     let details = console.browser().find("#request-details").await;
     let details = details.text().await;
@@ -58,6 +60,10 @@ async fn live_tail_of_the_console_shows_a_request() {
     console.browser().press("\u{e00c}").await;
     let is_closed = "return document.getElementById('request-details').hidden";
     console.wait_for(is_closed).await;
+    // A later one, so that the chart has two bars.
+    let request = b"GET /auth/health HTTP/1.1\r\nHost: gate.example\r\n\r\n";
+    let _ = raw::send(gateway, request).await;
+    filter_and_select(&console).await;
     // A filter that the gateway refuses.
     console.open("/requests?status=9xx").await;
     console
@@ -65,6 +71,43 @@ async fn live_tail_of_the_console_shows_a_request() {
         .await;
     console.stop().await;
     split.stop().await;
+}
+
+/// Adds a filter by its most frequent value and removes it, then selects a part of the time: by the
+/// keyboard and with the pointer.
+async fn filter_and_select(console: &Console) {
+    let focus = "const link = document.querySelector('#tail-frequent a[href*=\"code=\"]'); \
+        if (!link) return false; link.focus(); return document.activeElement === link";
+    console.wait_for(focus).await;
+    console.browser().press("\u{e007}").await;
+    let is_set =
+        "return location.search.includes('code=') && document.activeElement.matches('a.chip.set')";
+    console.wait_for(is_set).await;
+    console.assert_clean().await;
+    console.browser().press("\u{e007}").await;
+    let is_other =
+        "return document.querySelectorAll('main:not([aria-busy]) a.chip.set').length === 1";
+    console.wait_for(is_other).await;
+    console
+        .wait_for("return document.querySelectorAll('#tail tr').length > 1")
+        .await;
+    let focus = "document.querySelector('#tail-chart input').focus()";
+    console.browser().run(focus).await;
+    // The right arrow key leaves the oldest row out.
+    console.browser().press("\u{e014}").await;
+    let is_selected = "return !document.querySelector('#tail-time').hidden && \
+        document.querySelector('#tail tr:last-child').hidden && !document.querySelector('#tail tr').hidden";
+    console.wait_for(is_selected).await;
+    console.assert_clean().await;
+    console.browser().find("#tail-time").await.click().await;
+    let is_whole = "return document.querySelector('#tail-time').hidden && !document.querySelector('#tail tr[hidden]')";
+    console.wait_for(is_whole).await;
+    let drag = "const svg = document.querySelector('#tail-chart svg'); const box = svg.getBoundingClientRect(); \
+        svg.setPointerCapture = () => {}; svg.hasPointerCapture = () => true; \
+        for (const [type, at] of [['pointerdown', 0.5], ['pointermove', 1]]) svg.dispatchEvent(new PointerEvent(type, \
+        { clientX: box.left + at * box.width, bubbles: true }))";
+    console.browser().run(drag).await;
+    console.wait_for(is_selected).await;
 }
 
 #[tokio::test]
@@ -91,8 +134,8 @@ async fn live_tail_page_is_bounded_and_escapes_text() {
         .browser()
         .run("return document.querySelectorAll('#tail tr').length")
         .await;
-    // All arrive at once, of which the page shows the newest 100.
-    assert_eq!(rows, 100);
+    // All arrive at once, of which the page shows the newest.
+    assert_eq!(rows, 1000);
     let parsed = "return document.querySelectorAll('#tail img, #tail script, #tail b').length";
     assert_eq!(console.browser().run(parsed).await, 0);
     console.assert_quiet().await;

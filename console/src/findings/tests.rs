@@ -136,7 +136,7 @@ fn upstream_that_stops_answering_is_found_in_ten_seconds() {
     let sample = |attempts: u32, answers: u32, failures: u32| {
         gateway(&format!(
             "postern_proxy_upstream_attempts_total{{upstream=\"u\"}} {attempts}\n\
-             postern_upstream_seconds_count{{upstream=\"u\"}} {answers}\n\
+             postern_upstream_seconds_bucket{{upstream=\"u\",le=\"+Inf\"}} {answers}\n\
              postern_proxy_upstream_failures_total{{upstream=\"u\",cause=\"reset\"}} {failures}\n"
         ))
     };

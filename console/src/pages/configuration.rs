@@ -10,6 +10,7 @@ use crate::config::ProcessKind::Gateway;
 use crate::configuration::{bases, read_all};
 use crate::line_diff::{DiffLine, differences};
 use crate::processes::{Answered, Call, Process};
+use crate::widgets::Cell::{Mono, NumberOf, Of, Text, Time};
 use crate::widgets::{Column, Tone, badge, facts, mono, notice, plain, table, time};
 
 /// Maximum lines with hidden characters that are named.
@@ -154,9 +155,9 @@ pub(crate) async fn check(context: &Context<'_>, text: &str) -> Markup {
 }
 
 const PLACES: &[Column] = &[
-    Column::new("Line", place),
-    Column::new("Key", |row| mono(&plain(&row["key"]))),
-    Column::new("Message", |row| html! { (plain(&row["message"])) }),
+    ("Line", Of(place)),
+    ("Key", Mono("key")),
+    ("Message", Text("message")),
 ];
 
 /// Returns a button that moves to the line.
@@ -170,9 +171,9 @@ fn place(row: &Value) -> Markup {
 
 fn failing_tests(tests: &[Value]) -> Markup {
     const TESTS: &[Column] = &[
-        Column::new("Line", place),
-        Column::new("Request", |row| mono(&plain(&row["request"]))),
-        Column::new("Result", |row| html! { (plain(&row["detail"])) }),
+        ("Line", Of(place)),
+        ("Request", Mono("request")),
+        ("Result", Text("detail")),
     ];
     let failing = tests.iter().filter(|test| test["ok"] != true).cloned();
     table("Tests", &failing.collect::<Vec<_>>(), TESTS, "")
@@ -295,30 +296,30 @@ pub(super) async fn history(context: &Context<'_>) -> Markup {
 
 fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Markup {
     const COLUMNS: &[Column] = &[
-        Column::number(
+        (
             "Number",
-            |row| html! { a href={ "/history/" (path_segment(&plain(&row["number"]))) "?" (plain(&row["query"])) } { (plain(&row["number"])) } },
+            NumberOf(
+                |row| html! { a href={ "/history/" (path_segment(&plain(&row["number"]))) "?" (plain(&row["query"])) } { (plain(&row["number"])) } },
+            ),
         ),
-        Column::new("Loaded", |row| time(&plain(&row["loadedAt"]))),
-        Column::new("By", |row| html! { (plain(&row["operator"])) }),
-        Column::new("Change", |row| {
-            html! {
-                (plain(&row["summary"]["text"]))
-                @if row["summary"]["widened"].as_u64().is_some_and(|count| count > 0) { " " (badge(Tone::Bad, "widened")) }
-            }
-        }),
-        Column::new("Hash", |row| mono(&plain(&row["hash"]))),
+        ("Loaded", Time("loadedAt")),
+        ("By", Text("operator")),
+        (
+            "Change",
+            Of(|row| {
+                html! {
+                    (plain(&row["summary"]["text"]))
+                    @if row["summary"]["widened"].as_u64().is_some_and(|count| count > 0) { " " (badge(Tone::Bad, "widened")) }
+                }
+            }),
+        ),
+        ("Hash", Mono("hash")),
     ];
     let query = query_string(&[("process", process.name.as_str())]);
-    let rows = items(answer, &["history"]).iter().cloned();
-    let rows: Vec<Value> = rows
-        .map(|mut row| {
-            if let Value::Object(members) = &mut row {
-                members.insert("query".to_owned(), json!(query));
-            }
-            row
-        })
-        .collect();
+    let mut rows = items(answer, &["history"]).to_vec();
+    for row in rows.iter_mut().filter_map(Value::as_object_mut) {
+        row.insert("query".to_owned(), json!(query));
+    }
     let fault = plain(&answer["fault"]);
     html! {
         @if !fault.is_empty() { (notice(Tone::Warn, "Not written to the folder", &fault)) }
@@ -344,6 +345,9 @@ fn selection(context: &Context<'_>, process: &Process) -> Markup {
 pub(super) async fn entry(context: &Context<'_>, number: &str) -> Markup {
     let path = format!("/admin/config/history/{}", path_segment(number));
     let answer = ask_selected(context, &path).await;
+    // Those of a gateway are numbered one after the other.
+    let before = number.parse().unwrap_or(0_u64).saturating_sub(1);
+    let before = format!("/admin/config/history/{before}");
     html! {
         (heading(&format!("Configuration {number}")))
         @match answer {
@@ -354,6 +358,10 @@ pub(super) async fn entry(context: &Context<'_>, number: &str) -> Markup {
                     ("By", html! { (plain(&answer["operator"])) }), ("Hash", mono(&plain(&answer["hash"]))),
                     ("Change", html! { (plain(&answer["summary"]["text"])) }),
                 ])) }
+                section.panel { h2 { "What this configuration changed" } @match ask_selected(context, &before).await {
+                    Ok((_, before)) => (difference("Difference to the one before", &plain(&before["text"]), &plain(&answer["text"]))),
+                    Err(_) => p.muted { "The one before is not kept." },
+                } }
                 (roll_back(context, &answer).await)
             }
         }

@@ -4,48 +4,82 @@ use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
 use super::{Context, heading, items, query_string};
+use crate::charts::Unit;
 use crate::config::ProcessKind::Gateway;
 use crate::processes::Call;
+use crate::sampling::Monitor;
+use crate::traffic::{Interval, ROUTE};
+use crate::widgets::Cell::{Mono, Number, NumberOf, Of, Text, Time};
 use crate::widgets::{
-    Column, Tone, action, badge, duration, members, mono, notice, number, plain, state, table, time,
+    Column, Tone, badge, duration, members, mono, notice, percent, plain, state, table, time, with,
 };
 
+/// Fraction of 5xx that the service level objective permits.
+pub(super) const ERROR_OBJECTIVE: f64 = 0.001;
+
 const ROUTE_COLUMNS: &[Column] = &[
-    Column::new("Route", |row| html! { strong { (plain(&row["name"])) } }),
-    Column::new("Methods", |row| mono(&plain(&row["methods"]))),
-    Column::new(
-        "Path",
-        |row| html! { (mono(&plain(&row["path"]))) @if !row["hosts"].is_null() { br; small.muted { (plain(&row["hosts"])) } } @if !row["conditions"].is_null() { br; small.muted { (plain(&row["conditions"])) } } },
-    ),
-    Column::new("Policy", |row| html! { (plain(&row["policy"])) }),
-    Column::new("Target", |row| html! { (plain(&row["target"])) }),
-    Column::new("Limits", |row| html! { (plain(&row["limits"])) }),
-    Column::number("Requests", |row| requests_link(row, "")),
-    Column::number("4xx", |row| requests_link(row, "4xx")),
-    Column::number("5xx", |row| requests_link(row, "5xx")),
+    ("Route", Text("name")),
+    ("Methods", Mono("methods")),
+    ("Path", Of(path)),
+    ("Policy", Text("policy")),
+    ("Target", Text("target")),
+    ("Limits", Text("limits")),
+    TRAFFIC[0],
+    TRAFFIC[1],
+    TRAFFIC[2],
+    TRAFFIC[3],
 ];
 
-/// Returns requests of a route, all or of one class, if the process counts them.
-fn class_sum(row: &Value, class: &str) -> String {
-    let Some(counts) = row["requests"].as_object() else {
-        return "–".to_owned();
-    };
-    let of_class = counts.iter();
-    let of_class = of_class.filter(|(name, _)| class.is_empty() || *name == class);
-    number(of_class.filter_map(|(_, count)| count.as_f64()).sum())
+/// Columns of the last minute of a route, see [`with_traffic`].
+pub(super) const TRAFFIC: [Column; 4] = [
+    ("Requests", NumberOf(requests)),
+    ("4xx", NumberOf(|row| share(row, "4xx"))),
+    ("5xx", NumberOf(|row| share(row, "5xx"))),
+    ("p99", Number("p99")),
+];
+
+/// Adds the traffic of the last minute to the row of a route.
+pub(super) fn with_traffic(row: &Value, minute: &Interval) -> Value {
+    let traffic = minute.part(ROUTE, &plain(&row["name"]));
+    let rate = minute.per_second(Gateway, &traffic);
+    let traffic = json!({
+        "rate": rate.map_or("–".to_owned(), |rate| Unit::PerSecond.text(rate)),
+        "4xx": traffic.rejection_ratio(),
+        "5xx": traffic.error_ratio(),
+        "p99": traffic.quantile(0.99).map_or("–".to_owned(), duration),
+    });
+    with(row, &traffic)
 }
 
-/// Returns the requests of a route, all or of one class, with a link to the live tail of them.
-fn requests_link(row: &Value, class: &str) -> Markup {
-    let (sum, name) = (class_sum(row, class), plain(&row["name"]));
+/// Returns the rate of a route, with a link to its requests.
+fn requests(row: &Value) -> Markup {
+    let name = plain(&row["name"]);
+    let query = query_string(&[("route", name.as_str())]);
+    html! { a href={ "/requests?" (query) } { (plain(&row["rate"])) } }
+}
+
+/// Returns the share of responses of a class, with a link to the requests that got one.
+fn share(row: &Value, class: &str) -> Markup {
+    let name = plain(&row["name"]);
     let query = query_string(&[("route", name.as_str()), ("status", class)]);
-    html! { @if sum == "–" { (sum) } @else { a href={ "/requests?" (query) } { (sum) } } }
+    let ratio = row[class].as_f64();
+    let text = ratio.map_or("–".to_owned(), percent);
+    let is_bad = class == "5xx" && ratio.is_some_and(|ratio| ratio > ERROR_OBJECTIVE);
+    html! {
+        @if ratio.unwrap_or(0.0) == 0.0 { (text) }
+        @else { a href={ "/requests?" (query) } { @if is_bad { (badge(Tone::Bad, &text)) } @else { (text) } } }
+    }
+}
+
+fn path(row: &Value) -> Markup {
+    html! { (mono(&plain(&row["path"]))) @for name in ["hosts", "conditions"] { @if !row[name].is_null() { br; small.muted { (plain(&row[name])) } } } }
 }
 
 pub(super) async fn routes(context: &Context<'_>) -> Markup {
     let answer = context.ask(Gateway, "/admin/routes").await;
     let wanted = context.parameter("q").to_lowercase();
     let explained = explain(context).await;
+    let minute = context.sampler.read(Monitor::minute);
     html! {
         (heading("Routes"))
         form.filters action="/routes" {
@@ -56,8 +90,9 @@ pub(super) async fn routes(context: &Context<'_>) -> Markup {
             Err(message) => (message),
             Ok(answer) => {
                 @let all = items(&answer, &["routes"]);
-                @let shown: Vec<Value> = all.iter().filter(|row| row.to_string().to_lowercase().contains(&wanted)).cloned().collect();
-                section.panel { h2 { (shown.len()) " of " (all.len()) " routes, first match first" }
+                @let shown = all.iter().filter(|row| row.to_string().to_lowercase().contains(&wanted));
+                @let shown: Vec<Value> = shown.map(|row| with_traffic(row, &minute)).collect();
+                section.panel { h2 { (shown.len()) " of " (all.len()) " routes, first match first, with their last minute" }
                     (table("Routes", &shown, ROUTE_COLUMNS, "No route matches.")) }
             }
         }
@@ -128,83 +163,59 @@ pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
         @for (process, answer) in &all {
             @match answer {
                 Err(error) => (notice(Tone::Bad, &process.name, error)),
-                Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (upstream_table(context, answer)) },
+                Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (table("Upstreams", &endpoint_rows(answer), UPSTREAM_COLUMNS, "No upstream is configured.")) },
             }
         }
         @if all.is_empty() { (notice(Tone::Warn, "Nothing to show", "no process of the kind gateway is configured")) }
     }
 }
 
-/// Returns the addresses by upstream, those that are not used first. An upstream without addresses has
-/// a row too.
-fn endpoint_rows(answer: &Value) -> Vec<(String, Option<&Value>)> {
-    let mut rows: Vec<(String, Option<&Value>)> = Vec::new();
+/// Returns the addresses of all upstreams, those that are not used first. An upstream without addresses
+/// has a row too.
+fn endpoint_rows(answer: &Value) -> Vec<Value> {
+    let mut rows = Vec::new();
     for upstream in items(answer, &["upstreams"]) {
-        let (name, endpoints) = (plain(&upstream["name"]), items(upstream, &["endpoints"]));
+        let more = json!({ "upstream": upstream["name"] });
+        let endpoints = items(upstream, &["endpoints"]);
+        rows.extend(endpoints.iter().map(|endpoint| with(endpoint, &more)));
         if endpoints.is_empty() {
-            rows.push((name.clone(), None));
+            rows.push(with(&json!({ "healthy": false }), &more));
         }
-        let named = endpoints.iter().map(|it| (name.clone(), Some(it)));
-        rows.extend(named);
     }
-    rows.sort_by_key(|(_, endpoint)| endpoint.is_some_and(is_used));
+    rows.sort_by_key(is_used);
     rows
 }
 
 /// Returns whether new requests are sent to an address.
 fn is_used(endpoint: &Value) -> bool {
-    endpoint["healthy"] != false && endpoint["ejected"].is_null() && endpoint["draining"] != true
+    endpoint["healthy"] != false && endpoint["ejected"].is_null()
 }
 
-fn upstream_table(context: &Context<'_>, answer: &Value) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Upstreams" { table {
-            thead { tr { th scope="col" { "Upstream" } th scope="col" { "Address" } th scope="col" { "State" } th.num scope="col" { "In flight" } th scope="col" { "More" } th scope="col" { "Actions" } } }
-            tbody { @for (name, endpoint) in endpoint_rows(answer) { @match endpoint {
-                None => tr { td { (name) } td colspan="5" { (badge(Tone::Bad, "no address")) } },
-                Some(endpoint) => tr {
-                    @let address = plain(&endpoint["address"]);
-                    td { (name) }
-                    td { (mono(&address)) }
-                    td { (endpoint_state(endpoint)) }
-                    td.num { (plain(&endpoint["inFlight"])) }
-                    td { (more(endpoint)) }
-                    td { @if context.is_operator() { (upstream_buttons(&name, &address)) } }
-                }
-            } } }
-        } }
-    }
-}
+const UPSTREAM_COLUMNS: &[Column] = &[
+    ("Upstream", Text("upstream")),
+    ("Address", Mono("address")),
+    ("State", Of(endpoint_state)),
+    ("In flight", Number("inFlight")),
+    ("More", Of(more)),
+];
 
 fn endpoint_state(endpoint: &Value) -> Markup {
-    let (ejected, draining) = (
-        endpoint["ejected"].is_object(),
-        endpoint["draining"] == true,
-    );
+    let is_ejected = endpoint["ejected"].is_object();
     html! {
-        @if endpoint["healthy"] == false { (badge(Tone::Bad, "unhealthy")) " " }
-        @else if endpoint["healthy"] == true && !ejected && !draining { (badge(Tone::Ok, "healthy")) " " }
-        @if ejected { (badge(Tone::Warn, "ejected")) " " }
-        @if draining { (badge(Tone::Warn, "draining")) }
+        @if endpoint["address"].is_null() { (badge(Tone::Bad, "no address")) }
+        @else if endpoint["healthy"] == false { (badge(Tone::Bad, "unhealthy")) " " }
+        @else if endpoint["healthy"] == true && !is_ejected { (badge(Tone::Ok, "healthy")) " " }
+        @if is_ejected { (badge(Tone::Warn, "ejected")) " " }
     }
 }
 
 fn more(endpoint: &Value) -> Markup {
-    let shown = "address state healthy inFlight draining latencyUs";
+    let shown = "address state healthy inFlight latencyUs upstream";
     let shown: Vec<&str> = shown.split(' ').collect();
     let latency = endpoint["latencyUs"].as_f64().filter(|us| *us > 0.0);
     html! { span.why {
         @if let Some(us) = latency { span.member { "latency " span.value { (duration(us / 1e6)) } } " " }
         (members(endpoint, &shown))
-    } }
-}
-
-fn upstream_buttons(name: &str, address: &str) -> Markup {
-    let fields = [("target", name), ("address", address)];
-    html! { div.buttons {
-        (action("upstream.eject", "Eject", &fields, &format!("Send no requests of any gateway to {address} for 5 minutes?"), Tone::Bad))
-        (action("upstream.drain", "Drain", &fields, &format!("Send no new requests to {address} until it is restored?"), Tone::Plain))
-        (action("upstream.restore", "Restore", &fields, &format!("Use {address} again?"), Tone::Plain))
     } }
 }
 
@@ -229,11 +240,11 @@ pub(super) async fn tokens(context: &Context<'_>) -> Markup {
 
 fn issuer_panel(issuer: &Value) -> Markup {
     const COLUMNS: &[Column] = &[
-        Column::new("Key", |row| mono(&plain(&row["kid"]))),
-        Column::new("Algorithm", |row| html! { (plain(&row["alg"])) }),
-        Column::new("Type", |row| html! { (plain(&row["kty"])) }),
-        Column::new("Use", |row| html! { (plain(&row["use"])) }),
-        Column::new("First seen", |row| time(&plain(&row["firstSeen"]))),
+        ("Key", Mono("kid")),
+        ("Algorithm", Text("alg")),
+        ("Type", Text("kty")),
+        ("Use", Text("use")),
+        ("First seen", Time("firstSeen")),
     ];
     let error = plain(&issuer["lastError"]);
     html! {
@@ -248,36 +259,27 @@ fn issuer_panel(issuer: &Value) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use postern_core::clock::Timestamp;
+
     use super::*;
 
     #[test]
     fn addresses_that_are_not_used_are_shown_first() {
-        let endpoint = |address: &str, ejected: Value, draining: bool| json!({ "address": address, "healthy": true, "ejected": ejected, "draining": draining });
-        let ejected = endpoint("c", json!({ "cause": "tls_failed" }), false);
-        let drained = endpoint("d", Value::Null, true);
+        let endpoint = |address: &str, ejected: Value| json!({ "address": address, "healthy": true, "ejected": ejected });
+        let ejected = endpoint("c", json!({ "cause": "tls_failed" }));
         let answer = json!({ "upstreams": [
-            { "name": "good", "endpoints": [endpoint("a", Value::Null, false)] },
-            { "name": "bad", "endpoints": [endpoint("b", Value::Null, false), ejected, drained] },
+            { "name": "good", "endpoints": [endpoint("a", Value::Null)] },
+            { "name": "bad", "endpoints": [endpoint("b", Value::Null), ejected] },
             { "name": "empty", "endpoints": [] },
         ] });
         let rows = endpoint_rows(&answer);
         let rows: Vec<String> = rows
             .iter()
-            .map(|(name, row)| {
-                format!(
-                    "{name} {}",
-                    row.map_or(String::new(), |row| plain(&row["address"]))
-                )
-            })
+            .map(|row| format!("{} {}", plain(&row["upstream"]), plain(&row["address"])))
             .collect();
-        assert_eq!(rows, ["bad c", "bad d", "empty ", "good a", "bad b"]);
-        for excluded in [
-            &answer["upstreams"][1]["endpoints"][1],
-            &answer["upstreams"][1]["endpoints"][2],
-        ] {
-            let shown = endpoint_state(excluded).into_string();
-            assert!(!shown.contains("healthy"), "{shown}");
-        }
+        assert_eq!(rows, ["bad c", "empty ", "good a", "bad b"]);
+        let shown = endpoint_state(&answer["upstreams"][1]["endpoints"][1]).into_string();
+        assert!(!shown.contains("healthy"), "{shown}");
     }
 
     #[test]
@@ -290,17 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_route_link_to_its_requests() {
-        let row = json!({ "name": "a&b", "requests": { "2xx": 3, "4xx": 2 } });
-        let shown = requests_link(&row, "4xx").into_string();
-        assert!(
-            shown.contains("href=\"/requests?route=a%26b&amp;status=4xx\">2<"),
-            "{shown}"
-        );
-        let shown = requests_link(&row, "").into_string();
-        assert!(
-            shown.contains("href=\"/requests?route=a%26b\">5<"),
-            "{shown}"
-        );
+    fn shares_of_a_route_link_to_its_requests() {
+        let row = json!({ "name": "a&b", "4xx": 0.25, "5xx": 0.0 });
+        let shown = share(&row, "4xx").into_string();
+        let expected = "<a href=\"/requests?route=a%26b&amp;status=4xx\">25 %</a>";
+        assert_eq!(shown, expected);
+        assert_eq!(share(&row, "5xx").into_string(), "0 %");
+        let idle = with_traffic(&row, &Interval::new(Timestamp(0)));
+        assert_eq!(share(&idle, "5xx").into_string(), "–");
     }
 }

@@ -1,15 +1,19 @@
-//! Notifications, dead letters and providers.
+//! Notifications with the state of their queue, dead letters and providers.
 
 use maud::{Markup, html};
+use postern_core::clock::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Context, heading, instant, items, next_page, options};
+use super::{Context, heading, instant, items, listing, options, picture};
 use crate::actions::{path_segment, record};
+use crate::charts::{Line, Unit};
 use crate::config::ProcessKind::Notify;
 use crate::processes::{Call, Reply};
+use crate::traffic::{Interval, NOTIFICATION, OLDEST, WAITING};
+use crate::widgets::Cell::{Link, Number, NumberOf, Of, Text, Time};
 use crate::widgets::{
-    CHANNELS, Column, Tone, action, badge, facts, first, json_block, members, mono, plain, state,
-    table, time,
+    CHANNELS, Column, Tone, action, badge, duration, facts, first, json_block, members, mono,
+    plain, state, table, time,
 };
 
 const STATUSES: [&str; 7] = [
@@ -36,49 +40,115 @@ const FILTERS: [&str; 8] = [
 const MESSAGE: &str = "message";
 const SHOWN: &str = "shown";
 
+const ID: Column = ("Notification", Link("/notifications/", "notificationId"));
+const TEMPLATE: Column = ("Template", Text("template"));
+const CHANNEL: Column = ("Channel", Text("channel"));
+const PRIORITY: Column = ("Priority", Text("priority"));
+const ATTEMPTS: Column = ("Attempts", Number("attempts"));
+
 const COLUMNS: &[Column] = &[
-    Column::new("Accepted", |row| time(&plain(&row["createdAt"]))),
-    Column::new("Notification", |row| {
-        let id = plain(first(row, &["notificationId", "id"]));
-        html! { a.mono href={ "/notifications/" (path_segment(&id)) } { (id) } }
-    }),
-    Column::new("Template", |row| html! { (plain(&row["template"])) }),
-    Column::new("Channel", |row| html! { (plain(&row["channel"])) }),
-    Column::new("Priority", |row| html! { (plain(&row["priority"])) }),
-    Column::new("Recipient", |row| html! { span.mono { (recipient(row)) } }),
-    Column::number("Attempts", |row| html! { (plain(&row["attempts"])) }),
-    Column::new("Status", |row| {
-        let (status, reason) = (
-            plain(&row["status"]),
-            plain(first(row, &["reason", "waitReason"])),
-        );
-        html! { (state(&status)) @if reason != status { " " span.muted { (reason) } } }
-    }),
+    ("Accepted", Time("createdAt")),
+    ID,
+    TEMPLATE,
+    CHANNEL,
+    PRIORITY,
+    ("Recipient", Of(|row| mono(&recipient(row)))),
+    ATTEMPTS,
+    ("Status", Of(status)),
 ];
 
 const DEAD_COLUMNS: &[Column] = &[
-    Column::new("Failed", |row| time(&plain(&row["at"]))),
-    Column::new("Notification", |row| {
-        let id = plain(&row["notificationId"]);
-        html! { a.mono href={ "/notifications/" (path_segment(&id)) } { (id) } }
-    }),
-    Column::new("Template", |row| html! { (plain(&row["template"])) }),
-    Column::new("Channel", |row| html! { (plain(&row["channel"])) }),
-    Column::new("Priority", |row| html! { (plain(&row["priority"])) }),
-    Column::number("Attempts", |row| html! { (plain(&row["attempts"])) }),
-    Column::new("Provider", |row| html! { (plain(&row["provider"])) }),
-    Column::new("Reason", |row| {
-        html! { (badge(Tone::Bad, &plain(&row["code"]))) " " span.muted { (plain(&row["lastReply"])) } }
-    }),
+    ("Failed", Time("at")),
+    ID,
+    TEMPLATE,
+    CHANNEL,
+    PRIORITY,
+    ATTEMPTS,
+    ("Provider", Text("provider")),
+    (
+        "Reason",
+        Of(
+            |row| html! { (badge(Tone::Bad, &plain(&row["code"]))) " " span.muted { (plain(&row["lastReply"])) } },
+        ),
+    ),
 ];
+
+const QUEUE_COLUMNS: &[Column] = &[
+    CHANNEL,
+    PRIORITY,
+    ("First tries", Number("depth")),
+    ("Retries", Number("retries")),
+    (
+        "Oldest",
+        NumberOf(
+            |row| html! { (row["oldestAgeSeconds"].as_f64().map_or("in delivery".to_owned(), duration)) },
+        ),
+    ),
+    ("Held back", Of(held_back)),
+];
+
+/// Returns status and reason of a notification.
+fn status(row: &Value) -> Markup {
+    let status = plain(&row["status"]);
+    let reason = plain(first(row, &["reason", "waitReason"]));
+    html! { (state(&status)) @if reason != status { " " span.muted { (reason) } } }
+}
+
+fn held_back(row: &Value) -> Markup {
+    let reason = plain(&row["waitReason"]).to_lowercase().replace('_', " ");
+    html! { @if !reason.is_empty() { (badge(Tone::Warn, &reason)) } }
+}
+
+/// Returns the state of the queue and of the providers.
+async fn queue(context: &Context<'_>) -> Markup {
+    const BY_PRIORITY: &[Line] = &[
+        ("critical", |it| it.gauge(WAITING, "CRITICAL")),
+        ("high", |it| it.gauge(WAITING, "HIGH")),
+        ("normal", |it| it.gauge(WAITING, "NORMAL")),
+        ("low", |it| it.gauge(WAITING, "LOW")),
+    ];
+    const BY_OUTCOME: &[Line] = &[
+        ("accepted", |it| per_second(it, "accepted")),
+        ("sent", |it| per_second(it, "sent")),
+        ("retrying", |it| per_second(it, "retrying")),
+        ("undelivered", |it| per_second(it, "undelivered")),
+    ];
+    let answer = context.ask(Notify, "/admin/queue").await;
+    let waits = |row: &&Value| row["depth"] != 0 || row["retries"] != 0;
+    context.sampler.read(|monitor| {
+        let charts = context.charts(monitor);
+        html! { div data-live="queue" {
+            (picture::providers(monitor, &monitor.findings()))
+            (charts.ranges("/notifications"))
+            div.grid.charts {
+                (charts.chart("Waiting", Unit::Count, None, BY_PRIORITY))
+                (charts.chart("Accepted and tried", Unit::PerSecond, None, BY_OUTCOME))
+                (charts.chart("Age of the oldest", Unit::Seconds, None, &[("", |it| it.gauge(OLDEST, ""))]))
+                section.panel { h2 { "Waiting now" } @match &answer {
+                    Err(message) => (message),
+                    Ok(answer) => {
+                        @let rows: Vec<Value> = items(answer, &["queues"]).iter().filter(waits).cloned().collect();
+                        (table("Queue", &rows, QUEUE_COLUMNS, "Nothing waits."))
+                    }
+                } }
+            }
+        } }
+    })
+}
+
+fn per_second(interval: &Interval, outcome: &str) -> Option<f64> {
+    interval.per_second(Notify, &interval.part(NOTIFICATION, outcome))
+}
 
 pub(super) async fn list(context: &Context<'_>) -> Markup {
     let parameters = FILTERS.map(|name| (name, context.parameter(name)));
+    let is_filtered = parameters.iter().any(|(_, value)| !value.is_empty());
     let answer = context
         .list(Notify, "/admin/notifications", &parameters)
         .await;
     html! {
         (heading("Notifications"))
+        @if !is_filtered { (queue(context).await) }
         form.filters action="/notifications" {
             label { "Recipient" input name="recipient" value=(context.parameter("recipient")); }
             label { "Status" select name="status" { (options(&STATUSES, context.parameter("status"))) } }
@@ -91,13 +161,7 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
             (instant("To", "to", context.parameter("to")))
             button type="submit" { "Filter" }
         }
-        @match answer {
-            Err(message) => (message),
-            Ok(answer) => {
-                section.panel { (table("Notifications", items(&answer, &["notifications"]), COLUMNS, "No notification matches.")) }
-                (next_page("/notifications", &parameters, &answer))
-            }
-        }
+        (listing("/notifications", answer, ("notifications", COLUMNS, "No notification matches."), &parameters))
     }
 }
 
@@ -116,12 +180,7 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
             return html! { (heading(id)) (message) p { a href={ "/search?kind=notification&q=" (path_segment(id)) } { "Search its time line" } } };
         }
     };
-    let document = first(&shown, &["notification", "status"]);
-    let document = if document.is_object() {
-        document
-    } else {
-        &shown
-    };
+    let document = &shown["notification"];
     let value = |name: &str| html! { (plain(&document[name])) };
     // The entries are the events, with suppressions and reports.
     let entries = items(&shown, &["entries"]);
@@ -129,16 +188,16 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
         (heading(&format!("Notification {id}")))
         (buttons(context, id, &plain(&document["status"])))
         div.grid {
+            section.panel.full { h2 { "Its life" } (life(entries, &document["nextAttemptAt"])) }
             section.panel.full { h2 { "State" } (facts(&[
                 ("Status", html! { (state(&plain(&document["status"]))) " " (plain(&document["reason"])) }),
                 ("Channel", value("channel")), ("Priority", value("priority")),
                 ("Template", html! { (plain(&document["template"])) " " span.muted { (plain(&document["templateVersion"])) } }),
                 ("Recipient", mono(&recipient(document))), ("Creator", mono(&plain(&document["creator"]))),
-                ("Accepted", time(&plain(&document["createdAt"]))), ("Changed", time(&plain(&document["updatedAt"]))),
+                ("Changed", time(&plain(&document["updatedAt"]))),
                 ("Not before", optional_time(&document["sendAt"])), ("Expires", optional_time(&document["expiresAt"])),
-                ("Next attempt", html! { @if !document["nextAttemptAt"].is_null() { (time(&plain(&document["nextAttemptAt"]))) " " (plain(&document["waitReason"])) } }),
+                ("Waits because of", value("waitReason")),
             ])) }
-            section.panel.full { h2 { "Time line" } ol.timeline { @for entry in entries { (step(entry)) } } }
             (message(context, id, &path).await)
             section.panel.full { details { summary { "Everything that is stored" } (json_block(&shown)) } }
         }
@@ -162,16 +221,23 @@ fn buttons(context: &Context<'_>, id: &str, status: &str) -> Markup {
     } } }
 }
 
-fn step(event: &Value) -> Markup {
-    let name = plain(&event["event"]);
-    let is_cause = name == "FAILED";
-    html! {
-        li class=[is_cause.then_some("cause")] {
-            (time(&plain(&event["at"])))
-            div.service { (state(&name)) }
-            div { (members(event, &["at", "event", "source", "notificationId"])) }
+/// Returns the life of a notification as a line: each event with its time, and the time since the one
+/// before.
+fn life(entries: &[Value], next: &Value) -> Markup {
+    let at = |entry: &Value| entry["at"].as_str().and_then(Timestamp::parse);
+    let before = [None].into_iter().chain(entries.iter().map(at));
+    html! { ol.life {
+        @for (entry, before) in entries.iter().zip(before) {
+            @let name = plain(&entry["event"]);
+            li class=(Tone::of(&name).word()) {
+                div { (state(&name)) }
+                (time(&plain(&entry["at"])))
+                @if let (Some(before), Some(at)) = (before, at(entry)) { span.muted { " +" (duration(at.since(before).as_secs_f64())) } }
+                div.why { (members(entry, &["at", "event", "source", "notificationId", "addressHash", "recipientKind"])) }
+            }
         }
-    }
+        @if !next.is_null() { li.plain { div { (badge(Tone::Plain, "next try")) } (time(&plain(next))) } }
+    } }
 }
 
 /// Returns the message, if an operator has asked for it: it may have a code or a link that signs its
@@ -210,8 +276,8 @@ async fn message(context: &Context<'_>, id: &str, path: &str) -> Markup {
 /// an origin of its own, and as its source.
 pub(super) fn rendered(context: &Context<'_>, content: &Value) -> Markup {
     html! {
-        (facts(&[("Subject", html! { (plain(&content["subject"])) }), ("Segments", html! { (plain(&content["segments"])) })]))
-        @if content["text"].is_string() { h3 { "Text" } pre.code tabindex="0" { (plain(&content["text"])) } }
+        (facts(&[("Subject", html! { (plain(first(content, &["subject", "title"]))) }), ("Segments", html! { (plain(&content["segments"])) })]))
+        @if let Some(text) = first(content, &["text", "body"]).as_str() { h3 { "Text" } pre.code tabindex="0" { (text) } }
         @if content["html"].is_string() { h3 { "HTML" } (context.frames.frame(&plain(&content["html"])))
             details { summary { "HTML source" } pre.code tabindex="0" { (plain(&content["html"])) } } }
         @for error in items(content, &["errors"]) { p.bad { (plain(error)) } }
@@ -244,10 +310,7 @@ pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
                 (action("dead.retry", "Retry all that match", &[("selector", &selector), ("dryRun", "false")], "Retry every dead letter that matches the filter?", Tone::Plain))
             } } @else { p.muted { "Set a filter to retry dead letters together." } }
         }
-        @match answer {
-            Err(message) => (message),
-            Ok(answer) => section.panel { (table("Dead letters", items(&answer, &["deadLetters"]), DEAD_COLUMNS, "There is no dead letter.")) },
-        }
+        (listing("/dead-letters", answer, ("deadLetters", DEAD_COLUMNS, "There is no dead letter."), &parameters))
     }
 }
 
@@ -266,25 +329,14 @@ pub(super) async fn providers(context: &Context<'_>) -> Markup {
 }
 
 fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
-    let name = plain(first(provider, &["name", "provider"]));
+    let name = plain(&provider["name"]);
     let is_paused = provider["paused"].is_object();
-    let calls = &provider["calls"];
-    let count = |outcome: &str| calls[outcome].as_u64().unwrap_or_default();
-    let latency = calls["meanSeconds"].as_f64();
     let members = [
         (
             "Channel",
             html! { (plain(&provider["channel"])) " by " (plain(&provider["kind"])) },
         ),
         ("Circuit breaker", state(&plain(&provider["breaker"]))),
-        (
-            "Calls since the start",
-            html! { (count("ok")) " ok, " (count("refused")) " refused, " (count("failed")) " failed" },
-        ),
-        (
-            "Mean latency",
-            html! { @if let Some(seconds) = latency { (format!("{:.0} ms", seconds * 1000.0)) } @else { "–" } },
-        ),
         (
             "Limits",
             html! { @for (before, member, unit) in [("", "rate", " per second, "), ("", "concurrency", " at once, "), ("weight ", "weight", "")] {

@@ -38,8 +38,15 @@ fn meaning(event: &Value) -> Option<(&'static str, String)> {
     Some((code.as_str(), format!("{author}{}{hint}", code.title())))
 }
 
-/// Returns how the explained decision differs from that of a rejected request.
+/// Returns how the explained decision differs: in the route, or from that of a rejected request.
 fn difference(event: &Value, explained: Option<&Value>) -> Option<String> {
+    let limits = "The explanation uses the configuration in force now, and knows neither query nor header fields";
+    let (route, explained_route) = (plain(&event["route"]), plain(&explained?["route"]));
+    if !route.is_empty() && explained_route.split(':').next() != Some(&route) {
+        return Some(format!(
+            "The request took another route, {route}. {limits}."
+        ));
+    }
     if event["decision"] != "rejected" {
         return None;
     }
@@ -54,7 +61,7 @@ fn difference(event: &Value, explained: Option<&Value>) -> Option<String> {
     } else if status == CREDENTIAL_STATUS && event["kind"].is_null() {
         "It is that of a request without a token: the rejected token, or API key, is not in the event"
     } else {
-        "It uses the configuration in force now, and knows neither query nor header fields"
+        limits
     };
     Some(format!("{reason}. The response was {status} {code}."))
 }

@@ -1,25 +1,26 @@
-//! Requests: the live tail of all gateways, and the details of one request.
+//! Requests: those of all gateways in one list, the past ones and those that arrive, and the details of
+//! one.
 //!
-//! The rows are written by `requests.js`. The details are rendered here, from the event that the
-//! browser sends back and the explanation of a gateway.
+//! The rows and the chart are written by `requests.js`. The details are rendered here, from the event
+//! that the browser sends back and the explanation of a gateway.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
 use super::gateway::explanation;
 use super::request_outcome::notices;
-use super::route_test::{Principal, route_test};
+use super::route_test::{principal, route_test};
 use super::{Context, heading, query_string};
 use crate::config::{ProcessKind::Gateway, TraceLink};
 use crate::processes::Call;
-use crate::widgets::{Tone, badge, bytes, duration, facts, mono, notice, plain, time};
+use crate::widgets::{Tone, badge, duration, facts, mono, number, plain, time};
 
-/// The form fields of the filter: parameter, label and placeholder.
+/// The filters: parameter, label and placeholder.
 const FILTERS: [(&str, &str, &str); 6] = [
     ("route", "Route", ""),
     ("status", "Status", "5xx or 503"),
-    ("code", "Code", ""),
-    ("principal", "Caller", "subject or service:NAME"),
+    ("code", "Outcome", "ok or token_expired"),
+    ("principal", "Caller", "user id or service:NAME"),
     ("address", "Address", "192.0.2.0/24"),
     ("path", "Path begins with", "/"),
 ];
@@ -28,27 +29,52 @@ const FILTERS: [(&str, &str, &str); 6] = [
 pub(super) fn render(context: &Context<'_>) -> Markup {
     html! {
         (heading("Requests"))
-        form.filters #tail-filters action="/requests" {
-            @for (name, label, placeholder) in FILTERS {
-                label { (label) input name=(name) placeholder=(placeholder) autocomplete="off"
-                    spellcheck="false" value=(context.parameter(name)); }
+        div.toolbar {
+            (chips(context))
+            button.chip type="button" #tail-time hidden { "Time " strong {} span.remove aria-hidden="true" { "×" } span.hidden { ", remove" } }
+            details.menu #add-filter {
+                summary.button { "Add a filter" }
+                form.panel.stack #tail-filters action="/requests" {
+                    @for (name, label, placeholder) in FILTERS {
+                        label { (label) input name=(name) placeholder=(placeholder) autocomplete="off"
+                            spellcheck="false" value=(context.parameter(name)); }
+                    }
+                    button type="submit" { "Filter" }
+                }
             }
-            button.primary type="submit" { "Filter" }
-        }
-        div.buttons {
             button type="button" #tail-pause { "Pause" }
             button type="button" #tail-clear { "Clear" }
         }
-        p #tail-state role="status" { "Connecting." }
-        p.muted #tail-counts {}
-        section.panel #request-details aria-label="Details of a request" hidden {}
-        section.panel { div.scroll tabindex="0" role="region" aria-label="Requests" { table {
-            thead { tr {
-                @for title in ["Time", "Request", "Status", "Route", "Caller"] { th scope="col" { (title) } }
-                th.num scope="col" { "Duration" } th scope="col" { "Gateway" }
-            } }
-            tbody #tail {}
-        } } }
+        figure.panel #tail-chart {
+            svg viewBox="0 0 60 40" preserveAspectRatio="none" aria-hidden="true" { path.ok {} path.warn {} path.bad {} rect.selected y="0" height="40" {} }
+            @for (label, place) in [("Time from", "0"), ("Time until", "60")] { input type="range" min="0" max="60" value=(place) aria-label=(label); }
+            figcaption {}
+            p.legend { span.key.ok { "below 400" } span.key.warn { "4xx" } span.key.bad { "5xx" } " Drag over the chart, or move its ends by the arrow keys, to see a part of the time." }
+        }
+        ul.chips #tail-frequent aria-label="Most frequent" {}
+        p.muted { span #tail-state role="status" { "Connecting." } " " span #tail-counts {} }
+        div.split {
+            section.panel { div.scroll tabindex="0" role="region" aria-label="Requests" { table {
+                thead { tr {
+                    @for title in ["Time", "Request", "Status", "Route", "Caller"] { th scope="col" { (title) } }
+                    th.num scope="col" { "Duration" } th scope="col" { "Gateway" }
+                } }
+                tbody #tail {}
+            } } }
+            section.panel #request-details aria-label="Details of a request" hidden {}
+        }
+    }
+}
+
+/// Returns the filters that are set, each as a link to the page without it.
+fn chips(context: &Context<'_>) -> Markup {
+    let set = FILTERS.map(|(name, label, _)| (name, label, context.parameter(name)));
+    let set = set.iter().filter(|(.., value)| !value.is_empty());
+    html! {
+        ul.chips aria-label="Filters" { @for (name, label, value) in set.clone() {
+            @let others: Vec<_> = set.clone().filter(|(other, ..)| other != name).map(|(name, _, value)| (*name, *value)).collect();
+            li { a.chip.set href={ "/requests?" (query_string(&others)) } { (label) " " strong { (value) } span.remove aria-hidden="true" { "×" } span.hidden { ", remove" } } }
+        } }
     }
 }
 
@@ -70,25 +96,25 @@ pub(crate) async fn details(
             h2 tabindex="-1" { (mono(&format!("{} {}", text("method"), text("path")))) " " (status(event)) }
             button type="button" data-close { "Close" }
         }
+        h3 { "Why" }
         (notices(event, decision))
-        (summary(event))
-        div.buttons { (links(event, link)) }
-        h3 { "Timings" } (timings(event))
-        h3 { "Upstream" } (upstream(event))
-        h3 { "Identity headers" } (identity_headers(event))
-        h3 { "Decision" }
         @match &explained {
-            None => p.muted { "None: the request was rejected before it was routed." },
+            None => p.muted { "The request was rejected before it was routed." },
             Some(Err(message)) => (message),
-            Some(Ok(answer)) => { (differences(event, answer)) div.explained { (explanation(answer)) } },
+            Some(Ok(answer)) => div.explained { (explanation(answer)) },
         }
-        h3 { "Route test" }
-        @match route_test(event, decision) {
-            None => p.muted { "None: the request was not decided." },
-            Some(test) => {
-                p.muted { "For the file of the gateway. Query and header fields are not in the event: add those that the route needs." }
-                pre.code #route-test tabindex="0" { code { (test) } }
-                div.buttons { button type="button" data-copy="route-test" { "Copy the test" } }
+        div.buttons { (links(event, link)) }
+        h3 { "Request" } (summary(event))
+        @if event["decision"] == "forwarded" { details { summary { "Identity headers" } (identity_headers(event)) } }
+        details #make-test {
+            summary { "Make a route test" }
+            @match route_test(event, decision) {
+                None => p.muted { "None: the request was not decided." },
+                Some(test) => {
+                    p.muted { "For the file of the gateway. Query and header fields are not in the event: add those that the route needs." }
+                    pre.code #route-test tabindex="0" { code { (test) } }
+                    div.buttons { button type="button" data-copy="route-test" { "Copy the test" } a.button href="/configuration" { "Open the configuration" } }
+                }
             }
         }
     }
@@ -101,114 +127,86 @@ fn status(event: &Value) -> Markup {
         400.. => Tone::Warn,
         _ => Tone::Ok,
     };
-    let code = plain(&event["code"]);
-    match code.as_str() {
-        "" | "ok" => badge(tone, &status.to_string()),
-        code => badge(tone, &format!("{status} {code}")),
-    }
+    let code = event["code"].as_str().filter(|code| *code != "ok");
+    badge(
+        tone,
+        format!("{status} {}", code.unwrap_or_default()).trim_end(),
+    )
 }
 
+/// Returns what the event knows. Numbers of an event are milliseconds, or bytes.
 fn summary(event: &Value) -> Markup {
     let text = |name: &str| plain(&event[name]);
     let known = |name: &str| match text(name).as_str() {
         "" => html! {},
         value => mono(value),
     };
-    let caller = match text("caller_service").as_str() {
-        "" => text("subject"),
-        service => format!("{service} ({})", text("subject")),
-    };
     // The event has no member for an empty list.
     let rights = |name: &str| match (text("kind").as_str(), text(name).as_str()) {
         ("user", "") => html! { "none" },
         (_, values) => html! { (values) },
     };
-    facts(&[
-        ("Time", time(&text("timestamp"))),
-        ("Request", known("request_id")),
-        ("Trace", known("trace_id")),
-        ("Gateway", known("gateway")),
-        ("Host", known("host")),
-        ("Protocol", known("protocol")),
-        ("Client", known("client")),
-        (
-            "Caller",
-            match text("kind").as_str() {
-                "" => html! {},
-                kind => html! { (kind) " " (mono(&caller)) },
-            },
-        ),
-        ("Groups", rights("groups")),
-        ("Scopes", rights("scopes")),
-        ("Route", known("route")),
-        ("Decision", html! { (text("decision")) }),
-        ("Cause", known("cause")),
-        ("Report only", known("report_only")),
-    ])
-}
-
-/// Returns the links to the time line and, if it is configured, to the trace.
-fn links(event: &Value, link: Option<&TraceLink>) -> Markup {
-    let id = plain(&event["request_id"]);
-    let trace = link.and_then(|link| link.of(&plain(&event["trace_id"])));
-    html! {
-        @if !id.is_empty() {
-            a.button href={ "/search?" (query_string(&[("kind", "request"), ("q", id.as_str())])) } { "Time line" }
-        }
-        @if let Some(trace) = trace { " " a.button href=(trace) target="_blank" rel="noopener noreferrer" { "Trace" } }
-    }
-}
-
-/// Returns the durations. Numbers of an event are milliseconds.
-fn timings(event: &Value) -> Markup {
     let seconds = |name: &str| event[name].as_f64().map(|millis| millis / 1000.0);
-    let shown = |seconds: Option<f64>| match seconds {
-        Some(seconds) => html! { (duration(seconds)) },
-        None => html! {},
+    let rest = seconds("duration_ms").zip(seconds("upstream_ms"));
+    let rest = rest.map(|(total, upstream)| (total - upstream).max(0.0));
+    let size = |name: &str| {
+        event[name]
+            .as_f64()
+            .map(|count| format!("{} bytes", number(count)))
     };
-    let (total, upstream) = (seconds("duration_ms"), seconds("upstream_ms"));
-    let rest = total
-        .zip(upstream)
-        .map(|(total, upstream)| (total - upstream).max(0.0));
-    let size = |name: &str| match event[name].as_f64() {
-        Some(count) if count < 1_048_576.0 => html! { (crate::widgets::number(count)) " bytes" },
-        Some(count) => html! { (bytes(count)) },
-        None => html! {},
-    };
-    facts(&[
-        ("From the head to the end of the response", shown(total)),
-        ("Upstream, until the head of its response", shown(upstream)),
-        ("Gateway, client and body", shown(rest)),
-        ("Request body, received", size("request_bytes")),
-        ("Response body", size("response_bytes")),
-    ])
+    html! {
+        (facts(&[
+            ("Time", time(&text("timestamp"))),
+            ("Caller", html! { @if let Some(caller) = caller(event) { (text("kind")) " " (filtered("principal", &caller)) } }),
+            ("Route", filtered("route", &text("route"))),
+            ("Decision", html! { (text("decision")) }), ("Cause", known("cause")), ("Report only", known("report_only")),
+            ("Groups", rights("groups")), ("Scopes", rights("scopes")),
+            ("Client", known("client")), ("Host", known("host")), ("Protocol", known("protocol")),
+            ("Whole duration", html! { @if let Some(total) = seconds("duration_ms") { (duration(total)) } }),
+            ("Until the upstream's head", html! { @if let Some(upstream) = seconds("upstream_ms") { (duration(upstream)) } }),
+            ("Gateway, client and body", html! { @if let Some(rest) = rest { (duration(rest)) } }),
+            ("Request body", html! { @if let Some(size) = size("request_bytes") { (size) } }),
+            ("Response body", html! { @if let Some(size) = size("response_bytes") { (size) } }),
+            ("Upstream", known("upstream")), ("Last attempt at", known("upstream_address")),
+            ("Attempts", html! { (text("attempts")) }), ("Content coding", html! { (text("encoding")) }),
+            ("Gateway", known("gateway")), ("Request id", known("request_id")), ("Trace id", known("trace_id")),
+        ]))
+    }
 }
 
-fn upstream(event: &Value) -> Markup {
+/// Returns the value of the filter `principal` that selects the caller of an event.
+fn caller(event: &Value) -> Option<String> {
+    let service = event["caller_service"].as_str();
+    let service = service.map(|name| format!("service:{name}"));
+    service.or_else(|| Some(event["subject"].as_str()?.to_owned()))
+}
+
+/// Returns a value as a link to the requests that have it.
+fn filtered(name: &str, value: &str) -> Markup {
+    html! { @if !value.is_empty() { a.mono href={ "/requests?" (query_string(&[(name, value)])) } { (value) } } }
+}
+
+/// Returns the links to the time lines of the request and its user and, if it is configured, to the
+/// trace.
+fn links(event: &Value, link: Option<&TraceLink>) -> Markup {
     let text = |name: &str| plain(&event[name]);
-    if text("upstream").is_empty() {
-        return html! { p.muted { "The request was not sent to an upstream." } };
+    let trace = link.and_then(|link| link.of(&text("trace_id")));
+    let user = if event["kind"] == "user" {
+        text("subject")
+    } else {
+        String::new()
+    };
+    html! {
+        @for (kind, id, title) in [("request", text("request_id"), "Time line"), ("user", user, "What happened to this user")] {
+            @if !id.is_empty() { a.button href={ "/search?" (query_string(&[("kind", kind), ("q", id.as_str())])) } { (title) } }
+        }
+        @if let Some(trace) = trace { a.button href=(trace) target="_blank" rel="noopener noreferrer" { "Trace" } }
     }
-    facts(&[
-        ("Upstream", mono(&text("upstream"))),
-        (
-            "Address of the last attempt",
-            mono(&text("upstream_address")),
-        ),
-        ("Attempts", html! { (text("attempts")) }),
-        (
-            "Content coding of the gateway",
-            html! { (text("encoding")) },
-        ),
-    ])
 }
 
 /// Returns the header fields that tell the upstream who is calling.
 fn identity_headers(event: &Value) -> Markup {
     let text = |name: &str| plain(&event[name]);
-    if event["decision"] != "forwarded" {
-        return html! { p.muted { "None: the request was not forwarded." } };
-    }
     let scopes = event["scopes"].as_array().into_iter().flatten();
     let scopes: Vec<String> = scopes.map(plain).collect();
     let fields = [
@@ -223,20 +221,6 @@ fn identity_headers(event: &Value) -> Markup {
     html! { pre.code tabindex="0" { code { @for (name, value) in fields { (name) ": " (value) "\n" } } } }
 }
 
-/// Says if the explanation is of another route: it knows no query and no header fields.
-fn differences(event: &Value, answer: &Value) -> Markup {
-    let explained = plain(&answer["route"]);
-    let explained = explained.split(':').next().unwrap_or_default();
-    let actual = plain(&event["route"]);
-    if actual.is_empty() || explained == actual {
-        return html! {};
-    }
-    let text = format!(
-        "The request took the route {actual}. The explanation knows neither query nor header fields, and uses the configuration in force now."
-    );
-    notice(Tone::Warn, "Another route", &text)
-}
-
 /// Returns the body of `POST /admin/explain`; `None` if the target of the request is not known.
 fn question(event: &Value) -> Option<Value> {
     let (method, path) = (event["method"].as_str()?, event["path"].as_str()?);
@@ -247,8 +231,7 @@ fn question(event: &Value) -> Option<Value> {
             question.insert(member.to_owned(), json!(value));
         }
     }
-    let principal = Principal::of(event).to_json();
-    question.insert("principal".to_owned(), principal);
+    question.insert("principal".to_owned(), principal(event));
     Some(Value::Object(question))
 }
 
@@ -259,12 +242,11 @@ async fn explain(context: &Context<'_>, question: Value, gateway: &str) -> Resul
     let Some(process) = replicas.iter().find(|process| process.name == gateway) else {
         return context.send(Gateway, &call).await;
     };
-    let reply = context.directory.call(process, &call).await;
-    match reply {
-        Ok(reply) if reply.is_success() => Ok(reply.json()),
-        Ok(reply) => Err(notice(Tone::Bad, &process.name, &reply.problem())),
-        Err(error) => Err(notice(Tone::Bad, &process.name, &error.to_string())),
-    }
+    Context::read(
+        Gateway,
+        &call.path,
+        context.directory.call(process, &call).await,
+    )
 }
 
 #[cfg(test)]

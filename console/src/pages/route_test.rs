@@ -5,82 +5,49 @@ use serde_json::{Value, json};
 
 use crate::widgets::plain;
 
-/// The assumed caller of an explanation and of a test.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Principal {
-    None,
-    User {
-        subject: Option<String>,
-        groups: Vec<String>,
-        scopes: Vec<String>,
-    },
-    Service(String),
+/// Returns the caller of an event of the live tail as the member `principal` of
+/// `POST /admin/explain`. The claims of its token are not known.
+pub(super) fn principal(event: &Value) -> Value {
+    match (event["kind"].as_str(), event["caller_service"].as_str()) {
+        (Some("user"), _) => {
+            let [groups, scopes] = ["groups", "scopes"].map(|name| texts(&event[name]));
+            let mut user = json!({ "groups": groups, "scopes": scopes });
+            if let Some(subject) = event["subject"].as_str() {
+                user["subject"] = json!(subject);
+            }
+            user
+        }
+        (Some("service"), Some(name)) => json!(format!("service:{name}")),
+        (Some(_) | None, _) => json!("none"),
+    }
 }
 
-// === impl Principal ===
+fn texts(list: &Value) -> Vec<String> {
+    let values = list.as_array().into_iter().flatten();
+    values.map(plain).collect()
+}
 
-impl Principal {
-    /// Returns the caller of an event of the live tail. The claims of its token are not known.
-    pub(super) fn of(event: &Value) -> Self {
-        let list = |name: &str| {
-            let values = event[name].as_array().into_iter().flatten();
-            values.map(plain).collect()
-        };
-        match (event["kind"].as_str(), event["caller_service"].as_str()) {
-            (Some("user"), _) => Self::User {
-                subject: event["subject"].as_str().map(str::to_owned),
-                groups: list("groups"),
-                scopes: list("scopes"),
-            },
-            (Some("service"), Some(name)) => Self::Service(name.to_owned()),
-            (Some(_) | None, _) => Self::None,
+/// Returns the key `token` of a test for a principal; `None` for its default.
+fn token(principal: &Value) -> Option<String> {
+    if let Some(name) = principal.as_str() {
+        return (name != "none").then(|| quoted(name));
+    }
+    let subject = principal["subject"].as_str();
+    let subject = subject.map(|it| format!("subject = {}", quoted(it)));
+    let mut members: Vec<String> = subject.into_iter().collect();
+    for name in ["groups", "scopes"] {
+        let values: Vec<String> = texts(&principal[name])
+            .iter()
+            .map(|it| quoted(it))
+            .collect();
+        if !values.is_empty() {
+            members.push(format!("{name} = [{}]", values.join(", ")));
         }
     }
-
-    /// Returns the member `principal` of `POST /admin/explain`.
-    pub(super) fn to_json(&self) -> Value {
-        match self {
-            Self::None => json!("none"),
-            Self::User {
-                subject,
-                groups,
-                scopes,
-            } => {
-                let mut user = json!({ "groups": groups, "scopes": scopes });
-                if let Some(subject) = subject {
-                    user["subject"] = json!(subject);
-                }
-                user
-            }
-            Self::Service(name) => json!(format!("service:{name}")),
-        }
-    }
-
-    /// Returns the key `token` of a test; `None` for its default.
-    fn to_toml(&self) -> Option<String> {
-        match self {
-            Self::None => None,
-            Self::User {
-                subject,
-                groups,
-                scopes,
-            } => {
-                let lists = [("groups", groups), ("scopes", scopes)];
-                let lists = lists.iter().filter(|(_, values)| !values.is_empty());
-                let lists = lists.map(|(name, values)| {
-                    let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
-                    format!("{name} = [{}]", values.join(", "))
-                });
-                let subject = subject.iter().map(|it| format!("subject = {}", quoted(it)));
-                let all: Vec<String> = subject.chain(lists).collect();
-                match all.as_slice() {
-                    [] => Some(quoted("user")),
-                    all => Some(format!("{{ {} }}", all.join(", "))),
-                }
-            }
-            Self::Service(name) => Some(quoted(&format!("service:{name}"))),
-        }
-    }
+    Some(match members.as_slice() {
+        [] => quoted("user"),
+        members => format!("{{ {} }}", members.join(", ")),
+    })
 }
 
 /// The decision that a test expects.
@@ -109,7 +76,7 @@ pub(super) fn route_test(event: &Value, explained: Option<&Value>) -> Option<Str
             add(key, quoted(value));
         }
     }
-    if let Some(token) = Principal::of(event).to_toml() {
+    if let Some(token) = token(&principal(event)) {
         add("token", token);
     }
     let route = explained.map_or_else(|| text("route"), route_of);

@@ -1,4 +1,4 @@
-//! One box for an e-mail address, a user, a request or a notification, and its time line.
+//! The time line of an e-mail address, a user, a request or a notification.
 
 use maud::{Markup, html};
 use postern_core::Code;
@@ -10,14 +10,7 @@ use crate::config::ProcessKind;
 use crate::widgets::{Tone, action, badge, facts, members, mono, plain, state, time};
 
 /// Members that the time line shows outside of the details of an event.
-const SHOWN_MEMBERS: [&str; 6] = [
-    "at",
-    "source",
-    "event",
-    "outcome",
-    "notificationId",
-    "requestId",
-];
+const SHOWN_MEMBERS: &str = "at source event outcome notificationId requestId";
 /// Members in the sentence of an event, with the word before each.
 const TOLD_MEMBERS: [(&str, &str); 6] = [
     ("template", "template"),
@@ -73,10 +66,7 @@ impl Term {
 pub(super) async fn render(context: &Context<'_>) -> Markup {
     let text = context.parameter("q");
     if text.is_empty() {
-        return html! {
-            (heading("Search"))
-            p.muted { "Type an e-mail address, a user id, a request id or a notification id into the box above. Press " kbd { "/" } " to reach it." }
-        };
+        return html! { (heading("Search")) p.muted { "Press " kbd { "/" } " and type an e-mail address or an id." } };
     }
     let since = match context.parameter("since") {
         "" => "24h",
@@ -215,8 +205,11 @@ fn summary(found: &Found, term: Term, text: &str) -> Markup {
     let address = html! { @if is_suppressed { (badge(Tone::Bad, "suppressed")) } };
     let failed =
         html! { @if failed > 0 { (badge(Tone::Bad, &failed.to_string())) } @else { "none" } };
+    let why = found.entries.iter().find(|entry| is_failure(entry));
+    let why = why.map(sentence).unwrap_or_default();
     facts(&[
         ("Searched", mono(text)),
+        ("Why the last step failed", html! { (why) }),
         ("Subjects", subjects(found, term)),
         ("Last sign-in", last("auth", "sign_in")),
         ("Address", address),
@@ -244,7 +237,7 @@ fn event(entry: &Value, is_operator: bool) -> Markup {
     let id = plain(&entry["notificationId"]);
     let request = plain(&entry["requestId"]);
     let told = TOLD_MEMBERS.iter().map(|(name, _)| *name);
-    let elsewhere: Vec<&str> = SHOWN_MEMBERS.into_iter().chain(told).collect();
+    let elsewhere: Vec<&str> = SHOWN_MEMBERS.split(' ').chain(told).collect();
     let details = members(entry, &elsewhere);
     html! {
         li class=[is_cause.then_some("cause")] {

@@ -3,30 +3,28 @@
 use std::collections::BTreeSet;
 
 use maud::{Markup, html};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::notifications::rendered;
-use super::{Context, heading, items, next_page, options};
+use super::{Context, heading, items, listing, next_page, options};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Notify;
 use crate::processes::Call;
-use crate::widgets::{CHANNELS, Column, Tone, action, first, members, mono, plain, table, time};
+use crate::widgets::Cell::{Link, Of, Text};
+use crate::widgets::{CHANNELS, Column, Tone, action, first, members, mono, plain, time};
 
 const COLUMNS: &[Column] = &[
-    Column::new("Template", |row| {
-        let name = plain(&row["name"]);
-        html! { a href={ "/templates/" (path_segment(&name)) } { (name) } }
-    }),
-    Column::new(
-        "Version",
-        |row| html! { (plain(first(row, &["version", "versions"]))) " " (mono(plain(&row["hash"]).get(..8).unwrap_or_default())) },
+    ("Template", Link("/templates/", "name")),
+    ("Version", Text("version")),
+    (
+        "Channels",
+        Of(|row| html! { (of_variants(row, "channel")) }),
     ),
-    Column::new("Channels", |row| html! { (of_variants(row, "channel")) }),
-    Column::new("Locales", |row| html! { (of_variants(row, "locale")) }),
-    Column::new(
-        "Variables",
-        |row| html! { span.mono { (of_variants(row, "variables")) } },
+    (
+        "Languages",
+        Of(|row| html! { (of_variants(row, "locale")) }),
     ),
+    ("Variables", Of(|row| mono(&of_variants(row, "variables")))),
 ];
 
 /// Returns the values that a member has in the variants of a template, each once.
@@ -47,56 +45,56 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
     let answer = context.ask(Notify, "/admin/templates").await;
     html! {
         (heading("Templates"))
-        @match answer {
-            Err(message) => (message),
-            Ok(answer) => section.panel { (table("Templates", items(&answer, &["templates"]), COLUMNS, "There is no template.")) },
-        }
+        (listing("/templates", answer, ("templates", COLUMNS, "There is no template."), &[]))
     }
 }
 
-/// Returns the channels of a template, and a sample of its variables.
-async fn sample(context: &Context<'_>, name: &str) -> (Vec<String>, String) {
+/// Returns a template of the list; `null` if it is not there.
+async fn find(context: &Context<'_>, name: &str) -> Value {
     let answer = context.ask(Notify, "/admin/templates").await;
     let answer = answer.unwrap_or_default();
     let mut templates = items(&answer, &["templates"]).iter();
     let template = templates.find(|template| template["name"] == name);
-    let template = template.cloned().unwrap_or_default();
-    let list = |member| {
-        let values = of_variants(&template, member);
-        let values = values.split(", ").filter(|value| !value.is_empty());
-        values.map(str::to_owned).collect::<Vec<_>>()
-    };
-    let variables = list("variables").into_iter().map(|variable| {
-        let value = variable.replace('_', " ");
-        (variable, Value::from(value))
-    });
-    let variables = Value::Object(variables.collect());
-    (list("channel"), format!("{variables:#}"))
+    template.cloned().unwrap_or_default()
 }
 
+/// Returns a sample of the variables of a template.
+fn sample(template: &Value) -> String {
+    let names = of_variants(template, "variables");
+    let names = names.split(", ").filter(|name| !name.is_empty());
+    let variables = names.map(|name| (name.to_owned(), json!(name.replace('_', " "))));
+    format!("{:#}", Value::Object(variables.collect()))
+}
+
+/// Shows a template of a channel in all its languages, side by side.
 pub(super) async fn one(context: &Context<'_>, name: &str) -> Markup {
-    let (channels, variables) = sample(context, name).await;
-    let chosen = |parameter, default| match context.parameter(parameter) {
-        "" => default,
-        text => text,
+    let template = find(context, name).await;
+    let variants = items(&template["variants"], &[]);
+    let variables = match context.parameter("variables") {
+        "" => sample(&template),
+        text => text.to_owned(),
     };
-    let variables = chosen("variables", variables.as_str());
-    let channel = chosen("channel", channels.first().map_or("", String::as_str));
-    let locale = context.parameter("locale");
+    let first_channel = variants.first().map(|it| plain(&it["channel"]));
+    let channel = match context.parameter("channel") {
+        "" => first_channel.unwrap_or_default(),
+        channel => channel.to_owned(),
+    };
+    let of_channel = variants.iter().filter(|it| it["channel"] == channel);
+    let mut locales: Vec<String> = of_channel.map(|it| plain(&it["locale"])).collect();
+    locales.sort();
+    if locales.is_empty() {
+        locales.push(String::new());
+    }
     html! {
         (heading(&format!("Template {name}")))
-        section.panel {
-            h2 { "Preview" }
-            form.stack action={ "/templates/" (path_segment(name)) } {
-                div.filters {
-                    label { "Channel" select name="channel" { (options(&CHANNELS, channel)) } }
-                    label { "Locale" input name="locale" placeholder="en" value=(locale); }
-                }
-                label { "Variables (JSON)" textarea.mono name="variables" rows="5" spellcheck="false" { (variables) } }
-                button type="submit" { "Preview" }
-            }
-            @if !channel.is_empty() { (preview(context, name, channel, locale, variables).await) }
+        form.panel.stack action={ "/templates/" (path_segment(name)) } {
+            label { "Channel" select name="channel" { (options(&CHANNELS, &channel)) } }
+            label { "Variables (JSON)" textarea.mono name="variables" rows="5" spellcheck="false" { (variables) } }
+            button type="submit" { "Preview" }
         }
+        @if !channel.is_empty() { div.languages { @for locale in &locales {
+            section.panel lang=[Some(locale).filter(|it| !it.is_empty())] { h2 { @if locale.is_empty() { "Preview" } @else { (locale) } } (preview(context, name, &channel, locale, &variables).await) }
+        } } }
     }
 }
 
@@ -110,15 +108,12 @@ async fn preview(
     let Ok(variables) = serde_json::from_str::<Value>(variables) else {
         return html! { p.bad { "The variables are not JSON." } };
     };
-    let mut body = Map::new();
-    body.insert("channel".to_owned(), json!(channel));
-    body.insert("variables".to_owned(), variables);
+    let mut body = json!({ "channel": channel, "variables": variables });
     if !locale.is_empty() {
-        body.insert("locale".to_owned(), json!(locale));
+        body["locale"] = json!(locale);
     }
     let path = format!("/admin/templates/{}/preview", path_segment(name));
-    let call = Call::post(path, Value::Object(body));
-    match context.send(Notify, &call).await {
+    match context.send(Notify, &Call::post(path, body)).await {
         Ok(content) => rendered(context, &content),
         Err(message) => message,
     }

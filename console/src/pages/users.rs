@@ -3,19 +3,17 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{Context, heading, items, next_page};
+use super::{Context, heading, items, listing};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Auth;
-use crate::widgets::{Column, Tone, action, badge, facts, first, mono, plain, table, time};
+use crate::widgets::Cell::{Link, Of, Text, Time};
+use crate::widgets::{Column, Tone, action, badge, facts, first, mono, plain, time};
 
 const COLUMNS: &[Column] = &[
-    Column::new("E-mail address", |row| {
-        let name = first(row, &["email", "username"]);
-        html! { a href={ "/users/" (path_segment(&plain(&row["subject"]))) } { (plain(name)) } }
-    }),
-    Column::new("State", status),
-    Column::new("Since", |row| time(&plain(&row["createdAt"]))),
-    Column::new("User", |row| mono(&plain(&row["subject"]))),
+    ("E-mail address", Text("email")),
+    ("State", Of(status)),
+    ("Since", Time("createdAt")),
+    ("User", Link("/users/", "subject")),
 ];
 
 /// Returns the state of a user.
@@ -36,13 +34,7 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
             label { "E-mail address begins with" input name="email" autocomplete="off" value=(context.parameter("email")); }
             button type="submit" { "Search" }
         }
-        @match context.list(Auth, "/admin/users", &parameters).await {
-            Err(message) => (message),
-            Ok(answer) => {
-                section.panel { (table("Users", items(&answer, &["users"]), COLUMNS, "No user has such an address.")) }
-                (next_page("/users", &parameters, &answer))
-            }
-        }
+        (listing("/users", context.list(Auth, "/admin/users", &parameters).await, ("users", COLUMNS, "No user has such an address."), &parameters))
     }
 }
 
@@ -87,7 +79,7 @@ fn buttons(subject: &str, user: &Value) -> Markup {
         div.buttons {
             @if user["enabled"] == false { (action("user.enable", "Enable", &target, "Let this user sign in again?", Tone::Plain)) }
             @else { (action("user.disable", "Disable", &target, "Refuse the sign-ins of this user, and end all present ones?", Tone::Bad)) }
-            (action("user.sign_out", "Sign out everywhere", &target, "End all sign-ins of this user?", Tone::Plain))
+            (action("user.sign_out", "Sign out everywhere", &target, "End all sign-ins of this user?", Tone::Bad))
             (action("user.reset_password", "Reset password", &target, "Make the password invalid, end all sign-ins, and send a code for a new password?", Tone::Bad))
         }
         p.muted { "Access tokens that were issued before are accepted until they expire." }

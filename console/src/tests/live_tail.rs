@@ -169,7 +169,7 @@ async fn details_explain_the_request_and_escape_everything() {
         "X-Postern-Subject: &lt;script&gt;",
         "12.5 ms",
         "0.5 ms",
-        "Another route",
+        "took another route",
     ] {
         assert!(html.contains(expected), "{expected} is missing in {html}");
     }

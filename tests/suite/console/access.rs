@@ -9,25 +9,15 @@ use postern_tests::http_body::json;
 use super::traffic::new_address;
 
 /// The pages with changes.
-const PAGES_WITH_CHANGES: [&str; 5] = [
-    "/upstreams",
-    "/dead-letters?channel=email",
-    "/providers",
-    "/suppression",
-    "/throttled",
-];
-const ACTIONS: [&str; 13] = [
+const PAGES_WITH_CHANGES: [&str; 3] = ["/dead-letters?channel=email", "/providers", "/suppression"];
+const ACTIONS: [&str; 9] = [
     "notification.retry",
     "notification.cancel",
     "dead.retry",
     "provider.test",
     "suppression.remove",
-    "throttle.release",
     "user.disable",
     "user.reset_password",
-    "upstream.eject",
-    "upstream.restore",
-    "upstream.drain",
     "configuration.save",
     "configuration.restore",
 ];

@@ -1,20 +1,14 @@
 //! Every change of the pages, with the events that the console and the processes log.
 
-use std::time::Duration;
-
 use postern_tests::console::{self, Console};
 use postern_tests::http_body::json;
 use postern_tests::mail_server::{REJECTED_DOMAIN, REPLY};
-use postern_tests::surface::PASSWORD;
 use postern_tests::{Split, sensitive};
 use sha2::{Digest, Sha256};
 
 use super::pages::open_until;
 use super::traffic::{Traffic, new_address};
 use super::{assert_nothing_ran, hostile};
-
-/// Maximum time for an account to be throttled.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The logs in which a change must be found.
 pub(super) struct Audit<'a> {
@@ -176,59 +170,4 @@ pub(super) async fn of_suppression(audit: &Audit<'_>, traffic: &Traffic) {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Releases an account that is throttled after wrong passwords, after which it can sign in.
-pub(super) async fn of_throttled_account(audit: &Audit<'_>, traffic: &Traffic) {
-    let console = audit.console;
-    let client = audit.split.surface().client();
-    let email = &traffic.person.email;
-    let wrong = json!({"email": email, "password": "wrong"});
-    let right = json!({"email": email, "password": PASSWORD});
-    // One failure is free. Each further one doubles the delay, until the page shows it.
-    for _ in 0..2 {
-        let _ = client.posted("/auth/login", &wrong, 401).await;
-    }
-    let throttled = async {
-        loop {
-            let _ = client.posted("/auth/login", &wrong, 401).await;
-            console.open("/throttled").await;
-            if console.text().await.contains("scope account") {
-                return;
-            }
-        }
-    };
-    let throttled = tokio::time::timeout(WAIT_LIMIT, throttled).await;
-    throttled.expect("the account is throttled");
-    let field = "form[data-action='throttle.release'] input[name=email]";
-    console.browser().find(field).await.type_text(email).await;
-    let outcome = audit
-        .make(
-            ":has(input[name=email])",
-            "throttle.release",
-            "throttled.release",
-        )
-        .await;
-    assert!(outcome.contains("released"), "{outcome}");
-    let _ = client.posted("/auth/login", &right, 200).await;
-}
-
-pub(super) async fn of_upstreams(audit: &Audit<'_>) {
-    let console = audit.console;
-    for (action, text) in [
-        ("upstream.eject", "ejected"),
-        ("upstream.restore", "healthy"),
-        ("upstream.drain", "draining"),
-        ("upstream.restore", "healthy"),
-    ] {
-        console.open("/upstreams").await;
-        let form = ":has(input[value=document])";
-        audit.make(form, action, action).await;
-        console
-            .wait_for(&format!(
-                "return [...document.querySelectorAll('main:not([aria-busy]) tbody tr')].some((row) => \
-                 row.innerText.startsWith('document') && row.cells[2].innerText.trim() === '{text}')"
-            ))
-            .await;
-    }
 }

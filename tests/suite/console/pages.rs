@@ -32,7 +32,8 @@ fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
     let hostile_search = query(&[("q", &searched)]);
     let explained = query(&[("request", "GET /actors/42"), ("q", &searched)]);
     vec![
-        page("/", "Overview", "ready"),
+        page("/", "Overview", "Identity pool"),
+        page("/processes", "Processes", "ready"),
         page(&format!("/search?q={email}"), email, "invalid_credentials"),
         page(&format!("/search?q={email}"), email, "account-reset"),
         page(
@@ -55,7 +56,6 @@ fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
         page("/tokens", "Keys and tokens", "RS256"),
         page(&format!("/users?email={email}"), "Users", email),
         page("/sign-ins", "Sign-ins", "invalid_credentials"),
-        page("/throttled", "Throttled", "None is throttled now."),
     ]
 }
 
@@ -135,6 +135,30 @@ pub(super) async fn assert_overview_is_live(console: &Console, split: &Split) {
     requests.expect("the overview shows the new requests");
 }
 
+/// Asserts that the values of a chart are told by the keyboard, and that the focus stays in it at an update.
+pub(super) async fn assert_charts_tell_values(console: &Console) {
+    console.open("/?range=1h").await;
+    let chosen = "return document.querySelector('.ranges [aria-current]').textContent";
+    assert_eq!(console.browser().run(chosen).await, "1 hour");
+    console.open("/").await;
+    focus_by_keyboard(console, ".plot").await;
+    console.browser().press("\u{e012}").await;
+    let told = "const text = document.activeElement.getAttribute('aria-valuetext'); \
+        return /^\\d\\d:\\d\\d:\\d\\d: .*\\/s$/.test(text) && document.querySelector('.chart.read .at').textContent === text.slice(0, 8)";
+    assert_eq!(console.browser().run(told).await, true);
+    let text = "return document.activeElement.getAttribute('aria-valuetext')";
+    let before = console.browser().run(text).await;
+    console
+        .browser()
+        .run("window.replaced = document.querySelector('[data-live]')")
+        .await;
+    console
+        .wait_for("return !window.replaced.isConnected && document.activeElement.matches('.plot')")
+        .await;
+    assert_eq!(console.browser().run(told).await, true);
+    assert_eq!(console.browser().run(text).await, before);
+}
+
 /// Signs in, searches, opens a result, makes a change and goes back by the keyboard alone.
 pub(super) async fn assert_keyboard_suffices(console: &Console, traffic: &Traffic, subject: &str) {
     let token = console.token().await;
@@ -174,6 +198,45 @@ pub(super) async fn assert_keyboard_suffices(console: &Console, traffic: &Traffi
         .wait_for("return location.pathname === '/search'")
         .await;
     console.wait_for_text("events, times in UTC").await;
+}
+
+/// Goes to pages by keys and by the palette, of which none acts in a field.
+pub(super) async fn assert_keys_lead_to_pages(console: &Console, traffic: &Traffic) {
+    let browser = console.browser();
+    console.open("/").await;
+    browser.press("gr").await;
+    console
+        .wait_for("return document.querySelector('h1').textContent === 'Requests'")
+        .await;
+    browser.press("?").await;
+    browser.find("dialog#keys[open]").await;
+    console.assert_clean().await;
+    browser.press("\u{e00c}gu").await;
+    console
+        .wait_for("return document.querySelector('h1').textContent === 'Upstreams'")
+        .await;
+    // Ctrl-K, and what is typed before the answer to it arrives.
+    browser.press("/").await;
+    browser.press("why mail").await;
+    console.wait_for("return document.querySelector('#palette [aria-selected=true]')?.dataset.href === '/dead-letters'").await;
+    console.assert_clean().await;
+    browser.press(ENTER).await;
+    console
+        .wait_for("return document.querySelector('h1').textContent === 'Dead letters'")
+        .await;
+    browser.press("/").await;
+    browser.press(&traffic.person.email).await;
+    browser.press(ENTER).await;
+    console.wait_for_text("events, times in UTC").await;
+    console.open("/users").await;
+    browser
+        .find("input[name=email]")
+        .await
+        .type_text("gr?")
+        .await;
+    let typed =
+        "return document.activeElement.value === 'gr?' && !document.querySelector('dialog[open]')";
+    assert_eq!(browser.run(typed).await, true);
 }
 
 /// Moves the focus by the keyboard to the first element of a selector.
