@@ -104,8 +104,6 @@ install_packages() {
         [ -x /usr/sbin/runc ] || missing+=("runc")
         command -v rpm >/dev/null 2>&1 || missing+=("rpm")
     fi
-    command -v brotli >/dev/null 2>&1 || missing+=("brotli")
-    command -v zstd >/dev/null 2>&1 || missing+=("zstd")
     command -v valgrind >/dev/null 2>&1 || missing+=("valgrind")
     command -v shellcheck >/dev/null 2>&1 || missing+=("shellcheck")
     [ "${#missing[@]}" -gt 0 ] || return 0

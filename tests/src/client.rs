@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Method;
 use serde_json::Value;
@@ -11,6 +12,9 @@ use crate::answer::{Answer, Refusal};
 use crate::contract::Contract;
 use crate::http_body::Multipart;
 use crate::sensitive;
+
+/// Time for which a connection without a request is kept. The services keep one for 10 s.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client of one base URL. Clones share connections.
 #[derive(Clone, Debug)]
@@ -44,6 +48,8 @@ impl Client {
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
+            // Shorter than the services keep an idle connection: a POST on a closed one is not repeated.
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .build()
             .expect("the client can be built");
         Self {

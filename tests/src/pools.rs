@@ -95,10 +95,10 @@ impl Pools {
             .provisioned
             .accounts
             .iter()
-            .find(|known| known.name == account)
+            .find(|known| known.username == account)
             .expect("an account");
         self.surface
-            .service_token(&account.name, account.password.expose())
+            .service_token(&account.username, account.password.expose())
             .await
     }
 

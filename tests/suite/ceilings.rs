@@ -8,12 +8,12 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 77_200,
-    test_lines: 77_700,
-    rust_lines: 188_700,
+    product_lines: 74_300,
+    test_lines: 73_600,
+    rust_lines: 180_900,
     markdown_files: 36,
-    markdown_words: 55_300,
-    configuration_keys: 445,
+    markdown_words: 49_300,
+    configuration_keys: 429,
     locked_packages: 542,
 };
 

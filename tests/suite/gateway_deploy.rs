@@ -138,3 +138,33 @@ fn socket_unit_matches_the_configuration() {
         .collect();
     assert_eq!(sockets, listens);
 }
+
+/// Publishes a release of one file with a container engine that only prints its first argument,
+/// then the same release with another content.
+#[test]
+fn release_is_published_only_with_right_sums() {
+    const STEPS: &str = r#"set -e
+        mkdir release
+        commit=$(git -C "$0" rev-parse HEAD)
+        printf '{\n  "version": "0.1.0",\n  "commit": "%s"\n}\n' "$commit" > release/manifest.json
+        (cd release && sha256sum manifest.json > SHA256SUMS)
+        printf '#!/bin/sh\necho "engine $1"\n' > engine
+        chmod +x engine
+        ENGINE=$PWD/engine "$0/conf/deploy/publish" release images.example.com/team first | grep -v '^+'
+        cat first/SHA256SUMS
+        echo >> release/manifest.json
+        "$0/conf/deploy/publish" release - second || echo "status $?"
+        ls second"#;
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let output = Command::new("bash")
+        .args(["-c", STEPS])
+        .arg(root)
+        .current_dir(folder.path())
+        .output()
+        .expect("bash runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let sums = std::fs::read_to_string(folder.path().join("first/SHA256SUMS")).expect("sent");
+    let failed = "manifest.json: FAILED\nstatus 65\n";
+    assert_eq!(said, format!("engine build\nengine push\n{sums}{failed}"));
+}

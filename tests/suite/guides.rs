@@ -101,7 +101,7 @@ async fn cognito_guide_works_at_moto() {
             "ok      sign-in: the app client can sign users in",
             reveals.to_owned(),
         ),
-        (last, format!("{last}\n1 of 19 checks failed")),
+        (last, format!("{last}\n1 of 18 checks failed")),
         (
             "caller     user …\ndecision   allow",
             "caller     the token is refused\ndecision   401 issuer_not_accepted".to_owned(),

@@ -245,7 +245,8 @@ async fn hidden_characters_are_revealed_in_a_browser() {
     let variables = "%7B%22name%22:%22%E2%80%AEgnp.exe%22%7D";
     let preview = format!("{console}/templates/welcome?channel=email&variables={variables}");
     browser.open(&preview).await;
-    let text = browser.find("main pre").await.text().await;
+    let english = browser.find("main [lang=en] pre").await;
+    let text = english.text().await;
     assert!(text.contains("Hello [U+202E]gnp.exe"), "{text}");
     assert!(!text.contains('\u{202e}'), "{text}");
     // What the script of the page shows.

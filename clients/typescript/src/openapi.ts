@@ -1591,8 +1591,6 @@ export interface components {
                 "X-Request-Id": components["headers"]["RequestId"];
                 "Cache-Control": components["headers"]["NoStore"];
                 "Retry-After": components["headers"]["RetryAfter"];
-                "RateLimit-Policy": components["headers"]["RateLimitPolicy"];
-                RateLimit: components["headers"]["RateLimit"];
                 [name: string]: unknown;
             };
             content: {
@@ -1795,10 +1793,6 @@ export interface components {
     headers: {
         /** @description The id of the request, as in the logs. */
         RequestId: string;
-        /** @description The rate limit that was exceeded: its name, quota and window in seconds (draft-ietf-httpapi-ratelimit-headers). */
-        RateLimitPolicy: string;
-        /** @description The remaining quota of that limit and the seconds until it is replenished. */
-        RateLimit: string;
         /** @description Seconds to wait. */
         RetryAfter: number;
         /** @description RFC 6750; with `error` only if a token was sent. */

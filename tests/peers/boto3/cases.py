@@ -183,16 +183,6 @@ def a_revoked_token_ends_its_sign_in(target):
     target.anonymous.get_user(AccessToken=other["AccessToken"])
 
 
-def a_global_sign_out_ends_every_sign_in(target):
-    sub = target.register("ada@example.com")
-    one, two = target.sign_in("ada@example.com"), target.sign_in("ada@example.com")
-    target.anonymous.global_sign_out(AccessToken=one["AccessToken"])
-    with expect_refusal("NotAuthorizedException"):
-        target.refresh(two["RefreshToken"], sub)
-    with expect_refusal("NotAuthorizedException"):
-        target.anonymous.get_user(AccessToken=one["AccessToken"])
-
-
 def a_given_password_must_be_replaced_under_the_real_username(target):
     created = target.admin.admin_create_user(
         UserPoolId=target.pool_id, Username="ada@example.com", TemporaryPassword=PASSWORD, MessageAction="SUPPRESS"
@@ -383,7 +373,6 @@ CASES = [
     rotation_forgives_a_repetition_within_its_grace,
     rotation_and_refresh_token_auth_exclude_each_other,
     a_revoked_token_ends_its_sign_in,
-    a_global_sign_out_ends_every_sign_in,
     a_given_password_must_be_replaced_under_the_real_username,
     a_wrong_secret_hash_at_the_challenge_is_refused,
     a_proof_answers_the_custom_challenge_once,

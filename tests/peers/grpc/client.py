@@ -4,7 +4,6 @@ method    "Echo", of the service postern.Test
 kind      "unary", "server", "client" or "bidi"
 messages  messages as text; an object {"repeat": N, "size": N} means N messages
 metadata  additional fields, default none
-timeout   seconds, default none
 pause     seconds before each message, default none
 """
 
@@ -27,7 +26,7 @@ def messages(call):
 
 def make(channel, call):
     path = f"/postern.Test/{call['method']}"
-    options = {"timeout": call.get("timeout"), "metadata": tuple(call.get("metadata", {}).items())}
+    options = {"metadata": tuple(call.get("metadata", {}).items())}
     if call["kind"] == "unary":
         reply, done = channel.unary_unary(path).with_call(next(messages(call)), **options)
         return [reply], done

@@ -1,11 +1,8 @@
 """A gRPC server with messages of plain bytes, which need no generated code."""
 
-import threading
 from concurrent import futures
 
 import grpc
-
-cancelled = threading.Semaphore(0)
 
 
 def echo(request, context):
@@ -21,30 +18,11 @@ def subject(_request, context):
     return dict(context.invocation_metadata()).get("x-postern-subject", "nobody").encode()
 
 
-def wait(_request, context):
-    """Responds after the caller has cancelled the call."""
-    over = threading.Event()
-    if not context.add_callback(over.set):
-        over.set()
-    over.wait(60)
-    cancelled.release()
-    return b"too late"
-
-
-def was_cancelled(_request, _context):
-    return b"yes" if cancelled.acquire(timeout=20) else b"no"
-
-
 def count(request, _context):
     """`NUMBER SIZE`: sends NUMBER messages of SIZE bytes."""
     number, size = map(int, request.split())
     for _ in range(number):
         yield b"x" * size
-
-
-def count_and_wait(request, context):
-    yield from count(request, context)
-    wait(request, context)
 
 
 def total(requests, _context):
@@ -61,15 +39,10 @@ def echo_all(requests, _context):
     yield from requests
 
 
-def expand(requests, _context):
-    for request in requests:
-        yield request * 50
-
-
-UNARY = {"Echo": echo, "Fail": fail, "Subject": subject, "Wait": wait, "WasCancelled": was_cancelled}
-SERVER = {"Count": count, "CountAndWait": count_and_wait}
+UNARY = {"Echo": echo, "Fail": fail, "Subject": subject}
+SERVER = {"Count": count}
 CLIENT = {"Total": total, "Enough": enough}
-BIDI = {"EchoAll": echo_all, "Expand": expand}
+BIDI = {"EchoAll": echo_all}
 
 
 def handlers():

@@ -87,7 +87,8 @@ impl Traffic {
     }
 }
 
-/// Returns the warnings and errors since `since`, by the process that logged them.
+/// Returns the warnings and errors since `since`, by the process that logged them, and by the other
+/// dependency that they name.
 fn warnings(log: &str, since: Timestamp) -> BTreeMap<String, Vec<Warning>> {
     let mut found: BTreeMap<String, Vec<Warning>> = BTreeMap::new();
     for line in log.lines() {
@@ -99,14 +100,21 @@ fn warnings(log: &str, since: Timestamp) -> BTreeMap<String, Vec<Warning>> {
         }
         let at = Timestamp::parse(text(&event, "timestamp")).expect("a timestamp");
         if at >= since {
-            let (service, line) = (text(&event, "service").to_owned(), line.to_owned());
-            found.entry(service).or_default().push(Warning { at, line });
+            let line = line.to_owned();
+            // A pool or a provider that does not answer in time is a cause of its own.
+            let other = ["dependency", "provider"].map(|name| event[name].as_str());
+            let cause = other.into_iter().flatten().next().unwrap_or_default();
+            let process = format!("{} {cause}", text(&event, "service"));
+            found
+                .entry(process.trim_end().to_owned())
+                .or_default()
+                .push(Warning { at, line });
         }
     }
     found
 }
 
-/// Asserts that each process has warned at most once in 10 s since `since`, and that `expected` has
+/// Asserts that each process has warned at most once in 10 s and of one cause since `since`, and that `expected` has
 /// warned.
 fn assert_bounded(log: &str, since: Timestamp, dependency: &str, expected: &[&str]) {
     let found = warnings(log, since);
