@@ -161,7 +161,7 @@ def gateways(run):
         limit = [cpu for _, cpu, _ in seen[programs[0]]]
         for program, rounds in seen.items():
             rates, cpu, p99 = zip(*rounds)
-            run.row(load, program.name, rates, cpu, p99, f"{harness.median(cpu) / harness.median(limit):.2f} × nginx's CPU")
+            run.row(load, program.name, rates, cpu, p99, f"{harness.median(cpu) / harness.median(limit):.2f} × nginx")
     for program in programs:
         program.stop()
 
@@ -335,7 +335,7 @@ def main():
     notes = [harness.machine(), versions(run), f"Profile {run.options.profile}; {run.rounds} rounds of {run.seconds} s; "
              "median (minimum to maximum); CPU of the process, in the queue with PostgreSQL's",
              f"Other processes and the host used {foreign.percent():.0f} % of a core"]
-    columns = ["load", "program", "per second", "CPU each, µs", "p99, ms", ""]
+    columns = ["load", "program", "per second", "CPU each, µs", "p99, ms", "CPU beside nginx; remark"]
     harness.report("compare", notes, columns, run.rows, run.options.write)
 
 

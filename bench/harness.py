@@ -178,7 +178,7 @@ def spread(values):
     if not values:
         return ""
     middle = short(median(values))
-    return middle if len(values) == 1 else f"{middle} ({short(min(values))} to {short(max(values))})"
+    return middle if len(values) == 1 else f"{middle} ({short(min(values))}–{short(max(values))})"
 
 
 def first_line(*command):
@@ -198,7 +198,7 @@ def machine():
 
 
 def report(name, notes, columns, rows, write):
-    """Prints a table, and writes it to bench/results/DATE-NAME.md if `write` is set."""
+    """Prints a table. With `write` it becomes bench/results/DATE-NAME.md, in place of an older one."""
     today = datetime.date.today().isoformat()
     lines = [f"# bench/{name}, {today}", "", *[f"{note}.  " for note in notes], ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
@@ -206,7 +206,10 @@ def report(name, notes, columns, rows, write):
     text = "\n".join(lines) + "\n"
     print("\n" + text)
     if write:
-        file = HERE / "results" / f"{today}-{name}.md"
-        file.parent.mkdir(exist_ok=True)
+        folder = HERE / "results"
+        folder.mkdir(exist_ok=True)
+        for older in folder.glob(f"*-{name}.md"):
+            older.unlink()
+        file = folder / f"{today}-{name}.md"
         file.write_text(text)
         print(f"written to {file}")

@@ -23,7 +23,7 @@ use postern_proxy::config::ClientAddressDetail as ClientAddress;
 use postern_proxy::config::{CallerRules as Protected, RoutePolicy as Policy, UserRule};
 use postern_proxy::config::{MethodSet as Methods, PathPattern, RoutePattern as Pattern};
 use postern_proxy::forwarding::identity_headers::IdentityHeaders as Injection;
-use postern_proxy::rate_limiter::{Rate, RateDecision as Verdict, RateLimiter as Limiter};
+use postern_proxy::rate_limiter::{Rate, RateLimiter as Limiter};
 use postern_proxy::routing::{RouteIndex, RouteMatcher as Router, RouteRequest as Request};
 use postern_proxy::telemetry::AccessEvent as Event;
 use postern_service::http::bearer;
@@ -294,10 +294,7 @@ impl RequestPath {
     #[must_use]
     pub fn limit(&self, turn: u64) -> bool {
         let key = self.keys.hash_one((turn % 1024, 1_u64));
-        matches!(
-            self.limiter.take(self.rate, key, turn * 1_000),
-            Verdict::Allowed { .. }
-        )
+        self.limiter.take(self.rate, key, turn * 1_000).is_ok()
     }
 
     /// Returns the header fields for the upstream.
