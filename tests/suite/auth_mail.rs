@@ -20,12 +20,20 @@ use crate::notify_order::{env_number, insert_backlog};
 const LOW_MAIL_LANE: i16 = 6;
 const PEOPLE: usize = 100;
 const PER_SECOND: u64 = 20;
-/// The figure is one second; unoptimized programs on a busy machine get more.
-const MAX_P99: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
+/// Mails that may be on their way to the server when a code is accepted.
+const CONCURRENCY: i64 = 64;
+/// The time of optimised programs. Others are judged by the order of the mails, which no busy machine changes.
+const MAX_P99: Duration = Duration::from_secs(1);
 
 /// When the mail server has accepted the codes, by their recipients.
 const ACCEPTED: &str = "SELECT recipient, at FROM notify_record JOIN notify_result USING (id) \
     WHERE template = 'account-reset' AND provider IS NOT NULL AND code IS NULL";
+/// The highest number of other mails that were accepted between a code's acceptance by the notification service and by
+/// the mail server.
+const OVERTAKEN_BY: &str = "WITH sent AS MATERIALIZED (SELECT template, created_at, at \
+        FROM notify_record JOIN notify_result USING (id) WHERE provider IS NOT NULL AND code IS NULL) \
+    SELECT max((SELECT count(*) FROM sent other WHERE other.template = 'welcome' AND other.at > mine.created_at \
+        AND other.at < mine.at)) FROM sent mine WHERE template = 'account-reset'";
 const WAITING: &str = "SELECT count(*) FROM notify_queue";
 
 #[tokio::test]
@@ -70,7 +78,7 @@ async fn reset_code_overtakes_waiting_mail() {
             break found;
         }
         assert!(
-            began.elapsed() < Duration::from_secs(60),
+            began.elapsed() < Duration::from_secs(180),
             "{} of {PEOPLE}",
             found.len()
         );
@@ -82,17 +90,25 @@ async fn reset_code_overtakes_waiting_mail() {
         .expect("a row");
     let mut took: Vec<i64> = accepted.iter().map(|(to, at)| at - asked[to].0).collect();
     took.sort_unstable();
+    let (overtaken,): (i64,) = sqlx::query_as(OVERTAKEN_BY)
+        .fetch_one(&mut database)
+        .await
+        .expect("a row");
     let (median, p99) = (took[PEOPLE / 2], took[PEOPLE * 99 / 100]);
     note(&format!(
         "auth: from POST /auth/password/forgot to the mail server's 250, {PER_SECOND}/s with {low} LOW waiting \
-         ({waiting} at the end): median {median} ms, p99 {p99} ms"
+         ({waiting} at the end, at most {overtaken} sent between a code and its acceptance): median {median} ms, p99 {p99} ms"
     ));
     assert!(
         waiting > 0,
         "POSTERN_TEST_LOW is too small for this machine"
     );
     assert!(
-        u128::try_from(p99).is_ok_and(|p99| p99 < MAX_P99.as_millis()),
+        overtaken <= CONCURRENCY,
+        "{overtaken} LOW mails were sent between a code and its acceptance"
+    );
+    assert!(
+        cfg!(debug_assertions) || u128::try_from(p99).is_ok_and(|p99| p99 < MAX_P99.as_millis()),
         "{took:?}"
     );
     split.stop().await;
