@@ -97,7 +97,7 @@ impl Pairs {
 
     async fn ask_for_reset(&self, email: &str) {
         let body = json!({"email": email});
-        let asked = self.plain[0].post("/auth/password/forgot", &body).await;
+        let asked = answered(&self.plain[0], "/auth/password/forgot", &body).await;
         let _ = asked.expect(204);
     }
 
@@ -186,18 +186,14 @@ impl Pairs {
         );
         let (_, winner) = win(&RESET, &self.plain, &bodies).await;
         let login = json!({"email": email, "password": bodies[winner]["newPassword"]});
-        let _ = self.plain[1 - winner]
-            .post("/auth/login", &login)
-            .await
-            .expect(200);
+        let signed_in = answered(&self.plain[1 - winner], "/auth/login", &login).await;
+        let _ = signed_in.expect(200);
     }
 
     async fn confirm(&self, number: usize) {
         let email = format!("c{number}@example.com");
         let body = json!({"email": email, "password": PASSWORD});
-        let asked = self.confirming[number % 2]
-            .post("/auth/register", &body)
-            .await;
+        let asked = answered(&self.confirming[number % 2], "/auth/register", &body).await;
         let asked = asked.expect(401).json();
         let (session, code) = (&asked["challenge"]["session"], self.code(&email).await);
         let body = json!({"session": session, "code": code, "password": PASSWORD});
