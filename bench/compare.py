@@ -20,6 +20,8 @@ from harness import TEST_CORE, cpu_seconds, fail, spread  # noqa: E402
 
 ACTOR = "/actors/7d8ca528-4931-4254-9273-ea5ee853f271"
 DOCUMENT = "/documents/41"
+LARGE = "/documents/large"
+LARGE_BYTES = 1 << 20
 UPLOAD_BYTES = 64 << 10
 TOKENS = 4000
 RELOADED_ROUTES = 4000
@@ -108,6 +110,7 @@ class Run:
                         "-keyout", "server.key", "-out", "server.pem"], cwd=self.work, check=True, capture_output=True)
         (self.work / "server-all.pem").write_text((self.work / "server.pem").read_text() + (self.work / "server.key").read_text())
         (self.work / "upload").write_bytes(os.urandom(UPLOAD_BYTES))
+        (self.work / "large").write_bytes(os.urandom(LARGE_BYTES))
         self.tokens = (self.work / "access-tokens").read_text().split()
         self.service_token = (self.work / "service-token").read_text()
         for name, tokens in (("one", self.tokens[:1]), ("many", self.tokens), ("service", [self.service_token])):
@@ -145,6 +148,7 @@ def gateways(run):
         "reads, TLS 1.3 and HTTP/2": lambda p, s: harness.h2load(p.secure + ACTOR, run.tokens[0], s, run.work),
         "reads, no token in a cache": lambda p, s: harness.wrk(p.base + ACTOR, many, s, 64),
         "uploads of 64 KiB": lambda p, s: harness.wrk(p.base + DOCUMENT, one, s, 64, method="POST", body=run.work / "upload"),
+        "downloads of 1 MiB, TLS 1.3 and HTTP/2": lambda p, s: harness.h2load(p.secure + LARGE, run.tokens[0], s, run.work),
     }
     for load, send in loads.items():
         seen = {program: [] for program in programs}
