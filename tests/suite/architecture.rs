@@ -2,7 +2,9 @@
 //! others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+
+use postern_harness::paths::{repository, rust_files};
 
 /// Crates of the workspace whose modules may not form cycles.
 const CRATES: [&str; 10] = [
@@ -18,6 +20,25 @@ const CRATES: [&str; 10] = [
     "standalone",
 ];
 
+/// The crates that the product must be built on.
+const REQUIRED_CRATES: [&str; 15] = [
+    "aes-gcm",
+    "aws-sdk-cognitoidentityprovider",
+    "jsonwebtoken",
+    "lettre",
+    "oauth2",
+    "pingora",
+    "pingora-load-balancing",
+    "pingora-proxy",
+    "prometheus",
+    "redis",
+    "reqwest",
+    "serde",
+    "serde_json",
+    "sqlx",
+    "tokio",
+];
+
 /// Modules that exist for tests alone; what they use is no dependency of the product.
 const TEST_MODULES: [&str; 2] = ["testing", "tests"];
 
@@ -25,34 +46,20 @@ const TEST_MODULES: [&str; 2] = ["testing", "tests"];
 type Dependencies = BTreeMap<String, BTreeSet<String>>;
 
 fn source_folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the workspace")
-        .join(name)
-        .join("src")
+    repository().join(name).join("src")
 }
 
-fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("a source folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            source_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
+fn text(file: &Path) -> String {
+    std::fs::read_to_string(file).expect("sources are UTF-8")
 }
 
 /// Returns the module path of a source file: `src/a/b.rs` is `["a", "b"]`, `src/lib.rs` is empty.
 fn module_path(source: &Path, file: &Path) -> Vec<String> {
-    let relative = file
-        .strip_prefix(source)
-        .expect("a file of the folder")
-        .with_extension("");
-    let mut path: Vec<String> = relative
-        .components()
-        .map(|part| part.as_os_str().to_string_lossy().into_owned())
-        .collect();
+    let relative = file.strip_prefix(source).expect("a file of the folder");
+    let relative = relative.with_extension("");
+    let parts = relative.components();
+    let name = |part: Component<'_>| part.as_os_str().to_string_lossy().into_owned();
+    let mut path: Vec<String> = parts.map(name).collect();
     if path.last().is_some_and(|last| last == "mod") || path == ["lib"] {
         path.pop();
     }
@@ -99,12 +106,9 @@ fn after_item(text: &str) -> &str {
 /// Calls `visit` with the first name of each path of the crate that the code of a module names:
 /// `crate::name`, and as many `super::` as lead to the root.
 fn root_names(code: &str, module: &[String], mut visit: impl FnMut(&str)) {
-    let supers = "super::".repeat(module.len());
-    for prefix in ["crate::", supers.as_str()]
-        .into_iter()
-        .filter(|prefix| !prefix.is_empty())
-    {
-        names_after(code, prefix, &mut visit);
+    names_after(code, "crate::", &mut visit);
+    if !module.is_empty() {
+        names_after(code, &"super::".repeat(module.len()), &mut visit);
     }
 }
 
@@ -169,45 +173,32 @@ fn re_exports(lib: &str) -> BTreeMap<String, String> {
 
 fn dependencies(name: &str) -> Dependencies {
     let source = source_folder(name);
+    let exported = re_exports(&product_code(&text(&source.join("lib.rs"))));
+    let is_test = |module: &Vec<String>| {
+        let mut parts = module.iter();
+        parts.any(|part| TEST_MODULES.contains(&part.as_str()))
+    };
     let mut files = Vec::new();
-    source_files(&source, &mut files);
-    let lib = product_code(&std::fs::read_to_string(source.join("lib.rs")).expect("lib.rs"));
-    let exported = re_exports(&lib);
+    for file in rust_files(&source) {
+        let module = module_path(&source, &file);
+        if !module.is_empty() && !is_test(&module) && module[0] != "main" {
+            files.push((file, module));
+        }
+    }
     let mut found = Dependencies::new();
-    for file in &files {
-        let module = module_path(&source, file);
-        let is_test = module
-            .iter()
-            .any(|part| TEST_MODULES.contains(&part.as_str()));
-        let Some(top) = module.first().filter(|top| !is_test && *top != "main") else {
-            continue;
-        };
-        found.entry(top.clone()).or_default();
+    for (_, module) in &files {
+        found.entry(module[0].clone()).or_default();
     }
     let modules: BTreeSet<String> = found.keys().cloned().collect();
-    for file in &files {
-        let module = module_path(&source, file);
-        let is_test = module
-            .iter()
-            .any(|part| TEST_MODULES.contains(&part.as_str()));
-        let Some(used) = module
-            .first()
-            .filter(|_| !is_test)
-            .and_then(|top| found.get_mut(top))
-        else {
-            continue;
-        };
-        let code = product_code(&std::fs::read_to_string(file).expect("sources are UTF-8"));
-        root_names(&code, &module, |name| {
-            let target = if modules.contains(name) {
-                Some(name)
-            } else {
-                exported.get(name).map(String::as_str)
+    for (file, module) in &files {
+        root_names(&product_code(&text(file)), module, |name| {
+            let target = match modules.get(name) {
+                Some(module) => Some(module),
+                None => exported.get(name).filter(|it| modules.contains(*it)),
             };
-            if let Some(target) =
-                target.filter(|target| modules.contains(*target) && *target != module[0])
-            {
-                used.insert(target.to_owned());
+            if let Some(target) = target.filter(|target| **target != module[0]) {
+                let used = found.entry(module[0].clone()).or_default();
+                used.insert(target.clone());
             }
         });
     }
@@ -244,8 +235,7 @@ fn top_level_modules_form_no_cycle() {
     }
     assert!(
         cycles.is_empty(),
-        "modules that depend on each other:\n{}",
-        cycles.into_iter().collect::<Vec<_>>().join("\n")
+        "modules depend on each other: {cycles:?}"
     );
 }
 
@@ -253,12 +243,9 @@ fn top_level_modules_form_no_cycle() {
 /// the decoder of configurations are modules of `common`.
 #[test]
 fn http_engine_knows_problem_codes_and_addresses_alone() {
-    let mut files = Vec::new();
-    source_files(&source_folder("proxy/http"), &mut files);
     let mut used = BTreeSet::new();
-    for file in &files {
-        let code = product_code(&std::fs::read_to_string(file).expect("sources are UTF-8"));
-        names_after(&code, "postern_core::", |name| {
+    for file in rust_files(&source_folder("proxy/http")) {
+        names_after(&product_code(&text(&file)), "postern_core::", |name| {
             used.insert(name.to_owned());
         });
     }
@@ -266,6 +253,36 @@ fn http_engine_knows_problem_codes_and_addresses_alone() {
         used.iter().eq(["Code", "network"]),
         "proxy/http uses {used:?} of postern_core"
     );
+}
+
+/// What is pretended in `dev` is no part of the product.
+#[test]
+fn required_crates_are_dependencies_in_use() {
+    let (mut declared, mut used) = (BTreeSet::new(), BTreeSet::new());
+    for name in CRATES.into_iter().filter(|name| *name != "dev") {
+        let source = source_folder(name);
+        let manifest = text(&source.with_file_name("Cargo.toml"));
+        let manifest: toml::Table = manifest.parse().expect("TOML");
+        let normal = manifest["dependencies"].as_table().expect("a table");
+        declared.extend(normal.keys().cloned());
+        for file in rust_files(&source) {
+            let module = module_path(&source, &file);
+            if module.iter().any(|it| TEST_MODULES.contains(&it.as_str())) {
+                continue;
+            }
+            let code = product_code(&text(&file));
+            for required in REQUIRED_CRATES {
+                let prefix = format!("{}::", required.replace('-', "_"));
+                names_after(&code, &prefix, |_| {
+                    used.insert(required);
+                });
+            }
+        }
+    }
+    for required in REQUIRED_CRATES {
+        assert!(declared.contains(required), "{required} is no dependency");
+        assert!(used.contains(required), "{required} is not used");
+    }
 }
 
 #[test]

@@ -1,15 +1,14 @@
 //! Authentication upstreams as separate processes, with a Redis and pools that can be killed and
 //! suspended.
 
-use std::path::Path;
-
+use postern_harness::config_file::ConfigFile;
+use postern_harness::json;
+use postern_harness::paths::conf;
+use postern_harness::process::{Program, Running};
+use postern_harness::public_api::text;
+use postern_harness::{Answer, PublicApi, ports};
 use postern_store::cache::testing::RedisServer;
 use postern_store::database::testing::{TestDatabase, postgres};
-use postern_tests::config_file::{ConfigFile, conf};
-use postern_tests::http_body::json;
-use postern_tests::program::{Program, Running};
-use postern_tests::surface::text;
-use postern_tests::{Answer, PublicApi, ports};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -54,10 +53,9 @@ impl AuthCluster {
         std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
             .expect("the folder can be written");
         let port = ports::free(13);
-        let standalone = Program::of_workspace("postern", folder.path())
-            .arg("--data-dir")
-            .arg("var");
-        let mut standalone = standalone.arg("--port").arg(port.to_string()).start();
+        let standalone = Program::of_workspace("postern", folder.path());
+        let standalone = standalone.args(["--data-dir", "var", "--port", &port.to_string()]);
+        let mut standalone = standalone.start();
         let _ = standalone.wait_for_line("ready").await;
         let surface = PublicApi::of_folder(&folder.path().join("var"));
         surface.until_keys().await;
@@ -75,23 +73,15 @@ impl AuthCluster {
     /// Starts a replica and waits until it is ready.
     pub(crate) async fn replica(&self, changes: &Changes) -> Replica {
         let (listen, admin) = (ports::free(1), ports::free(1));
-        let path = self.folder.path().join(format!("auth-{listen}.toml"));
-        std::fs::write(&path, self.config(listen, admin, changes).text())
-            .expect("the folder can be written");
-        let program = Program::of_workspace("postern-auth", self.folder.path());
-        let program = program.arg("--config").arg(path.display().to_string());
-        let environment = self
-            .surface
-            .environment()
-            .iter()
-            .filter(|(name, _)| !name.starts_with("POSTERN_"));
-        let program = environment.fold(program, |program, (name, value)| program.env(name, value));
-        let mut running = program
+        let environment = self.surface.environment().iter();
+        let environment = environment.filter(|(name, _)| !name.starts_with("POSTERN_"));
+        let password = self.surface.env("POSTERN_SERVICE_AUTH_PASSWORD");
+        let config = self.config(listen, admin, changes);
+        let mut running = Program::of_workspace("postern-auth", self.folder.path())
+            .envs(environment)
             .env("IDP_SERVICE_ACCOUNT_USERNAME", "auth")
-            .env(
-                "IDP_SERVICE_ACCOUNT_PASSWORD",
-                self.surface.env("POSTERN_SERVICE_AUTH_PASSWORD"),
-            )
+            .env("IDP_SERVICE_ACCOUNT_PASSWORD", password)
+            .config(&format!("auth-{listen}.toml"), config.text())
             .start();
         running.until_ready().await;
         let env = self.surface.environment().clone();
@@ -131,10 +121,6 @@ impl AuthCluster {
             Some(filter) => file.set("filter", &quoted(filter)),
             None => file,
         }
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Account enumeration: responses for known, unknown, disabled and social-only accounts are
 //! identical. That the same work is done for every account is tested in the pool.
 
-use postern_tests::http_body::json;
-use postern_tests::pools::administrator;
-use postern_tests::surface::text;
-use postern_tests::{Answer, Postern, PublicApi};
+use postern_harness::json;
+use postern_harness::pools::administrator;
+use postern_harness::public_api::text;
+use postern_harness::{Answer, PublicApi, Standalone};
 use serde_json::Value;
 
 /// Returns a response without the parts that differ between requests.
@@ -65,7 +65,7 @@ async fn post_each(
 
 #[tokio::test]
 async fn responses_do_not_reveal_whether_an_account_exists() {
-    let postern = Postern::start().await;
+    let postern = Standalone::start().await;
     let surface = postern.surface();
     let (known, disabled) = (surface.register().await, surface.register().await);
     let social = surface.social_token("grace").await;

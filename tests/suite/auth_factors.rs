@@ -3,8 +3,6 @@
 //! parameter names.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -13,20 +11,18 @@ use aws_sdk_cognitoidentityprovider::Client as Admin;
 use aws_sdk_cognitoidentityprovider::types::{
     AuthFlowType, ExplicitAuthFlowsType, SoftwareTokenMfaSettingsType,
 };
-use postern_auth::{App, Config, Listeners};
 use postern_auth::{AwsCredentials, pool_client};
 use postern_core::Clock;
 use postern_core::config::{Env, parse};
 use postern_core::identity::{IdentityConfig, secret_hash};
-use postern_service::startup::ConfigOrigin;
-use postern_tests::http_body::json;
-use postern_tests::surface::{PASSWORD, text};
-use postern_tests::{Answer, Client};
+use postern_harness::json;
+use postern_harness::peer::Peer;
+use postern_harness::public_api::{PASSWORD, text};
+use postern_harness::{Answer, Client};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::TcpListener;
-use tokio::process::{Child, Command};
+
+use crate::auth_upstream;
 
 const ADA: &str = "ada@example.com";
 /// The TOTP secret of every user in moto, in base32: `asdfasdfasdf`.
@@ -39,14 +35,14 @@ struct Foreign {
     identity: IdentityConfig,
     _shutdown: CancellationToken,
     _folder: TempDir,
-    _moto: Child,
+    _moto: Peer,
 }
 
 // === impl Foreign ===
 
 impl Foreign {
     async fn start() -> Self {
-        let (moto, endpoint) = start_moto().await;
+        let (moto, endpoint) = Peer::moto().await;
         let mut env = variables(&endpoint);
         let identity = identity_of(&env);
         // moto loads modules at its first call.
@@ -60,28 +56,8 @@ impl Foreign {
             "database = 'sqlite://{}'",
             folder.path().join("auth.db").display()
         );
-        let env: Env = env
-            .iter()
-            .map(|(name, value)| (*name, value.as_str()))
-            .collect();
-        let config =
-            parse("auth.toml", &config, |root| Config::read(root, &env)).expect("a config");
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("the loopback has a free port");
-        let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let app = Box::pin(App::build(config, Clock::system()))
-            .await
-            .expect("built");
-        let shutdown = CancellationToken::new();
-        tokio::spawn(app.run(
-            Listeners {
-                public: listener,
-                admin: None,
-            },
-            ConfigOrigin::built_in("auth.toml", ""),
-            shutdown.clone(),
-        ));
+        let (listener, base) = auth_upstream::bind().await;
+        let shutdown = auth_upstream::start(listener, &config, &env_of(&env)).await;
         let client = Client::new(&base);
         let foreign = Self {
             client,
@@ -97,54 +73,35 @@ impl Foreign {
 
     async fn add_ada(&self) {
         let pool = &self.identity.actor.pool_id;
-        let create = self
-            .admin
-            .admin_create_user()
-            .user_pool_id(pool)
-            .username(ADA);
-        Box::pin(create.send()).await.expect("a user");
-        let set = self
-            .admin
-            .admin_set_user_password()
-            .user_pool_id(pool)
-            .username(ADA);
-        Box::pin(set.password(PASSWORD).permanent(true).send())
-            .await
-            .expect("a password");
+        let create = self.admin.admin_create_user().user_pool_id(pool);
+        let created = Box::pin(create.username(ADA).send()).await;
+        created.expect("a user");
+        let set = self.admin.admin_set_user_password().user_pool_id(pool);
+        let set = set.username(ADA).password(PASSWORD).permanent(true);
+        Box::pin(set.send()).await.expect("a password");
     }
 
     /// Registers a software token for Ada, so that the pool requires it from then on.
     async fn add_software_token(&self) {
         let actor = &self.identity.actor;
         let secret = actor.client_secret.as_ref().expect("a secret").expose();
-        let initiate = self
-            .admin
-            .initiate_auth()
-            .auth_flow(AuthFlowType::UserPasswordAuth);
-        let initiate = initiate
-            .client_id(&actor.client_id)
-            .auth_parameters("USERNAME", ADA);
-        let initiate = initiate.auth_parameters("PASSWORD", PASSWORD);
         let hash = secret_hash(ADA, &actor.client_id, secret);
-        let signed_in = Box::pin(initiate.auth_parameters("SECRET_HASH", hash).send())
-            .await
-            .expect("the user signs in");
-        let token = signed_in
-            .authentication_result()
-            .and_then(|tokens| tokens.access_token())
-            .expect("a token");
-        let associate = self.admin.associate_software_token().access_token(token);
+        let flow = AuthFlowType::UserPasswordAuth;
+        let initiate = self.admin.initiate_auth().auth_flow(flow);
+        let initiate = initiate.client_id(&actor.client_id);
+        let initiate = initiate.auth_parameters("USERNAME", ADA);
+        let initiate = initiate.auth_parameters("PASSWORD", PASSWORD);
+        let initiate = initiate.auth_parameters("SECRET_HASH", hash);
+        let signed_in = Box::pin(initiate.send()).await;
+        let tokens = signed_in.expect("the user signs in").authentication_result;
+        let token = tokens.and_then(|tokens| tokens.access_token);
+        let token = token.expect("a token");
+        let associate = self.admin.associate_software_token().access_token(&token);
         let secret = Box::pin(associate.send()).await.expect("a secret");
         assert_eq!(secret.secret_code(), Some("asdfasdfasdf"));
         let verify = async |code: String| {
-            Box::pin(
-                self.admin
-                    .verify_software_token()
-                    .access_token(token)
-                    .user_code(code)
-                    .send(),
-            )
-            .await
+            let verify = self.admin.verify_software_token().access_token(&token);
+            Box::pin(verify.user_code(code).send()).await
         };
         // The time step may end between creating and verifying the code.
         if verify(totp()).await.is_err() {
@@ -154,14 +111,10 @@ impl Foreign {
             .enabled(true)
             .preferred_mfa(true)
             .build();
-        let set = self
-            .admin
-            .admin_set_user_mfa_preference()
-            .user_pool_id(&actor.pool_id)
-            .username(ADA);
-        Box::pin(set.software_token_mfa_settings(preference).send())
-            .await
-            .expect("the factor is set");
+        let set = self.admin.admin_set_user_mfa_preference();
+        let set = set.user_pool_id(&actor.pool_id).username(ADA);
+        let set = set.software_token_mfa_settings(preference);
+        Box::pin(set.send()).await.expect("the factor is set");
     }
 
     /// Signs in with the password and returns the challenge.
@@ -177,60 +130,20 @@ impl Foreign {
     }
 }
 
-async fn start_moto() -> (Child, String) {
-    let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/boto3/python/bin/moto_server");
-    let mut command = Command::new(moto);
-    command
-        .args(["-H", "127.0.0.1", "-p", "0"])
-        .env("MOTO_COGNITO_IDP_USER_POOL_ENABLE_TOTP", "true");
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    let mut child = command
-        .spawn()
-        .expect("moto is installed: tests/run installs it");
-    let mut lines = BufReader::new(child.stderr.take().expect("standard error is piped")).lines();
-    while let Some(line) = lines.next_line().await.expect("the output is UTF-8") {
-        if let Some((_, url)) = line.split_once("Running on ") {
-            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-            return (child, url.trim().to_owned());
-        }
-    }
-    panic!("moto exited during startup");
-}
-
 /// Creates a pool with one client, and sets their variables.
 async fn create_pool(admin: &Admin, env: &mut BTreeMap<&'static str, String>) {
-    let pool = Box::pin(admin.create_user_pool().pool_name("actors").send())
-        .await
-        .expect("a pool");
-    let pool = pool
-        .user_pool()
-        .and_then(|pool| pool.id())
-        .expect("an id")
-        .to_owned();
-    let made = admin
-        .create_user_pool_client()
-        .user_pool_id(&pool)
-        .client_name("c")
-        .generate_secret(true);
+    let pool = Box::pin(admin.create_user_pool().pool_name("actors").send()).await;
+    let pool = pool.expect("a pool").user_pool.and_then(|pool| pool.id);
+    let pool = pool.expect("an id");
+    let made = admin.create_user_pool_client().user_pool_id(&pool);
+    let made = made.client_name("c").generate_secret(true);
     let made = made.explicit_auth_flows(ExplicitAuthFlowsType::AllowUserPasswordAuth);
-    let made = Box::pin(made.send())
-        .await
-        .expect("a client")
-        .user_pool_client
-        .expect("a client");
+    let made = Box::pin(made.send()).await.expect("a client");
+    let made = made.user_pool_client.expect("a client");
     env.insert("IDP_ACTOR_POOL_ID", pool);
-    env.insert(
-        "IDP_ACTOR_CLIENT_ID",
-        made.client_id().expect("an id").to_owned(),
-    );
-    env.insert(
-        "IDP_ACTOR_CLIENT_SECRET",
-        made.client_secret().expect("a secret").to_owned(),
-    );
+    env.insert("IDP_ACTOR_CLIENT_ID", made.client_id.expect("an id"));
+    let secret = made.client_secret.expect("a secret");
+    env.insert("IDP_ACTOR_CLIENT_SECRET", secret);
 }
 
 fn keys() -> AwsCredentials {
@@ -251,18 +164,21 @@ fn variables(endpoint: &str) -> BTreeMap<&'static str, String> {
         ("IDP_SERVICE_ACCOUNT_USERNAME", "auth"),
         ("IDP_SERVICE_ACCOUNT_PASSWORD", "none"),
     ];
+    let pairs = pairs.into_iter();
     pairs
-        .into_iter()
         .map(|(name, value)| (name, value.to_owned()))
         .collect()
 }
 
-fn identity_of(env: &BTreeMap<&'static str, String>) -> IdentityConfig {
-    let env: Env = env
-        .iter()
+fn env_of(env: &BTreeMap<&'static str, String>) -> Env {
+    env.iter()
         .map(|(name, value)| (*name, value.as_str()))
-        .collect();
-    parse("test", "", |root| IdentityConfig::read(root, &env)).expect("valid identity variables")
+        .collect()
+}
+
+fn identity_of(env: &BTreeMap<&'static str, String>) -> IdentityConfig {
+    let identity = parse("test", "", |root| IdentityConfig::read(root, &env_of(env)));
+    identity.expect("valid identity variables")
 }
 
 /// Returns a code of RFC 6238 with HMAC-SHA-1, six digits and steps of 30 s, as authenticator apps
@@ -273,10 +189,8 @@ fn totp() -> String {
     let tag = hmac::sign(&key, &step.to_be_bytes());
     let at = usize::from(tag.as_ref()[19] & 15);
     let word = tag.as_ref()[at..at + 4].try_into().expect("four bytes");
-    format!(
-        "{:06}",
-        (u32::from_be_bytes(word) & 0x7fff_ffff) % 1_000_000
-    )
+    let code = (u32::from_be_bytes(word) & 0x7fff_ffff) % 1_000_000;
+    format!("{code:06}")
 }
 
 #[tokio::test]
@@ -286,10 +200,8 @@ async fn software_token_challenge_is_answered_with_a_code() {
     let challenge = foreign.challenge().await;
     assert_eq!(challenge["name"], "SOFTWARE_TOKEN_MFA");
     // Seven digits are never a valid code.
-    let _ = foreign
-        .answer(&challenge, "0000000")
-        .await
-        .problem(401, "invalid_challenge");
+    let refused = foreign.answer(&challenge, "0000000").await;
+    let _ = refused.problem(401, "invalid_challenge");
     let mut answer = foreign.answer(&challenge, &totp()).await;
     if answer.status == 401 {
         // The time step may end between creating and verifying the code.
@@ -297,9 +209,6 @@ async fn software_token_challenge_is_answered_with_a_code() {
     }
     let tokens = answer.expect(200).json();
     assert!(!text(&tokens, "accessToken").is_empty() && !text(&tokens, "refreshToken").is_empty());
-    assert_ne!(
-        foreign.answer(&challenge, &totp()).await.status,
-        200,
-        "once"
-    );
+    let again = foreign.answer(&challenge, &totp()).await;
+    assert_ne!(again.status, 200, "once");
 }

@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use postern_tests::http_body::json;
-use postern_tests::note;
-use postern_tests::surface::sample;
+use postern_harness::json;
+use postern_harness::note;
+use postern_harness::public_api::sample;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::auth_cluster::{AuthCluster, Changes, Replica};
-use crate::redis_pair::{RedisPair, wait_until};
+use postern_harness::stores::redis_pair::RedisPair;
 
 /// Temporary tokens of the race. The first ones are exchanged before the fail-over.
 const TOKENS: usize = 24;
@@ -78,15 +78,6 @@ impl Race<'_> {
 
 async fn sign_in(replica: &Replica) -> Result<String, String> {
     replica.surface.social_sign_in(&sample("ada"), None).await
-}
-
-/// Waits until the replica's cache answers again.
-async fn until_cache_answers(replica: &Replica) {
-    let body = json!({"temporaryToken": "A".repeat(43)});
-    wait_until("answer of the cache", async || {
-        replica.post("/auth/tokens/exchange", &body).await.status == 401
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -192,37 +183,4 @@ async fn lock_of_a_killed_replica_is_taken_over_in_seconds() {
     assert!(delay > Duration::from_secs(1), "no lock was left behind");
     assert!(delay <= MAX_TAKEOVER_DELAY, "{delay:?}");
     let _ = other.running.stop("TERM").await;
-}
-
-#[tokio::test]
-async fn lock_of_a_lost_master_is_taken_over_in_seconds() {
-    let (cluster, redis) = (AuthCluster::start().await, RedisPair::start().await);
-    let (actor_service, mut requests) = hanging_actor_service().await;
-    let changes = |actor_service| Changes {
-        actor_service,
-        cache: Some(redis.url()),
-        ..Changes::default()
-    };
-    let holder = cluster.replica(&changes(Some(actor_service))).await;
-    let other = cluster.replica(&changes(None)).await;
-    let mut sign_in = Box::pin(sign_in(&holder));
-    tokio::select! {
-        outcome = &mut sign_in => panic!("it has not asked the actor service: {outcome:?}"),
-        asked = requests.recv() => asked.expect("the actor service runs"),
-    }
-    redis.wait_for_replication(0).await;
-    redis.nodes[0].signal("STOP").await;
-    redis.promote(1).await;
-    until_cache_answers(&other).await;
-    let delay = longest_delay(&other).await;
-    note(&format!(
-        "auth: {SIGN_INS} social sign-ins after a fail-over, delayed by {} ms at most",
-        delay.as_millis()
-    ));
-    assert!(delay <= MAX_TAKEOVER_DELAY, "{delay:?}");
-    drop(sign_in);
-    redis.nodes[0].signal("CONT").await;
-    for replica in [holder, other] {
-        let _ = replica.running.stop("TERM").await;
-    }
 }

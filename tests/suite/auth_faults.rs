@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use postern_tests::http_body::json;
-use postern_tests::surface::{PASSWORD, text};
-use postern_tests::{Answer, Person};
+use postern_harness::json;
+use postern_harness::public_api::{PASSWORD, text};
+use postern_harness::{Answer, Person};
 use serde_json::Value;
 
 use crate::auth_cluster::{AuthCluster, Changes, Replica};
@@ -26,42 +26,35 @@ struct Calls<'a> {
 // === impl Calls ===
 
 impl Calls<'_> {
-    async fn login(&self) -> Answer {
-        self.replica
-            .post(
+    /// Sends a request of this name; `token` is that of an exchange.
+    async fn send(&self, name: &str, token: &str) -> Answer {
+        let new = format!("{}@example.com", uuid::Uuid::new_v4().simple());
+        let (path, body) = match name {
+            "me" => return self.ada.client.get("/auth/me").send().await,
+            "social sign-in" => {
+                let begun = self.replica.surface.client().get("/auth/social/login");
+                return begun.send().await;
+            }
+            "refresh" => return self.replica.refresh(&self.ada.tokens).await,
+            "login" => (
                 "/auth/login",
-                &json!({"email": self.ada.email, "password": PASSWORD}),
-            )
-            .await
-    }
-
-    async fn me(&self) -> Answer {
-        self.ada.client.get("/auth/me").send().await
-    }
-
-    async fn register(&self) -> Answer {
-        let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
-        self.replica
-            .post(
+                json!({"email": self.ada.email, "password": PASSWORD}),
+            ),
+            "register" => (
                 "/auth/register",
-                &json!({"email": email, "password": PASSWORD}),
-            )
-            .await
+                json!({"email": new, "password": PASSWORD}),
+            ),
+            _ => ("/auth/tokens/exchange", json!({"temporaryToken": token})),
+        };
+        self.replica.post(path, &body).await
     }
 
-    async fn exchange(&self, token: &str) -> Answer {
-        self.replica
-            .post("/auth/tokens/exchange", &json!({"temporaryToken": token}))
-            .await
-    }
-
-    async fn begin_social(&self) -> Answer {
-        self.replica
-            .surface
-            .client()
-            .get("/auth/social/login")
-            .send()
-            .await
+    /// Asserts that requests of these names are answered with 503.
+    async fn assert_unavailable(&self, names: [&str; 3], token: &str, fault: &str) {
+        for name in names {
+            let what = format!("{name} with {fault}");
+            assert_unavailable(&what, async || self.send(name, token).await).await;
+        }
     }
 }
 
@@ -77,7 +70,7 @@ async fn assert_unavailable(what: &str, send: impl AsyncFn() -> Answer) {
         let refusal = answer.problem(503, "unavailable");
         assert!(refusal.headers.contains_key("retry-after"), "{what}");
         if began.elapsed() < Duration::from_secs(1) {
-            postern_tests::note(&format!(
+            postern_harness::note(&format!(
                 "{what}: 503 after {} ms",
                 took[took.len() - 1].as_millis()
             ));
@@ -117,13 +110,12 @@ async fn redis_outage_fails_only_operations_that_need_it() {
             Fault::Suspended => cluster.redis.signal("STOP").await,
             Fault::Killed => cluster.redis.kill().await,
         }
-        let name = |what: &str| format!("{what} with Redis {fault:?}");
-        assert_unavailable(&name("exchange"), async || calls.exchange(&token).await).await;
-        assert_unavailable(&name("social sign-in"), async || calls.begin_social().await).await;
-        assert_unavailable(&name("register"), async || calls.register().await).await;
+        let needing = ["exchange", "social sign-in", "register"];
+        let what = format!("Redis {fault:?}");
+        calls.assert_unavailable(needing, &token, &what).await;
         // The process counts attempts in memory meanwhile.
-        let _ = calls.login().await.expect(200);
-        let _ = calls.me().await.expect(200);
+        let _ = calls.send("login", "").await.expect(200);
+        let _ = calls.send("me", "").await.expect(200);
         // Refreshing and signing out are calls to the pool only.
         let refreshed = replica.refresh(&calls.ada.tokens).await.expect(200).json();
         let body = json!({"refreshToken": text(&refreshed, "refreshToken")});
@@ -137,8 +129,8 @@ async fn redis_outage_fails_only_operations_that_need_it() {
             Fault::Killed => cluster.redis.restart().await,
         }
         let unknown = "A".repeat(43);
-        wait_for_status(401, async || calls.exchange(&unknown).await).await;
-        let exchanged = calls.exchange(&token).await;
+        wait_for_status(401, async || calls.send("exchange", &unknown).await).await;
+        let exchanged = calls.send("exchange", &token).await;
         if fault == Fault::Killed {
             // Redis has lost the token, so it cannot be exchanged.
             let _ = exchanged.problem(401, "invalid_temporary_token");
@@ -156,67 +148,25 @@ async fn pool_outage_fails_only_operations_that_need_it() {
         ada: replica.surface.register().await,
     };
     for fault in [Fault::Suspended, Fault::Killed] {
-        let _ = calls.me().await.expect(200);
+        let _ = calls.send("me", "").await.expect(200);
         let token = match fault {
             Fault::Suspended => replica.surface.social_token("ada").await,
             Fault::Killed => String::new(),
         };
-        let name = |what: &str| format!("{what} with the pool {fault:?}");
         match fault {
             Fault::Suspended => cluster.standalone.signal("STOP").await,
             Fault::Killed => cluster.standalone.signal("KILL").await,
         }
-        assert_unavailable(&name("login"), async || calls.login().await).await;
-        assert_unavailable(&name("refresh"), async || {
-            replica.refresh(&calls.ada.tokens).await
-        })
-        .await;
-        assert_unavailable(&name("register"), async || calls.register().await).await;
+        let needing = ["login", "refresh", "register"];
+        let what = format!("the pool {fault:?}");
+        calls.assert_unavailable(needing, &token, &what).await;
         // The pool's keys are cached, and the exchange needs only Redis.
-        let _ = calls.me().await.expect(200);
+        let _ = calls.send("me", "").await.expect(200);
         if fault == Fault::Suspended {
-            let _ = calls.exchange(&token).await.expect(200);
+            let _ = calls.send("exchange", &token).await.expect(200);
             cluster.standalone.signal("CONT").await;
-            wait_for_status(200, async || calls.login().await).await;
+            wait_for_status(200, async || calls.send("login", "").await).await;
         }
     }
     let _ = replica.running.stop("TERM").await;
-}
-
-#[tokio::test]
-async fn five_tabs_that_refresh_one_token_all_get_tokens() {
-    let cluster = AuthCluster::start().await;
-    let (first, second) = (
-        cluster.replica(&Changes::default()).await,
-        cluster.replica(&Changes::default()).await,
-    );
-    let ada = first.surface.register().await;
-    let tabs = [&first, &second, &first, &second, &first];
-    let calls = tabs.map(|replica| replica.refresh(&ada.tokens));
-    let answers = futures_util::future::join_all(calls).await;
-    let sets: Vec<Value> = answers
-        .into_iter()
-        .map(|answer| answer.expect(200).json())
-        .collect();
-    assert_eq!(rotations(&cluster).await, 1, "the used token");
-    for set in &sets {
-        let _ = second.refresh(set).await.expect(200);
-    }
-    assert_eq!(rotations(&cluster).await, 6, "each tab has its own token");
-    for replica in [first, second] {
-        let _ = replica.running.stop("TERM").await;
-    }
-}
-
-/// Returns the number of tokens in the pool's store that were replaced.
-async fn rotations(cluster: &AuthCluster) -> i64 {
-    let path = cluster.folder().join("var/identity-pool.db");
-    let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
-        .await
-        .expect("the pool's database is readable");
-    let count = sqlx::query_scalar(
-        "SELECT count(*) FROM pool_entity, json_each(pool_entity.value, '$.tokens') AS token
-            WHERE kind = 'session' AND json_extract(token.value, '$.rotated_at') IS NOT NULL",
-    );
-    count.fetch_one(&pool).await.expect("the rows are counted")
 }

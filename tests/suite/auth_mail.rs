@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use postern_core::Clock;
+use postern_harness::http_body::json;
+use postern_harness::public_api::PASSWORD;
+use postern_harness::{Changes, Installation, PublicApi, note};
 use postern_store::cache::testing::redis;
 use postern_store::database::testing::postgres;
-use postern_tests::PublicApi;
-use postern_tests::http_body::json;
-use postern_tests::note;
-use postern_tests::split::{Changes, Split};
-use postern_tests::surface::PASSWORD;
 use sqlx::{Connection, PgConnection};
 
 use crate::notify_order::{env_number, insert_backlog};
@@ -42,7 +40,7 @@ async fn reset_code_overtakes_waiting_mail() {
     let low = env_number("POSTERN_TEST_LOW", 5_000);
     let (auth, notify, cache) = (postgres().await, postgres().await, redis().await);
     let urls = [&auth.url, &notify.url, &cache.url].map(Clone::clone);
-    let split = Split::start_with(Changes {
+    let split = Installation::start_with(Changes {
         stores: Some(urls),
         ..Changes::default()
     })

@@ -2,34 +2,31 @@
 
 use postern_core::testing::assert_members;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use postern_auth::{App, Config, Listeners};
-use postern_core::Clock;
-use postern_core::config::{Env, parse};
-use postern_service::startup::ConfigOrigin;
-use postern_tests::http_body::json;
-use postern_tests::surface::text;
-use postern_tests::{Client, Postern, PublicApi};
+use postern_core::config::Env;
+use postern_harness::json;
+use postern_harness::paths::repository;
+use postern_harness::peer::Peer;
+use postern_harness::public_api::text;
+use postern_harness::{Client, PublicApi, Standalone};
 use serde_json::Value;
 use sqlx::Row;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::TcpListener;
-use tokio::process::{Child, Command};
 use url::Url;
+
+use crate::auth_upstream;
 
 /// The authentication upstream with an independent social provider. Standalone provides the pools
 /// and the actor service.
 struct AuthWithPeer {
     surface: PublicApi,
-    postern: Postern,
+    postern: Standalone,
     shutdown: CancellationToken,
     folder: TempDir,
-    _peers: Vec<Child>,
+    _peers: Vec<Peer>,
 }
 
 /// Providers besides the first one: name, habits, and lines of the configuration.
@@ -38,17 +35,10 @@ type Further = (&'static str, &'static [&'static str], &'static str);
 // === impl AuthWithPeer ===
 
 impl AuthWithPeer {
-    async fn start() -> Self {
-        Self::start_with(&[]).await
-    }
-
     /// Starts the upstream with a provider, and further ones.
     async fn start_with(further: &[Further]) -> Self {
-        let postern = Postern::start().await;
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("the loopback has a free port");
-        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let postern = Standalone::start().await;
+        let (listener, base) = auth_upstream::bind().await;
         let callback = format!("{base}/auth/social/login/callback");
         let (peer, issuer) = start_peer(&callback, &[]).await;
         let mut peers = vec![peer];
@@ -70,20 +60,7 @@ impl AuthWithPeer {
             );
         }
         let env = environment(postern.surface());
-        let config = parse("auth.toml", &config, |root| Config::read(root, &env))
-            .expect("the configuration is valid");
-        let app = Box::pin(App::build(config, Clock::system()))
-            .await
-            .expect("the upstream is built");
-        let shutdown = CancellationToken::new();
-        tokio::spawn(app.run(
-            Listeners {
-                public: listener,
-                admin: None,
-            },
-            ConfigOrigin::built_in("auth.toml", ""),
-            shutdown.clone(),
-        ));
+        let shutdown = auth_upstream::start(listener, &config, &env).await;
         let surface = PublicApi::of_upstream(&base, postern.surface().environment().clone());
         Self {
             surface,
@@ -104,16 +81,9 @@ impl AuthWithPeer {
         let client = self.surface.client();
         let path = format!("/auth/social/login?provider={provider}");
         let started = client.fetch(&path, 302).await;
-        let mut authorization_url =
-            Url::parse(&started.header("location")).expect("a redirect is a URL");
-        authorization_url
-            .query_pairs_mut()
-            .append_pair("login_hint", who);
-        let mut browser = Browser::new(&authorization_url);
-        let until = "/auth/social/login/callback";
-        let back = browser.follow(authorization_url, until).await;
+        let (back, form) = follow(&started.header("location"), who).await;
         let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-        let landed = match browser.form.take() {
+        let landed = match form {
             Some(form) => client.post(&path).body(FORM, form).send().await,
             None => client.get(&path).send().await,
         };
@@ -136,32 +106,11 @@ impl AuthWithPeer {
     }
 }
 
-async fn start_peer(callback: &str, habits: &[&str]) -> (Child, String) {
-    let peer = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/oidc/run");
-    let mut command = Command::new(peer);
-    command
-        .args(["peer-client", "peer-secret", callback])
-        .args(habits)
-        .stdout(std::process::Stdio::piped());
-    let mut child = command
-        .stderr(std::process::Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("the peer starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
-    let line = lines
-        .next_line()
-        .await
-        .expect("the output is UTF-8")
-        .expect("the peer is installed by tests/run");
-    // Later output must be read, so that the pipe does not fill.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (
-        child,
-        line.strip_prefix("issuer ")
-            .expect("the first line names the issuer")
-            .to_owned(),
-    )
+/// Starts a provider and returns its issuer.
+async fn start_peer(callback: &str, habits: &[&str]) -> (Peer, String) {
+    let program = repository().join("tests/peers/oidc/run");
+    let arguments = [&["peer-client", "peer-secret", callback], habits].concat();
+    Peer::start(&program, &arguments, &[], "issuer ").await
 }
 
 fn environment(surface: &PublicApi) -> Env {
@@ -184,67 +133,42 @@ fn environment(surface: &PublicApi) -> Env {
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// An HTTP client that follows redirects with the provider's cookies.
-struct Browser {
-    client: Client,
-    cookies: BTreeMap<String, String>,
-    /// The fields of the form that was submitted last, encoded.
-    form: Option<String>,
-}
-
-// === impl Browser ===
-
-impl Browser {
-    fn new(at: &Url) -> Self {
-        Self {
-            client: Client::new(&at.origin().ascii_serialization()),
-            cookies: BTreeMap::new(),
-            form: None,
+/// Follows redirects from a URL with the provider's cookies, and submits forms as their script does, up to
+/// the callback, which is returned with the fields of the last form, encoded.
+async fn follow(location: &str, who: &str) -> (Url, Option<String>) {
+    let mut url = Url::parse(location).expect("a redirect is a URL");
+    url.query_pairs_mut().append_pair("login_hint", who);
+    let client = Client::new(&url.origin().ascii_serialization());
+    let (mut cookies, mut form) = (BTreeMap::new(), None);
+    for _ in 0..10 {
+        let pairs = cookies
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let sent = pairs.collect::<Vec<_>>().join("; ");
+        let answer = client.get(url.as_str()).header("cookie", &sent);
+        let answer = answer.send().await;
+        let text = answer.text();
+        let is_redirect = answer.status.is_redirection();
+        assert!(is_redirect || text.contains("<form"), "{url}: {text}");
+        for cookie in answer.headers.get_all("set-cookie") {
+            let cookie = cookie.to_str().expect("ASCII");
+            let pair = cookie.split(';').next().unwrap_or_default();
+            let (name, value) = pair.split_once('=').expect("a pair");
+            cookies.insert(name.to_owned(), value.to_owned());
+        }
+        let target = match is_redirect {
+            true => answer.header("location"),
+            false => {
+                form = Some(hidden_fields(&text));
+                attribute(&text, "action")
+            }
+        };
+        url = url.join(&target).expect("a redirect is a URL");
+        if url.path() == "/auth/social/login/callback" {
+            return (url, form);
         }
     }
-
-    /// Follows redirects, and submits forms as their script does, up to the one with the path
-    /// `until`, which is returned.
-    async fn follow(&mut self, mut url: Url, until: &str) -> Url {
-        for _ in 0..10 {
-            let cookies: Vec<String> = self
-                .cookies
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect();
-            let answer = self
-                .client
-                .get(url.as_str())
-                .header("cookie", &cookies.join("; "))
-                .send()
-                .await;
-            let text = answer.text();
-            let is_redirect = answer.status.is_redirection();
-            assert!(is_redirect || text.contains("<form"), "{url}: {text}");
-            for cookie in answer.headers.get_all("set-cookie") {
-                let pair = cookie
-                    .to_str()
-                    .expect("ASCII")
-                    .split(';')
-                    .next()
-                    .expect("a pair");
-                let (name, value) = pair.split_once('=').expect("a pair");
-                self.cookies.insert(name.to_owned(), value.to_owned());
-            }
-            let target = match is_redirect {
-                true => answer.header("location"),
-                false => {
-                    self.form = Some(hidden_fields(&text));
-                    attribute(&text, "action")
-                }
-            };
-            url = url.join(&target).expect("a redirect is a URL");
-            if url.path() == until {
-                return url;
-            }
-        }
-        panic!("the provider redirects without an end: {url}");
-    }
+    panic!("the provider redirects without an end: {url}");
 }
 
 /// Returns the first attribute of this name in a page.
@@ -265,7 +189,7 @@ fn hidden_fields(page: &str) -> String {
 
 /// Providers as Apple, LinkedIn, Twitch and Entra ID are, beside one as Google is.
 #[tokio::test]
-async fn providers_with_other_habits_work_side_by_side() {
+async fn users_of_providers_sign_in() {
     let further: [Further; 3] = [
         (
             "posting",
@@ -276,6 +200,13 @@ async fn providers_with_other_habits_work_side_by_side() {
         ("large", &["large"], "nonce = false"),
     ];
     let peered = AuthWithPeer::start_with(&further).await;
+    users_of_a_provider_sign_in(&peered).await;
+    habits_work_side_by_side(&peered).await;
+    code_is_bound_to_its_sign_in(&peered).await;
+    peered.stop().await;
+}
+
+async fn habits_work_side_by_side(peered: &AuthWithPeer) {
     let mut subjects = BTreeSet::new();
     for provider in ["peer", "posting", "odd", "large"] {
         let (name, token) = peered.sign_in_at(provider, "ada").await;
@@ -292,12 +223,9 @@ async fn providers_with_other_habits_work_side_by_side() {
     let unknown = client.get("/auth/social/login?provider=Peer").send().await;
     let refused = unknown.problem(400, "invalid_request");
     refused.assert_pointers(&["?provider"]);
-    peered.stop().await;
 }
 
-#[tokio::test]
-async fn users_of_a_provider_sign_in() {
-    let peered = AuthWithPeer::start().await;
+async fn users_of_a_provider_sign_in(peered: &AuthWithPeer) {
     let (name, token) = peered.sign_in("ada").await;
     assert_eq!(name, "temporaryToken", "{token}");
     let exchanged = peered.exchange(&token).await;
@@ -355,43 +283,22 @@ async fn users_of_a_provider_sign_in() {
             .all(|text| text.starts_with("v1.") && text.split('.').count() == 4),
         "{sealed:?}"
     );
-    peered.stop().await;
 }
 
-#[tokio::test]
-async fn code_is_bound_to_its_sign_in() {
-    let peered = AuthWithPeer::start().await;
+async fn code_is_bound_to_its_sign_in(peered: &AuthWithPeer) {
     let client = peered.surface.client();
     let mut backs = Vec::new();
     for _ in 0..2 {
         let started = client.fetch("/auth/social/login", 302).await;
-        let mut authorization_url = Url::parse(&started.header("location")).expect("a URL");
-        authorization_url
-            .query_pairs_mut()
-            .append_pair("login_hint", "ada");
-        backs.push(
-            Browser::new(&authorization_url)
-                .follow(authorization_url, "/auth/social/login/callback")
-                .await,
-        );
+        backs.push(follow(&started.header("location"), "ada").await.0);
     }
     // The code of one sign-in with the state of another is rejected by PKCE.
-    let other = backs[1]
-        .query_pairs()
-        .find(|(name, _)| name == "state")
-        .expect("a state")
-        .1
-        .into_owned();
+    let mut pairs = backs[1].query_pairs();
+    let (_, other) = pairs.find(|(name, _)| name == "state").expect("a state");
     let mut mixed = url::form_urlencoded::Serializer::new(String::new());
     for (name, value) in backs[0].query_pairs() {
-        mixed.append_pair(
-            &name,
-            if name == "state" {
-                other.as_str()
-            } else {
-                value.as_ref()
-            },
-        );
+        let is_state = name == "state";
+        mixed.append_pair(&name, if is_state { &other } else { &value });
     }
     let query = mixed.finish();
     let landed = client
@@ -418,5 +325,4 @@ async fn code_is_bound_to_its_sign_in() {
             .header("location")
             .ends_with("#error=invalid_state")
     );
-    peered.stop().await;
 }

@@ -7,8 +7,8 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::notify_cluster::{NotifyCluster, Replica};
-use crate::notify_postgres::OwnPostgres;
-use postern_tests::note;
+use postern_harness::note;
+use postern_harness::stores::OwnPostgres;
 
 /// Two deliveries at a time, so that further notifications wait.
 const SETTINGS: &str = "[queue]\nsms_permits = 2";
@@ -173,6 +173,6 @@ async fn restored_dump_keeps_statuses_queue_and_dead_letters() {
             "what was finished before the dump is not repeated"
         );
     }
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    replica.stop().await;
     restored.stop().await;
 }

@@ -3,39 +3,32 @@
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use postern_tests::program::Program;
-use postern_tests::{Browser, Pools, Postern, ports, skipped};
+use postern_harness::process::Program;
+use postern_harness::{Browser, Pools, Standalone, ports};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
-
 #[tokio::test]
 async fn user_signs_in() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("user_signs_in", NO_BROWSER);
+    let Some(browser) = Browser::start("user_signs_in").await else {
+        return;
     };
-    let postern = Postern::start().await;
-    browser
-        .open(&format!(
-            "{}auth/social/login",
-            postern.surface().client().base()
-        ))
-        .await;
-    browser.find("button[value=grace]").await.click().await;
+    let postern = Standalone::start().await;
+    let sign_in = format!("{}auth/social/login", postern.surface().client().base());
+    browser.open(&sign_in).await;
+    browser.click("button[value=grace]").await;
     // Shown by the page's script after it has read the fragment.
-    let hint = browser.find("#hint:not([hidden])").await.text().await;
+    let hint = browser.text_of("#hint:not([hidden])").await;
     assert!(hint.contains("once"), "{hint}");
-    assert_eq!(browser.find("h1").await.text().await, "Signed in");
+    assert_eq!(browser.text_of("h1").await, "Signed in");
     let address = browser.address().await;
     assert!(
         address.ends_with("/signed-in"),
         "the fragment remains in the URL: {address}"
     );
-    let token = browser.find("#token").await.text().await;
+    let token = browser.text_of("#token").await;
     let token = token.as_str();
-    let command = browser.find("#command").await.text().await;
+    let command = browser.text_of("#command").await;
     assert!(
         command.starts_with("curl ") && command.contains(token),
         "{command}"
@@ -48,30 +41,15 @@ async fn user_signs_in() {
     assert_eq!(user["user"]["email"], "grace.social@example.com");
     let again = postern.surface().exchange(token).await;
     again.problem(401, "invalid_temporary_token");
-    browser.close().await;
-    postern.stop().await;
-}
-
-#[tokio::test]
-async fn declined_sign_in_shows_the_reason() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("declined_sign_in_shows_the_reason", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
-    browser
-        .open(&format!(
-            "{}auth/social/login",
-            postern.surface().client().base()
-        ))
-        .await;
-    browser.find("button[value=nobody]").await.click().await;
-    let outcome = browser.find("#outcome").await.text().await;
+    // Somebody else declines, and is told so.
+    browser.open(&sign_in).await;
+    browser.click("button[value=nobody]").await;
+    let outcome = browser.text_of("#outcome").await;
     assert!(
         outcome.starts_with("You declined ") && outcome.ends_with("(access_denied)"),
         "{outcome}"
     );
-    assert_eq!(browser.find("h1").await.text().await, "Not signed in");
+    assert_eq!(browser.text_of("h1").await, "Not signed in");
     assert_eq!(browser.run("return document.title").await, "Not signed in");
     browser.close().await;
     postern.stop().await;
@@ -124,8 +102,8 @@ async fn serve_websocket(mut stream: TcpStream) {
 #[tokio::test]
 async fn websocket_token_is_a_subprotocol() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("websocket_token_is_a_subprotocol", NO_BROWSER);
+    let Some(browser) = Browser::start("websocket_token_is_a_subprotocol").await else {
+        return;
     };
     let upstream = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = upstream.local_addr().expect("bound");
@@ -136,11 +114,9 @@ async fn websocket_token_is_a_subprotocol() {
          [[route]]\npath = \"/socket\"\nmethods = [\"GET\"]\nupstream = \"chat\"\npolicy = {{ users = \"any\" }}\n\
          websocket = true\nwebsocket_token = true\n"
     );
-    std::fs::write(folder.path().join("proxy.toml"), text).expect("the folder can be written");
     let program = Program::of_workspace("postern-proxy", folder.path());
-    let variables = pools.variables().iter();
-    let program = variables.fold(program, |program, (name, value)| program.env(name, value));
-    let mut running = program.arg("--config").arg("proxy.toml").start();
+    let program = program.envs(pools.variables());
+    let mut running = program.config("proxy.toml", &text).start();
     running.until_ready().await;
     let (_, token) = pools.user(&[]).await;
     let token = token.as_str();

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// The largest permitted value of each count.
 const CEILINGS: Sizes = Sizes {
-    product_lines: 74_300,
-    test_lines: 73_600,
-    rust_lines: 180_900,
+    product_lines: 70_500,
+    test_lines: 64_000,
+    rust_lines: 167_400,
     markdown_files: 36,
-    markdown_words: 49_300,
-    configuration_keys: 429,
-    locked_packages: 542,
+    markdown_words: 49_000,
+    configuration_keys: 431,
+    locked_packages: 534,
 };
 
 /// What there is to own. Tables that `bench` writes are not counted.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use postern_tests::recorder::Recorder;
-use postern_tests::systems::succeed;
-use postern_tests::{Browser, Gateway, Pools, skipped};
+use postern_harness::Origin;
+use postern_harness::systems::succeed;
+use postern_harness::{Browser, Gateway, Pools, skipped};
 
 const ROUTE: &str = "
 [[route]]
@@ -32,8 +32,8 @@ const CLIENTS: [&str; 11] = [
 ];
 
 /// Starts a gateway with a public route for HTTP/1.1 and HTTP/2, and its upstream.
-async fn start() -> (Pools, Recorder, Gateway) {
-    let (pools, upstream) = (Pools::start().await, Recorder::start().await);
+async fn start() -> (Pools, Origin, Gateway) {
+    let (pools, upstream) = (Pools::start().await, Origin::start().await);
     let file = Gateway::config(upstream.address())
         .replace("# h2c = true\n", "h2c = true\n")
         .append(ROUTE);
@@ -84,10 +84,8 @@ async fn every_client_of_the_world_is_served() {
 /// Browsers leave many characters of a query as they are, and escape what is no text.
 #[tokio::test]
 async fn browser_is_served_with_any_query() {
-    let test = "browser_is_served_with_any_query";
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped(test, "no chromium and chromedriver on this machine");
+    let Some(browser) = Browser::start("browser_is_served_with_any_query").await else {
+        return;
     };
     let (_pools, upstream, gateway) = start().await;
     let printable: String = (' '..='~').filter(|it| !"#%&".contains(*it)).collect();

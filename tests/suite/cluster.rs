@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use postern_tests::cluster::checker::{CONCURRENT_DELIVERIES, check};
-use postern_tests::cluster::faults::{KINDS, Schedule};
-use postern_tests::cluster::history::{Affected, Event, Record};
-use postern_tests::cluster::violation::Violation;
-use postern_tests::note;
-use postern_tests::program::Program;
+use postern_harness::cluster::checker::{CONCURRENT_DELIVERIES, check};
+use postern_harness::cluster::faults::{KINDS, Schedule};
+use postern_harness::cluster::history::{Affected, Event, Record};
+use postern_harness::cluster::violation::Kind;
+use postern_harness::note;
+use postern_harness::paths::{read, repository};
+use postern_harness::process::Program;
 
 /// End of the requests in the histories of these tests.
 const QUIET_MS: u64 = 100_000;
@@ -51,7 +52,11 @@ fn sent(at_ms: u64, id: &str) -> [Record; 3] {
 }
 
 fn fault(start_ms: u64, affects: Affected) -> Record {
-    let fault = "kill".to_owned();
+    fault_named("kill", start_ms, affects)
+}
+
+fn fault_named(name: &str, start_ms: u64, affects: Affected) -> Record {
+    let fault = format!("{name} notify 1");
     record(start_ms, start_ms + 500, Event::Fault { fault, affects })
 }
 
@@ -69,12 +74,16 @@ fn refresh(at_ms: u64, token: &str, status: u16) -> Record {
     record(at_ms, at_ms + 5, event)
 }
 
-/// Returns the violations of a history whose run ended well.
-fn violations(records: impl IntoIterator<Item = Record>) -> Vec<Violation> {
+/// Returns what is violated in a history whose run ended well.
+fn violations(records: impl IntoIterator<Item = Record>) -> Vec<Kind> {
     let ended = record(QUIET_MS, QUIET_MS, Event::Quiet);
     let last = sent(QUIET_MS - 100, "last");
     let history: Vec<Record> = records.into_iter().chain(last).chain([ended]).collect();
-    check(&history)
+    kinds(&history)
+}
+
+fn kinds(history: &[Record]) -> Vec<Kind> {
+    check(history).iter().map(|found| found.kind).collect()
 }
 
 #[test]
@@ -88,56 +97,37 @@ fn checker_accepts_a_history_without_violations() {
     records.push(deliver(60_000, "repeated"));
     records.push(fault(50_010, Affected::Notify));
     records.push(exchange("t", 401));
-    records.push(record(
-        QUIET_MS - 50,
-        QUIET_MS - 40,
-        exchange("t", 200).event,
-    ));
+    let exchanged = exchange("t", 200).event;
+    records.push(record(QUIET_MS - 50, QUIET_MS - 40, exchanged));
     assert_eq!(violations(records), []);
 }
 
 #[test]
 fn checker_finds_lost_and_repeated_notifications() {
     let lost = [submit(10, "a"), state("a", "QUEUED")];
-    assert!(matches!(&violations(lost)[..], [Violation::Lost { id, .. }] if id == "a"));
+    assert_eq!(violations(lost), [Kind::Lost]);
     let never_called = [submit(10, "a"), state("a", "SENT")];
-    assert!(matches!(
-        &violations(never_called)[..],
-        [Violation::Lost { .. }]
-    ));
+    assert_eq!(violations(never_called), [Kind::Lost]);
     let mut twice = sent(10, "a").to_vec();
     twice.push(deliver(40, "a"));
-    assert!(matches!(
-        &violations(twice)[..],
-        [Violation::TooManyDeliveries {
-            deliveries: 2,
-            faults: 0,
-            ..
-        }]
-    ));
+    assert_eq!(violations(twice.clone()), [Kind::TooManyDeliveries]);
+    // A process that is asked to stop completes its calls.
+    twice.push(fault_named("restart", 15, Affected::Notify));
+    assert_eq!(violations(twice), [Kind::TooManyDeliveries]);
     let mut again = sent(10, "a").to_vec();
     let mut other = sent(90, "b");
     if let Event::Submit { key, .. } = &mut other[0].event {
         "key of a".clone_into(key);
     }
     again.extend(other);
-    assert!(matches!(
-        &violations(again)[..],
-        [Violation::KeyAcceptedTwice { .. }]
-    ));
+    assert_eq!(violations(again), [Kind::KeyAcceptedTwice]);
 }
 
 #[test]
 fn checker_finds_notifications_that_nobody_submitted() {
     let mut records = sent(10, "a").to_vec();
     records.push(deliver(60, "b"));
-    assert_eq!(
-        violations(records.clone()),
-        [Violation::Unaccounted {
-            delivered: 1,
-            unanswered: 0
-        }]
-    );
+    assert_eq!(violations(records.clone()), [Kind::Unaccounted]);
     let unanswered = Event::Submit {
         key: "lost".to_owned(),
         priority: "NORMAL".to_owned(),
@@ -150,23 +140,15 @@ fn checker_finds_notifications_that_nobody_submitted() {
 
 #[test]
 fn checker_finds_a_wrong_order() {
-    let count = CONCURRENT_DELIVERIES + 2;
-    let number = |position: usize| u64::try_from(position).expect("a small number");
-    let reversed = |records: &mut Vec<Record>| {
-        for position in 0..count {
-            let id = format!("n{position}");
-            records.push(submit(20_000 + number(position) * 10, &id));
-            records.push(deliver(30_000 - number(position) * 10, &id));
-            records.push(state(&id, "SENT"));
-        }
-    };
+    let count = u64::try_from(CONCURRENT_DELIVERIES).expect("a small number") + 2;
     let mut records = Vec::new();
-    reversed(&mut records);
-    let found = violations(records.clone());
-    assert!(
-        matches!(&found[..], [Violation::OutOfOrder { id, overtaken_by }] if id == "n0" && *overtaken_by == count - 1),
-        "{found:?}"
-    );
+    for position in 0..count {
+        let id = format!("n{position}");
+        records.push(submit(20_000 + position * 10, &id));
+        records.push(deliver(30_000 - position * 10, &id));
+        records.push(state(&id, "SENT"));
+    }
+    assert_eq!(violations(records.clone()), [Kind::OutOfOrder]);
     // A fault may delay what a process has claimed.
     records.push(fault(15_000, Affected::Notify));
     assert_eq!(violations(records), []);
@@ -175,28 +157,13 @@ fn checker_finds_a_wrong_order() {
 #[test]
 fn checker_finds_reused_tokens_and_foreign_responses() {
     let twice = [exchange("t", 200), exchange("t", 200)];
-    assert!(matches!(
-        &violations(twice)[..],
-        [
-            Violation::TokenExchangedTwice { .. },
-            Violation::NotRecovered { .. }
-        ]
-    ));
-    let rejected = [
-        refresh(10, "a", 200),
-        refresh(20, "b", 401),
-        refresh(QUIET_MS - 50, "c", 200),
-    ];
-    assert_eq!(
-        violations(rejected),
-        [Violation::RefreshRejected { sign_in: 7 }]
-    );
+    let expected = [Kind::TokenExchangedTwice, Kind::NotRecovered];
+    assert_eq!(violations(twice), expected);
+    let last = refresh(QUIET_MS - 50, "c", 200);
+    let rejected = [refresh(10, "a", 200), refresh(20, "b", 401), last.clone()];
+    assert_eq!(violations(rejected), [Kind::RefreshRejected]);
     // The response may have been lost.
-    let late = [
-        refresh(10, "a", 0),
-        refresh(40_000, "a", 401),
-        refresh(QUIET_MS - 50, "c", 200),
-    ];
+    let late = [refresh(10, "a", 0), refresh(40_000, "a", 401), last];
     assert_eq!(violations(late), []);
     let foreign = Event::Read {
         request: "GET /auth/me".to_owned(),
@@ -205,28 +172,19 @@ fn checker_finds_reused_tokens_and_foreign_responses() {
         status: 200,
     };
     let foreign = record(QUIET_MS - 50, QUIET_MS - 40, foreign);
-    assert!(matches!(
-        &violations([foreign])[..],
-        [Violation::WrongResponse { .. }]
-    ));
+    assert_eq!(violations([foreign]), [Kind::WrongResponse]);
 }
 
 #[test]
 fn checker_rejects_a_history_that_proves_nothing() {
-    assert!(matches!(&check(&[])[..], [Violation::TooLittle { .. }]));
+    assert_eq!(kinds(&[]), [Kind::TooLittle]);
     let crashed = Event::Exit {
         process: "auth-1".to_owned(),
         status: None,
     };
-    assert!(matches!(
-        &violations([record(5, 10, crashed)])[..],
-        [Violation::UncleanExit { .. }]
-    ));
+    assert_eq!(violations([record(5, 10, crashed)]), [Kind::UncleanExit]);
     let late = violations([fault(QUIET_MS - 2_000, Affected::Cache)]);
-    assert!(
-        matches!(&late[..], [Violation::TooLittle { .. }]),
-        "{late:?}"
-    );
+    assert_eq!(late, [Kind::TooLittle]);
 }
 
 #[test]
@@ -247,24 +205,18 @@ fn schedule_of_a_seed_is_always_the_same() {
 }
 
 #[tokio::test]
-async fn cluster_keeps_its_guarantees_in_a_short_run() {
+async fn cluster_keeps_its_guarantees_under_faults() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     // PostgreSQL runs as another user if the tests run as root.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).expect("the folder's permissions can be set");
-    let options = "--seed 2 --seconds 30 --interval 5 --rate 4 --folder run";
-    let path = Program::path_of_workspace("postern-test-cluster")
-        .display()
-        .to_string();
+    let options = "--seed 2 --seconds 120 --interval 5 --rate 4 --folder run";
+    let path = Program::path_of_workspace("postern-test-cluster");
+    let path = path.display().to_string();
     let program = if can_create_namespaces() {
+        let script = "ip link set lo up && exec \"$@\"";
         Program::at("/usr/bin/unshare".into(), folder.path())
-            .arg("--net")
-            .arg("--mount")
-            .arg("bash")
-            .arg("-c")
-            .arg("ip link set lo up && exec \"$@\"")
-            .arg("cluster")
-            .arg(path)
+            .args(["--net", "--mount", "bash", "-c", script, "cluster", &path])
     } else {
         Program::at(path.into(), folder.path())
     };
@@ -272,8 +224,8 @@ async fn cluster_keeps_its_guarantees_in_a_short_run() {
         "PATH",
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     );
-    let program = options.split(' ').fold(program, Program::arg);
-    let ended = program.run_for(std::time::Duration::from_secs(240)).await;
+    let program = program.args(options.split(' '));
+    let ended = program.run_for(std::time::Duration::from_secs(360)).await;
     let last: Vec<&str> = ended.stdout.lines().rev().take(2).collect();
     note(&format!("cluster: {}", last.join("; ")));
     assert_eq!(ended.status, Some(0), "{}{}", ended.stdout, ended.stderr);
@@ -289,8 +241,7 @@ fn can_create_namespaces() -> bool {
 
 #[test]
 fn planted_bugs_still_apply_to_the_source() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let document = std::fs::read_to_string(root.join("docs/cluster-test.md")).expect("a document");
+    let (root, document) = (repository(), read("docs/cluster-test.md"));
     let files = std::fs::read_dir(root.join("tests/bugs")).expect("patches");
     let mut count = 0;
     for file in files {

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use postern_tests::skipped;
-use postern_tests::systems::succeed;
+use postern_harness::skipped;
+use postern_harness::systems::succeed;
 
 #[test]
 fn cognito_triggers_handle_the_documented_events() {

@@ -1,8 +1,8 @@
 //! Checks of the shipped configuration files and of the JSON schemas that the programs print.
 
 use jsonschema::Validator;
-use postern_tests::config_file::ConfigFile;
-use postern_tests::program::Program;
+use postern_harness::config_file::ConfigFile;
+use postern_harness::process::Program;
 use serde_json::{Value, json};
 
 /// Returns the validator of the schema that a program prints.
@@ -53,6 +53,12 @@ async fn schema_rejects_wrong_keys_types_and_values() {
         ("/route/0", "methods", json!(["get"])),
         ("/route/0", "methods", json!([])),
         ("/route/0", "retries", json!(6)),
+        ("/route/0", "prefix", json!("/a")),
+        ("/group/0", "path", json!("/a")),
+        ("/group/0", "policy", json!("private")),
+        ("/group/0/route/0", "policy", json!("private")),
+        ("/group/0/route/0", "polcy", json!("public")),
+        ("/group/0/test/0", "decision", json!(7)),
     ] {
         let mut value = shipped.clone();
         if value.pointer(pointer).is_none() {

@@ -1,12 +1,10 @@
 //! The pages Configuration and History of the console, in a browser over a real gateway.
 
-use postern_tests::console::{self, Console, wait_for_event};
-use postern_tests::skipped;
-use postern_tests::split::Split;
+use postern_harness::Installation;
+use postern_harness::browser::TAB;
+use postern_harness::console::{Console, start_installation, wait_for_event};
 use serde_json::{Value, json};
 
-const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
-const TAB: &str = "\u{e004}";
 /// A route that nobody may use before.
 const ROUTE: &str = "\n[[route]]\nname = \"extra\"\npath = \"/extra\"\nmethods = [\"GET\"]\nupstream = \"auth\"\npolicy = \"public\"\n";
 
@@ -43,11 +41,11 @@ async fn submit(console: &Console) {
     yes.await.click().await;
 }
 
-fn file(split: &Split) -> std::path::PathBuf {
+fn file(split: &Installation) -> std::path::PathBuf {
     split.folder().join("postern-proxy.toml")
 }
 
-fn read(split: &Split) -> String {
+fn read(split: &Installation) -> String {
     std::fs::read_to_string(file(split)).expect("the gateway's file")
 }
 
@@ -71,7 +69,7 @@ async fn correct_a_mistake(console: &Console, original: &str) {
 }
 
 /// Saves a route that accepts more than before, which needs consent.
-async fn save_wider_access(console: &Console, split: &Split, subject: &str) {
+async fn save_wider_access(console: &Console, split: &Installation, subject: &str) {
     type_at(console, "area.value.length", ROUTE).await;
     wait_for_status(console, "requests that are rejected now would be accepted").await;
     console.wait_for_text("GET /extra").await;
@@ -79,7 +77,7 @@ async fn save_wider_access(console: &Console, split: &Split, subject: &str) {
     submit(console).await;
     wait_for_status(console, "Not saved").await;
     assert!(!read(split).contains("/extra"));
-    console.browser().find("#allow-widened").await.click().await;
+    console.browser().click("#allow-widened").await;
     submit(console).await;
     let outcome = console.outcome().await;
     assert!(outcome.contains("saved and in force"), "{outcome}");
@@ -92,7 +90,7 @@ async fn save_wider_access(console: &Console, split: &Split, subject: &str) {
 }
 
 /// Edits while somebody else changes the file: nothing is lost.
-async fn keep_text_in_a_conflict(console: &Console, split: &Split) {
+async fn keep_text_in_a_conflict(console: &Console, split: &Installation) {
     console.open("/configuration").await;
     let theirs = format!("{}# theirs\n", read(split));
     std::fs::write(file(split), &theirs).expect("the folder can be written");
@@ -104,7 +102,7 @@ async fn keep_text_in_a_conflict(console: &Console, split: &Split) {
     assert_eq!(read(split), theirs);
     assert!(text(console).await.starts_with("# mine\n"));
     console.assert_clean().await;
-    console.browser().find("#keep-text").await.click().await;
+    console.browser().click("#keep-text").await;
     wait_for_status(console, "Your text is kept").await;
     submit(console).await;
     let saved = "return document.querySelector('#result.shown')?.textContent.includes('saved and in force')";
@@ -112,7 +110,7 @@ async fn keep_text_in_a_conflict(console: &Console, split: &Split) {
     assert!(read(split).starts_with("# mine\n") && !read(split).contains("# theirs"));
 }
 
-async fn roll_back_with_a_difference(console: &Console, split: &Split, original: &str) {
+async fn roll_back_with_a_difference(console: &Console, split: &Installation, original: &str) {
     console.open("/history").await;
     console.wait_for_text("widened").await;
     console.wait_for_text("file").await;
@@ -130,11 +128,12 @@ async fn roll_back_with_a_difference(console: &Console, split: &Split, original:
 #[tokio::test]
 async fn operator_edits_and_rolls_back_the_configuration() {
     let name = "operator_edits_and_rolls_back_the_configuration";
-    let split = console::start_split().await;
-    let Some(console) = Console::start(&split).await else {
-        return skipped(name, NO_BROWSER);
+    let split = start_installation().await;
+    let Some(console) = Console::start(name, &split).await else {
+        return;
     };
     let original = read(&split);
+    read_as_a_viewer(&console, &split, &original).await;
     let subject = console.sign_in("editor@example.com", "admin").await;
     assert_eq!(console.open("/configuration").await, "Configuration");
     assert_eq!(text(&console).await, original);
@@ -153,14 +152,8 @@ async fn operator_edits_and_rolls_back_the_configuration() {
     split.stop().await;
 }
 
-#[tokio::test]
-async fn viewer_reads_the_configuration_in_the_console() {
-    let name = "viewer_reads_the_configuration_in_the_console";
-    let split = console::start_split().await;
-    let Some(console) = Console::start(&split).await else {
-        return skipped(name, NO_BROWSER);
-    };
-    let original = read(&split);
+/// Reads the configuration as a viewer, who can change nothing.
+async fn read_as_a_viewer(console: &Console, split: &Installation, original: &str) {
     console.sign_in("reader@example.com", "support").await;
     console.open("/configuration").await;
     console
@@ -179,7 +172,7 @@ async fn viewer_reads_the_configuration_in_the_console() {
         .call_action(&token, "configuration.save", &change)
         .await;
     answer.problem(403, "insufficient_scope");
-    assert_eq!(read(&split), original);
-    console.stop().await;
-    split.stop().await;
+    assert_eq!(read(split), original);
+    console.browser().click("#sign-out").await;
+    console.browser().find("#sign-in").await;
 }

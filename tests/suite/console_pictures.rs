@@ -4,15 +4,17 @@
 //! `POSTERN_TEST_WRITE_SCREENSHOTS=1 ./tests/run console_pictures` takes them again, from real
 //! processes after some minutes of traffic.
 
-mod people;
-
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use postern_core::config::Env;
-use postern_tests::console::{self, Console, SCHEMES, SIZES};
-use postern_tests::{Split, skipped};
+use postern_harness::browser::{SCHEMES, SIZES};
+use postern_harness::console::{Console, start_installation};
+use postern_harness::paths::{self, repository};
+use postern_harness::public_api::{PASSWORD, welcome};
+use postern_harness::{Installation, json, skipped};
 
-use self::people::People;
+use crate::console::traffic::{self, Traffic};
 
 /// The pages, of the console but for the last, which is the mail catcher of standalone.
 const PAGES: [&str; 6] = [
@@ -23,18 +25,16 @@ const PAGES: [&str; 6] = [
     "notification",
     "mail",
 ];
+/// How long the product is used before the pictures.
+const DURATION: Duration = Duration::from_secs(300);
 /// A route that only the author of a changed configuration wants, so that the check has
 /// something to warn of.
 const WIDENED: &str = "\n[[route]]\nname = \"all-actors\"\npath = \"/actors/{actorId}\"\nmethods = [\"DELETE\"]\n\
     upstream = \"actor\"\npolicy = \"public\"\n";
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 fn path_of(page: &str, width: u32, scheme: &str) -> PathBuf {
     let name = format!("console-{page}-{width}-{scheme}.png");
-    root().join("docs/images").join(name)
+    repository().join("docs/images").join(name)
 }
 
 /// Returns width and height of a PNG picture (RFC 2083, section 4.1.1).
@@ -49,7 +49,7 @@ fn size_of(picture: &[u8]) -> [u32; 2] {
 #[test]
 fn console_pictures_are_complete_and_shown() {
     let documents: String = ["README.md", "docs/manual/console.md"]
-        .map(|name| std::fs::read_to_string(root().join(name)).expect("a document"))
+        .map(paths::read)
         .concat();
     for page in PAGES {
         for [width, height] in SIZES {
@@ -74,31 +74,59 @@ async fn console_pictures_are_taken_on_demand() {
     {
         return skipped(NAME, "POSTERN_TEST_WRITE_SCREENSHOTS is not set");
     }
-    let split = console::start_split().await;
-    let Some(console) = Console::start(&split).await else {
-        return skipped(NAME, "no chromium and chromedriver on this machine");
+    let split = start_installation().await;
+    let Some(console) = Console::start(NAME, &split).await else {
+        return;
     };
     console.sign_in("operator@example.com", "admin").await;
-    let people = People::register(&split).await;
-    people.use_the_product().await;
-    take_all(&console, &split, &people).await;
+    let traffic = traffic::create(&split).await;
+    let end = Instant::now() + DURATION;
+    while Instant::now() < end {
+        make_requests(&split, &traffic).await;
+    }
+    take_all(&console, &split, &traffic).await;
     console.stop().await;
     split.stop().await;
 }
 
+/// Makes some requests of several kinds, of which some are refused.
+async fn make_requests(split: &Installation, traffic: &Traffic) {
+    let (person, client) = (&traffic.person, split.surface().client());
+    let login = json!({"email": person.email, "password": PASSWORD});
+    let _ = client.post_json("/auth/login", &login).await;
+    let _ = person
+        .client
+        .post_json("/notifications", &welcome(&person.id))
+        .await;
+    let own = format!("/actors/{}", person.id);
+    for path in [
+        &own,
+        "/auth/me",
+        &own,
+        "/actors/someone-else",
+        &own,
+        "/resume",
+        &own,
+    ] {
+        for _ in 0..4 {
+            let _ = person.client.get(path).send().await;
+        }
+    }
+}
+
 /// Opens each page and takes its pictures.
-async fn take_all(console: &Console, split: &Split, people: &People) {
+async fn take_all(console: &Console, split: &Installation, traffic: &Traffic) {
     console.open("/").await;
     console.wait_for_text("Identity pool").await;
     take(console, "overview").await;
     console
-        .open(&format!("/search?q={}", people.bounced_email()))
+        .open(&format!("/search?q={}", traffic.rejected))
         .await;
     console.wait_for_text("550").await;
     take(console, "person").await;
     console.open("/requests").await;
     console.wait_for_text("Following 1 of 1 gateway.").await;
-    people.make_requests(40).await;
+    make_requests(split, traffic).await;
     console
         .wait_for("return document.querySelectorAll('#tail tr').length >= 20")
         .await;
@@ -106,8 +134,8 @@ async fn take_all(console: &Console, split: &Split, people: &People) {
     console.open("/configuration").await;
     edit(console).await;
     take(console, "configuration").await;
-    let bounced = people.bounced_notification();
-    console.open(&format!("/notifications/{bounced}")).await;
+    let rejected = format!("/notifications/{}", traffic.failed);
+    console.open(&rejected).await;
     console.wait_for_text("What was sent").await;
     take(console, "notification").await;
     let mail = format!("http://{}", split.development().addresses().mail);

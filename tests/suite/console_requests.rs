@@ -1,9 +1,9 @@
 //! The console's page Requests in a real browser: the live tail, and the details of a request.
 
-use postern_tests::console::{self, Console};
-use postern_tests::{raw, skipped};
+use postern_harness::RawClient;
+use postern_harness::console::{Console, start_installation};
 
-const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
+use crate::console::assert_gateway_is_away;
 
 /// Follows a tail of the test's own with the script of the page: `events` is an array of pairs of
 /// event name and data.
@@ -16,9 +16,10 @@ const FOLLOW: &str = "const main = document.getElementById('main'); const end = 
 
 #[tokio::test]
 async fn live_tail_of_the_console_shows_a_request() {
-    let split = console::start_split().await;
-    let Some(console) = Console::start(&split).await else {
-        return skipped("live_tail_of_the_console_shows_a_request", NO_BROWSER);
+    let mut split = start_installation().await;
+    let Some(console) = Console::start("live_tail_of_the_console_shows_a_request", &split).await
+    else {
+        return;
     };
     console.sign_in("operator@example.com", "admin").await;
     console.open("/requests?status=4xx").await;
@@ -27,7 +28,7 @@ async fn live_tail_of_the_console_shows_a_request() {
     let path = "/nothing/%3Cimg%20src=x%20onerror=alert(1)%3E";
     for path in ["/auth/health", path] {
         let request = format!("GET {path}?secret=1 HTTP/1.1\r\nHost: gate.example\r\n\r\n");
-        let _ = raw::send(gateway, request.as_bytes()).await;
+        let _ = RawClient::send(gateway, request.as_bytes()).await;
     }
     console.wait_for_text(path).await;
     let text = console.text().await;
@@ -62,13 +63,15 @@ async fn live_tail_of_the_console_shows_a_request() {
     console.wait_for(is_closed).await;
     // A later one, so that the chart has two bars.
     let request = b"GET /auth/health HTTP/1.1\r\nHost: gate.example\r\n\r\n";
-    let _ = raw::send(gateway, request).await;
+    let _ = RawClient::send(gateway, request).await;
     filter_and_select(&console).await;
     // A filter that the gateway refuses.
     console.open("/requests?status=9xx").await;
     console
         .wait_for_text("must be a status such as 503 or 5xx")
         .await;
+    assert_tail_is_bounded(&console).await;
+    assert_gateway_is_away(&console, &mut split).await;
     console.stop().await;
     split.stop().await;
 }
@@ -99,7 +102,7 @@ async fn filter_and_select(console: &Console) {
         document.querySelector('#tail tr:last-child').hidden && !document.querySelector('#tail tr').hidden";
     console.wait_for(is_selected).await;
     console.assert_clean().await;
-    console.browser().find("#tail-time").await.click().await;
+    console.browser().click("#tail-time").await;
     let is_whole = "return document.querySelector('#tail-time').hidden && !document.querySelector('#tail tr[hidden]')";
     console.wait_for(is_whole).await;
     let drag = "const svg = document.querySelector('#tail-chart svg'); const box = svg.getBoundingClientRect(); \
@@ -110,13 +113,10 @@ async fn filter_and_select(console: &Console) {
     console.wait_for(is_selected).await;
 }
 
-#[tokio::test]
-async fn live_tail_page_is_bounded_and_escapes_text() {
-    let split = console::start_split().await;
-    let Some(console) = Console::start(&split).await else {
-        return skipped("live_tail_page_is_bounded_and_escapes_text", NO_BROWSER);
-    };
-    console.sign_in("operator@example.com", "admin").await;
+/// The page shows the newest of many requests, and no text of them as HTML.
+async fn assert_tail_is_bounded(console: &Console) {
+    // The refused filter.
+    drop(console.browser().messages().await);
     console.open("/requests?status=5xx").await;
     let hostile = "Array.from({ length: 20000 }, (_, at) => ['request', JSON.stringify({ method: 'GET', status: 200, \
         path: `/<img src=x onerror=alert(1)>${at}`, route: '<b>x</b>', subject: '\"><script>alert(2)</script>' })])\
@@ -139,6 +139,4 @@ async fn live_tail_page_is_bounded_and_escapes_text() {
     let parsed = "return document.querySelectorAll('#tail img, #tail script, #tail b').length";
     assert_eq!(console.browser().run(parsed).await, 0);
     console.assert_quiet().await;
-    console.stop().await;
-    split.stop().await;
 }

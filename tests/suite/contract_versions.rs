@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use postern_tests::Contract;
-use postern_tests::http_body::json;
-use postern_tests::systems::repository;
+use postern_harness::Contract;
+use postern_harness::json;
+use postern_harness::paths::repository;
 use serde_json::Value;
 
 /// Keywords that decide which values are valid, besides `properties`, `required` and `enum`.

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use postern_tests::podman::{Container, Options, Podman};
-use postern_tests::program::{Program, Running};
-use postern_tests::skipped;
-use postern_tests::systems::{Network, obstacle, repository, succeed};
+use postern_harness::paths::repository;
+use postern_harness::podman::{Container, Options, Podman};
+use postern_harness::process::{Program, Running};
+use postern_harness::skipped;
+use postern_harness::systems::{Network, obstacle, succeed};
 use serde_json::Value;
 
 const PROCESSES: [&str; 4] = ["proxy", "auth", "notify", "console"];
@@ -108,9 +109,7 @@ fn start_redis(service: &Value, network: &Network, folder: &Path) -> Running {
     let program = Program::at("/usr/sbin/ip".into(), folder);
     let words = ["netns", "exec", network.name()].map(str::to_owned);
     let words = words.into_iter().chain(strings(&service["command"]));
-    words
-        .fold(program, |program, word| program.arg(word))
-        .start()
+    program.args(words).start()
 }
 
 #[tokio::test]
@@ -138,7 +137,7 @@ async fn compose_file_runs_gateway_services_and_console() {
         network.wait_for(&format!("http://127.0.0.1:{port}"));
     }
     let person = serde_json::json!({
-        "email": "ada@example.com", "password": postern_tests::surface::PASSWORD,
+        "email": "ada@example.com", "password": postern_harness::public_api::PASSWORD,
         "profile": { "firstName": "Ada" },
     });
     let register = "http://127.0.0.2:8500/auth/register";

@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use postern_tests::skipped;
-use postern_tests::systems::{obstacle, repository, succeed, system};
+use postern_harness::paths::repository;
+use postern_harness::skipped;
+use postern_harness::systems::{obstacle, succeed, system};
 use serde_json::Value;
 
 /// Process, ports of clients and of the admin listener.
@@ -32,11 +33,8 @@ impl Manifests {
         let folder = tempfile::tempdir().expect("a folder");
         let deploy = repository().join("conf/deploy");
         let mut copy = Command::new("cp");
-        let _output = succeed(
-            copy.arg("-R")
-                .arg(deploy.join("kubernetes"))
-                .arg(folder.path()),
-        );
+        let copy = copy.arg("-R").arg(deploy.join("kubernetes"));
+        let _output = succeed(copy.arg(folder.path()));
         let mut configure = Command::new(deploy.join("configure"));
         let config = folder.path().join("kubernetes/base/config");
         let _output = succeed(configure.arg(config).arg("network"));
@@ -47,11 +45,9 @@ impl Manifests {
             .arg(folder.path());
         let rendered = succeed(kustomize.arg(system("trixie")).arg(overlay));
         std::fs::write(folder.path().join("rendered.yaml"), rendered).expect("written");
-        let json = succeed(
-            python("python")
-                .args(["-c", TO_JSON])
-                .arg(folder.path().join("rendered.yaml")),
-        );
+        let mut convert = python("python");
+        let convert = convert.args(["-c", TO_JSON]);
+        let json = succeed(convert.arg(folder.path().join("rendered.yaml")));
         Self {
             objects: serde_json::from_str(&json).expect("JSON"),
             folder,
@@ -65,10 +61,8 @@ impl Manifests {
     }
 
     fn named(&self, kind: &str, name: &str) -> &Value {
-        let found = self
-            .of(kind)
-            .into_iter()
-            .find(|object| object["metadata"]["name"] == name);
+        let mut objects = self.of(kind).into_iter();
+        let found = objects.find(|object| object["metadata"]["name"] == name);
         found.unwrap_or_else(|| panic!("no {kind} {name}"))
     }
 
@@ -85,14 +79,11 @@ impl Manifests {
     fn config(&self, process: &str) -> toml::Table {
         let deployment = self.named("Deployment", &format!("postern-{process}"));
         let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array();
-        let volume = volumes
-            .expect("volumes")
-            .iter()
-            .find(|volume| volume["name"] == "config");
-        let name = volume.expect("a volume")["configMap"]["name"]
-            .as_str()
-            .expect("a name");
-        let text = &self.named("ConfigMap", name)["data"][format!("{process}.toml")];
+        let mut volumes = volumes.expect("volumes").iter();
+        let volume = volumes.find(|volume| volume["name"] == "config");
+        let name = volume.and_then(|volume| volume["configMap"]["name"].as_str());
+        let map = self.named("ConfigMap", name.expect("a name"));
+        let text = &map["data"][format!("{process}.toml")];
         text.as_str().expect("a file").parse().expect("TOML")
     }
 
@@ -102,10 +93,8 @@ impl Manifests {
         let (name, port) = address.rsplit_once(':').expect("a port");
         let ports = self.named("Service", name)["spec"]["ports"].as_array();
         let port: u64 = port.parse().expect("a port");
-        assert!(
-            ports.expect("ports").iter().any(|one| one["port"] == port),
-            "{address}"
-        );
+        let mut ports = ports.expect("ports").iter();
+        assert!(ports.any(|one| one["port"] == port), "{address}");
     }
 }
 
@@ -133,10 +122,8 @@ fn assert_deployment(manifests: &Manifests, (process, http, admin): (&str, u64, 
         serde_json::json!([name, "--config", format!("{folder}/{process}.toml")])
     );
     let mounts = container["volumeMounts"].as_array().expect("mounts");
-    assert!(
-        mounts.iter().any(|mount| mount["mountPath"] == *folder),
-        "{name}"
-    );
+    let mut mounts = mounts.iter();
+    assert!(mounts.any(|mount| mount["mountPath"] == *folder), "{name}");
     // The ports are those on which the program listens, on all addresses.
     let config = manifests.config(process);
     let ports = container["ports"].as_array().expect("ports");
@@ -155,10 +142,8 @@ fn assert_deployment(manifests: &Manifests, (process, http, admin): (&str, u64, 
         let variable = config["admin"]["token_env"].as_str().expect("a variable");
         let mut set = container["env"].as_array().expect("variables").iter();
         let key = set.find(|one| one["name"] == variable);
-        assert_eq!(
-            key.expect("set")["valueFrom"]["secretKeyRef"]["key"],
-            variable
-        );
+        let key = &key.expect("set")["valueFrom"]["secretKeyRef"]["key"];
+        assert_eq!(key, variable);
     }
     manifests.assert_service(&format!("{name}:{http}"));
     let port = if admin.is_some() { "admin" } else { "http" };
@@ -186,9 +171,8 @@ fn assert_shutdown_times(manifests: &Manifests) {
     ] {
         let deployment = manifests.named("Deployment", &format!("postern-{process}"));
         let pod = &deployment["spec"]["template"]["spec"];
-        let grace = pod["terminationGracePeriodSeconds"]
-            .as_u64()
-            .expect("seconds");
+        let grace = pod["terminationGracePeriodSeconds"].as_u64();
+        let grace = grace.expect("seconds");
         let delay = &container(deployment)["lifecycle"]["preStop"]["sleep"]["seconds"];
         let delay = delay.as_u64().expect("seconds");
         // Endpoints are removed within the delay: longer than two readiness probes.
@@ -200,34 +184,25 @@ fn assert_shutdown_times(manifests: &Manifests) {
 /// Everything that an object names exists.
 fn assert_references(manifests: &Manifests) {
     for service in manifests.of("Service") {
-        assert!(
-            manifests.selects_pods(&service["spec"]["selector"]),
-            "{service}"
-        );
+        let selector = &service["spec"]["selector"];
+        assert!(manifests.selects_pods(selector), "{service}");
     }
     for kind in ["NetworkPolicy", "PodDisruptionBudget"] {
         for object in manifests.of(kind) {
-            let selector = object["spec"]
-                .get("podSelector")
-                .unwrap_or(&object["spec"]["selector"]);
+            let spec = &object["spec"];
+            let selector = spec.get("podSelector").unwrap_or(&spec["selector"]);
             assert!(manifests.selects_pods(&selector["matchLabels"]), "{object}");
         }
     }
     for scaler in manifests.of("HorizontalPodAutoscaler") {
-        let name = scaler["spec"]["scaleTargetRef"]["name"]
-            .as_str()
-            .expect("a name");
-        let deployment = manifests.named("Deployment", name);
-        assert_eq!(
-            deployment["spec"].get("replicas"),
-            None,
-            "the autoscaler sets it"
-        );
+        let name = scaler["spec"]["scaleTargetRef"]["name"].as_str();
+        let deployment = manifests.named("Deployment", name.expect("a name"));
+        let replicas = deployment["spec"].get("replicas");
+        assert_eq!(replicas, None, "the autoscaler sets it");
     }
     for monitor in manifests.of("ServiceMonitor") {
-        let wanted = monitor["spec"]["selector"]["matchLabels"]
-            .as_object()
-            .expect("labels");
+        let wanted = monitor["spec"]["selector"]["matchLabels"].as_object();
+        let wanted = wanted.expect("labels");
         let services = manifests.of("Service").into_iter().filter(|service| {
             let labels = &service["metadata"]["labels"];
             wanted.iter().all(|(name, value)| labels[name] == *value)
@@ -257,9 +232,9 @@ fn kubernetes_overlays_match_programs_and_configuration() {
     }
     for (overlay, scalers, budgets) in [("production", 3, 3), ("development", 0, 0)] {
         let manifests = Manifests::render(overlay);
-        PROCESSES
-            .into_iter()
-            .for_each(|process| assert_deployment(&manifests, process));
+        for process in PROCESSES {
+            assert_deployment(&manifests, process);
+        }
         assert_shutdown_times(&manifests);
         assert_references(&manifests);
         assert_eq!(manifests.of("HorizontalPodAutoscaler").len(), scalers);

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use postern_core::testing::note;
-use postern_tests::skipped;
-use postern_tests::systems::{Network, PROGRAMS, copy_programs, obstacle, repository, succeed};
+use postern_harness::paths::repository;
+use postern_harness::skipped;
+use postern_harness::systems::{Network, PROGRAMS, copy_programs, obstacle, succeed};
 
 /// Makes the packages of the programs of the test, quickly compressed.
 fn make_packages(programs: &Path, output: &Path) {

@@ -1,11 +1,11 @@
 //! The environment variables of the interface: each works as documented, and no others are
 //! required.
 
-use postern_tests::Split;
-use postern_tests::http_body::json;
-use postern_tests::pools::new_user;
-use postern_tests::split::Changes;
-use postern_tests::surface::{PASSWORD, text, welcome};
+use postern_harness::Changes;
+use postern_harness::Installation;
+use postern_harness::json;
+use postern_harness::pools::new_user;
+use postern_harness::public_api::{PASSWORD, text, welcome};
 
 /// Endpoint of the pools, because they are not Amazon's.
 const ENDPOINT: &[&str] = &["AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"];
@@ -31,7 +31,7 @@ const SOCIAL: &[&str] = &[
 
 #[tokio::test]
 async fn documented_variables_are_sufficient() {
-    let split = Split::start_with(Changes {
+    let split = Installation::start_with(Changes {
         only: [IDENTITY, SOCIAL, ENDPOINT].concat(),
         ..Changes::default()
     })
@@ -69,7 +69,7 @@ async fn documented_variables_are_sufficient() {
 #[tokio::test]
 async fn social_sign_in_is_optional() {
     let only = [IDENTITY, ADMINISTRATOR, ENDPOINT].concat();
-    let split = Split::start_with(Changes {
+    let split = Installation::start_with(Changes {
         only,
         ..Changes::default()
     })

@@ -1,129 +1,129 @@
-//! Expiry and scheduling with a manual clock, without waiting.
+//! Expiry and scheduling with a clock of the test, without waiting.
 
 use std::time::Duration;
 
-use postern_tests::Postern;
-use postern_tests::http_body::json;
-use postern_tests::surface::{text, welcome};
+use postern_harness::public_api::{text, welcome};
+use postern_harness::{Person, PublicApi, Standalone, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-#[tokio::test]
-async fn access_token_expires_and_is_refreshed() {
-    let postern = Postern::start_with_manual_clock().await;
-    let surface = postern.surface();
-    let ada = surface.register().await;
-    let expires_at = text(&ada.tokens, "expiresAt").to_owned();
-    assert_eq!(
-        ada.client.fetch("/auth/me", 200).await.string("/expiresAt"),
-        expires_at
-    );
-    postern.clock().advance(59 * MINUTE);
-    let _ = ada.client.fetch("/auth/me", 200).await;
-    postern.clock().advance(2 * MINUTE);
-    let refusal = ada.client.denied("/auth/me", 401, "token_expired").await;
-    assert_eq!(
-        refusal.headers["www-authenticate"],
-        "Bearer error=\"invalid_token\""
-    );
-    let token = text(&ada.tokens, "refreshToken");
-    let renewed = surface.refresh(token).await.expect(200).json();
-    assert_eq!(surface.person(&ada.email, renewed).await.id, ada.id);
-    postern.stop().await;
+/// What begins at the first minute; each person has one sign-in.
+struct Begun {
+    /// Signs in and stays.
+    ada: Person,
+    /// Signs out at once.
+    bob: Person,
+    /// Uses a refresh token twice: the first one, and its successor.
+    eve: [String; 2],
+    /// Temporary tokens that are exchanged before and after their time.
+    temporary: [String; 2],
+    /// Locations of notifications: one that is scheduled, and one that expires before.
+    notifications: [String; 2],
 }
 
-#[tokio::test]
-async fn temporary_token_expires_after_five_minutes() {
-    let postern = Postern::start_with_manual_clock().await;
+async fn begin(postern: &Standalone) -> Begun {
     let surface = postern.surface();
-    let early = surface.social_token("ada").await;
-    let late = surface.social_token("grace").await;
-    postern.clock().advance(4 * MINUTE);
-    let _ = surface.exchange(&early).await.expect(200);
-    postern.clock().advance(2 * MINUTE);
-    let expired = surface
-        .exchange(&late)
-        .await
-        .problem(401, "invalid_temporary_token");
-    let unknown = surface
-        .exchange("never-given-out")
-        .await
-        .problem(401, "invalid_temporary_token");
-    let used = surface
-        .exchange(&early)
-        .await
-        .problem(401, "invalid_temporary_token");
-    for other in [unknown, used] {
-        assert_eq!(
-            other.body["detail"], expired.body["detail"],
-            "a client cannot tell them apart"
-        );
+    let (ada, bob) = (surface.register().await, surface.register().await);
+    let me = ada.client.fetch("/auth/me", 200).await;
+    assert_eq!(me.string("/expiresAt"), text(&ada.tokens, "expiresAt"));
+    let refresh = json!({ "refreshToken": text(&bob.tokens, "refreshToken") });
+    let _ = surface.client().posted("/auth/logout", &refresh, 204).await;
+    let eve = text(&surface.register().await.tokens, "refreshToken").to_owned();
+    let renewed = surface.refresh(&eve).await.expect(200);
+    let _ = surface.refresh(&eve).await.expect(200);
+    let mut notifications = Vec::new();
+    for (send_at, expires_at) in [(60, 200), (80, 90)] {
+        let mut body = welcome(&ada.id);
+        body["sendAt"] = json!(postern.clock().now().plus(send_at * MINUTE));
+        body["expiresAt"] = json!(postern.clock().now().plus(expires_at * MINUTE));
+        let created = ada.client.posted("/notifications", &body, 201).await;
+        notifications.push(created.header("location"));
     }
-    postern.stop().await;
+    let waiting = ada.client.fetch(&notifications[0], 200).await;
+    let state = [waiting.string("/status"), waiting.string("/waitReason")];
+    assert_eq!(state, ["SCHEDULED", "SCHEDULED"]);
+    Begun {
+        eve: [eve, renewed.string("/refreshToken")],
+        temporary: [
+            surface.social_token("ada").await,
+            surface.social_token("grace").await,
+        ],
+        notifications: notifications.try_into().expect("two"),
+        ada,
+        bob,
+    }
 }
 
-#[tokio::test]
-async fn reused_refresh_token_ends_its_sign_in_after_the_grace() {
-    let postern = Postern::start_with_manual_clock().await;
+/// A temporary token is used once, within five minutes, from the body alone.
+async fn temporary_tokens(postern: &Standalone, [early, late]: &[String; 2]) {
     let surface = postern.surface();
-    let ada = surface.register().await;
-    let first = text(&ada.tokens, "refreshToken").to_owned();
-    let renewed = surface.refresh(&first).await.expect(200).json();
-    let _ = surface.refresh(&first).await.expect(200);
-    postern.clock().advance(MINUTE);
-    let _ = surface
-        .refresh(&first)
-        .await
-        .problem(401, "invalid_refresh_token");
-    let _ = surface
-        .refresh(text(&renewed, "refreshToken"))
-        .await
-        .problem(401, "invalid_refresh_token");
-    postern.stop().await;
+    let path = format!("/auth/tokens/exchange?temporaryToken={early}");
+    let in_url = surface.client().post_json(&path, &json!({})).await;
+    in_url.problem(400, "invalid_request");
+    let user = surface.exchange(early).await.expect(200);
+    assert_eq!(user.string("/user/provider"), "development");
+    postern.clock().advance(2 * MINUTE);
+    let mut details = Vec::new();
+    for token in [late, early, "never-given-out"] {
+        let refused = surface.exchange(token).await;
+        let refused = refused.problem(401, "invalid_temporary_token");
+        details.push(refused.body["detail"].clone());
+    }
+    assert!(details.iter().all(|it| *it == details[0]), "{details:?}");
 }
 
-#[tokio::test]
-async fn scheduled_notification_waits_and_expired_one_is_not_sent() {
-    let postern = Postern::start_with_manual_clock().await;
+/// A token is valid until it expires, whoever has signed out; then it is refreshed.
+async fn access_tokens(postern: &Standalone, begun: &Begun) -> Person {
     let surface = postern.surface();
-    let ada = surface.register().await;
-    let mut later = welcome(&ada.id);
-    later["sendAt"] = json!(postern.clock().now().plus(60 * MINUTE));
-    let mut expiring = later.clone();
-    expiring["expiresAt"] = json!(postern.clock().now().plus(90 * MINUTE));
-    expiring["sendAt"] = json!(postern.clock().now().plus(80 * MINUTE));
-    let later = ada
-        .client
-        .posted("/notifications", &later, 201)
-        .await
-        .header("location");
-    let expiring = ada
-        .client
-        .posted("/notifications", &expiring, 201)
-        .await
-        .header("location");
-    let waiting = ada.client.fetch(&later, 200).await;
-    assert_eq!(
-        (waiting.string("/status"), waiting.string("/waitReason")),
-        ("SCHEDULED".into(), "SCHEDULED".into())
-    );
-    postern.clock().advance(100 * MINUTE);
-    // The access token has expired; a new one sees the same records.
-    let token = text(&ada.tokens, "refreshToken");
+    for person in [&begun.ada, &begun.bob] {
+        let _ = person.client.fetch("/auth/me", 200).await;
+    }
+    postern.clock().advance(2 * MINUTE);
+    for person in [&begun.ada, &begun.bob] {
+        let refused = person.client.denied("/auth/me", 401, "token_expired").await;
+        let challenge = &refused.headers["www-authenticate"];
+        assert_eq!(challenge, "Bearer error=\"invalid_token\"");
+    }
+    let token = text(&begun.ada.tokens, "refreshToken");
     let renewed = surface.refresh(token).await.expect(200).json();
-    let ada = surface.person(&ada.email, renewed).await;
+    let ada = surface.person(&begun.ada.email, renewed).await;
+    assert_eq!(ada.id, begun.ada.id);
+    ada
+}
+
+async fn notifications(surface: &PublicApi, ada: &Person, expiring: &str) {
     let _ = surface.mailbox().to(&ada.email).await;
     // A worker may just have it.
     let status = async {
         loop {
-            let view = ada.client.fetch(&expiring, 200).await;
-            if view.string("/status") != "QUEUED" {
-                break view.string("/status");
+            let status = ada.client.fetch(expiring, 200).await.string("/status");
+            if !["QUEUED", "SCHEDULED"].contains(&status.as_str()) {
+                return status;
             }
         }
     };
     let status = tokio::time::timeout(MINUTE, status).await;
     assert_eq!(status.expect("in time"), "EXPIRED");
     assert_eq!(surface.mailbox().list(&ada.email, 0).await.len(), 1);
+}
+
+#[tokio::test]
+async fn tokens_and_schedules_end_by_the_clock() {
+    let postern = Standalone::start_with_manual_clock().await;
+    let (surface, clock) = (postern.surface(), postern.clock());
+    let begun = begin(&postern).await;
+    clock.advance(MINUTE);
+    // A token that is used again after the grace period ends its sign-in.
+    for token in &begun.eve {
+        let refused = surface.refresh(token).await;
+        refused.problem(401, "invalid_refresh_token");
+    }
+    clock.advance(3 * MINUTE);
+    temporary_tokens(&postern, &begun.temporary).await;
+    clock.advance(53 * MINUTE);
+    let ada = access_tokens(&postern, &begun).await;
+    clock.advance(39 * MINUTE);
+    let [_, expiring] = &begun.notifications;
+    notifications(surface, &ada, expiring).await;
     postern.stop().await;
 }

@@ -5,14 +5,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use postern_core::config::Env;
-use postern_tests::http_body::json;
-use postern_tests::pools::new_user_with_email;
-use postern_tests::program::{Program, Running};
-use postern_tests::surface::PASSWORD;
-use postern_tests::systems::{repository, succeed};
-use postern_tests::{Browser, Postern, ports, skipped};
+use postern_harness::browser::{ENTER, TAB};
+use postern_harness::json;
+use postern_harness::paths::repository;
+use postern_harness::pools::new_user_with_email;
+use postern_harness::process::{Program, Running};
+use postern_harness::public_api::PASSWORD;
+use postern_harness::systems::succeed;
+use postern_harness::{Browser, Standalone, ports};
 
-use crate::pages::{ENTER, NO_BROWSER, TAB, assert_page_is_clean};
+use crate::pages::assert_page_is_clean;
 
 /// Lifetime of the local pool's access tokens.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
@@ -54,10 +56,10 @@ async fn vite(folder: &str, command: &str, logs: &Path, port: u16, gateway: &str
 #[tokio::test]
 async fn client_survives_tabs_clocks_and_networks() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("client_survives_tabs_clocks_and_networks", NO_BROWSER);
+    let Some(browser) = Browser::start("client_survives_tabs_clocks_and_networks").await else {
+        return;
     };
-    let postern = Postern::start_with_manual_clock().await;
+    let postern = Standalone::start_with_manual_clock().await;
     let (ada, port) = (postern.surface().register().await, ports::free(1));
     let gateway = postern.surface().client().base().as_str();
     let client = "clients/typescript";
@@ -107,8 +109,8 @@ async fn client_survives_tabs_clocks_and_networks() {
 #[tokio::test]
 async fn example_works_with_the_keyboard_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("example_works_with_the_keyboard_alone", NO_BROWSER);
+    let Some(browser) = Browser::start("example_works_with_the_keyboard_alone").await else {
+        return;
     };
     let (example, port) = ("examples/jobs", ports::free(1));
     let read = |name| std::fs::read_to_string(repository().join(example).join(name)).expect("text");
@@ -117,7 +119,7 @@ async fn example_works_with_the_keyboard_alone() {
     std::fs::write(folder.path().join("auth.toml"), settings).expect("a file");
     let resume = folder.path().join("ada.pdf").display().to_string();
     std::fs::write(&resume, vec![7; 3_000_000]).expect("a file");
-    let postern = Box::pin(Postern::start_with_overrides(folder.path())).await;
+    let postern = Box::pin(Standalone::start_with_overrides(folder.path())).await;
     let (surface, served) = (postern.surface(), folder.path().join("dist"));
     let eve = new_user_with_email(surface, "eve@b.test", &["recruiters"]);
     drop(Box::pin(eve).await);
@@ -133,7 +135,7 @@ async fn example_works_with_the_keyboard_alone() {
                 drop(browser.messages().await);
                 assert_page_is_clean(&browser, &format!("{url}{path}")).await;
             }
-            ["file", field] => browser.find(field).await.type_text(&resume).await,
+            ["file", field] => browser.type_into(field, &resume).await,
             ["press", focused, keys, shown, text] => {
                 let mut keys = keys.replace("{tab}", TAB).replace("{password}", PASSWORD);
                 if keys.contains("{code}") {
@@ -146,7 +148,7 @@ async fn example_works_with_the_keyboard_alone() {
                 let focus = format!("document.querySelector(\"{focused}\").focus()");
                 browser.run(&focus).await;
                 browser.press(&keys.replace("{enter}", ENTER)).await;
-                let found = browser.find(shown).await.text().await;
+                let found = browser.text_of(shown).await;
                 assert!(found.contains(text), "{step:?}: {found}");
             }
             _ => panic!("{step:?}"),

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::config::Env;
-use postern_tests::load::{Kind, Load, Target};
-use postern_tests::program::{Program, Running};
-use postern_tests::recorder::Recorder;
-use postern_tests::{Client, Pools, ports, raw};
+use postern_harness::Origin;
+use postern_harness::load::{Kind, Load, Target};
+use postern_harness::process::{Program, Running};
+use postern_harness::{Client, Pools, RawClient, ports};
 use rustls::RootCertStore;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -22,6 +22,9 @@ use tokio::net::TcpStream;
 /// Timeout of each step, after which the test fails.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
+const OPEN: &[u8] = b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
+const READY: &[u8] = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
 /// Configuration and environment of a gateway.
 struct Site {
     folder: TempDir,
@@ -30,7 +33,7 @@ struct Site {
     authority: RootCertStore,
     admin: Client,
     pools: Pools,
-    _upstream: Recorder,
+    _upstream: Origin,
     text: String,
 }
 
@@ -45,10 +48,8 @@ fn times(variable: &str, default: u32) -> u32 {
 
 impl Site {
     async fn new() -> Self {
-        let (folder, upstream) = (
-            tempfile::tempdir().expect("a folder"),
-            Recorder::start().await,
-        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let upstream = Origin::start().await;
         let ports = ports::free(3);
         let [plain, encrypted, admin] =
             [0, 1, 2].map(|number| SocketAddr::from(([127, 0, 0, 1], ports + number)));
@@ -91,14 +92,9 @@ impl Site {
 
     fn program(&self) -> Program {
         let program = Program::of_workspace("postern-proxy", self.folder.path());
-        let program = program
-            .arg("--config")
-            .arg(self.file().display().to_string())
-            .arg("run");
-        self.pools
-            .variables()
-            .iter()
-            .fold(program, |program, (name, value)| program.env(name, value))
+        let file = self.file().display().to_string();
+        let program = program.args(["--config", &file, "run"]);
+        program.envs(self.pools.variables())
     }
 
     /// Opens the two listening sockets, as a service manager does.
@@ -134,25 +130,24 @@ impl Site {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(STEP_TIMEOUT, asking)
-            .await
-            .expect("the gateway accepts the configuration");
+        let asked = tokio::time::timeout(STEP_TIMEOUT, asking).await;
+        asked.expect("the gateway accepts the configuration");
     }
 }
 
 /// Creates a certificate for `localhost` and returns the trust store.
 fn certify(folder: &TempDir) -> RootCertStore {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    std::fs::write(folder.path().join("server.pem"), made.cert.pem()).expect("written");
-    std::fs::write(
-        folder.path().join("server.key"),
-        made.signing_key.serialize_pem(),
-    )
-    .expect("written");
+    let files = [
+        ("server.pem", made.cert.pem()),
+        ("server.key", made.signing_key.serialize_pem()),
+    ];
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).expect("written");
+    }
     let mut authority = RootCertStore::empty();
-    authority
-        .add(made.cert.der().clone())
-        .expect("an authority");
+    let added = authority.add(made.cert.der().clone());
+    added.expect("an authority");
     authority
 }
 
@@ -167,26 +162,15 @@ async fn ready(program: &Program) -> Running {
 /// close them fewer than `min_close_requests` times, or at all for `None`.
 async fn finish(load: Load, done: &str, min_close_requests: Option<u32>) {
     let counts = load.finish().await;
-    let summary: Vec<String> = counts
-        .iter()
-        .map(|(kind, served, close_requests)| {
-            format!("{kind:?} {served} requests, asked to close {close_requests} times")
-        })
-        .collect();
-    postern_tests::note(&format!(
-        "gateway: {done} under load, no request failed: {}",
-        summary.join("; ")
+    postern_harness::note(&format!(
+        "gateway: {done} under load, no request failed; requests and close requests: {counts:?}"
     ));
     for (kind, _, count) in counts {
-        match min_close_requests {
-            Some(min) if kind != Kind::NewConnection => {
-                assert!(count >= min, "{kind:?}: asked to close {count} times");
-            }
-            Some(_) | None => assert!(
-                min_close_requests.is_some() || count == 0,
-                "{kind:?}: asked to close {count} times"
-            ),
-        }
+        let is_right = match min_close_requests {
+            Some(min) => kind == Kind::NewConnection || count >= min,
+            None => count == 0,
+        };
+        assert!(is_right, "{kind:?}: asked to close {count} times");
     }
 }
 
@@ -209,37 +193,26 @@ async fn reloads_good_and_bad_fail_no_request() {
             // A poll may activate the file just before the signal does, so that one file counts
             // as two versions.
             let before = site.config_status().await["hash"].clone();
-            site.write(&format!(
-                "{}response_headers = {{ set = {{ X-Version = \"{version}\" }} }}\n",
-                site.text
-            ));
+            let header =
+                format!("response_headers = {{ set = {{ X-Version = \"{version}\" }} }}\n");
+            site.write(&(site.text.clone() + &header));
             running.signal("HUP").await;
-            site.configured(|status| status["hash"] != before && status["lastError"].is_null())
-                .await;
+            let is_new = |status: &Value| status["hash"] != before && status["lastError"].is_null();
+            site.configured(is_new).await;
         } else {
-            site.write(&format!(
-                "{}\n{}",
-                site.text,
-                bad[usize::try_from(number / 2 % 4).expect("small")]
-            ));
+            let bad = bad[usize::try_from(number / 2 % 4).expect("small")];
+            site.write(&format!("{}\n{bad}", site.text));
             running.signal("HUP").await;
-            site.configured(|status| !status["lastError"].is_null())
-                .await;
+            let is_rejected = |status: &Value| !status["lastError"].is_null();
+            site.configured(is_rejected).await;
         }
     }
     load.wait_for_served(10).await;
     finish(load, &format!("{reloads} reloads"), None).await;
     let (_, token) = site.pools.user(&[]).await;
-    let answer = Client::new(&format!("http://{}", site.plain))
-        .with_token(&token)
-        .get("/closed")
-        .send()
-        .await;
-    assert_eq!(
-        answer.expect(200).header("x-version"),
-        version.to_string(),
-        "the last valid configuration is live"
-    );
+    let client = Client::new(&format!("http://{}", site.plain)).with_token(&token);
+    let live = client.fetch("/closed", 200).await.header("x-version");
+    assert_eq!(live, version.to_string(), "the last valid configuration");
     assert_eq!(running.stop("TERM").await.status, Some(0));
 }
 
@@ -255,29 +228,18 @@ async fn hot_restarts_fail_no_request() {
         let next = ready(&site.program().arg("--take-over")).await;
         let ended = running.wait().await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-        let stops = |notification: &String| notification.contains("STOPPING=1");
-        assert!(
-            !ended.notifications.iter().any(stops),
-            "the unit does not stop: {:?}",
-            ended.notifications
-        );
+        let notifications = ended.notifications.concat();
+        assert!(!notifications.contains("STOPPING=1"), "{notifications}");
         running = next;
     }
     load.wait_for_served(10).await;
-    assert!(
-        !probing.is_finished(),
-        "readiness turned red: {:?}",
-        probing.await
-    );
+    assert!(!probing.is_finished(), "readiness turned red");
     probing.abort();
     finish(load, &format!("{takeovers} take-overs"), Some(takeovers)).await;
     let ended = running.stop("TERM").await;
     assert_eq!(ended.status, Some(0));
-    assert!(
-        ended.notifications.concat().contains("STOPPING=1"),
-        "this one does: {:?}",
-        ended.notifications
-    );
+    let notifications = ended.notifications.concat();
+    assert!(notifications.contains("STOPPING=1"), "{notifications}");
 }
 
 #[tokio::test]
@@ -291,25 +253,19 @@ async fn draining_process_no_longer_notifies_service_manager() {
     // Clients are asked to close connections only after the takeover is confirmed.
     let mut told = String::new();
     while !told.contains("onnection: close") {
-        busy.write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-            .await
-            .expect("written");
+        busy.write_all(OPEN).await.expect("written");
         let mut answer = [0; 4096];
-        let length = tokio::time::timeout(STEP_TIMEOUT, busy.read(&mut answer))
-            .await
-            .expect("an answer in time");
-        told = String::from_utf8_lossy(&answer[..length.expect("an answer")]).into_owned();
+        let read = tokio::time::timeout(STEP_TIMEOUT, busy.read(&mut answer));
+        let length = read.await.expect("in time").expect("an answer");
+        told = String::from_utf8_lossy(&answer[..length]).into_owned();
         assert!(told.starts_with("HTTP/1.1 200 "), "{told:?}");
     }
     old.signal("TERM").await;
     drop(idle);
     let ended = old.wait().await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-    assert!(
-        ended.notifications.is_empty(),
-        "it is not the main process any more: {:?}",
-        ended.notifications
-    );
+    // It is not the main process any more.
+    assert_eq!(ended.notifications.concat(), "");
     assert_eq!(new.stop("TERM").await.status, Some(0));
 }
 
@@ -327,34 +283,21 @@ async fn starting_process_that_waits_for_keys_stops_at_once() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, waiting)
-        .await
-        .expect("the successor looks for keys");
+    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
+    waited.expect("the successor looks for keys");
     let ended = new.stop("TERM").await;
-    assert!(
-        ended.status == Some(69) && ended.notifications.is_empty(),
-        "{ended:?}"
-    );
-    let _ = raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-        .await
-        .expect(200);
-    assert_eq!(
-        old.stop("TERM").await.status,
-        Some(0),
-        "the old one has served on"
-    );
+    assert_eq!(ended.status, Some(69));
+    assert_eq!(ended.notifications.concat(), "");
+    // The old one has served on.
+    let _ = RawClient::send(site.plain, OPEN).await.expect(200);
+    assert_eq!(old.stop("TERM").await.status, Some(0));
 }
 
 /// Polls the readiness as a load balancer does; ends when it fails.
 fn probe(admin: SocketAddr) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         loop {
-            let _ = raw::send(
-                admin,
-                b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-            )
-            .await
-            .expect(200);
+            let _ = RawClient::send(admin, READY).await.expect(200);
         }
     })
 }
@@ -384,42 +327,27 @@ async fn unconfigured_passed_socket_is_rejected() {
     let stranger = Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let address = stranger.local_addr().expect("the socket is bound");
     let ended = site.program().passing(&[stranger]).start().wait().await;
-    assert!(
-        ended.expect(64, 1)[0].contains(&address.to_string()),
-        "{}",
-        ended.stderr
-    );
-    let connected = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let no_listener =
-        std::net::TcpStream::connect(connected.local_addr().expect("the socket is bound"))
-            .expect("connected");
-    let no_listener = Arc::new(TcpListener::from(std::os::fd::OwnedFd::from(no_listener)));
-    let ended = site.program().passing(&[no_listener]).start().wait().await;
-    assert!(
-        ended.expect(64, 1)[0].contains("socket 0 of LISTEN_FDS"),
-        "{}",
-        ended.stderr
-    );
+    let lines = ended.expect(64, 1);
+    assert!(lines[0].contains(&address.to_string()), "{lines:?}");
+    let listening = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listening.local_addr().expect("the socket is bound");
+    let connected = std::net::TcpStream::connect(address).expect("connected");
+    let no_listener = TcpListener::from(std::os::fd::OwnedFd::from(connected));
+    let program = site.program().passing(&[Arc::new(no_listener)]);
+    let ended = program.start().wait().await;
+    let lines = ended.expect(64, 1);
+    assert!(lines[0].contains("socket 0 of LISTEN_FDS"), "{lines:?}");
 }
 
 #[tokio::test]
 async fn moved_access_log_is_reopened_on_a_signal() {
     let site = Site::new().await;
-    let (log, moved) = (
-        site.folder.path().join("access.log"),
-        site.folder.path().join("access.log.1"),
-    );
-    site.write(
-        &site
-            .text
-            .replace("\"off\"", &format!("\"{}\"", log.display())),
-    );
+    let log = site.folder.path().join("access.log");
+    let moved = log.with_extension("log.1");
+    let file = format!("\"{}\"", log.display());
+    site.write(&site.text.replace("\"off\"", &file));
     let running = ready(&site.program()).await;
-    let ask = async || {
-        raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-            .await
-            .expect(200)
-    };
+    let ask = async || RawClient::send(site.plain, OPEN).await.expect(200);
     let _ = ask().await;
     std::fs::rename(&log, &moved).expect("the file is renamed");
     running.signal("USR1").await;
@@ -428,15 +356,9 @@ async fn moved_access_log_is_reopened_on_a_signal() {
     }
     let _ = ask().await;
     assert_eq!(running.stop("TERM").await.status, Some(0));
-    let lines = |path| {
-        std::fs::read_to_string(path)
-            .expect("a log")
-            .lines()
-            .count()
-    };
-    assert_eq!(
-        (lines(moved), lines(log)),
-        (1, 1),
-        "each request is logged exactly once"
-    );
+    // Each request is logged exactly once.
+    for file in [moved, log] {
+        let text = std::fs::read_to_string(file).expect("a log");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
 }

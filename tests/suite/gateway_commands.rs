@@ -1,7 +1,7 @@
 //! The gateway's commands: output and exit status.
 
-use postern_tests::Pools;
-use postern_tests::program::{Ended, Program};
+use postern_harness::Pools;
+use postern_harness::process::{Ended, Program};
 use tempfile::TempDir;
 
 const ROUTES: &str = r#"
@@ -53,25 +53,15 @@ impl Desk {
 
     async fn run(&self, arguments: &[&str]) -> Ended {
         let program = Program::of_workspace("postern-proxy", self.folder.path());
-        let program = program.arg("--config").arg("proxy.toml");
-        let program = arguments
-            .iter()
-            .fold(program, |program, argument| program.arg(*argument));
-        let variables = self.pools.variables().iter();
-        variables
-            .fold(program, |program, (name, value)| program.env(name, value))
-            .run()
-            .await
+        let program = program.args(["--config", "proxy.toml"]);
+        let program = program.args(arguments.iter().copied());
+        program.envs(self.pools.variables()).run().await
     }
 
     /// Returns the output of `explain` for a request.
     async fn explain(&self, arguments: &[&str]) -> String {
-        let asked = [
-            &["explain", "GET", "https://gate.example/v1/things/7?a=b"],
-            arguments,
-        ]
-        .concat();
-        let ended = self.run(&asked).await;
+        let request = ["explain", "GET", "https://gate.example/v1/things/7?a=b"];
+        let ended = self.run(&[&request, arguments].concat()).await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         ended.stdout
     }
@@ -92,68 +82,49 @@ async fn request_is_explained_with_a_real_or_given_identity() {
     ] {
         assert!(said.contains(line), "{line} is missing:\n{said}");
     }
-    let said = desk.explain(&["--header", "X-Beta: 1"]).await;
-    assert!(
-        said.contains("route      beta: ") && said.contains("with x-beta\n"),
-        "{said}"
-    );
-    assert!(said.contains("decision   allow"), "{said}");
-    assert!(
-        desk.explain(&["--token", "user"])
-            .await
-            .contains("decision   403 insufficient_scope")
-    );
-    assert!(
-        desk.explain(&["--token", "service:a"])
-            .await
-            .contains("decision   401 user_required")
-    );
-    let (subject, stranger) = desk.pools.user(&[]).await;
-    let said = desk.explain(&["--token", &stranger]).await;
-    assert!(
-        said.contains(&format!(
-            "caller     user {subject}\ndecision   403 insufficient_scope"
-        )),
-        "{said}"
-    );
-    let (subject, member) = desk.pools.user(&["staff"]).await;
-    let said = desk.explain(&["--token", &member]).await;
-    assert!(
-        said.contains(&format!("caller     user {subject}\ndecision   allow")),
-        "{said}"
-    );
+    let (stranger_id, stranger) = desk.pools.user(&[]).await;
+    let (member_id, member) = desk.pools.user(&["staff"]).await;
     let (body, signature) = member.rsplit_once('.').expect("a token");
-    let forged = if signature.starts_with('A') { "B" } else { "A" };
-    let said = desk
-        .explain(&["--token", &format!("{body}.{forged}{}", &signature[1..])])
-        .await;
-    assert!(
-        said.contains("caller     the token is refused\ndecision   401 token_signature_invalid"),
-        "{said}"
-    );
-    let wrong = desk
-        .run(&["explain", "GET", "/", "--header", "no header"])
-        .await;
-    assert!(
-        wrong.status == Some(64) && wrong.stderr.contains("must be a header such as"),
-        "{}",
-        wrong.stderr
-    );
+    let other = if signature.starts_with('A') { "B" } else { "A" };
+    let forged = format!("{body}.{other}{}", &signature[1..]);
+    let refused = "decision   403 insufficient_scope";
+    let header = ["--header", "X-Beta: 1"];
+    for (arguments, expected) in [
+        (header, "route      beta: ".to_owned()),
+        (header, "with x-beta\n".to_owned()),
+        (header, "decision   allow".to_owned()),
+        (["--token", "user"], refused.to_owned()),
+        (
+            ["--token", "service:a"],
+            "decision   401 user_required".to_owned(),
+        ),
+        (
+            ["--token", &stranger],
+            format!("caller     user {stranger_id}\n{refused}"),
+        ),
+        (
+            ["--token", &member],
+            format!("caller     user {member_id}\ndecision   allow"),
+        ),
+        (
+            ["--token", &forged],
+            "caller     the token is refused\ndecision   401 token_signature_invalid".to_owned(),
+        ),
+    ] {
+        let said = desk.explain(&arguments).await;
+        assert!(said.contains(&expected), "{expected} is missing:\n{said}");
+    }
+    let wrong = ["explain", "GET", "/", "--header", "no header"];
+    let wrong = desk.run(&wrong).await;
+    let is_told = wrong.stderr.contains("must be a header such as");
+    assert!(wrong.status == Some(64) && is_told, "{}", wrong.stderr);
 }
 
 #[tokio::test]
 async fn created_api_key_is_accepted_until_its_entry_is_removed() {
     let desk = Desk::new().await;
-    let created = desk
-        .run(&[
-            "api-key",
-            "create",
-            "--name",
-            "partner-x",
-            "--scopes",
-            "a,b",
-        ])
-        .await;
+    let create = "api-key create --name partner-x --scopes a,b";
+    let created = desk.run(&create.split(' ').collect::<Vec<_>>()).await;
     assert_eq!(created.status, Some(0), "{}", created.stderr);
     let mut lines = created.stdout.lines();
     let key = lines.find(|line| line.starts_with("pk_")).expect("a key");
@@ -178,14 +149,10 @@ async fn created_api_key_is_accepted_until_its_entry_is_removed() {
         assert!(ended.stderr.contains(mistake), "{}", ended.stderr);
     }
     assert_eq!(ended.status, Some(64));
-    let wrong = desk
-        .run(&["api-key", "create", "--name", "partner x"])
-        .await;
-    assert!(
-        wrong.status == Some(64) && wrong.stdout.is_empty(),
-        "{}",
-        wrong.stderr
-    );
+    let wrong = ["api-key", "create", "--name", "partner x"];
+    let wrong = desk.run(&wrong).await;
+    let is_empty = wrong.stdout.is_empty();
+    assert!(wrong.status == Some(64) && is_empty, "{}", wrong.stderr);
 }
 
 #[tokio::test]
@@ -193,26 +160,19 @@ async fn access_list_is_explained_for_a_client_address() {
     let desk = Desk::new().await;
     let list = "access = { allow = [\"10.0.0.0/8\"] }\npolicy = \"public\"";
     desk.write(&ROUTES.replace("policy = \"public\"", list));
-    for (arguments, access, decision) in [
+    let refused = "403 address_not_allowed";
+    for (option, value, access, decision) in [
+        ("--token", "none", "refuses an unknown address", refused),
+        ("--client-address", "10.1.2.3", "accepts 10.1.2.3", "allow"),
         (
-            &["--token", "none"][..],
-            "refuses an unknown address",
-            "403 address_not_allowed",
-        ),
-        (
-            &["--client-address", "10.1.2.3"],
-            "accepts 10.1.2.3",
-            "allow",
-        ),
-        (
-            &["--client-address", "192.0.2.1"],
+            "--client-address",
+            "192.0.2.1",
             "refuses 192.0.2.1",
-            "403 address_not_allowed",
+            refused,
         ),
     ] {
-        let said = desk
-            .explain(&[&["--header", "X-Beta: 1"], arguments].concat())
-            .await;
+        let arguments = ["--header", "X-Beta: 1", option, value];
+        let said = desk.explain(&arguments).await;
         for line in [format!(": {access}"), format!("decision   {decision}")] {
             assert!(said.contains(&line), "{line} is missing:\n{said}");
         }

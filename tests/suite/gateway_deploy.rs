@@ -27,44 +27,10 @@ fn deployment_files_pass_the_linters() {
         (said, Some(0)) => assert_eq!(said, ""),
         // `tests/run` installs the other linters.
         (said, Some(69)) if said == "not checked: systemd-analyze is missing\n" => {
-            postern_tests::skipped("linters_find_nothing_in_what_deploys_it", said.trim());
+            postern_harness::skipped("linters_find_nothing_in_what_deploys_it", said.trim());
         }
         (said, status) => panic!("{status:?}: {said}"),
     }
-}
-
-#[test]
-fn check_fails_when_a_linter_is_missing() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let deploy = folder.path().join("conf/deploy");
-    std::fs::create_dir_all(&deploy).expect("the folder is created");
-    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/deploy/check");
-    std::fs::copy(original, deploy.join("check")).expect("the file is copied");
-    let bin = folder.path().join("bin");
-    std::fs::create_dir(&bin).expect("the folder is created");
-    let dirname = ["/usr/bin/dirname", "/bin/dirname"]
-        .map(Path::new)
-        .into_iter()
-        .find(|path| path.exists());
-    std::os::unix::fs::symlink(dirname.expect("coreutils"), bin.join("dirname"))
-        .expect("the link is created");
-    let output = Command::new(deploy.join("check"))
-        .env("PATH", &bin)
-        .output()
-        .expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    for linter in [
-        "systemd-analyze",
-        "yamllint",
-        "kubernetes-validate",
-        "hadolint",
-    ] {
-        assert!(
-            said.contains(&format!("not checked: {linter} is missing")),
-            "{said}"
-        );
-    }
-    assert_eq!(output.status.code(), Some(69), "{said}");
 }
 
 /// Returns whether a certificate is signed by the authority of the same folder.
@@ -87,7 +53,7 @@ fn is_signed(folder: &Path, certificate: &str, purpose: &str) -> bool {
 #[test]
 fn development_certificates_are_valid() {
     if Command::new("openssl").arg("version").output().is_err() {
-        return postern_tests::skipped(
+        return postern_harness::skipped(
             "the_certificates_of_development_serve_their_purpose",
             "openssl is missing",
         );

@@ -3,17 +3,14 @@
 //! The gateway has files of its own in a mount namespace, so that the tests change no file of the
 //! machine. Its name server is a port without a listener: what the hosts file lacks is not found.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postern_tests::program::{Program, Running};
-use postern_tests::{Client, Pools, ports};
+use postern_harness::process::{Program, Running};
+use postern_harness::{BrokenOrigin, Client, Pools, ports};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 /// Timeout of each step, after which the test fails.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -37,9 +34,6 @@ struct Gateway {
     _folder: TempDir,
 }
 
-/// An upstream that answers every request with a text. It refuses connections when dropped.
-struct Service(JoinHandle<()>);
-
 // === impl ResolverFiles ===
 
 impl ResolverFiles {
@@ -59,18 +53,16 @@ impl ResolverFiles {
 
     /// Returns a program of the workspace that uses the files.
     pub(crate) fn program(&self, name: &str, folder: &std::path::Path) -> Program {
-        let program = Program::at("/usr/bin/unshare".into(), folder);
-        let arguments = ["--map-root-user", "--mount", "sh", "-c", WITH_FILES, "sh"];
-        let program = arguments.into_iter().fold(program, Program::arg);
         let files = [
             self.path("hosts"),
             self.path("resolv.conf"),
             Program::path_of_workspace(name),
         ];
-        let program = program.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        files.iter().fold(program, |program, file| {
-            program.arg(file.display().to_string())
-        })
+        let program = Program::at("/usr/bin/unshare".into(), folder);
+        program
+            .args(["--map-root-user", "--mount", "sh", "-c", WITH_FILES, "sh"])
+            .args(files.map(|file| file.display().to_string()))
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -95,11 +87,8 @@ impl Gateway {
              [[route]]\npath = \"/open\"\nmethods = [\"GET\"]\nupstream = \"actor\"\npolicy = \"public\"\n",
             ports + 1,
         );
-        std::fs::write(folder.path().join("proxy.toml"), text).expect("the folder can be written");
         let program = files.program("postern-proxy", folder.path());
-        let program = program.arg("--config").arg("proxy.toml");
-        let variables = pools.variables().iter();
-        let program = variables.fold(program, |program, (name, value)| program.env(name, value));
+        let program = program.envs(pools.variables()).config("proxy.toml", &text);
         let checked = program.clone().arg("check").run().await;
         assert_eq!(checked.status, Some(0), "{}", checked.stderr);
         let mut running = program.arg("run").start();
@@ -142,33 +131,20 @@ impl Gateway {
     }
 }
 
-// === impl Service ===
+const THREE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nthree";
+const FOUR: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfour";
+const SIX: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nsix";
 
-impl Service {
-    async fn start(address: SocketAddr, text: &'static str) -> Self {
-        let listener = TcpListener::bind(address).await.expect("a free port");
-        Self(tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let mut head = Vec::new();
-                while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-                    if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
-                        break;
-                    }
-                }
-                let answer = format!(
-                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
-                    text.len()
-                );
-                let _gone = stream.write_all(answer.as_bytes()).await;
-            }
-        }))
+/// Starts upstreams at 127.0.0.3, 127.0.0.4 and ::1, which answer with their text, and returns their
+/// port.
+async fn start_services() -> u16 {
+    let port = ports::free(1);
+    for (address, answer) in [("127.0.0.3", THREE), ("127.0.0.4", FOUR), ("::1", SIX)] {
+        let address: IpAddr = address.parse().expect("an address");
+        let address = SocketAddr::from((address, port));
+        BrokenOrigin::Writes(answer).start_at(address).await;
     }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    port
 }
 
 /// Polls until the condition is true.
@@ -182,51 +158,23 @@ async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     waited.unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
-fn local(last: u8, port: u16) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, last], port))
-}
-
 #[tokio::test]
-async fn changed_address_is_used() {
-    let port = ports::free(1);
-    let _services = (
-        Service::start(local(3, port), "three").await,
-        Service::start(local(4, port), "four").await,
-    );
-    let [three, four] = [3, 4].map(|last| format!("127.0.0.{last} {NAME}"));
-    let files = ResolverFiles::new(&[&three]);
-    let gateway = Gateway::start(&files, &format!("addresses = [\"{NAME}:{port}\"]")).await;
-    gateway.until_answered_by("three").await;
-    files.change(&[&four]);
-    gateway.until_answered_by("four").await;
-}
-
-#[tokio::test]
-async fn all_addresses_of_both_families_are_used() {
-    let port = ports::free(1);
-    let _services = (
-        Service::start(local(3, port), "three").await,
-        Service::start(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port)), "six").await,
-    );
-    let files = ResolverFiles::new(&[&format!("127.0.0.3 {NAME}"), &format!("::1 {NAME}")]);
+async fn addresses_of_a_name_are_used_and_kept_in_an_outage() {
+    let port = start_services().await;
+    let [three, four, six] =
+        ["127.0.0.3", "127.0.0.4", "::1"].map(|address| format!("{address} {NAME}"));
+    let files = ResolverFiles::new(&[&three, &six]);
     let upstream = format!("addresses = [\"{NAME}:{port}\"]\nload_balancing = \"round_robin\"");
     let gateway = Gateway::start(&files, &upstream).await;
     // A gateway that is ready has looked the names up.
     for text in ["three", "six", "three"] {
-        assert_eq!(gateway.get().await, text);
+        assert_eq!(gateway.get().await, text, "both families");
     }
-}
-
-#[tokio::test]
-async fn last_answer_is_kept_while_the_name_is_not_found() {
-    let port = ports::free(1);
-    let _services = (
-        Service::start(local(3, port), "three").await,
-        Service::start(local(4, port), "four").await,
-    );
-    let files = ResolverFiles::new(&[&format!("127.0.0.3 {NAME}")]);
-    let gateway = Gateway::start(&files, &format!("addresses = [\"{NAME}:{port}\"]")).await;
-    gateway.until_answered_by("three").await;
+    files.change(&[&three]);
+    until("one address", async || {
+        gateway.get().await == "three" && gateway.get().await == "three"
+    })
+    .await;
     files.change(&[]);
     gateway.until_name_is("stale").await;
     assert_eq!(gateway.get().await, "three");
@@ -235,12 +183,9 @@ async fn last_answer_is_kept_while_the_name_is_not_found() {
         metrics.contains("postern_upstream_names{state=\"stale\",upstream=\"actor\"} 1")
     })
     .await;
-    assert_eq!(
-        gateway.messages("upstream name not resolved"),
-        1,
-        "an outage is logged once"
-    );
-    files.change(&[&format!("127.0.0.4 {NAME}")]);
+    let logged = gateway.messages("upstream name not resolved");
+    assert_eq!(logged, 1, "an outage is logged once");
+    files.change(&[&four]);
     gateway.until_name_is("current").await;
     gateway.until_answered_by("four").await;
     assert_eq!(gateway.messages("upstream name resolved again"), 1);
@@ -248,8 +193,7 @@ async fn last_answer_is_kept_while_the_name_is_not_found() {
 
 #[tokio::test]
 async fn unknown_name_makes_the_upstream_unavailable() {
-    let port = ports::free(1);
-    let _service = Service::start(local(3, port), "three").await;
+    let port = start_services().await;
     let files = ResolverFiles::new(&[]);
     let gateway = Gateway::start(&files, &format!("addresses = [\"{NAME}:{port}\"]")).await;
     let name = gateway.name().await;
@@ -258,8 +202,6 @@ async fn unknown_name_makes_the_upstream_unavailable() {
     assert_eq!(gateway.get().await, "upstream_unavailable");
     files.change(&[&format!("127.0.0.3 {NAME}")]);
     gateway.until_answered_by("three").await;
-    assert_eq!(
-        gateway.name().await["addresses"][0],
-        format!("127.0.0.3:{port}")
-    );
+    let address = format!("127.0.0.3:{port}");
+    assert_eq!(gateway.name().await["addresses"][0], address);
 }

@@ -3,14 +3,14 @@
 mod names;
 mod stubs;
 
-use std::path::{Path, PathBuf};
-
+use postern_harness::Guide;
+use postern_harness::guide::Surroundings;
+use postern_harness::paths::peer;
+use postern_harness::peer::Peer;
 use postern_store::cache::testing::redis;
 use postern_store::database::testing::postgres;
-use postern_tests::Guide;
-use postern_tests::guide::Surroundings;
 
-use self::stubs::{FcmApi, Moto, SmtpServer, TwilioApi};
+use self::stubs::{SmtpServer, fcm, twilio};
 
 /// The sections whose commands are executed: page and heading. A test compares this list with the
 /// pages.
@@ -34,13 +34,6 @@ fn pages() -> Vec<Guide> {
     names
         .map(|name| Guide::read(&format!("manual/{}", name.to_string_lossy())))
         .collect()
-}
-
-/// Returns the folder of a peer that `tests/run` has installed.
-fn peer(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join(".peers")
-        .join(name)
 }
 
 /// Follows the section with this heading, with replacements for what its text names.
@@ -86,11 +79,10 @@ async fn tour_of_the_readme_works() {
 /// name Amazon's issuer instead of its own address.
 #[tokio::test]
 async fn cognito_guide_works_at_moto() {
-    let moto = Moto::start().await;
+    let (_moto, url) = Peer::moto().await;
     let pool = format!(
-        "export AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER={} AWS_ACCESS_KEY_ID=testing \
-         AWS_SECRET_ACCESS_KEY=testing AWS_DEFAULT_REGION=us-west-2",
-        moto.url
+        "export AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER={url} AWS_ACCESS_KEY_ID=testing \
+         AWS_SECRET_ACCESS_KEY=testing AWS_DEFAULT_REGION=us-west-2"
     );
     let last = "ok      service client: flows and attributes are correct";
     let reveals = "FAULT   sign-in: the pool reveals which users exist: set \
@@ -122,7 +114,7 @@ async fn openid_guide_works() {
 
 #[tokio::test]
 async fn email_guide_works() {
-    let server = SmtpServer::start().await;
+    let mut server = SmtpServer::start().await;
     let settings = format!("port = {}\nca_file = \"{}\"", server.port, server.authority);
     let replacements = vec![
         ("smtp.example.com", "localhost".to_owned()),
@@ -136,10 +128,13 @@ async fn email_guide_works() {
 
 #[tokio::test]
 async fn sms_guide_works() {
-    let api = TwilioApi::start().await;
-    let base = format!("kind = \"twilio\"\nbase = \"{}\"", api.base);
+    let api = twilio().await;
+    let base = format!("kind = \"twilio\"\nbase = \"{}\"", api.url());
     follow("SMS", vec![("kind = \"twilio\"", base)]).await;
-    let forms = api.messages();
+    let forms = api.seen().into_iter();
+    let forms: Vec<String> = forms
+        .map(|seen| String::from_utf8_lossy(&seen.body).into_owned())
+        .collect();
     let callback = "StatusCallback=https%3A%2F%2Fgateway.example.com%2Fwebhooks%2Ftwilio%3Fid%3D";
     assert_eq!(forms.len(), 1, "{forms:?}");
     assert!(forms[0].contains(callback), "{forms:?}");
@@ -147,9 +142,9 @@ async fn sms_guide_works() {
 
 #[tokio::test]
 async fn push_guide_works() {
-    let api = FcmApi::start().await;
-    let base = format!("kind = \"fcm\"\nbase = \"{}\"", api.base);
-    let token_uri = format!("{}/token", api.base);
+    let api = fcm().await;
+    let base = format!("kind = \"fcm\"\nbase = \"{}\"", api.url());
+    let token_uri = format!("{}/token", api.url());
     let replacements = vec![
         ("kind = \"fcm\"", base),
         ("https://oauth2.googleapis.com/token", token_uri),

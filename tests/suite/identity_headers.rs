@@ -1,8 +1,7 @@
 //! Identity headers: upstreams receive the verified identity, and none that a client sent.
 
-use postern_tests::http_body::json;
-use postern_tests::recorder::Seen;
-use postern_tests::{Edge, Pools, raw};
+use postern_harness::origin::Seen;
+use postern_harness::{Edge, Pools, RawClient};
 
 /// Header names in which some server expects an identity or a client address.
 const FORGED: &[&str] = &[
@@ -68,7 +67,7 @@ async fn client_supplied_identity_headers_are_removed() {
             "GET /actors/{subject}?b=1&a=%20 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{}\r\n",
             forged_headers()
         );
-        let answer = raw::send(edge.client().address(), head.as_bytes())
+        let answer = RawClient::send(edge.client().address(), head.as_bytes())
             .await
             .expect(200);
         let seen = edge.upstream.wait_for(number + 1).await.remove(number);
@@ -92,13 +91,7 @@ async fn client_supplied_identity_headers_are_removed() {
             );
         }
     }
-    edge.stop().await;
-}
-
-#[tokio::test]
-async fn public_route_has_no_identity_headers() {
-    let pools = Pools::start().await;
-    let edge = Edge::start(&pools.env()).await;
+    // A public route has no identity headers, whatever token is sent.
     let (_, token) = pools.user(&[]).await;
     let body = "{}";
     let head = format!(
@@ -107,10 +100,10 @@ async fn public_route_has_no_identity_headers() {
         body.len(),
         forged_headers()
     );
-    let _ = raw::send(edge.client().address(), head.as_bytes())
+    let _ = RawClient::send(edge.client().address(), head.as_bytes())
         .await
         .expect(200);
-    let seen = edge.upstream.wait_for(1).await.remove(0);
+    let seen = edge.upstream.wait_for(3).await.remove(2);
     is_clean(&seen);
     assert!(
         seen.headers
@@ -118,45 +111,6 @@ async fn public_route_has_no_identity_headers() {
             .all(|name| !name.as_str().starts_with("x-postern-")),
         "{:?}",
         seen.headers
-    );
-    edge.stop().await;
-}
-
-#[tokio::test]
-async fn policies_match_services_groups_and_users() {
-    let pools = Pools::start().await;
-    let edge = Edge::start(&pools.env()).await;
-    let (_, user) = pools.user(&[]).await;
-    let (_, admin) = pools.user(&["admin"]).await;
-    let (auth, notify) = (
-        pools.service_token("auth").await,
-        pools.service_token("notify").await,
-    );
-    let register = |token: &str| {
-        edge.client()
-            .with_token(token)
-            .post("/actors/register")
-            .json(&json!({}))
-            .send()
-    };
-    let _ = register(&auth).await.expect(200);
-    let _ = register(&notify).await.problem(401, "service_not_allowed");
-    let _ = register(&user).await.problem(401, "service_required");
-    let _ = register(&admin).await.problem(401, "service_required");
-    let feature = |token: &str| {
-        edge.client()
-            .with_token(token)
-            .put("/admin/features/x")
-            .json(&json!({}))
-            .send()
-    };
-    let _ = feature(&admin).await.expect(200);
-    let _ = feature(&user).await.problem(403, "insufficient_scope");
-    let _ = feature(&auth).await.problem(401, "user_required");
-    assert_eq!(
-        edge.upstream.seen().len(),
-        2,
-        "a rejected request reached an upstream"
     );
     edge.stop().await;
 }

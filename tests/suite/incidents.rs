@@ -10,25 +10,24 @@ mod fault_proxy;
 mod gateway;
 mod gateway_faults;
 mod latency;
-mod levels;
 mod outage_logs;
 mod rules;
 mod samples;
 mod services;
 mod tokens;
 
+use postern_harness::paths::read;
+
 use self::evidence::Incident;
 use self::rules::Rules;
 use crate::metrics_reference::documented;
-use crate::observability::folder;
 
 /// All sections of `incidents/incidents.txt`.
 const SECTIONS: [&str; 4] = ["Gateway", "Authentication", "Notification", "Dependencies"];
 
 #[test]
 fn incident_rows_name_documented_events_and_metrics() {
-    let logging = std::fs::read_to_string(folder().join("../../docs/reference/log-events.md"))
-        .expect("a page");
+    let logging = read("docs/reference/log-events.md");
     let (metrics, rules) = (documented(), Rules::read());
     let incidents = Incident::read(&SECTIONS);
     assert!(incidents.len() >= 20, "{}", incidents.len());

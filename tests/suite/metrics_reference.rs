@@ -1,11 +1,8 @@
 //! The reference of metrics, `docs/reference/metrics.md`, compared with what running processes serve.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 
-use postern_tests::Split;
-
-use crate::user_journey::a_day;
+use postern_harness::{Installation, paths};
 
 /// The type and the label names of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,15 +11,10 @@ struct Family {
     labels: BTreeSet<String>,
 }
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 /// Returns the metrics of the reference: the rows of its tables. A label may be followed by its
 /// values in parentheses.
 pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
-    let page =
-        std::fs::read_to_string(repository().join("docs/reference/metrics.md")).expect("a page");
+    let page = paths::read("docs/reference/metrics.md");
     let mut all = BTreeMap::new();
     for row in page.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
@@ -77,29 +69,16 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
 
 /// Returns the text of all sources of the workspace.
 fn sources() -> String {
-    let mut folders = vec![repository()];
-    let mut text = String::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if path.is_dir() && !name.starts_with('.') && name != "target" {
-                folders.push(path);
-            } else if name.ends_with(".rs") {
-                text.push_str(&std::fs::read_to_string(path).expect("a source"));
-            }
-        }
-    }
-    text
+    let files = paths::rust_files(&paths::repository()).into_iter();
+    files
+        .map(|file| std::fs::read_to_string(file).expect("a source"))
+        .collect()
 }
 
-#[tokio::test]
-async fn reference_matches_the_metrics_of_all_processes() {
-    let split = Split::start().await;
-    a_day(split.surface()).await;
-    split
-        .surface()
-        .client()
+/// Asserts that the reference has the metrics of all processes, which have served requests.
+pub(crate) async fn assert_documented(split: &Installation) {
+    let unknown = split.surface().client();
+    unknown
         .denied("/no-such-path", 401, "authentication_required")
         .await;
     let documented = documented();
@@ -125,7 +104,6 @@ async fn reference_matches_the_metrics_of_all_processes() {
             served.insert(name);
         }
     }
-    split.stop().await;
     assert!(wrong.is_empty(), "{wrong:#?}");
     // Metrics with labels that nothing has counted are not served, but their names are in the source.
     let sources = sources();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::StatusCode;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
+use postern_harness::{FakeClock, Pools, skipped};
 use postern_store::database::testing::postgres;
-use postern_tests::{FakeClock, Pools, skipped};
 
 use crate::notify_cluster::{NotifyCluster, Replica};
 
@@ -167,7 +167,7 @@ async fn process_that_was_suspended_goes_on_at_the_right_time() {
     let replica = cluster.replica().await;
     cluster.settled(&replica, &done, "SENT").await;
     assert_called_once(&cluster, [done, late, scheduled]);
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    replica.stop().await;
 }
 
 /// Starts a replica that cannot write, which serves reads and is not ready.

@@ -1,20 +1,17 @@
 //! Replicas of the notification upstream over one database, and a provider that records every call.
 
-mod provider;
-
-use std::path::PathBuf;
 use std::time::Duration;
 
 use http::StatusCode;
 use postern_core::Clock;
-use postern_tests::config_file::conf;
-use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
-use postern_tests::program::{Ended, Program, Running};
-use postern_tests::{FakeClock, Pools, ports};
+use postern_harness::mail_token::{UNSUBSCRIBE, mail_token};
+use postern_harness::paths::conf;
+use postern_harness::process::{Ended, Program, Running};
+use postern_harness::{FakeClock, Pools, ports};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub(crate) use self::provider::{Call, Provider};
+pub(crate) use postern_harness::provider::{Call, Provider};
 
 /// The shared environment of the replicas.
 pub(crate) struct NotifyCluster {
@@ -25,8 +22,6 @@ pub(crate) struct NotifyCluster {
     settings: String,
     /// Cache URL of the replicas. Default `memory:`.
     pub(crate) cache: String,
-    /// The program of an older release, instead of the current one.
-    pub(crate) older: Option<PathBuf>,
     /// Whether the admin routes exist, with [`ADMIN_TOKEN`].
     pub(crate) has_admin_routes: bool,
     /// The clock of the programs that are started from now on, instead of the machine's.
@@ -49,14 +44,22 @@ pub(crate) const ADMIN_TOKEN: &str = "notify-admin-token-of-the-tests-only";
 pub(crate) const UNKNOWN_ID: &str = "0190a5d0-0000-7000-8000-000000000001";
 /// Name of the recording provider in the replicas' configuration and logs.
 pub(crate) const PROVIDER_NAME: &str = "record";
-/// Maximum wait for an event that may not occur.
-pub(crate) const EVENT_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A replica process.
 pub(crate) struct Replica {
     pub(crate) running: Running,
     pub(crate) url: String,
     pub(crate) admin: String,
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// Stops the process, which must end with status 0.
+    pub(crate) async fn stop(self) {
+        let ended = self.running.stop("TERM").await;
+        assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    }
 }
 
 // === impl NotifyCluster ===
@@ -80,7 +83,6 @@ impl NotifyCluster {
             settings: settings.to_owned(),
             cache: "memory:".to_owned(),
             has_admin_routes: false,
-            older: None,
             clock: None,
             rate: None,
             threads: None,
@@ -92,11 +94,15 @@ impl NotifyCluster {
 
     /// Starts a replica and waits until it is ready.
     pub(crate) async fn replica(&self) -> Replica {
+        let mut replica = self.start();
+        replica.running.until_ready().await;
+        replica
+    }
+
+    fn start(&self) -> Replica {
         let (public, admin) = (ports::free(1), ports::free(1));
-        let mut running = self.program(&self.config(public, admin)).start();
-        running.until_ready().await;
         Replica {
-            running,
+            running: self.program(&self.config(public, admin)).start(),
             url: format!("http://127.0.0.1:{public}"),
             admin: format!("http://127.0.0.1:{admin}"),
         }
@@ -109,9 +115,7 @@ impl NotifyCluster {
 
     fn tool_program(&self, arguments: &[&str]) -> Program {
         let program = self.program(&self.config(ports::free(1), ports::free(1)));
-        arguments
-            .iter()
-            .fold(program, |program, it| program.arg(*it))
+        program.args(arguments.iter().copied())
     }
 
     /// Runs a command line tool with standard input.
@@ -122,15 +126,7 @@ impl NotifyCluster {
     }
 
     fn program(&self, config: &str) -> Program {
-        let path = self
-            .folder
-            .path()
-            .join(format!("{}.toml", uuid::Uuid::new_v4().simple()));
-        std::fs::write(&path, config).expect("the test's folder can be written");
-        let program = match &self.older {
-            Some(older) => Program::at(older.clone(), self.folder.path()),
-            None => Program::of_workspace("postern-notify", self.folder.path()),
-        };
+        let program = Program::of_workspace("postern-notify", self.folder.path());
         let clock = self.clock.iter();
         let program = clock.fold(program, |program, clock| clock.of(program));
         let program = match self.threads {
@@ -147,17 +143,16 @@ impl NotifyCluster {
             "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
             "CLOUD_REGION",
         ];
-        let program = names
-            .into_iter()
-            .fold(program, |program, name| match env.get(name) {
-                Some(value) => program.env(name, value),
-                None => program,
-            });
+        let name = format!("{}.toml", uuid::Uuid::new_v4().simple());
         program
+            .envs(
+                names
+                    .into_iter()
+                    .filter_map(|name| Some((name, env.get(name)?))),
+            )
             .env("NOTIFY_TOKEN_KEY", TOKEN_KEY)
             .env("NOTIFY_ADMIN_TOKEN", ADMIN_TOKEN)
-            .arg("--config")
-            .arg(path.display().to_string())
+            .config(&name, config)
     }
 
     fn config(&self, public: u16, admin: u16) -> String {
@@ -172,7 +167,7 @@ impl NotifyCluster {
             provider,
             ..
         } = self;
-        let url = &provider.url;
+        let url = provider.url();
         let token = match self.has_admin_routes {
             true => ", token_env = \"NOTIFY_ADMIN_TOKEN\"",
             false => "",
@@ -203,6 +198,20 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         )
     }
 
+    /// Repeats a question until it has an answer, at most for a minute.
+    async fn poll<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+        let polled = async {
+            loop {
+                if let Some(answer) = ask().await {
+                    return answer;
+                }
+                self.provider.next_call_or_timeout().await;
+            }
+        };
+        let polled = tokio::time::timeout(Duration::from_secs(60), polled).await;
+        polled.unwrap_or_else(|_| panic!("not in a minute: {what}"))
+    }
+
     /// Submits a notification once and returns its id if it was accepted.
     pub(crate) async fn try_post(
         &self,
@@ -216,31 +225,36 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         answer["notificationId"].as_str().map(str::to_owned)
     }
 
+    /// Submits a notification, which must be accepted, and returns its id.
+    pub(crate) async fn accept(&self, replica: &Replica, key: &str, priority: &str) -> String {
+        let accepted = self.try_post(&replica.url, key, "Ada", priority).await;
+        accepted.unwrap_or_else(|| panic!("{key} is accepted"))
+    }
+
+    /// Waits until the provider has been called this many times.
+    pub(crate) async fn wait_for_calls(&self, count: usize, timeout: Duration) {
+        let all = |calls: &[Call]| calls.len() == count;
+        self.provider.until(timeout, all).await;
+    }
+
     /// Submits a notification of normal priority and waits until it is sent.
     pub(crate) async fn deliver(&self, replica: &Replica, key: &str) {
-        let accepted = self.try_post(&replica.url, key, "Ada", "NORMAL").await;
-        self.settled(replica, &accepted.expect("accepted"), "SENT")
-            .await;
+        let id = self.accept(replica, key, "NORMAL").await;
+        self.settled(replica, &id, "SENT").await;
     }
 
     /// Submits a notification until it is accepted, and waits until it is sent.
     pub(crate) async fn deliver_after_recovery(&self, replica: &Replica, key: &str) {
-        let accepted = tokio::time::timeout(Duration::from_secs(60), async {
-            loop {
-                if let Some(id) = self.try_post(&replica.url, key, "Ada", "NORMAL").await {
-                    return id;
-                }
-            }
-        });
-        let id = accepted.await.expect("it is accepted, without a restart");
+        let post = async || self.try_post(&replica.url, key, "Ada", "NORMAL").await;
+        let id = self.poll("accepted without a restart", post).await;
         self.settled(replica, &id, "SENT").await;
     }
 
     /// Submits a notification that is due a day later, and returns its id.
     pub(crate) async fn post_scheduled(&self, replica: &Replica) -> String {
         let send_at = Clock::system().now().plus(Duration::from_secs(86_400));
-        let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
-            "variables": {"name": "Ada"}, "sendAt": send_at});
+        let mut body = message("Ada", "NORMAL");
+        body["sendAt"] = json!(send_at);
         self.submit(replica, &body).await
     }
 
@@ -263,34 +277,24 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         name: &str,
         priority: &str,
     ) -> reqwest::Result<reqwest::Response> {
-        let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
-            "variables": {"name": name}, "priority": priority});
-        let request = self
-            .http
-            .post(format!("{url}/notifications"))
-            .bearer_auth(&self.token);
-        request
-            .header("idempotency-key", key)
-            .json(&body)
-            .send()
-            .await
+        let request = self.http.post(format!("{url}/notifications"));
+        let request = request
+            .bearer_auth(&self.token)
+            .header("idempotency-key", key);
+        request.json(&message(name, priority)).send().await
     }
 
     /// Sends a JSON body and returns the one of the response.
     async fn post_json(&self, replica: &Replica, path: &str, body: &Value) -> Value {
-        let request = self
-            .http
-            .post(format!("{}/{path}", replica.url))
-            .bearer_auth(&self.token)
-            .json(body);
-        let answer = request.send().await.expect("the replica responds");
-        answer.json().await.expect("JSON")
+        let request = self.http.post(format!("{}/{path}", replica.url));
+        json_of(request.bearer_auth(&self.token).json(body)).await
     }
 
     /// Submits an e-mail notification and returns its id.
     pub(crate) async fn post_mail(&self, replica: &Replica, to: &str) -> String {
-        let body = json!({"channel": "email", "recipient": {"email": to}, "template": "welcome",
-            "variables": {"name": "Ada"}});
+        let mut body = message("Ada", "NORMAL");
+        body["channel"] = json!("email");
+        body["recipient"] = json!({"email": to});
         self.submit(replica, &body).await
     }
 
@@ -302,24 +306,17 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         to: &str,
         reason: Option<&str>,
     ) {
-        let polled = tokio::time::timeout(Duration::from_secs(60), async {
-            loop {
-                let id = self.post_mail(replica, to).await;
-                let view = loop {
-                    let view = self.status(&replica.url, &id).await;
-                    if view["status"] != "QUEUED" {
-                        break view;
-                    }
-                    self.provider.next_call_or_timeout().await;
-                };
-                if view["reason"].as_str() == reason {
-                    return;
-                }
-            }
-        });
-        polled
-            .await
-            .unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
+        let sent = async || {
+            let id = self.post_mail(replica, to).await;
+            let ended = async || {
+                let view = self.status(&replica.url, &id).await;
+                (view["status"] != "QUEUED").then_some(view)
+            };
+            let view = self.poll("a mail is sent", ended).await;
+            (view["reason"].as_str() == reason).then_some(())
+        };
+        let what = format!("a mail to {to} ends with {reason:?}");
+        self.poll(&what, sent).await;
     }
 
     /// Returns the token of a mail to an address.
@@ -331,52 +328,33 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     pub(crate) async fn unsubscribe(&self, replica: &Replica, id: &str, address: &str) {
         let token = self.mail_token(UNSUBSCRIBE, id, address);
         let url = format!("{}/unsubscriptions?token={token}", replica.url);
+        let request = self.http.post(url).body("List-Unsubscribe=One-Click");
         let form = "application/x-www-form-urlencoded";
-        let request = self
-            .http
-            .post(url)
-            .header("content-type", form)
-            .body("List-Unsubscribe=One-Click");
-        assert_eq!(
-            request.send().await.expect("the replica responds").status(),
-            StatusCode::NO_CONTENT
-        );
+        let answer = request.header("content-type", form).send().await;
+        let answer = answer.expect("the replica responds");
+        assert_eq!(answer.status(), StatusCode::NO_CONTENT);
     }
 
     /// Waits until a replica that has started is not ready, and returns the reason.
     pub(crate) async fn wait_until_not_ready(&self, replica: &Replica) -> String {
-        let polled = tokio::time::timeout(Duration::from_secs(60), async {
-            loop {
-                let request = self.http.get(format!("{}/readyz", replica.admin));
-                let answer = request.send().await.expect("the replica responds");
-                let is_ready = answer.status() != StatusCode::SERVICE_UNAVAILABLE;
-                let text = answer.text().await.expect("the body is UTF-8");
-                if !is_ready && !text.contains("\"starting\"") {
-                    return text;
-                }
-                self.provider.next_call_or_timeout().await;
-            }
-        });
-        polled.await.expect("the replica becomes unready")
+        let unready = async || {
+            let request = self.http.get(format!("{}/readyz", replica.admin));
+            let answer = request.send().await.expect("the replica responds");
+            let is_ready = answer.status() != StatusCode::SERVICE_UNAVAILABLE;
+            let text = answer.text().await.expect("the body is UTF-8");
+            (!is_ready && !text.contains("\"starting\"")).then_some(text)
+        };
+        self.poll("the replica becomes unready", unready).await
     }
 
     /// Submits a batch and returns the ids in order.
     pub(crate) async fn post_batch(&self, replica: &Replica, priorities: &[&str]) -> Vec<String> {
-        let one = |priority: &&str| {
-            json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
-                "variables": {"name": "Ada"}, "priority": priority})
-        };
-        let body = json!({"notifications": priorities.iter().map(one).collect::<Vec<_>>()});
+        let all = priorities.iter().map(|priority| message("Ada", priority));
+        let body = json!({"notifications": all.collect::<Vec<_>>()});
         let answer = self.post_json(replica, "notification-batches", &body).await;
         let results = answer["results"].as_array().expect("results").iter();
-        results
-            .map(|result| {
-                result["notificationId"]
-                    .as_str()
-                    .expect("accepted")
-                    .to_owned()
-            })
-            .collect()
+        let ids = results.map(|result| result["notificationId"].as_str());
+        ids.map(|id| id.expect("accepted").to_owned()).collect()
     }
 
     /// Submits a batch body. Returns the status, or `None` if the connection was closed before the
@@ -384,33 +362,26 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     pub(crate) async fn post_body(&self, replica: &Replica, body: &Value) -> Option<StatusCode> {
         let request = self
             .http
-            .post(format!("{}/notification-batches", replica.url))
-            .bearer_auth(&self.token);
-        request
-            .json(body)
-            .send()
-            .await
-            .ok()
-            .map(|answer| answer.status())
+            .post(format!("{}/notification-batches", replica.url));
+        let answer = request.bearer_auth(&self.token).json(body).send().await;
+        answer.ok().map(|answer| answer.status())
     }
 
     /// Returns the response of a route of the admin listener.
     pub(crate) async fn read(&self, replica: &Replica, path: &str) -> Value {
-        let url = format!("{}/admin/{path}", replica.admin);
-        let request = self.http.get(url).bearer_auth(ADMIN_TOKEN);
-        let answer = request.send().await.expect("a response");
+        let request = self.http.get(format!("{}/admin/{path}", replica.admin));
+        let answer = request.bearer_auth(ADMIN_TOKEN).send().await;
+        let answer = answer.expect("a response");
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
         answer.json().await.expect("JSON")
     }
 
     /// Makes a change at the admin listener as the operator `ada`, and returns the response.
     pub(crate) async fn change(&self, replica: &Replica, path: &str, body: &Value) -> Value {
-        let request = self
-            .http
-            .post(format!("{}/admin/{path}", replica.admin))
-            .bearer_auth(ADMIN_TOKEN)
-            .header("x-postern-operator", "ada");
-        let answer = request.json(body).send().await.expect("a response");
+        let request = self.http.post(format!("{}/admin/{path}", replica.admin));
+        let request = request.bearer_auth(ADMIN_TOKEN);
+        let answer = request.header("x-postern-operator", "ada").json(body);
+        let answer = answer.send().await.expect("a response");
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
         answer.json().await.expect("JSON")
     }
@@ -422,53 +393,31 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// Starts a replica that does not become ready, and waits until it answers.
     pub(crate) async fn unready_replica(&self) -> Replica {
-        let (public, admin) = (ports::free(1), ports::free(1));
-        let replica = Replica {
-            running: self.program(&self.config(public, admin)).start(),
-            url: format!("http://127.0.0.1:{public}"),
-            admin: format!("http://127.0.0.1:{admin}"),
+        let replica = self.start();
+        let answers = async || {
+            let request = self.http.get(format!("{}/livez", replica.admin));
+            request.send().await.ok()
         };
-        let answers = || self.http.get(format!("{}/livez", replica.admin)).send();
-        let polled = tokio::time::timeout(Duration::from_secs(60), async {
-            while answers().await.is_err() {
-                self.provider.next_call_or_timeout().await;
-            }
-        });
-        polled.await.expect("the replica answers");
+        self.poll("the replica answers", answers).await;
         replica
     }
 
     /// Returns the body of `/readyz`.
     pub(crate) async fn readiness(&self, replica: &Replica) -> Value {
-        let request = self.http.get(format!("{}/readyz", replica.admin));
-        let answer = request.send().await.expect("a response");
-        answer.json().await.expect("JSON")
+        json_of(self.http.get(format!("{}/readyz", replica.admin))).await
     }
 
     /// Returns the status document.
     pub(crate) async fn status(&self, url: &str, id: &str) -> Value {
-        let request = self
-            .http
-            .get(format!("{url}/notifications/{id}"))
-            .bearer_auth(&self.token);
-        request
-            .send()
-            .await
-            .expect("the replica responds")
-            .json()
-            .await
-            .expect("JSON")
+        let request = self.http.get(format!("{url}/notifications/{id}"));
+        json_of(request.bearer_auth(&self.token)).await
     }
 
     /// Returns a metric of a replica, or 0 if it does not exist.
     pub(crate) async fn metric(&self, replica: &Replica, name: &str) -> u64 {
-        let request = self
-            .http
-            .get(format!("{}/metrics", replica.admin))
-            .send()
-            .await
-            .expect("the replica responds");
-        let text = request.text().await.expect("the body is UTF-8");
+        let request = self.http.get(format!("{}/metrics", replica.admin));
+        let answer = request.send().await.expect("the replica responds");
+        let text = answer.text().await.expect("the body is UTF-8");
         let line = text.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
             .unwrap_or(0)
@@ -476,25 +425,26 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// Polls a notification's status until it is as expected, as a client does.
     pub(crate) async fn settled(&self, replica: &Replica, id: &str, status: &str) {
-        let polled = tokio::time::timeout(Duration::from_secs(60), async {
-            while self.status(&replica.url, id).await["status"] != status {
-                self.provider.next_call_or_timeout().await;
-            }
-        });
-        if polled.await.is_err() {
-            panic!("not {status}: {}", self.status(&replica.url, id).await);
-        }
+        let view = async || self.status(&replica.url, id).await;
+        let reached = async || (view().await["status"] == status).then_some(());
+        self.poll(&format!("{id} is {status}"), reached).await;
     }
 
     /// Polls a replica's metrics until a value is reached.
     pub(crate) async fn wait_for_metric(&self, replica: &Replica, name: &str, value: u64) {
-        let polled = tokio::time::timeout(Duration::from_secs(60), async {
-            while self.metric(replica, name).await < value {
-                self.provider.next_call_or_timeout().await;
-            }
-        });
-        polled
-            .await
-            .unwrap_or_else(|_| panic!("{name} did not reach {value}"));
+        let reached = async || (self.metric(replica, name).await >= value).then_some(());
+        self.poll(&format!("{name} is {value}"), reached).await;
     }
+}
+
+/// Returns the body of a text message.
+fn message(name: &str, priority: &str) -> Value {
+    json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
+        "variables": {"name": name}, "priority": priority})
+}
+
+/// Sends a request and returns the JSON body of the response.
+async fn json_of(request: reqwest::RequestBuilder) -> Value {
+    let answer = request.send().await.expect("the replica responds");
+    answer.json().await.expect("JSON")
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::StatusCode;
+use postern_harness::note;
 use postern_store::database::testing::postgres;
-use postern_tests::note;
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection};
 
@@ -28,6 +28,7 @@ fn batch(blob: &Value) -> Value {
 }
 
 /// The result of a flood.
+#[derive(Debug)]
 struct Flood {
     /// Growth of the peak memory in KiB.
     grown: u64,
@@ -40,18 +41,13 @@ struct Flood {
 /// rest is stored. A rejection may close the connection before the client has read it.
 async fn flood(bodies: &str, blob: &Value, held: usize) -> Flood {
     let database = postgres().await;
-    let cluster = NotifyCluster::over(
-        &database.url,
-        &format!("[queue]\nbodies = '{bodies}'\nsms_permits = 16"),
-    )
-    .await;
+    let settings = format!("[queue]\nbodies = '{bodies}'\nsms_permits = 16");
+    let cluster = NotifyCluster::over(&database.url, &settings).await;
     let replica = cluster.replica().await;
-    let mut lock = PgConnection::connect(&database.url)
-        .await
-        .expect("PostgreSQL accepts connections");
-    lock.execute("BEGIN; LOCK TABLE notify_record IN EXCLUSIVE MODE")
-        .await
-        .expect("the table is locked");
+    let lock = PgConnection::connect(&database.url).await;
+    let mut lock = lock.expect("PostgreSQL accepts connections");
+    let locked = lock.execute("BEGIN; LOCK TABLE notify_record IN EXCLUSIVE MODE");
+    locked.await.expect("the table is locked");
     let (body, before) = (batch(blob), replica.running.peak_memory_kib());
     let mut answers: FuturesUnordered<_> = (0..CLIENTS)
         .map(|_| cluster.post_body(&replica, &body))
@@ -60,26 +56,20 @@ async fn flood(bodies: &str, blob: &Value, held: usize) -> Flood {
     let refused = async {
         for _ in held..CLIENTS {
             let answer = answers.next().await.expect("a response of each client");
-            assert!(
-                answer.is_none_or(|status| status == StatusCode::SERVICE_UNAVAILABLE),
-                "{answer:?}"
-            );
+            let is_rejected = answer.is_none_or(|it| it == StatusCode::SERVICE_UNAVAILABLE);
+            assert!(is_rejected, "{answer:?}");
             read_rejections += usize::from(answer.is_some());
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), refused)
-        .await
-        .expect("the batches beyond the budget are rejected in time");
+    let refused = tokio::time::timeout(Duration::from_secs(60), refused).await;
+    refused.expect("the batches beyond the budget are rejected in time");
     let grown = replica.running.peak_memory_kib() - before;
-    lock.execute("ROLLBACK")
-        .await
-        .expect("the table is unlocked");
+    let unlocked = lock.execute("ROLLBACK").await;
+    unlocked.expect("the table is unlocked");
     let rest: Vec<Option<StatusCode>> = answers.collect().await;
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
-    let accepted = rest
-        .iter()
-        .filter(|status| **status == Some(StatusCode::OK))
-        .count();
+    replica.stop().await;
+    let is_accepted = |status: &&Option<StatusCode>| **status == Some(StatusCode::OK);
+    let accepted = rest.iter().filter(is_accepted).count();
     Flood {
         grown,
         read_rejections,
@@ -100,12 +90,8 @@ async fn flood_of_large_bodies_stays_within_its_memory_budget() {
              process grows by {} KiB, {} are accepted and the others rejected ({} read the 503)",
             bounded.grown, bounded.accepted, bounded.read_rejections
         ));
-        assert!((1..=4).contains(&bounded.accepted), "{}", bounded.accepted);
-        assert!(
-            bounded.read_rejections > 0 && bounded.grown < MAX_GROWTH_KIB,
-            "{} {}",
-            bounded.read_rejections,
-            bounded.grown
-        );
+        assert!((1..=4).contains(&bounded.accepted), "{bounded:?}");
+        let is_bounded = bounded.grown < MAX_GROWTH_KIB;
+        assert!(is_bounded && bounded.read_rejections > 0, "{bounded:?}");
     }
 }

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use postern_core::Clock;
 use postern_core::config::Env;
+use postern_harness::json;
+use postern_harness::note;
 use postern_store::database::testing::{postgres, sqlite};
-use postern_tests::http_body::json;
-use postern_tests::note;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::notify_cluster::{Call, NotifyCluster, Replica};
-use crate::notify_postgres::OwnPostgres;
+use postern_harness::stores::OwnPostgres;
 
 const PERMITS: usize = 16;
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const ONE_THREAD: Option<usize> = Some(1);
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 const PRIORITIES: [&str; 4] = ["CRITICAL", "HIGH", "NORMAL", "LOW"];
@@ -52,20 +53,12 @@ struct Disorder {
 /// Compares the order of `calls` with the expected one. Calls of other notifications are ignored.
 #[track_caller]
 fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
-    let places: HashMap<&str, usize> = expected
-        .iter()
-        .enumerate()
-        .map(|(place, id)| (id.as_str(), place))
-        .collect();
-    let observed: Vec<_> = calls
-        .iter()
-        .filter_map(|call| Some((*places.get(call.id.as_str())?, call.at)))
-        .collect();
-    assert_eq!(
-        observed.len(),
-        expected.len(),
-        "each is called once, because none was claimed at the time of the kill"
-    );
+    let places = expected.iter().map(String::as_str).zip(0..);
+    let places: HashMap<&str, usize> = places.collect();
+    let place = |call: &Call| Some((*places.get(call.id.as_str())?, call.at));
+    let observed: Vec<_> = calls.iter().filter_map(place).collect();
+    // Each is called once, because none was claimed at the time of the kill.
+    assert_eq!(observed.len(), expected.len(), "calls");
     let mut uncalled: BTreeSet<usize> = (0..expected.len()).collect();
     let mut found = Disorder {
         pending_older: 0,
@@ -78,9 +71,8 @@ fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
         let distance = place.abs_diff(*own);
         found.max_distance = found.max_distance.max(distance);
         if distance > 2 * PERMITS {
-            found
-                .outliers
-                .push((place, *own, at.saturating_duration_since(observed[0].1)));
+            let time = at.saturating_duration_since(observed[0].1);
+            found.outliers.push((place, *own, time));
         }
     }
     found
@@ -98,17 +90,10 @@ async fn accept_mixed(
         .map(|n| PRIORITIES[(n * 7 + n / 3) % 4])
         .collect();
     while expected.iter().map(Vec::len).sum::<usize>() < count {
-        for (id, priority) in cluster
-            .post_batch(replica, &batch)
-            .await
-            .into_iter()
-            .zip(&batch)
-        {
-            let class = PRIORITIES
-                .iter()
-                .position(|known| known == priority)
-                .expect("a known priority");
-            expected[class].push(id);
+        let ids = cluster.post_batch(replica, &batch).await;
+        for (id, priority) in ids.into_iter().zip(&batch) {
+            let class = PRIORITIES.iter().position(|known| known == priority);
+            expected[class.expect("a known priority")].push(id);
         }
     }
     expected
@@ -118,10 +103,8 @@ async fn accept_mixed(
 async fn occupy_all_workers(cluster: &NotifyCluster, replica: &Replica) -> Vec<String> {
     cluster.provider.pause_responses();
     let first = cluster.post_batch(replica, &["CRITICAL"; PERMITS]).await;
-    cluster
-        .provider
-        .until(Duration::from_secs(60), |calls| calls.len() == PERMITS)
-        .await;
+    let all = |calls: &[Call]| calls.len() == PERMITS;
+    cluster.provider.until(STEP_TIMEOUT, all).await;
     first
 }
 
@@ -129,13 +112,11 @@ async fn occupy_all_workers(cluster: &NotifyCluster, replica: &Replica) -> Vec<S
 async fn wait_for_calls(cluster: &NotifyCluster, ids: &[&[String]]) -> Vec<Call> {
     let ids: HashSet<&str> = ids.iter().copied().flatten().map(String::as_str).collect();
     let all = |calls: &[Call]| {
-        calls.len() >= ids.len()
-            && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
+        let called: HashSet<&str> = calls.iter().map(|call| call.id.as_str()).collect();
+        ids.is_subset(&called)
     };
-    cluster
-        .provider
-        .until(delivery_timeout(ids.len()), all)
-        .await
+    let timeout = delivery_timeout(ids.len());
+    cluster.provider.until(timeout, all).await
 }
 
 /// Asserts the order of acceptance within a priority, and CRITICAL, HIGH, NORMAL, LOW overall,
@@ -152,10 +133,8 @@ fn assert_order(
     let within = |class: &[String]| {
         let found = disorder(class, calls);
         assert!(found.pending_older < PERMITS, "{found:?}");
-        assert!(
-            threads != ONE_THREAD || found.outliers.is_empty(),
-            "{found:?}"
-        );
+        let is_exact = found.outliers.is_empty();
+        assert!(threads != ONE_THREAD || is_exact, "{found:?}");
         found.max_distance
     };
     let over_all = disorder(&all, calls);
@@ -165,14 +144,8 @@ fn assert_order(
     if age <= NORMAL_PROMOTION_AGE {
         within(&all);
     }
-    (
-        expected
-            .iter()
-            .map(|class| within(class))
-            .max()
-            .unwrap_or(0),
-        over_all.max_distance,
-    )
+    let distances = expected.iter().map(|class| within(class));
+    (distances.max().unwrap_or(0), over_all.max_distance)
 }
 
 /// Starts a cluster whose replicas have this number of threads; `None` is the default of one per
@@ -183,7 +156,7 @@ async fn with_threads(database: &str, threads: Option<usize>) -> NotifyCluster {
     cluster
 }
 
-async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
+async fn order_of_many(database: &str, threads: Option<usize>) {
     let cluster = with_threads(database, threads).await;
     let replica = cluster.replica().await;
     let first = occupy_all_workers(&cluster, &replica).await;
@@ -198,7 +171,7 @@ async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
     // The goal of the specification: thousands per minute.
     assert!(threads == ONE_THREAD || per_s * 60 >= 2000, "{per_s}/s");
     note(&format!(
-        "notify: {} waiting of four priorities over {store}: at most {within} places off within a priority and {over_all} \
+        "notify: {} waiting of four priorities over PostgreSQL with an idle transaction: at most {within} places off within a priority and {over_all} \
          over all, with {PERMITS} claimed at a time{}; {per_s} delivered/s (LOW waits until the others are idle)",
         all.len(),
         if threads == ONE_THREAD {
@@ -207,80 +180,65 @@ async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
             ""
         },
     ));
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    replica.stop().await;
 }
 
 #[tokio::test]
 async fn order_is_strict_and_fair_beside_an_idle_transaction() {
     let database = postgres().await;
     // Creates the tables before the session begins.
-    drop(
-        NotifyCluster::over(&database.url, SETTINGS)
-            .await
-            .replica()
-            .await,
-    );
+    let cluster = NotifyCluster::over(&database.url, SETTINGS).await;
+    drop(cluster.replica().await);
     // Dead rows cannot be vacuumed from now on.
-    let mut idle = PgConnection::connect(&database.url)
-        .await
-        .expect("PostgreSQL accepts connections");
-    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        .await
-        .expect("the transaction begins");
-    idle.execute("SELECT count(*) FROM notify_queue")
-        .await
-        .expect("the snapshot is taken");
-    order_of_many(
-        &database.url,
-        "PostgreSQL with an idle transaction",
-        ONE_THREAD,
-    )
-    .await;
-    order_of_many(&database.url, "PostgreSQL with an idle transaction", None).await;
-    idle.execute("ROLLBACK")
-        .await
-        .expect("the session stayed idle in its transaction");
-}
-
-#[tokio::test]
-async fn order_is_strict_and_fair_over_sqlite() {
-    order_of_many(&sqlite().await.url, "SQLite", ONE_THREAD).await;
+    let idle = PgConnection::connect(&database.url).await;
+    let mut idle = idle.expect("PostgreSQL accepts connections");
+    for statement in [
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        "SELECT count(*) FROM notify_queue",
+    ] {
+        let done = idle.execute(statement).await;
+        done.expect("the snapshot is taken");
+    }
+    for threads in [ONE_THREAD, None] {
+        order_of_many(&database.url, threads).await;
+    }
+    let ended = idle.execute("ROLLBACK").await;
+    ended.expect("the session stayed idle in its transaction");
 }
 
 /// Notifications that wait at the kill.
 const BACKLOG_SIZE: usize = 600;
 
-#[tokio::test]
-async fn waiting_keeps_its_order_when_postgresql_is_killed() {
-    let mut database = OwnPostgres::start().await;
-    let cluster = with_threads(database.url(), ONE_THREAD).await;
+/// What is stopped while notifications wait, besides the only worker.
+async fn order_after_a_kill(url: &str, kill_database: impl AsyncFnOnce()) {
+    let cluster = with_threads(url, ONE_THREAD).await;
     let (accepted, replica) = (Instant::now(), cluster.replica().await);
     let first = occupy_all_workers(&cluster, &replica).await;
     let expected = accept_mixed(&cluster, &replica, BACKLOG_SIZE).await;
-    database.kill().await;
+    kill_database().await;
     replica.running.kill().await;
-    database.restart().await;
     let replica = cluster.replica().await;
     cluster.provider.resume_responses();
     let calls = wait_for_calls(&cluster, &[&first, &expected.concat()]).await;
     assert_order(&expected, &calls, accepted.elapsed(), ONE_THREAD);
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
-    database.stop().await;
+    replica.stop().await;
+}
+
+#[tokio::test]
+async fn waiting_keeps_its_order_when_postgresql_is_killed() {
+    let mut database = OwnPostgres::start().await;
+    let url = database.url().to_owned();
+    order_after_a_kill(&url, async || {
+        database.kill().await;
+        database.restart().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn waiting_keeps_its_order_over_a_killed_sqlite_process() {
     let database = sqlite().await;
-    let cluster = with_threads(&database.url, ONE_THREAD).await;
-    let (accepted, replica) = (Instant::now(), cluster.replica().await);
-    let first = occupy_all_workers(&cluster, &replica).await;
-    let expected = accept_mixed(&cluster, &replica, BACKLOG_SIZE).await;
-    replica.running.kill().await;
-    let replica = cluster.replica().await;
-    cluster.provider.resume_responses();
-    let calls = wait_for_calls(&cluster, &[&first, &expected.concat()]).await;
-    assert_order(&expected, &calls, accepted.elapsed(), ONE_THREAD);
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    order_after_a_kill(&database.url, async || {}).await;
 }
 
 /// Lanes of text messages: first attempts of CRITICAL, and of LOW.
@@ -304,31 +262,18 @@ pub(crate) async fn insert_backlog(url: &str, lane: i16, rows: usize) {
         // Acceptance times one millisecond apart, ending now.
         Clock::system().now().0 - i64::try_from(rows).unwrap_or(0)
     );
-    let mut connection = PgConnection::connect(url)
-        .await
-        .expect("PostgreSQL accepts connections");
-    connection
-        .execute(AssertSqlSafe(sql))
-        .await
-        .expect("the rows are inserted");
-    connection
-        .execute("ANALYZE")
-        .await
-        .expect("statistics as autovacuum would make them");
+    let connection = PgConnection::connect(url).await;
+    let mut connection = connection.expect("PostgreSQL accepts connections");
+    let inserted = connection.execute(AssertSqlSafe(sql)).await;
+    inserted.expect("the rows are inserted");
+    let analyzed = connection.execute("ANALYZE").await;
+    analyzed.expect("statistics as autovacuum would make them");
 }
 
+/// The number of LOW ones that are called between the acceptance of a CRITICAL one and its own call is
+/// bounded by what was already claimed.
 #[tokio::test]
 async fn critical_is_sent_while_low_waits() {
-    let overtaken = critical_beside_low().await;
-    assert!(
-        overtaken[CRITICAL_COUNT - 1] <= PERMITS,
-        "{overtaken:?}: more LOW calls than were already claimed"
-    );
-}
-
-/// Returns, for each CRITICAL notification, the number of LOW ones called between its acceptance
-/// and its own call, ascending.
-async fn critical_beside_low() -> Vec<usize> {
     let low = env_number("POSTERN_TEST_LOW", 20_000);
     let database = postgres().await;
     let cluster = with_threads(&database.url, ONE_THREAD).await;
@@ -345,33 +290,22 @@ async fn critical_beside_low() -> Vec<usize> {
             .expect("accepted");
         posted.insert(id, (began, Instant::now()));
     }
-    let count_critical = |calls: &[Call]| {
-        calls
-            .iter()
-            .filter(|call| posted.contains_key(&call.id))
-            .count()
-    };
-    let calls = cluster
-        .provider
-        .until(Duration::from_secs(60), |calls| {
-            count_critical(calls) == CRITICAL_COUNT
-        })
-        .await;
-    assert!(
-        calls.len() - CRITICAL_COUNT < low,
-        "no LOW one was left: POSTERN_TEST_LOW is too small for this machine"
-    );
+    let is_critical = |call: &&Call| posted.contains_key(&call.id);
+    let all = |calls: &[Call]| calls.iter().filter(is_critical).count() == CRITICAL_COUNT;
+    let calls = cluster.provider.until(STEP_TIMEOUT, all).await;
+    // Otherwise POSTERN_TEST_LOW is too small for this machine.
+    assert!(calls.len() - CRITICAL_COUNT < low, "no LOW one was left");
     let urgent = || {
-        calls
-            .iter()
-            .filter_map(|call| Some((call.at, *posted.get(&call.id)?)))
+        let times = |call: &Call| Some((call.at, *posted.get(&call.id)?));
+        calls.iter().filter_map(times)
     };
-    let mut waits: Vec<Duration> = urgent()
-        .map(|(called, (began, _))| called.saturating_duration_since(began))
-        .collect();
+    let wait = |(called, (began, _)): (Instant, (Instant, Instant))| {
+        called.saturating_duration_since(began)
+    };
+    let mut waits: Vec<Duration> = urgent().map(wait).collect();
     waits.sort_unstable();
     let between = |(called, (_, accepted)): (Instant, (Instant, Instant))| {
-        let low = calls.iter().filter(|call| !posted.contains_key(&call.id));
+        let low = calls.iter().filter(|call| !is_critical(call));
         low.filter(|call| call.at > accepted && call.at < called)
             .count()
     };
@@ -387,5 +321,5 @@ async fn critical_beside_low() -> Vec<usize> {
         waits[CRITICAL_COUNT * 99 / 100].as_millis()
     ));
     drop(replica.running);
-    overtaken
+    assert!(overtaken[CRITICAL_COUNT - 1] <= PERMITS, "{overtaken:?}");
 }

@@ -2,16 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
-use postern_tests::surface::welcome;
-use postern_tests::{Browser, Postern, skipped};
-
-pub(crate) const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
-const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
-const SCHEMES: [&str; 2] = ["light", "dark"];
-/// The key that follows a link (WebDriver, section 17.4.2).
-pub(crate) const ENTER: &str = "\u{e007}";
-pub(crate) const TAB: &str = "\u{e004}";
+use postern_harness::browser::{ENTER, SCHEMES, SIZES, TAB};
+use postern_harness::mail_token::{UNSUBSCRIBE, mail_token};
+use postern_harness::public_api::welcome;
+use postern_harness::{Browser, Standalone};
 
 /// A mail that tries to run a script and to load an image.
 const HOSTILE: &str = "Subject: <img src=x onerror=alert(1)>\r\nFrom: \"<script>\" <a@b.test>\r\n\
@@ -23,28 +17,15 @@ const HOSTILE: &str = "Subject: <img src=x onerror=alert(1)>\r\nFrom: \"<script>
 /// Asserts that the page has no accessibility violation, no horizontal scroll bar and no message
 /// in the browser's log, at both widths and in both schemes.
 pub(crate) async fn assert_page_is_clean(browser: &Browser, url: &str) {
-    for size in SIZES {
-        for scheme in SCHEMES {
-            browser.emulate(size, scheme).await;
-            browser.open(url).await;
-            browser.find("main h1").await;
-            let found = browser.accessibility_violations().await;
-            assert!(found.is_empty(), "{url} {size:?} {scheme}: {found:?}");
-            let wider = "return document.documentElement.scrollWidth > innerWidth";
-            assert_eq!(browser.run(wider).await, false, "{url} {size:?}");
-        }
-    }
-    let messages = browser.messages().await;
-    assert!(messages.is_empty(), "{url}: {messages:?}");
+    let show = async || {
+        browser.open(url).await;
+        browser.find("main h1").await;
+    };
+    browser.assert_accessible(show).await;
+    browser.assert_no_messages().await;
 }
 
-#[tokio::test]
-async fn standalone_pages_are_accessible() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("standalone_pages_are_accessible", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
+async fn pages_are_accessible(postern: &Standalone, browser: &Browser) {
     let mail = format!("http://{}", postern.addresses().mail);
     let text = "Subject: Hi\r\n\r\nYour code is 135791, or open https://example.com/a\r\n";
     let id = postern.store_mail("ada@b.test", text).await;
@@ -55,31 +36,22 @@ async fn standalone_pages_are_accessible() {
         "/signed-in#temporaryToken=abc".to_owned(),
         "/signed-in#error=access_denied".to_owned(),
     ] {
-        assert_page_is_clean(&browser, &format!("{mail}{path}")).await;
+        assert_page_is_clean(browser, &format!("{mail}{path}")).await;
     }
     let sign_in = format!("{}auth/social/login", postern.surface().client().base());
-    assert_page_is_clean(&browser, &sign_in).await;
-    browser.close().await;
-    postern.stop().await;
+    assert_page_is_clean(browser, &sign_in).await;
 }
 
 /// Swagger UI keeps the strict policy, fits narrow windows, and calls the gateway of this installation.
-#[tokio::test]
-async fn api_page_sends_requests_to_the_gateway() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("api_page_sends_requests_to_the_gateway", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
+async fn api_page_sends_requests(postern: &Standalone, browser: &Browser) {
     let url = format!("http://{}/api", postern.addresses().mail);
-    let wider = "return document.documentElement.scrollWidth > innerWidth";
     let mut colours = BTreeSet::new();
     for size in SIZES {
         for scheme in SCHEMES {
             browser.emulate(size, scheme).await;
             browser.open(&url).await;
             browser.find("#operations-tag-sign-in").await;
-            assert_eq!(browser.run(wider).await, false, "{size:?} {scheme}");
+            assert!(!browser.is_too_wide().await, "{size:?} {scheme}");
             let colour = "return getComputedStyle(document.querySelector('.swagger-ui')).color";
             colours.insert(browser.run(colour).await.to_string());
         }
@@ -90,32 +62,22 @@ async fn api_page_sends_requests_to_the_gateway() {
         "#operations-keys-keys .opblock-summary-control",
         "#operations-keys-keys .execute",
     ] {
-        browser.find(click).await.click().await;
+        browser.click(click).await;
     }
     let answered = browser.find(".live-responses-table tbody .response-col_status");
     assert!(answered.await.text().await.starts_with("200"));
-    assert_eq!(browser.run(wider).await, false, "with an answer");
-    let messages = browser.messages().await;
-    assert!(messages.is_empty(), "{messages:?}");
-    browser.close().await;
-    postern.stop().await;
+    assert!(!browser.is_too_wide().await, "with an answer");
+    browser.assert_no_messages().await;
 }
 
-#[tokio::test]
-async fn mail_arrives_is_read_and_deleted() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("mail_arrives_is_read_and_deleted", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
+async fn mail_is_read_and_deleted(postern: &Standalone, browser: &Browser) {
     let mail = format!("http://{}", postern.addresses().mail);
     browser.open(&format!("{mail}/")).await;
-    assert!(browser.find("#list").await.text().await.contains("No mail"));
+    assert!(browser.text_of("#list").await.contains("No mail"));
 
     // Arrives without a reload.
-    postern
-        .store_mail("grace@b.test", "Subject: Other\r\n\r\nx\r\n")
-        .await;
+    let other = "Subject: Other\r\n\r\nx\r\n";
+    postern.store_mail("grace@b.test", other).await;
     // Whoever the mail connects to.
     let trap = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     trap.set_nonblocking(true).expect("a socket");
@@ -123,53 +85,30 @@ async fn mail_arrives_is_read_and_deleted() {
     let hostile = HOSTILE.replace("ADDRESS", &address);
     let id = postern.store_mail("ada@b.test", &hostile).await;
     let row = format!("li a[href='/mail/{id}']");
-    let subject = browser.find(&row).await.text().await;
-    assert!(
-        subject.starts_with("<img src=x onerror=alert(1)>"),
-        "{subject}"
-    );
+    let subject = browser.text_of(&row).await;
+    let expected = "<img src=x onerror=alert(1)>";
+    assert!(subject.starts_with(expected), "{subject}");
 
-    browser
-        .run(&format!(
-            "document.querySelector(\"a[href='/mail/{id}']\").focus()"
-        ))
-        .await;
+    let focus = format!("document.querySelector(\"a[href='/mail/{id}']\").focus()");
+    browser.run(&focus).await;
     browser.press(ENTER).await;
 
-    // The hostile mail does nothing.
+    // The hostile mail does nothing, and the page cannot reach into it.
     browser.find("iframe[sandbox='']").await;
-    assert_eq!(
-        browser.run("return document.title.includes('taken')").await,
-        false
-    );
-    let frame =
-        "const frame = document.querySelector('iframe'); return frame.contentDocument === null";
-    assert_eq!(
-        browser.run(frame).await,
-        true,
-        "the page cannot reach into the mail"
-    );
+    let is_safe = "return !document.title.includes('taken') \
+        && document.querySelector('iframe').contentDocument === null";
+    assert_eq!(browser.run(is_safe).await, true);
     let error = trap.accept().expect_err("the mail loads nothing");
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 
-    browser.find("#delete").await.click().await;
+    browser.click("#delete").await;
     browser.find("#list").await;
-    let left = browser.find("#list").await.text().await;
-    assert!(
-        left.contains("Other") && !left.contains("onerror"),
-        "{left}"
-    );
-    browser.close().await;
-    postern.stop().await;
+    let left = browser.text_of("#list").await;
+    let is_gone = !left.contains("onerror");
+    assert!(is_gone && left.contains("Other"), "{left}");
 }
 
-#[tokio::test]
-async fn unsubscribe_page_works_with_the_keyboard_alone() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("unsubscribe_page_works_with_the_keyboard_alone", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
+async fn unsubscribe_page_works_with_the_keyboard(postern: &Standalone, browser: &Browser) {
     let surface = postern.surface();
     let ada = postern.verified_person().await;
     let notification = welcome(&ada.id);
@@ -179,30 +118,35 @@ async fn unsubscribe_page_works_with_the_keyboard_alone() {
     let record = format!("/notifications/{id}");
     // The address is known only once the notification is sent.
     while ada.client.fetch(&record, 200).await.string("/status") == "QUEUED" {}
-    let token = mail_token(
-        surface.env("NOTIFY_TOKEN_KEY"),
-        UNSUBSCRIBE,
-        &id,
-        &ada.email,
-    );
+    let key = surface.env("NOTIFY_TOKEN_KEY");
+    let token = mail_token(key, UNSUBSCRIBE, &id, &ada.email);
     let url = format!("{}unsubscriptions?token={token}", surface.client().base());
-    assert_page_is_clean(&browser, &url).await;
-    let found = ada.client.get("/notification-preferences").send().await;
-    assert_eq!(
-        found.expect(200).json()["categories"][0]["subscribed"],
-        true
-    );
+    assert_page_is_clean(browser, &url).await;
+    let is_subscribed = async || {
+        let found = ada.client.read("/notification-preferences").await;
+        found["categories"][0]["subscribed"].clone()
+    };
+    assert_eq!(is_subscribed().await, true);
     browser.press(TAB).await;
     browser.press(ENTER).await;
-    let done = browser.find("[role=status]").await.text().await;
+    let done = browser.text_of("[role=status]").await;
     assert!(done.contains("welcome"), "{done}");
-    let found = ada.client.get("/notification-preferences").send().await;
-    assert_eq!(
-        found.expect(200).json()["categories"][0]["subscribed"],
-        false
-    );
-    let messages = browser.messages().await;
-    assert!(messages.is_empty(), "{messages:?}");
+    assert_eq!(is_subscribed().await, false);
+    browser.assert_no_messages().await;
+}
+
+#[tokio::test]
+async fn pages_of_standalone_work_in_a_browser() {
+    let Some(browser) = Browser::start("pages_of_standalone_work_in_a_browser").await else {
+        return;
+    };
+    let postern = Standalone::start().await;
+    mail_is_read_and_deleted(&postern, &browser).await;
+    // What the hostile mail was refused.
+    drop(browser.messages().await);
+    pages_are_accessible(&postern, &browser).await;
+    api_page_sends_requests(&postern, &browser).await;
+    unsubscribe_page_works_with_the_keyboard(&postern, &browser).await;
     browser.close().await;
     postern.stop().await;
 }

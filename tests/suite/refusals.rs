@@ -1,70 +1,175 @@
-//! Error responses of the upstreams, on every operation of the contract: each documented status is
-//! provoked, and the response is checked against the document.
+//! Error responses of the services, on every operation of the contract: each documented status is
+//! provoked, and the response is checked against the document. Those of the gateway are in `statuses.rs`.
 
 use std::collections::BTreeSet;
 
-use postern_tests::client::Request;
-use postern_tests::http_body::json;
-use postern_tests::pools::administrator;
-use postern_tests::surface::{resume_form, welcome};
-use postern_tests::{Client, Contract, Person, Postern, PublicApi};
+use http::Method;
+use postern_harness::client::Request;
+use postern_harness::json;
+use postern_harness::pools::create_user_with_temporary_password;
+use postern_harness::public_api::{resume_form, text, welcome};
+use postern_harness::{Client, Contract, Person, PublicApi, Standalone};
 use serde_json::Value;
 
 /// Error responses that this installation does not give, with the tests that cover them.
 const ELSEWHERE: &[(&str, u16, &str)] = &[
-    (
-        "confirmRegistration",
-        422,
-        "contract.rs, with a pool that requires a code",
-    ),
-    (
-        "register",
-        401,
-        "contract.rs, with a pool that requires a code",
-    ),
-    (
-        "socialLogin",
-        404,
-        "environment_variables.rs, without a social provider",
-    ),
-    (
-        "socialCallback",
-        404,
-        "environment_variables.rs, without a social provider",
-    ),
-    (
-        "socialFormCallback",
-        404,
-        "environment_variables.rs, without a social provider",
-    ),
+    ("confirmRegistration", 422, WITH_CODE),
+    ("register", 401, WITH_CODE),
+    ("socialLogin", 404, WITHOUT_PROVIDER),
+    ("socialCallback", 404, WITHOUT_PROVIDER),
+    ("socialFormCallback", 404, WITHOUT_PROVIDER),
+];
+const WITH_CODE: &str = "webhook.rs, with a pool that requires a code";
+const WITHOUT_PROVIDER: &str = "environment_variables.rs, without a social provider";
+
+/// Statuses of the services' own errors.
+const OF_THE_SERVICES: [u16; 7] = [400, 401, 403, 404, 409, 415, 422];
+
+/// Operations of the development services, which do not point at the whole body.
+const OF_DEVELOPMENT: [&str; 4] = [
+    "registerActor",
+    "createCandidate",
+    "createJobSpec",
+    "putFeature",
 ];
 
-/// Statuses of the upstreams' own errors.
-const OF_THE_SERVICES: [u16; 7] = [400, 401, 403, 404, 409, 415, 422];
+/// Bodies that are no JSON object.
+const NO_OBJECTS: [&str; 12] = [
+    "",
+    "{",
+    "{\"email\":}",
+    "{} {}",
+    "[1,]",
+    "nul",
+    "\u{feff}{}",
+    "{\"a\":\"\\ud800\"}",
+    "[]",
+    "\"text\"",
+    "7",
+    "null",
+];
+
+/// Who asks, the request, its body, the answer, and the pointers of its errors if they are compared.
+/// `{ada}` is the id of the user, `{session}` that of a challenge.
+const REFUSALS: &str = r#"
+anyone | POST /auth/login | {"email": "nobody@example.com", "password": "Wrong horse battery 9"} | 401 invalid_credentials
+anyone | POST /auth/login | {"email": 7, "paswort": "x"} | 400 invalid_request | /email /password /paswort
+anyone | POST /auth/login | {"email": "a@b.test", "password": "x", "password": "y"} | 400 invalid_request | /password
+anyone | POST /auth/register | {"email": "no", "password": null, "profile": {"firstName": [], "phone": 5}} | 400 invalid_request
+anyone | POST /auth/register | {"email": "weak@example.com", "password": "short"} | 422 weak_password
+anyone | POST /auth/register | {"email": "eve@example.com", "password": "Correct horse battery 9", "profile": {"phoneVerified": true, "emailVerified": true}} | 422 validation_failed | /profile/phoneVerified /profile/emailVerified
+anyone | POST /api/session | {"email": "nobody@example.com", "password": "Wrong horse battery 9"} | 401 invalid_credentials
+anyone | POST /auth/tokens/refresh | {"refreshToken": "v1.none.none"} | 401 invalid_refresh_token
+anyone | POST /auth/refresh-user-token | {"refreshToken": "v1.none.none"} | 401 invalid_refresh_token
+anyone | POST /auth/tokens/exchange | {"temporaryToken": "unknown"} | 401 invalid_temporary_token
+anyone | POST /auth/register/confirm | {"session": "v1.none.none", "code": "123456", "password": "Correct horse battery 9"} | 401 invalid_challenge
+anyone | POST /auth/password/reset | {"email": "nobody@example.com", "code": "000000", "newPassword": "Correct horse battery 9"} | 422 invalid_code
+anyone | GET /auth/social/login?code_challenge=short | | 400 invalid_request
+anyone | POST /auth/challenge | {"session": "{session}", "newPassword": "short"} | 422 weak_password
+anyone | POST /auth/challenge | {"session": "v1.none.none", "newPassword": "Correct horse battery 9"} | 401 invalid_challenge
+anyone | GET /unsubscriptions?token=none | | 401 invalid_webhook_signature
+anyone | POST /webhooks/twilio | {} | 401 invalid_webhook_signature
+service | POST /actors/register | {"actorId": "a-1", "email": "other@example.com", "profile": {}} | 422 validation_failed
+service | GET /candidates/none | | 404 not_found
+service | GET /job-specs/none | | 404 not_found
+service | PUT /admin/features/beta | {"on": true} | 401 user_required
+other | POST /actors/register | {"actorId": "a-2", "email": "new@example.com", "profile": {}} | 401 service_not_allowed
+admin | PUT /admin/features/no%20name | {"on": true} | 404 not_found
+admin | POST /parse/resume | {} | 404 not_found
+admin | POST /admin/toggle | {} | 404 not_found
+admin | POST /candidate | {} | 404 not_found
+admin | POST /resume | {} | 404 not_found
+admin | POST /job-spec | {} | 404 not_found
+ada | POST /actors/register | {"actorId": "a-2", "email": "new@example.com", "profile": {}} | 401 service_required
+ada | PUT /admin/features/beta | {"on": true} | 403 insufficient_scope
+ada | POST /candidates | {} | 403 insufficient_scope
+ada | POST /job-specs | {} | 403 insufficient_scope
+ada | GET /candidates | | 403 insufficient_scope
+ada | GET /candidates/none | | 403 insufficient_scope
+ada | GET /actors/nobody | | 404 not_found
+ada | GET /actors/register | | 404 not_found
+ada | GET /resumes/none | | 404 not_found
+ada | GET /notifications/none | | 404 not_found
+ada | DELETE /notifications/none | | 404 not_found
+ada | GET / | | 404 not_found
+ada | GET /auth | | 404 not_found
+ada | GET /auth/login/ | | 404 not_found
+ada | GET /actors | | 404 not_found
+ada | GET /notifications/1/2 | | 404 not_found
+ada | GET /admin/features | | 404 not_found
+ada | POST /notifications | {"channel": "fax", "recipient": {"actorId": "{ada}"}, "priority": "URGENT", "sendAt": "soon"} | 400 invalid_request | /channel /priority /sendAt /template
+ada | POST /notifications | {"channel": "email", "recipient": {"actorId": "another"}, "template": "welcome", "variables": {"name": "Ada"}} | 403 recipient_not_allowed
+ada | POST /notifications | {"channel": "email", "recipient": {"actorId": "{ada}"}, "template": "welcome", "variables": {"name": "Ada"}, "priority": "HIGH"} | 403 priority_not_allowed
+ada | POST /notifications | {"channel": "email", "recipient": {"actorId": "{ada}"}, "template": "welcome"} | 422 validation_failed | /variables/name
+ada | POST /notifications | {"channel": "email", "recipient": {"actorId": "{ada}"}, "template": "no-such-template"} | 422 unknown_template | /template
+ada | POST /notifications | {"channel": "sms", "recipient": {"actorId": "another"}, "template": "welcome", "variables": {"name": "Ada"}} | 403 recipient_not_allowed
+ada | POST /notifications | {"channel": "push", "recipient": {"actorId": "another"}, "template": "welcome", "variables": {"name": "Ada"}} | 403 recipient_not_allowed
+ada | POST /notifications | {"channel": "email", "recipient": {"email": "victim@b.test"}, "template": "welcome", "variables": {"name": "Ada"}} | 403 recipient_not_allowed
+ada | POST /notifications | {"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome", "variables": {"name": "Ada"}} | 403 recipient_not_allowed
+ada | POST /notifications | {"channel": "push", "recipient": {"deviceToken": "t"}, "template": "welcome", "variables": {"name": "Ada"}} | 403 recipient_not_allowed
+ada | POST /notification-batches | {"notifications": []} | 422 validation_failed
+"#;
+
+/// The clients of an installation.
+struct Callers {
+    ada: Person,
+    service: Client,
+    other: Client,
+    admin: Client,
+    anyone: Client,
+}
+
+// === impl Callers ===
+
+impl Callers {
+    async fn of(postern: &Standalone, surface: &PublicApi) -> Self {
+        let anyone = surface.client().clone();
+        Self {
+            ada: surface.register().await,
+            service: anyone.with_token(&postern.service_token("auth").await),
+            other: anyone.with_token(&postern.service_token("document").await),
+            admin: anyone.with_token(&postern.token_of_group("admin").await),
+            anyone,
+        }
+    }
+
+    fn named(&self, name: &str) -> &Client {
+        match name {
+            "ada" => &self.ada.client,
+            "service" => &self.service,
+            "other" => &self.other,
+            "admin" => &self.admin,
+            _ => &self.anyone,
+        }
+    }
+}
 
 #[tokio::test]
 async fn every_operation_gives_its_documented_errors() {
-    let postern = Postern::start().await;
+    let postern = Standalone::start().await;
     let contract = Contract::fresh();
     let surface = postern.surface().against(contract);
-    let ada = surface.register().await;
-    let service = surface
-        .client()
-        .with_token(&postern.service_token("auth").await);
-    let admin = surface
-        .client()
-        .with_token(&postern.token_of_group("admin").await);
-    media_types(&ada.client, &service, &admin).await;
-    sign_in(&surface).await;
-    challenge(&surface).await;
-    actors(&ada, &service, &admin).await;
-    notifications(&surface, &ada).await;
+    let callers = Callers::of(&postern, &surface).await;
+    media_types(&callers).await;
+    let actor = json!({"actorId": "a-1", "email": "one@example.com", "profile": {}});
+    let _ = callers
+        .service
+        .posted("/actors/register", &actor, 201)
+        .await;
+    let session = first_sign_in(&surface).await;
+    for row in REFUSALS.trim().lines() {
+        let row = row.replace("{ada}", &callers.ada.id);
+        refuse(&callers, &row.replace("{session}", &session)).await;
+    }
+    forms(&callers).await;
+    foreign_records(&surface, &callers.ada).await;
+    pointers(&callers.ada.client).await;
+    idempotency_keys(&surface, &callers.ada).await;
+    kinds_of_tokens(&surface, &callers).await;
     let seen = contract.seen();
     let documented = contract.operations().iter().flat_map(|operation| {
-        let own = operation
-            .responses
-            .keys()
-            .filter(|status| OF_THE_SERVICES.contains(status));
+        let own = operation.responses.keys();
+        let own = own.filter(|status| OF_THE_SERVICES.contains(status));
         // Missing tokens and operations without a JSON body are tested in statuses.rs.
         let reads_a_body = operation.responses.contains_key(&415);
         let own = own.filter(move |status| match status {
@@ -77,354 +182,210 @@ async fn every_operation_gives_its_documented_errors() {
     let unseen: BTreeSet<_> = documented
         .filter(|(id, status)| !seen.contains(&((*id).to_owned(), *status)))
         .collect();
-    let expected: BTreeSet<_> = ELSEWHERE
-        .iter()
-        .map(|(id, status, _)| (*id, *status))
-        .collect();
-    assert_eq!(unseen, expected);
+    let elsewhere = ELSEWHERE.iter().map(|(id, status, _)| (*id, *status));
+    assert_eq!(unseen, elsewhere.collect::<BTreeSet<_>>());
     postern.stop().await;
 }
 
-/// Sends a wrong content type, a non-object, the example of the document, and variations of it.
-async fn media_types(ada: &Client, service: &Client, admin: &Client) {
-    for operation in Contract::shared()
-        .operations()
-        .iter()
-        .filter(|one| one.responses.contains_key(&415))
-    {
+/// Sends the request of a row and asserts its answer.
+async fn refuse(callers: &Callers, row: &str) {
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    let [who, request, body, answer, ..] = cells[..] else {
+        panic!("{row}")
+    };
+    let (method, path) = request.split_once(' ').expect("a method and a path");
+    let request = callers.named(who).request(parsed(method), path);
+    let request = match body.is_empty() {
+        true => request,
+        false => request.body("application/json", body.to_owned()),
+    };
+    let (status, code) = answer.split_once(' ').expect("a status and a code");
+    let refusal = request.send().await;
+    let refusal = refusal.problem(status.parse().expect("a status"), code);
+    if let Some(pointers) = cells.get(4) {
+        refusal.assert_pointers(&pointers.split(' ').collect::<Vec<_>>());
+    }
+}
+
+fn parsed(method: &str) -> Method {
+    method.parse().expect("a method")
+}
+
+/// Sends wrong content types, what is no object, the example of the document, and variations of it.
+async fn media_types(callers: &Callers) {
+    let operations = Contract::shared().operations().iter();
+    for operation in operations.filter(|one| one.responses.contains_key(&415)) {
         let client = match operation.id.as_str() {
-            "registerActor" | "createCandidate" | "createJobSpec" => service,
-            "putFeature" => admin,
-            _ => ada,
+            "registerActor" | "createCandidate" | "createJobSpec" => &callers.service,
+            "putFeature" => &callers.admin,
+            _ => &callers.ada.client,
         };
         let path = operation.path.replace(['{', '}'], "");
         let request = || client.request(operation.method.clone(), &path);
-        let _ = request()
-            .body("text/plain", "{}")
-            .send()
-            .await
-            .problem(415, "unsupported_media_type");
-        let readable = if operation.id == "createResume" {
-            "multipart/form-data; boundary=x"
-        } else {
-            "application/json"
-        };
-        let _ = request()
-            .body(readable, "[]")
-            .send()
-            .await
-            .problem(400, "invalid_request");
-        if let Some(schema) = operation.json_body() {
-            bodies(request, schema).await;
+        for other in ["text/plain", "application/jsonp"] {
+            let refused = request().body(other, "{}").send().await;
+            refused.problem(415, "unsupported_media_type");
         }
+        let Some(schema) = operation.json_body() else {
+            let readable = match operation.id.as_str() {
+                "createResume" => "multipart/form-data; boundary=x",
+                _ => "application/json",
+            };
+            let refused = request().body(readable, "[]").send().await;
+            refused.problem(400, "invalid_request");
+            continue;
+        };
+        for body in NO_OBJECTS {
+            let refused = request().body("application/json", body).send().await;
+            let refused = refused.problem(400, "invalid_request");
+            if !OF_DEVELOPMENT.contains(&operation.id.as_str()) {
+                refused.assert_pointers(&[""]);
+            }
+        }
+        bodies(request, schema).await;
     }
 }
 
-/// The example is accepted, each required field is required, and unknown fields are rejected. Not
+/// The examples are accepted, each required field is required, and unknown fields are rejected. Not
 /// applicable to objects with arbitrary members.
 async fn bodies(request: impl Fn() -> Request, media: &Value) {
     let schema = Contract::shared().resolve(&media["schema"]);
-    let named = media["examples"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(_, example)| &example["value"]);
+    let named = media["examples"].as_object().into_iter().flatten();
+    let named = named.map(|(_, example)| &example["value"]);
     let examples: Vec<&Value> = media.get("example").into_iter().chain(named).collect();
     for example in &examples {
         let good = request().json(example).send().await;
-        assert_ne!(
-            good.status.as_u16(),
-            400,
-            "the document's example: {}",
-            good.text()
-        );
+        assert_ne!(good.status, 400, "{}: {}", good.asked, good.text());
     }
-    let example = examples[0];
     let Some(properties) = schema["properties"].as_object() else {
         return;
     };
-    for name in schema["required"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-    {
-        let mut without = example.clone();
+    let mut variations = Vec::new();
+    let required = schema["required"].as_array().into_iter().flatten();
+    for name in required.filter_map(Value::as_str) {
+        let mut without = examples[0].clone();
         without.as_object_mut().expect("an object").remove(name);
-        let refusal = request()
-            .json(&without)
-            .send()
-            .await
-            .problem(400, "invalid_request");
-        assert!(
-            refusal.pointers().contains(&format!("/{name}")),
-            "{name}: {}",
-            refusal.body
-        );
+        variations.push((name, without));
     }
     for name in properties.keys().map(String::as_str).chain(["surprise"]) {
-        let mut with = example.clone();
+        let mut with = examples[0].clone();
         with[name] = json!(true);
-        let refusal = request()
-            .json(&with)
-            .send()
-            .await
-            .problem(400, "invalid_request");
+        variations.push((name, with));
+    }
+    for (name, body) in variations {
+        let refused = request().json(&body).send().await;
+        let refused = refused.problem(400, "invalid_request");
+        let at = format!("/{name}");
+        let mut pointers = refused.pointers().into_iter();
         assert!(
-            refusal
-                .pointers()
-                .iter()
-                .any(|at| at.starts_with(&format!("/{name}"))),
-            "{name}: {}",
-            refusal.body
+            pointers.any(|it| it.starts_with(&at)),
+            "{at}: {}",
+            refused.body
         );
     }
 }
 
-async fn refuses(client: &Client, path: &str, body: &Value, status: u16, code: &str) {
-    let _ = client.post_json(path, body).await.problem(status, code);
+/// Bodies that are no JSON.
+async fn forms(callers: &Callers) {
+    let click = callers.anyone.post("/unsubscriptions?token=none");
+    let click = click.body("text/plain", "List-Unsubscribe=One-Click");
+    click.send().await.problem(401, "invalid_webhook_signature");
+    let resume = callers.ada.client.post("/resumes");
+    let resume = resume.multipart(resume_form("c-1", b""));
+    resume.send().await.problem(422, "validation_failed");
 }
 
-async fn sign_in(surface: &PublicApi) {
-    let client = surface.client();
-    let stranger = json!({"email": "nobody@example.com", "password": "Wrong horse battery 9"});
-    refuses(client, "/auth/login", &stranger, 401, "invalid_credentials").await;
-    refuses(
-        client,
-        "/api/session",
-        &stranger,
-        401,
-        "invalid_credentials",
-    )
-    .await;
-    let weak = json!({"email": "weak@example.com", "password": "short"});
-    refuses(client, "/auth/register", &weak, 422, "weak_password").await;
-    let refresh = json!({"refreshToken": "v1.none.none"});
-    refuses(
-        client,
-        "/auth/tokens/refresh",
-        &refresh,
-        401,
-        "invalid_refresh_token",
-    )
-    .await;
-    refuses(
-        client,
-        "/auth/refresh-user-token",
-        &refresh,
-        401,
-        "invalid_refresh_token",
-    )
-    .await;
-    let exchange = json!({"temporaryToken": "unknown"});
-    refuses(
-        client,
-        "/auth/tokens/exchange",
-        &exchange,
-        401,
-        "invalid_temporary_token",
-    )
-    .await;
-    let confirm =
-        json!({"session": "v1.none.none", "code": "123456", "password": "Correct horse battery 9"});
-    refuses(
-        client,
-        "/auth/register/confirm",
-        &confirm,
-        401,
-        "invalid_challenge",
-    )
-    .await;
-    let reset = json!({"email": "nobody@example.com", "code": "000000", "newPassword": "Correct horse battery 9"});
-    refuses(client, "/auth/password/reset", &reset, 422, "invalid_code").await;
-    let _ = client
-        .denied(
-            "/auth/social/login?code_challenge=short",
-            400,
-            "invalid_request",
-        )
-        .await;
-    let _ = surface.social_token("ada").await;
-    webhooks(client).await;
-}
-
-async fn webhooks(client: &Client) {
-    let page = client.get("/unsubscriptions?token=none").send().await;
-    let _ = page.problem(401, "invalid_webhook_signature");
-    let click = client
-        .post("/unsubscriptions?token=none")
-        .body("text/plain", "List-Unsubscribe=One-Click");
-    let _ = click.send().await.problem(401, "invalid_webhook_signature");
-    let webhook = client
-        .post("/webhooks/twilio")
-        .body("application/json", "{}")
-        .send()
-        .await;
-    let _ = webhook.problem(401, "invalid_webhook_signature");
-}
-
-/// A user created by an administrator must set a new password first.
-async fn challenge(surface: &PublicApi) {
-    let email = "dora@example.com";
-    let session = first_sign_in(surface, email).await;
-    let weak = json!({"session": session, "newPassword": "short"});
-    refuses(
-        surface.client(),
-        "/auth/challenge",
-        &weak,
-        422,
-        "weak_password",
-    )
-    .await;
-    let made_up = json!({"session": "v1.none.none", "newPassword": "Correct horse battery 9"});
-    refuses(
-        surface.client(),
-        "/auth/challenge",
-        &made_up,
-        401,
-        "invalid_challenge",
-    )
-    .await;
-}
-
-async fn first_sign_in(surface: &PublicApi, email: &str) -> String {
-    let (admin, identity) = administrator(surface).await;
-    let password = "Given horse battery 7";
-    let create = admin
-        .admin_create_user()
-        .user_pool_id(&identity.actor.pool_id)
-        .username(email);
-    let create = create
-        .temporary_password(password)
-        .message_action("SUPPRESS".into());
-    Box::pin(create.send())
-        .await
-        .expect("the pool makes a user");
+/// A user created by an administrator must set a new password first. Returns the session.
+async fn first_sign_in(surface: &PublicApi) -> String {
+    let (email, password) = ("dora@example.com", "Given horse battery 7");
+    create_user_with_temporary_password(surface, email, password).await;
     let login = json!({"email": email, "password": password});
     let asked = surface.client().post_json("/auth/login", &login).await;
     let asked = asked.problem(401, "challenge_required");
-    asked.body["challenge"]["session"]
-        .as_str()
-        .expect("a session")
-        .to_owned()
+    text(&asked.body["challenge"], "session").to_owned()
 }
 
-async fn actors(ada: &Person, service: &Client, admin: &Client) {
-    let actor = |email: &str| json!({"actorId": "a-1", "email": email, "profile": {}});
-    let _ = service
-        .posted("/actors/register", &actor("one@example.com"), 201)
-        .await;
-    refuses(
-        service,
-        "/actors/register",
-        &actor("other@example.com"),
-        422,
-        "validation_failed",
-    )
-    .await;
-    for path in [
-        "/actors/nobody",
-        "/actors/register",
-        "/resumes/none",
-        "/notifications/none",
-    ] {
-        let _ = ada.client.denied(path, 404, "not_found").await;
-    }
-    for path in ["/candidates/none", "/job-specs/none"] {
-        let _ = service.denied(path, 404, "not_found").await;
-    }
-    for path in ["/candidates", "/job-specs"] {
-        refuses(&ada.client, path, &json!({}), 403, "insufficient_scope").await;
-    }
-    for path in ["/candidates", "/candidates/none"] {
-        let refused = ada.client.get(path).send().await;
-        let _ = refused.problem(403, "insufficient_scope");
-    }
-    let settings = json!({"on": true});
-    let nameless = admin
-        .put("/admin/features/no%20name")
-        .json(&settings)
-        .send()
-        .await;
-    let _ = nameless.problem(404, "not_found");
-    let feature = ada
+/// A user notifies and reads only itself.
+async fn foreign_records(surface: &PublicApi, ada: &Person) {
+    let bob = surface.register().await;
+    let batch = json!({"notifications": [welcome(&bob.id)]});
+    let results = ada
         .client
-        .put("/admin/features/beta")
-        .json(&settings)
-        .send()
+        .posted("/notification-batches", &batch, 200)
         .await;
-    let _ = feature.problem(403, "insufficient_scope");
-    let form = resume_form("c-1", b"");
-    let _ = ada
+    assert_eq!(results.string("/results/0/code"), "recipient_not_allowed");
+    let own = ada
         .client
-        .post("/resumes")
-        .multipart(form)
-        .send()
-        .await
-        .problem(422, "validation_failed");
+        .posted("/notifications", &welcome(&ada.id), 201)
+        .await;
+    let own = own.header("location");
+    let status = async || ada.client.fetch(&own, 200).await.string("/status");
+    while status().await == "QUEUED" {}
+    assert_eq!(status().await, "SENT");
+    bob.client.denied(&own, 404, "not_found").await;
+    let profile = format!("/actors/{}", ada.id);
+    bob.client.denied(&profile, 404, "not_found").await;
 }
 
-async fn notifications(surface: &PublicApi, ada: &Person) {
-    let client = &ada.client;
-    let other = json!({"channel": "email", "recipient": {"actorId": "another"}, "template": "welcome",
-        "variables": {"name": "Ada"}});
-    refuses(
-        client,
-        "/notifications",
-        &other,
-        403,
-        "recipient_not_allowed",
-    )
-    .await;
-    let mut urgent = welcome(&ada.id);
-    urgent["priority"] = json!("HIGH");
-    refuses(
-        client,
-        "/notifications",
-        &urgent,
-        403,
-        "priority_not_allowed",
-    )
-    .await;
-    let nameless =
-        json!({"channel": "email", "recipient": {"actorId": ada.id}, "template": "welcome"});
-    refuses(
-        client,
-        "/notifications",
-        &nameless,
-        422,
-        "validation_failed",
-    )
-    .await;
-    refuses(
-        client,
-        "/notification-batches",
-        &json!({"notifications": []}),
-        422,
-        "validation_failed",
-    )
-    .await;
-    let unknown = client.delete("/notifications/none").send().await;
-    let _ = unknown.problem(404, "not_found");
-    let keyed = |body: &Value| {
-        client
-            .post("/notifications")
-            .header("idempotency-key", "one")
+/// Names of members are escaped in pointers (RFC 6901 section 3); the contract has a pattern for them.
+async fn pointers(client: &Client) {
+    for name in ["line\nfeed", "\n", "\r\n\u{2028}", "/slash~\n"] {
+        let refused = client
+            .post_json("/notifications", &json!({ name: 1 }))
+            .await;
+        let refused = refused.problem(400, "invalid_request");
+        let escaped = name.replace('~', "~0").replace('/', "~1");
+        let expected = format!("/{escaped}");
+        assert!(refused.pointers().contains(&expected), "{}", refused.body);
+    }
+}
+
+/// One key sends once.
+async fn idempotency_keys(surface: &PublicApi, ada: &Person) {
+    let keyed = async |key: &str, body: &Value| {
+        let request = ada.client.post("/notifications");
+        request
+            .header("idempotency-key", key)
             .json(body)
             .send()
+            .await
     };
-    let sent = keyed(&welcome(&ada.id))
-        .await
-        .expect(201)
-        .header("location");
+    let first = keyed("one", &welcome(&ada.id)).await.expect(201);
+    let again = keyed("one", &welcome(&ada.id)).await.expect(201);
+    assert_eq!(first.json(), again.json());
     let mut another = welcome(&ada.id);
     another["variables"]["name"] = json!("Grace");
-    let _ = keyed(&another).await.problem(409, "idempotency_key_reused");
+    let reused = keyed("one", &another).await;
+    reused.problem(409, "idempotency_key_reused");
+    keyed("a b", &another).await.problem(400, "invalid_header");
     // The mail shows that the provider has been called.
     let _ = surface.mailbox().to(&ada.email).await;
-    let _ = client
-        .delete(&sent)
-        .send()
-        .await
-        .problem(409, "already_attempted");
+    let cancelled = ada.client.delete(&first.header("location")).send().await;
+    cancelled.problem(409, "already_attempted");
+}
+
+/// Only an access token identifies a user; a service is identified by its own.
+async fn kinds_of_tokens(surface: &PublicApi, callers: &Callers) {
+    let mut tokens = callers.ada.tokens.clone();
+    let access = text(&tokens, "accessToken");
+    // One bit of the signature.
+    let at = access.len() - 5;
+    let flipped = if access.as_bytes()[at] == b'A' {
+        "B"
+    } else {
+        "A"
+    };
+    tokens["flipped"] = format!("{}{flipped}{}", &access[..at], &access[at + 1..]).into();
+    tokens["parts"] = "a.b.c".into();
+    for (name, code) in [
+        ("idToken", "token_use_not_accepted"),
+        ("flipped", "token_signature_invalid"),
+        ("refreshToken", "token_malformed"),
+        ("parts", "token_malformed"),
+    ] {
+        let client = surface.client().with_token(text(&tokens, name));
+        client.denied("/auth/me", 401, code).await;
+    }
+    let me = callers.other.read("/auth/me").await;
+    assert_eq!([&me["kind"], &me["serviceId"]], ["service", "document"]);
 }

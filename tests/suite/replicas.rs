@@ -1,60 +1,30 @@
 //! Replicas restarted and killed behind the gateway under load. `POSTERN_TEST_ROLLS` sets the
-//! rolling restarts of both replicas, and kills of each (default 1); long runs use the same tests.
+//! rolling restarts of both replicas, and kills of each (default 1).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::Method;
 use parking_lot::Mutex;
-use postern_core::config::Env;
-use postern_tests::client::Request;
-use postern_tests::http_body::json;
-use postern_tests::surface::PASSWORD;
-use postern_tests::{Answer, Client, Replicas, note};
+use postern_harness::client::Request;
+use postern_harness::public_api::PASSWORD;
+use postern_harness::{Changes, Client, Installation, json, note};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use crate::notify_order::env_number;
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Clients per request type, each with one request at a time.
 const CLIENTS_PER_REQUEST: usize = 4;
 
-fn restart_rounds() -> usize {
-    Env::of_process()
-        .get("POSTERN_TEST_ROLLS")
-        .map_or(1, |text| text.parse().expect("a number"))
-}
-
 /// A repeated request, and its only successful status.
-struct RepeatedRequest {
-    method: Method,
-    expected: u16,
-    build: Box<dyn Fn() -> Request + Send + Sync>,
-}
-
-impl RepeatedRequest {
-    fn get(expected: u16, build: impl Fn() -> Request + Send + Sync + 'static) -> Self {
-        Self {
-            method: Method::GET,
-            expected,
-            build: Box::new(build),
-        }
-    }
-
-    fn post(expected: u16, build: impl Fn() -> Request + Send + Sync + 'static) -> Self {
-        Self {
-            method: Method::POST,
-            expected,
-            build: Box::new(build),
-        }
-    }
-}
+type Repeated = (u16, Box<dyn Fn() -> Request + Send + Sync>);
 
 #[derive(Debug)]
 struct Failure {
-    method: Method,
-    began: Instant,
-    ended: Instant,
+    at: Range<Instant>,
     error: String,
 }
 
@@ -63,8 +33,8 @@ struct Outcome {
     done: AtomicBool,
     served: watch::Sender<usize>,
     failed: Mutex<Vec<Failure>>,
-    /// Responses with 201.
-    created: Mutex<Vec<Answer>>,
+    /// Locations of what was created.
+    created: Mutex<Vec<String>>,
 }
 
 /// Clients that continue after failures and record them.
@@ -74,9 +44,8 @@ struct Clients {
 }
 
 impl Clients {
-    fn start(requests: Vec<RepeatedRequest>) -> Self {
-        let outcome = Arc::<Outcome>::default();
-        let mut tasks = JoinSet::new();
+    fn start(requests: Vec<Repeated>) -> Self {
+        let (outcome, mut tasks) = (Arc::<Outcome>::default(), JoinSet::new());
         for request in requests {
             let request = Arc::new(request);
             for _ in 0..CLIENTS_PER_REQUEST {
@@ -91,63 +60,73 @@ impl Clients {
         let mut served = self.outcome.served.subscribe();
         let until = *served.borrow() + more;
         let serving = served.wait_for(|served| *served >= until);
-        tokio::time::timeout(STEP_TIMEOUT, serving)
-            .await
-            .expect("requests are served")
+        let serving = tokio::time::timeout(STEP_TIMEOUT, serving).await;
+        let _ = serving
+            .expect("served in time")
             .expect("the counter exists");
     }
 
-    async fn stop(self) -> Arc<Outcome> {
+    /// Stops the clients. Returns the failures and the number of served requests.
+    async fn stop(self) -> (Vec<Failure>, usize, Vec<String>) {
         self.outcome.done.store(true, Ordering::Relaxed);
         self.tasks.join_all().await;
-        self.outcome
+        let failed = std::mem::take(&mut *self.outcome.failed.lock());
+        let created = std::mem::take(&mut *self.outcome.created.lock());
+        (failed, *self.outcome.served.borrow(), created)
     }
 }
 
-async fn run_client(request: Arc<RepeatedRequest>, outcome: Arc<Outcome>) {
+async fn run_client(request: Arc<Repeated>, outcome: Arc<Outcome>) {
+    let (expected, build) = &*request;
     while !outcome.done.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let answer = (request.build)().try_send().await;
-        let error = match answer {
-            Some(answer) if answer.status.as_u16() == request.expected => {
+        let error = match build().try_send().await {
+            Some(answer) if answer.status == *expected => {
                 outcome.served.send_modify(|served| *served += 1);
-                if request.expected == 201 {
-                    outcome.created.lock().push(answer);
+                if *expected == 201 {
+                    outcome.created.lock().push(answer.header("location"));
                 }
                 continue;
             }
             Some(answer) => format!("{}: {} {}", answer.asked, answer.status, answer.text()),
-            None => "no response".to_owned(),
+            None => format!("no response: {:?}", build()),
         };
-        let failure = Failure {
-            method: request.method.clone(),
-            began,
-            ended: Instant::now(),
-            error,
-        };
-        outcome.failed.lock().push(failure);
+        let at = began..Instant::now();
+        outcome.failed.lock().push(Failure { at, error });
     }
 }
 
-fn unknown_token(client: &Client) -> Request {
-    client
-        .post("/auth/tokens/exchange")
-        .json(&json!({"temporaryToken": "A".repeat(43)}))
+#[tokio::test]
+async fn restarts_fail_no_request_and_kills_only_posts() {
+    let mut replicas = Installation::start_with(Changes {
+        more_replicas: 1,
+        ..Changes::unlimited()
+    })
+    .await;
+    let rounds = env_number("POSTERN_TEST_ROLLS", 1);
+    rolling_restart_of_auth(&mut replicas, rounds).await;
+    kills_of_notify(&mut replicas, rounds).await;
+    replicas.stop().await;
 }
 
-#[tokio::test]
-async fn rolling_restart_of_auth_fails_no_request() {
-    let mut replicas = Replicas::start().await;
+async fn rolling_restart_of_auth(replicas: &mut Installation, rounds: usize) {
     let ada = replicas.surface().register().await;
     let client = replicas.surface().client().clone();
-    let (exchange, login, me) = (client.clone(), client.clone(), ada.client.clone());
+    let (exchange, login) = (client.clone(), client);
+    let token = json!({"temporaryToken": "A".repeat(43)});
     let credentials = json!({"email": ada.email, "password": PASSWORD});
     let clients = Clients::start(vec![
-        RepeatedRequest::get(200, move || me.get("/auth/me")),
-        RepeatedRequest::post(401, move || unknown_token(&exchange)),
-        RepeatedRequest::post(200, move || login.post("/auth/login").json(&credentials)),
+        (200, Box::new(move || ada.client.get("/auth/me"))),
+        (
+            401,
+            Box::new(move || exchange.post("/auth/tokens/exchange").json(&token)),
+        ),
+        (
+            200,
+            Box::new(move || login.post("/auth/login").json(&credentials)),
+        ),
     ]);
-    for _ in 0..restart_rounds() {
+    for _ in 0..rounds {
         for replica in &mut replicas.auth {
             clients.wait_for_served(200).await;
             replica.stop().await;
@@ -156,46 +135,32 @@ async fn rolling_restart_of_auth_fails_no_request() {
         }
     }
     clients.wait_for_served(200).await;
-    let outcome = clients.stop().await;
-    let failed = std::mem::take(&mut *outcome.failed.lock());
-    let served = *outcome.served.borrow();
+    let (failed, served, _) = clients.stop().await;
+    let failures = failed.len();
     note(&format!(
-        "gateway: {} rolling restarts of two postern-auth: {served} served, {} failed",
-        restart_rounds(),
-        failed.len()
+        "gateway: {rounds} rolling restarts of two postern-auth: {served} served, {failures} failed"
     ));
-    let errors: Vec<&str> = failed
-        .iter()
-        .map(|failure| failure.error.as_str())
-        .collect();
-    assert!(
-        failed.is_empty(),
-        "{} of {served}: {errors:#?}",
-        failed.len()
-    );
-    replicas.stop().await;
+    assert!(failed.is_empty(), "of {served}: {failed:#?}");
 }
 
 /// A kill may interrupt requests that must not be retried: POSTs in flight when the process died,
 /// but no GET.
-#[tokio::test]
-async fn killing_notify_in_turn_fails_only_posts_in_flight() {
-    let mut replicas = Replicas::start().await;
-    let token = replicas.service_token("document").await;
-    let client = replicas.surface().client().with_token(&token);
+async fn kills_of_notify(replicas: &mut Installation, rounds: usize) {
+    let client: Client = replicas.service("document").await;
     let body = json!({"channel": "sms", "recipient": {"phone": "+436641234567"}, "template": "welcome",
         "variables": {"name": "Ada"}});
-    let known = client
-        .posted("/notifications", &body, 201)
-        .await
-        .header("location");
+    let known = client.posted("/notifications", &body, 201).await;
+    let known = known.header("location");
     let (posts, gets) = (client.clone(), client.clone());
     let clients = Clients::start(vec![
-        RepeatedRequest::get(200, move || gets.get(&known)),
-        RepeatedRequest::post(201, move || posts.post("/notifications").json(&body)),
+        (200, Box::new(move || gets.get(&known))),
+        (
+            201,
+            Box::new(move || posts.post("/notifications").json(&body)),
+        ),
     ]);
     let mut kills = Vec::new();
-    for _ in 0..restart_rounds() {
+    for _ in 0..rounds {
         for replica in &mut replicas.notify {
             clients.wait_for_served(200).await;
             let at = Instant::now();
@@ -206,27 +171,18 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
         }
     }
     clients.wait_for_served(200).await;
-    let outcome = clients.stop().await;
-    let failed = std::mem::take(&mut *outcome.failed.lock());
-    let served = *outcome.served.borrow();
+    let (failed, served, created) = clients.stop().await;
+    let (kill_count, failures) = (kills.len(), failed.len());
     note(&format!(
-        "gateway: {} kills of one of two postern-notify: {served} served, {} failed",
-        kills.len(),
-        failed.len()
+        "gateway: {kill_count} kills of one of two postern-notify: {served} served, {failures} failed"
     ));
     for failure in &failed {
-        let in_flight = kills
-            .iter()
-            .any(|kill| failure.began <= kill.end && failure.ended >= kill.start);
-        assert!(in_flight && failure.method == Method::POST, "{failure:?}");
+        let at = &failure.at;
+        let mut kills = kills.iter();
+        let in_flight = kills.any(|kill| at.start <= kill.end && at.end >= kill.start);
+        assert!(in_flight && failure.error.contains("POST"), "{failure:?}");
     }
-    let created = std::mem::take(&mut *outcome.created.lock());
-    let created: Vec<String> = created
-        .iter()
-        .map(|answer| answer.header("location"))
-        .collect();
     for location in created.iter().rev().step_by(created.len().div_ceil(100)) {
         let _ = client.fetch(location, 200).await;
     }
-    replicas.stop().await;
 }

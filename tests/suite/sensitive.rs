@@ -1,6 +1,6 @@
 //! The scan of logs finds what must not be logged.
 
-use postern_tests::sensitive::scan;
+use postern_harness::sensitive::scan;
 
 #[test]
 fn scan_finds_planted_values_and_nothing_else() {

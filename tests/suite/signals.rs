@@ -1,14 +1,15 @@
-//! Signals: those that request something end no program.
+//! All programs with the shipped configuration and all dependencies: their start logs no warning, and
+//! signals that request something end none.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use postern_tests::config_file::ConfigFile;
-use postern_tests::console::start_split;
-use postern_tests::ports;
-use postern_tests::program::{Program, Running};
+use postern_harness::console::{self, start_installation};
+use postern_harness::process::{Program, Running};
 
 /// Time in which a program logs what a signal has requested.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time of the first probes and samples, which have an interval of 2 and 5 s.
+const PROBED: Duration = Duration::from_secs(6);
 
 /// Waits until the log has a text this often.
 async fn until_logged(log: impl Fn() -> String, text: &str, count: usize) {
@@ -29,43 +30,37 @@ async fn request_all(running: &Running) {
 }
 
 #[tokio::test]
-async fn requesting_signals_end_no_program() {
-    let split = start_split().await;
-    let port = ports::free(1);
-    let console = ConfigFile::of_repository("console.toml").replace_port(8512, port);
-    let path = split.folder().join("console.toml");
-    std::fs::write(&path, console.text()).expect("the folder can be written");
-    let tokens = [
-        "GATEWAY_ADMIN_TOKEN",
-        "AUTH_ADMIN_TOKEN",
-        "NOTIFY_ADMIN_TOKEN",
-    ];
-    let program = Program::of_workspace("postern-console", split.folder());
-    let program = tokens.iter().fold(program, |program, name| {
-        program.env(*name, split.admin_token())
-    });
-    let console = program
-        .arg("--config")
-        .arg(path.display().to_string())
-        .start();
-    until_logged(|| console.log(), "listening", 1).await;
+async fn programs_start_without_a_warning_and_survive_requests() {
+    let split = start_installation().await;
+    let (console, _) = console::program(&split, split.folder());
+    let console = console.start();
     let folder = tempfile::tempdir().expect("a folder");
     let postern = Program::of_workspace("postern", folder.path());
-    let postern = postern.arg("--port").arg("0").arg("--log").arg("info");
+    let postern = postern.args(["--port", "0", "--log", "info"]);
     let mut postern = postern.start();
     let _greeting = postern.wait_for_line("console").await;
-    for process in split.processes() {
+    until_logged(|| console.log(), "listening", 1).await;
+    let (probed, [.., (_, gateway)]) = (Instant::now() + PROBED, split.admin_ports());
+    while Instant::now() < probed {
+        let ready = reqwest::get(format!("http://127.0.0.1:{gateway}/readyz")).await;
+        assert_eq!(ready.expect("an answer").status(), 200);
+    }
+    let log = [split.log(), postern.log(), console.log()].concat();
+    assert!(log.contains("\"postern-console\""), "{log}");
+    let is_warning = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+    let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
+    assert!(warnings.is_empty(), "{warnings:#?}");
+    for process in split.processes().chain([&console, &postern]) {
         request_all(process).await;
     }
-    request_all(&console).await;
-    request_all(&postern).await;
     // Authentication and notification service; the gateway reads its file again.
     until_logged(|| split.log(), "configuration unchanged", 2).await;
     until_logged(|| split.log(), "configuration reloaded", 1).await;
     until_logged(|| split.log(), "templates reloaded", 1).await;
     until_logged(|| postern.log(), "templates reloaded", 1).await;
     until_logged(|| console.log(), "configuration unchanged", 1).await;
-    std::fs::write(&path, "# changed").expect("the folder can be written");
+    let file = split.folder().join("console.toml");
+    std::fs::write(file, "# changed").expect("the folder can be written");
     console.signal("HUP").await;
     until_logged(|| console.log(), "configuration change needs a restart", 1).await;
     for running in [console, postern] {

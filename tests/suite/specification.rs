@@ -1,21 +1,12 @@
 //! `docs/specification.md`, and sentences of the specification that no other test shows.
 
-use std::time::Duration;
-
-use postern_tests::http_body::json;
-use postern_tests::surface::{text, welcome};
-use postern_tests::systems::repository;
-use postern_tests::{Client, Contract, Postern};
+use postern_harness::public_api::welcome;
+use postern_harness::{Client, Contract, Person, Standalone, json, paths};
 use serde_json::Value;
-
-fn read(file: &str) -> String {
-    let path = repository().join(file);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
 
 /// Whether a source file has a test of this name.
 fn has_test(file: &str, name: &str) -> bool {
-    let text = read(file);
+    let text = paths::read(file);
     let Some((before, _)) = text.split_once(&format!("fn {name}(")) else {
         return false;
     };
@@ -25,7 +16,7 @@ fn has_test(file: &str, name: &str) -> bool {
 
 #[test]
 fn each_sentence_names_existing_tests() {
-    let document = read("docs/specification.md");
+    let document = paths::read("docs/specification.md");
     let mut rows = 0;
     for row in document.lines().filter(|line| line.starts_with("| ")) {
         let (_, shown) = row.trim_end_matches(" |").rsplit_once(" | ").expect(row);
@@ -44,14 +35,14 @@ fn each_sentence_names_existing_tests() {
 
 #[test]
 fn gateway_is_the_backend_actor_at_port_8500() {
-    let gateway: toml::Table = read("conf/proxy.toml").parse().expect("TOML");
+    let gateway: toml::Table = paths::read("conf/proxy.toml").parse().expect("TOML");
     let address = gateway["listen"][0]["address"].as_str().expect("text");
     assert!(address.ends_with(":8500"), "{address}");
-    let compose = read("compose.yaml");
+    let compose = paths::read("compose.yaml");
     assert!(
         compose.contains("aliases: [backend-actor]") && compose.contains("127.0.0.1:8500:8500")
     );
-    let cluster = read("conf/deploy/kubernetes/base/proxy.yaml");
+    let cluster = paths::read("conf/deploy/kubernetes/base/proxy.yaml");
     let service = cluster
         .split("---")
         .find(|part| part.contains("name: backend-actor"));
@@ -97,53 +88,8 @@ fn documented_paths_follow_the_rest_conventions() {
 }
 
 #[tokio::test]
-async fn action_style_and_singular_paths_do_not_exist() {
-    let postern = Postern::start().await;
-    let token = postern.token_of_group("admin").await;
-    let admin = postern.surface().client().with_token(&token);
-    for path in [
-        "/parse/resume",
-        "/admin/toggle",
-        "/candidate",
-        "/resume",
-        "/job-spec",
-    ] {
-        let _ = admin.refuses(path, &json!({}), 404, "not_found").await;
-    }
-    postern.stop().await;
-}
-
-#[tokio::test]
-async fn temporary_token_is_not_read_from_a_url() {
-    let postern = Postern::start().await;
-    let surface = postern.surface();
-    let token = surface.social_token("ada").await;
-    let path = format!("/auth/tokens/exchange?temporaryToken={token}");
-    let in_url = surface.client().post_json(&path, &json!({})).await;
-    let _ = in_url.problem(400, "invalid_request");
-    let _ = surface.exchange(&token).await.expect(200);
-    postern.stop().await;
-}
-
-#[tokio::test]
-async fn access_token_is_valid_until_it_expires_despite_logout() {
-    let postern = Postern::start_with_manual_clock().await;
-    let surface = postern.surface();
-    let ada = surface.register().await;
-    let refresh = json!({ "refreshToken": text(&ada.tokens, "refreshToken") });
-    let out = surface.client().post_json("/auth/logout", &refresh).await;
-    let _ = out.expect(204);
-    let me = async || ada.client.get("/auth/me").send().await;
-    postern.clock().advance(Duration::from_secs(3500));
-    let _ = me().await.expect(200);
-    postern.clock().advance(Duration::from_secs(200));
-    let _ = me().await.problem(401, "token_expired");
-    postern.stop().await;
-}
-
-#[tokio::test]
-async fn services_trust_no_network_location() {
-    let postern = Postern::start().await;
+async fn services_trust_no_network_location_and_stream_no_status() {
+    let postern = Standalone::start().await;
     let surface = postern.surface();
     let bodies = json!({ "actorId": "a", "email": "a@b.test" });
     for (variable, method, path) in [
@@ -162,13 +108,11 @@ async fn services_trust_no_network_location() {
         };
         assert_eq!(answer.status.as_u16(), 401, "{path}: {}", answer.text());
     }
+    status_is_polled(&surface.register().await).await;
     postern.stop().await;
 }
 
-#[tokio::test]
-async fn status_is_polled_and_never_streamed() {
-    let postern = Postern::start().await;
-    let ada = postern.surface().register().await;
+async fn status_is_polled(ada: &Person) {
     let created = ada
         .client
         .post_json("/notifications", &welcome(&ada.id))
@@ -181,5 +125,4 @@ async fn status_is_polled_and_never_streamed() {
     let upgrade = request().header("connection", "upgrade");
     let upgrade = upgrade.header("upgrade", "websocket").send().await;
     assert_ne!(upgrade.status.as_u16(), 101);
-    postern.stop().await;
 }

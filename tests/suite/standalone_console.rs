@@ -1,12 +1,9 @@
 //! The console inside the standalone program: one-time links, in the program and in a browser.
 
-use postern_tests::program::Program;
-use postern_tests::{Browser, Postern, PublicApi, sensitive, skipped};
+use postern_harness::process::Program;
+use postern_harness::{Browser, PublicApi, Standalone, sensitive};
 use serde_json::{Value, json};
 
-const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
-const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
-const SCHEMES: [&str; 2] = ["light", "dark"];
 /// The token of the page, from its storage.
 const TOKEN: &str = "return sessionStorage.getItem('postern-token')";
 
@@ -32,14 +29,10 @@ async fn exchange(console: &str, secret: &str) -> (u16, Value) {
 #[tokio::test]
 async fn program_prints_a_link_and_logs_none() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let program = || {
-        Program::of_workspace("postern", folder.path())
-            .arg("--data-dir")
-            .arg("var")
-    };
+    let program = || Program::of_workspace("postern", folder.path()).args(["--data-dir", "var"]);
     let ended = program().arg("console-link").run().await;
     assert!(ended.expect(69, 1)[0].contains("start postern"));
-    let start = program().arg("--port").arg("0").arg("--log").arg("debug");
+    let start = program().args(["--port", "0", "--log", "debug"]);
     let mut running = start.start();
     let lines = running.wait_for_line("#once=").await;
     let printed = lines.last().and_then(|line| line.split_whitespace().last());
@@ -91,103 +84,53 @@ pub(crate) async fn wait_for_session(browser: &Browser) {
     sensitive::record("console session", token.as_str().expect("a token"));
 }
 
-/// Asserts that the page has no accessibility violation and no horizontal scroll bar, at both widths
-/// and in both schemes.
-pub(crate) async fn assert_page_is_accessible(browser: &Browser) {
-    for size in SIZES {
-        for scheme in SCHEMES {
-            browser.emulate(size, scheme).await;
-            let found = browser.accessibility_violations().await;
-            assert!(found.is_empty(), "{size:?} {scheme}: {found:?}");
-            let wider = "return document.documentElement.scrollWidth > innerWidth";
-            assert_eq!(browser.run(wider).await, false, "{size:?}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn link_opens_the_console_once_in_a_browser() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("link_opens_the_console_once_in_a_browser", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
+async fn link_opens_the_console_once(postern: &Standalone, browser: &Browser) {
     let console = format!("http://{}", postern.addresses().console);
     browser.open(&console).await;
-    let page = browser.find(".sign-in").await.text().await;
+    let page = browser.text_of(".sign-in").await;
     assert!(page.contains("postern console-link"), "{page}");
     // A link in the same tab changes only the fragment.
     let link = postern.console_link().await;
     browser.open(&link).await;
-    wait_for_session(&browser).await;
-    let who = browser.find("#who").await.text().await;
+    wait_for_session(browser).await;
+    let who = browser.text_of("#who").await;
     assert_eq!(who, "operator · standalone");
     assert_eq!(browser.address().await, format!("{console}/"));
     // Signed out, the used link shows why it is refused, and a new one works.
-    browser.find("#sign-out").await.click().await;
+    browser.click("#sign-out").await;
     browser.find(".sign-in").await;
     browser.open(&link).await;
     let reason = "#sign-in-reason:not(:empty)";
-    let reason = browser.find(reason).await.text().await;
+    let reason = browser.text_of(reason).await;
     assert!(reason.contains("not valid any more"), "{reason}");
-    assert_page_is_accessible(&browser).await;
+    browser.assert_accessible(async || {}).await;
     browser.open(&postern.console_link().await).await;
-    wait_for_session(&browser).await;
-    browser.close().await;
-    postern.stop().await;
+    wait_for_session(browser).await;
 }
 
-#[tokio::test]
-async fn provider_is_paused_and_resumed_in_a_browser() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("provider_is_paused_and_resumed_in_a_browser", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
-    browser.open(&postern.console_link().await).await;
-    wait_for_session(&browser).await;
+async fn provider_is_paused_and_resumed(postern: &Standalone, browser: &Browser) {
     let console = format!("http://{}", postern.addresses().console);
     browser.open(&format!("{console}/providers")).await;
     let pause = "form[data-action='provider.pause']:has(input[value=smtp])";
     browser
-        .find(&format!("{pause} input[name=reason]"))
-        .await
-        .type_text("wrong sender")
+        .type_into(&format!("{pause} input[name=reason]"), "wrong sender")
         .await;
-    browser.find(&format!("{pause} button")).await.click().await;
-    let question = browser
-        .find("dialog[open] #confirm-text")
-        .await
-        .text()
-        .await;
+    browser.click(&format!("{pause} button")).await;
+    let question = browser.text_of("dialog[open] #confirm-text").await;
     assert!(
         question.contains("Pause smtp for all replicas?"),
         "{question}"
     );
-    browser
-        .find("dialog[open] button[value=yes]")
-        .await
-        .click()
-        .await;
+    browser.click("dialog[open] button[value=yes]").await;
     let resume = "form[data-action='provider.resume']:has(input[value=smtp])";
     browser.find(resume).await;
-    assert_page_is_accessible(&browser).await;
-    let text = browser.find("main").await.text().await;
+    browser.assert_accessible(async || {}).await;
+    let text = browser.text_of("main").await;
     assert!(text.contains("Paused by standalone"), "{text}");
     assert!(text.contains("wrong sender"), "{text}");
-    browser
-        .find(&format!("{resume} button"))
-        .await
-        .click()
-        .await;
-    browser
-        .find("dialog[open] button[value=yes]")
-        .await
-        .click()
-        .await;
+    browser.click(&format!("{resume} button")).await;
+    browser.click("dialog[open] button[value=yes]").await;
     browser.find(pause).await;
-    browser.close().await;
-    postern.stop().await;
 }
 
 /// Makes the page wait with a fragment that it has received, until `release` is called. The body is
@@ -203,19 +146,11 @@ const HOLD: &str = "const real = window.fetch;
     };
     sessionStorage.setItem('postern-configuration-draft', '# not saved');";
 
-#[tokio::test]
-async fn sign_out_leaves_nothing_in_the_browser() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("sign_out_leaves_nothing_in_the_browser", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
-    browser.open(&postern.console_link().await).await;
-    wait_for_session(&browser).await;
+async fn sign_out_leaves_nothing(browser: &Browser) {
     browser.run(HOLD).await;
-    browser.find("nav a[href='/providers']").await.click().await;
+    browser.click("nav a[href='/providers']").await;
     browser.find("body[data-held]").await;
-    browser.find("#sign-out").await.click().await;
+    browser.click("#sign-out").await;
     browser.find(".sign-in").await;
     browser.run("window.release()").await;
     browser.find("body[data-read]").await;
@@ -228,19 +163,9 @@ async fn sign_out_leaves_nothing_in_the_browser() {
     let left = "return [sessionStorage.length, localStorage.length, document.cookie.length, \
         document.getElementById('who').textContent.length]";
     assert_eq!(browser.run(left).await, json!([0, 0, 0, 0]));
-    browser.close().await;
-    postern.stop().await;
 }
 
-#[tokio::test]
-async fn hidden_characters_are_revealed_in_a_browser() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("hidden_characters_are_revealed_in_a_browser", NO_BROWSER);
-    };
-    let postern = Postern::start().await;
-    browser.open(&postern.console_link().await).await;
-    wait_for_session(&browser).await;
+async fn hidden_characters_are_revealed(postern: &Standalone, browser: &Browser) {
     let console = format!("http://{}", postern.addresses().console);
     let variables = "%7B%22name%22:%22%E2%80%AEgnp.exe%22%7D";
     let preview = format!("{console}/templates/welcome?channel=email&variables={variables}");
@@ -250,22 +175,16 @@ async fn hidden_characters_are_revealed_in_a_browser() {
     assert!(text.contains("Hello [U+202E]gnp.exe"), "{text}");
     assert!(!text.contains('\u{202e}'), "{text}");
     // What the script of the page shows.
-    browser.open(&format!("{console}/tokens")).await;
-    let check = "const claims = btoa(unescape(encodeURIComponent('{\"sub\":\"\u{202e}nimda\"}')));
-        document.querySelector('#token-check [name=token]').value = `${btoa('{}')}.${claims}.x`;
-        document.querySelector('#token-check form').requestSubmit();";
-    browser.find("#token-check form").await;
-    browser.run(check).await;
-    let text = browser.find("#token-result:not(:empty)").await.text().await;
+    let refuse = "const problem = JSON.stringify({ detail: '\u{202e}nimda' });
+        window.fetch = async () => new Response(problem, { status: 503 });
+        document.querySelector('nav.side a').click();";
+    browser.run(refuse).await;
+    let text = browser.text_of("main h1:first-child + p:last-child").await;
     assert!(text.contains("[U+202E]nimda"), "{text}");
     assert!(!text.contains('\u{202e}'), "{text}");
-    browser.close().await;
-    postern.stop().await;
 }
 
-#[tokio::test]
-async fn guess_at_the_console_counts_for_the_person_there() {
-    let postern = Postern::start().await;
+async fn guess_counts_for_the_person_there(postern: &Standalone) {
     let addresses = postern.addresses();
     let email = "guessed-at-the-console@example.com";
     sensitive::record("email", email);
@@ -291,6 +210,23 @@ async fn guess_at_the_console_counts_for_the_person_there() {
         poll.tick().await;
     };
     assert_eq!(stored["network"], "203.0.113.0/24", "{stored}");
+}
+
+#[tokio::test]
+async fn console_of_standalone_works_in_a_browser() {
+    let postern = Standalone::start().await;
+    guess_counts_for_the_person_there(&postern).await;
+    if let Some(browser) = Browser::start("console_of_standalone_works_in_a_browser").await {
+        link_opens_the_console_once(&postern, &browser).await;
+        provider_is_paused_and_resumed(&postern, &browser).await;
+        hidden_characters_are_revealed(&postern, &browser).await;
+        // A new page, whose `fetch` is the browser's.
+        let console = format!("http://{}/", postern.addresses().console);
+        browser.open(&console).await;
+        wait_for_session(&browser).await;
+        sign_out_leaves_nothing(&browser).await;
+        browser.close().await;
+    }
     postern.stop().await;
 }
 
@@ -312,21 +248,21 @@ async fn save_a_route(browser: &Browser) {
         "#configuration button[type=submit]",
         "dialog[open] button[value=yes]",
     ] {
-        browser.find(selector).await.click().await;
+        browser.click(selector).await;
     }
-    let outcome = browser.find("#result.shown").await.text().await;
+    let outcome = browser.text_of("#result.shown").await;
     assert!(outcome.contains("saved and in force"), "{outcome}");
 }
 
 #[tokio::test]
 async fn edited_gateway_file_survives_other_ports() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        return skipped("edited_gateway_file_survives_other_ports", NO_BROWSER);
+    let Some(browser) = Browser::start("edited_gateway_file_survives_other_ports").await else {
+        return;
     };
     let start = || {
         let program = Program::of_workspace("postern", folder.path());
-        program.arg("--data-dir").arg("var").arg("--port").arg("0")
+        program.args(["--data-dir", "var", "--port", "0"])
     };
     let extra = async || {
         let surface = PublicApi::of_folder(&folder.path().join("var"));
@@ -350,7 +286,7 @@ async fn edited_gateway_file_survives_other_ports() {
     save_a_route(&browser).await;
     assert_eq!(extra().await, 404);
     browser.open(&format!("{console}/history/1")).await;
-    let difference = browser.find(".difference").await.text().await;
+    let difference = browser.text_of(".difference").await;
     assert!(difference.contains("- path = \"/extra\""), "{difference}");
     browser.close().await;
     assert_eq!(running.stop("TERM").await.status, Some(0));

@@ -1,14 +1,13 @@
 //! Error responses of the gateway itself, on every operation of the contract: each documented
 //! status is provoked, and the response is checked against the document.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use http::Method;
 use postern_core::config::Env;
-use postern_tests::config_file::ConfigFile;
-use postern_tests::contract::Operation;
-use postern_tests::{Answer, Contract, FailingUpstream, Gateway, Pools, raw};
+use postern_harness::config_file::ConfigFile;
+use postern_harness::contract::Operation;
+use postern_harness::{Answer, BrokenOrigin, Contract, Gateway, Pools, RawClient};
 
 /// Statuses that any route may return.
 const OF_THE_GATEWAY: [u16; 11] = [400, 401, 413, 414, 429, 431, 500, 502, 503, 504, 505];
@@ -66,19 +65,14 @@ impl Caller {
             }
             let (query, headers, body) = change(self.authorization(operation));
             let answer = send(gateway, operation, &query, &headers, body).await;
-            assert_eq!(
-                answer.status.as_u16(),
-                status,
-                "{}: {}",
-                operation.id,
-                answer.text()
-            );
-            assert_eq!(
-                answer.json()["code"],
-                code,
-                "{}: {}",
-                operation.id,
-                answer.text()
+            let (id, text) = (&operation.id, answer.text());
+            assert_eq!(answer.status.as_u16(), status, "{id}: {text}");
+            assert_eq!(answer.json()["code"], code, "{id}: {text}");
+            // No error is named where no token was sent.
+            let challenge = answer.headers.get("www-authenticate");
+            assert!(
+                status != 401 || challenge.is_some_and(|it| it == "Bearer"),
+                "{id}"
             );
             self.contract
                 .assert_conforms(&operation.method, &path(operation), &answer);
@@ -88,10 +82,9 @@ impl Caller {
     /// Sends the same request to every operation through a separate gateway.
     async fn provoke_behind(&self, file: ConfigFile, status: u16, code: &str) {
         let gateway = Gateway::start(&file, &self.env).await;
-        self.provoke(gateway.client().address(), status, code, |headers| {
-            (String::new(), headers, "{}")
-        })
-        .await;
+        let plain = |headers| (String::new(), headers, "{}");
+        self.provoke(gateway.client().address(), status, code, plain)
+            .await;
         gateway.stop().await;
     }
 }
@@ -107,15 +100,11 @@ async fn send(
     headers: &str,
     body: &str,
 ) -> Answer {
-    let length = match operation.method {
-        Method::GET => String::new(),
-        _ if headers.contains("Content-Length") => String::new(),
-        _ => format!("Content-Length: {}\r\n", body.len()),
-    };
-    let body = if operation.method == Method::GET {
-        ""
-    } else {
-        body
+    let is_get = operation.method == Method::GET;
+    let body = if is_get { "" } else { body };
+    let length = match is_get || headers.contains("Content-Length") {
+        true => String::new(),
+        false => format!("Content-Length: {}\r\n", body.len()),
     };
     let line = format!(
         "{} {}{query} HTTP/1.1\r\nHost: localhost\r\n",
@@ -123,7 +112,7 @@ async fn send(
         path(operation)
     );
     let request = format!("{line}Content-Type: application/json\r\n{length}{headers}\r\n{body}");
-    raw::send(gateway, request.as_bytes()).await
+    RawClient::send(gateway, request.as_bytes()).await
 }
 
 #[tokio::test]
@@ -133,110 +122,80 @@ async fn every_operation_documents_the_gateway_errors() {
     refusals(&caller).await;
     failures(&caller).await;
     let seen = caller.contract.seen();
-    let documented = caller.contract.operations().iter().flat_map(|operation| {
-        let own = operation
-            .responses
-            .keys()
-            .filter(|status| OF_THE_GATEWAY.contains(status));
-        own.map(|status| (operation.id.clone(), *status))
-    });
-    // The 401 of public operations, and errors of the body, are the upstream's.
-    let public: BTreeSet<_> = caller
-        .contract
-        .operations()
-        .iter()
-        .filter(|one| !one.is_protected)
-        .map(|one| &one.id)
-        .collect();
-    let unseen: Vec<_> = documented
-        .filter(|one| !(seen.contains(one) || one.1 == 401 && public.contains(&one.0)))
-        .collect();
+    let mut unseen = Vec::new();
+    for operation in caller.contract.operations() {
+        for status in operation.responses.keys() {
+            // The 401 of public operations, and errors of the body, are the upstream's.
+            let is_own =
+                OF_THE_GATEWAY.contains(status) && (*status != 401 || operation.is_protected);
+            let answer = (operation.id.clone(), *status);
+            if is_own && !seen.contains(&answer) {
+                unseen.push(answer);
+            }
+        }
+    }
     assert!(unseen.is_empty(), "not provoked: {unseen:?}");
 }
 
 /// Provokes errors before an upstream is contacted.
 async fn refusals(caller: &Caller) {
-    let away = FailingUpstream::RefusesConnections.start().await;
+    let away = BrokenOrigin::RefusesConnections.start().await;
     let gateway = Gateway::start(&Gateway::config(away), &caller.env).await;
     let address = gateway.client().address();
-    let with = |more: &'static str| move |good: String| (String::new(), good + more, "");
-    caller
-        .provoke(
-            address,
-            400,
-            "invalid_header",
-            with("Connection: authorization\r\n"),
-        )
-        .await;
-    caller
-        .provoke(address, 401, "authentication_required", |_| {
-            (String::new(), String::new(), "")
-        })
-        .await;
-    caller
-        .provoke(
-            address,
-            413,
-            "body_too_large",
-            with("Content-Length: 99999999999\r\n"),
-        )
-        .await;
     let long = format!("?a={}", "a".repeat(10_000));
-    caller
-        .provoke(address, 414, "target_too_long", |good| {
-            (long.clone(), good, "")
-        })
-        .await;
-    // The rest becomes a header field.
-    let version = " HTTP/1.2\r\nX-Rest:";
-    caller
-        .provoke(address, 505, "http_version_not_supported", |good| {
-            (version.to_owned(), good, "")
-        })
-        .await;
     let large = format!("X-Large: {}\r\n", "a".repeat(70_000));
-    caller
-        .provoke(address, 431, "head_too_large", |good| {
-            (String::new(), good + &large, "")
-        })
-        .await;
+    // The rest of a line with another version becomes a header field.
+    let cases = [
+        (400, "invalid_header", "", "Connection: authorization\r\n"),
+        (413, "body_too_large", "", "Content-Length: 99999999999\r\n"),
+        (414, "target_too_long", &*long, ""),
+        (
+            505,
+            "http_version_not_supported",
+            " HTTP/1.2\r\nX-Rest:",
+            "",
+        ),
+        (431, "head_too_large", "", &*large),
+    ];
+    for (status, code, query, more) in cases {
+        let change = |good: String| (query.to_owned(), good + more, "");
+        caller.provoke(address, status, code, change).await;
+    }
+    let without_token = |_| (String::new(), String::new(), "");
+    let code = "authentication_required";
+    caller.provoke(address, 401, code, without_token).await;
     gateway.stop().await;
     let limit = "requests = 1\nper = \"1h\"\nburst = 1\n";
     let limited = Gateway::config(away).replace_table("limits.address", limit);
     let gateway = Gateway::start(&limited, &caller.env).await;
     let first = gateway.client().get("/").send().await;
-    assert_eq!(
-        first.status.as_u16(),
-        401,
-        "the first is within the limit: {}",
-        first.text()
-    );
+    assert_eq!(first.status, 401, "within the limit: {}", first.text());
     let address = gateway.client().address();
-    caller
-        .provoke(address, 429, "rate_limited", |good| {
-            (String::new(), good, "{}")
-        })
-        .await;
+    let plain = |good| (String::new(), good, "{}");
+    caller.provoke(address, 429, "rate_limited", plain).await;
     gateway.stop().await;
 }
 
 /// Provokes upstream errors.
 async fn failures(caller: &Caller) {
-    let failed = FailingUpstream::Responds(FAILED).start().await;
-    caller
-        .provoke_behind(Gateway::config(failed), 500, "internal_error")
-        .await;
-    let garbage = FailingUpstream::Responds(b"ceci n'est pas HTTP\r\n\r\n")
-        .start()
-        .await;
-    caller
-        .provoke_behind(Gateway::config(garbage), 502, "upstream_failed")
-        .await;
-    let away = FailingUpstream::RefusesConnections.start().await;
-    caller
-        .provoke_behind(Gateway::config(away), 503, "upstream_unavailable")
-        .await;
-    let hangs = FailingUpstream::NeverResponds.start().await;
+    let cases = [
+        (BrokenOrigin::Writes(FAILED), 500, "internal_error"),
+        (
+            BrokenOrigin::Writes(b"ceci n'est pas HTTP\r\n\r\n"),
+            502,
+            "upstream_failed",
+        ),
+        (
+            BrokenOrigin::RefusesConnections,
+            503,
+            "upstream_unavailable",
+        ),
+    ];
+    for (origin, status, code) in cases {
+        let file = Gateway::config(origin.start().await);
+        caller.provoke_behind(file, status, code).await;
+    }
+    let hangs = BrokenOrigin::NeverResponds.start().await;
     let keys = format!(
         "addresses = [\"{hangs}\"]\nconnect_timeout = \"200ms\"\nread_timeout = \"50ms\"\n"
     );

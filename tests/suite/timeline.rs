@@ -1,32 +1,28 @@
-//! "Why did Ada not get her mail?": the time line of a person over the running services, and lists of
-//! notifications through the gateway.
+//! "Why did Ada not get her mail?": the time line of a person over the running services.
 
 use std::time::Duration;
 
-use postern_tests::http_body::json;
-use postern_tests::program::{Ended, Program};
-use postern_tests::surface::{PASSWORD, welcome};
-use postern_tests::{Person, Postern};
+use postern_harness::json;
+use postern_harness::process::{Ended, Program};
+use postern_harness::{Person, Standalone};
 use serde_json::Value;
 
 /// Maximum wait for an event.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `postern timeline` over the data folder, while the services run.
-async fn timeline(postern: &Postern, arguments: &[&str]) -> Ended {
+async fn timeline(postern: &Standalone, arguments: &[&str]) -> Ended {
     let log = postern.folder().join("access.log").display().to_string();
     let folder = postern.folder().display().to_string();
     let fixed = ["timeline", "--data-dir", &folder, "--access-log", &log];
-    let program = Program::of_workspace("postern", postern.folder());
-    let arguments = fixed.iter().chain(arguments);
-    let program = arguments.fold(program, |program, argument| program.arg(*argument));
-    program.run().await
+    let program = Program::of_workspace("postern", postern.folder()).args(fixed);
+    program.args(arguments.iter().copied()).run().await
 }
 
 /// Repeats a query until its result is as expected: audit events, suppressions and the access log
 /// are written soon after the response.
 async fn timeline_until(
-    postern: &Postern,
+    postern: &Standalone,
     arguments: &[&str],
     is_complete: impl Fn(&str) -> bool,
 ) -> String {
@@ -66,7 +62,7 @@ fn assert_contains(text: &str, parts: &[&str]) {
 
 #[tokio::test]
 async fn timeline_of_a_bounced_address_names_the_cause() {
-    let postern = Postern::start().await;
+    let postern = Standalone::start().await;
     let email = "ada@bounce.invalid";
     let surface = postern.surface();
     let ada = surface.register_as(email).await;
@@ -139,52 +135,5 @@ async fn timeline_of_a_bounced_address_names_the_cause() {
     assert_eq!(nothing.stdout, "no events found\n", "{}", nothing.stderr);
     let refused = timeline(&postern, &[]).await;
     assert_eq!(refused.status, Some(64), "{}", refused.stderr);
-    postern.stop().await;
-}
-
-#[tokio::test]
-async fn list_through_the_gateway_shows_own_notifications() {
-    let postern = Postern::start().await;
-    let surface = postern.surface();
-    let (ada, eve) = (surface.register().await, surface.register().await);
-    let body = welcome(&ada.id);
-    let created = ada.client.post("/notifications").json(&body).send().await;
-    let id = created.expect(201).string("/notificationId");
-    let list = |client: &postern_tests::Client, query: &str| {
-        let request = client.get(&format!("/notifications{query}"));
-        async move {
-            let page = request.send().await.expect(200).json();
-            let ids = page["notifications"].as_array().expect("a list").iter();
-            let ids: Vec<String> = ids
-                .filter_map(|view| view["notificationId"].as_str())
-                .map(str::to_owned)
-                .collect();
-            ids
-        }
-    };
-    assert_eq!(list(&ada.client, "").await, [id.as_str()]);
-    assert!(list(&eve.client, "").await.is_empty());
-    let recipient = format!("?recipient={}", ada.id);
-    assert!(list(&eve.client, &recipient).await.is_empty());
-    let admin = surface
-        .client()
-        .with_token(&postern.token_of_group("admin").await);
-    assert_eq!(list(&admin, &recipient).await, [id.as_str()]);
-    // The gateway removes identity headers of clients, and the service ignores them.
-    let path = format!("/notifications/{id}");
-    let forged = eve.client.get(&path);
-    let forged = forged
-        .header("X-Postern-Groups", "admin")
-        .header("X-Postern-Kind", "service");
-    let _ = forged.send().await.problem(404, "not_found");
-    let _ = admin.fetch(&path, 200).await;
-    let login = json!({"email": ada.email, "password": PASSWORD});
-    let _ = surface
-        .client()
-        .post("/auth/login")
-        .json(&login)
-        .send()
-        .await
-        .expect(200);
     postern.stop().await;
 }

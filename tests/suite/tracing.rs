@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use postern_tests::program::{Program, Running};
-use postern_tests::split::Changes;
-use postern_tests::surface::{PASSWORD, welcome};
-use postern_tests::{Person, PublicApi, Split, ports, skipped};
+use postern_harness::Changes;
+use postern_harness::process::{Program, Running};
+use postern_harness::public_api::{PASSWORD, welcome};
+use postern_harness::{Installation, Person, PublicApi, ports, skipped};
 
 /// A password that no user has.
 const WRONG_PASSWORD: &str = "Wrong-password-7!";
@@ -131,23 +131,19 @@ fn collector() -> Option<PathBuf> {
 
 /// Starts the collector, which writes the spans that it receives to standard output.
 async fn start_collector(program: PathBuf, folder: &Path, [grpc, http]: [u16; 2]) -> Running {
-    let mut collector = Program::at(program, folder)
-        .arg("start")
-        .arg("--pid-file")
-        .arg("collector.pid")
-        .arg("--log-file")
-        .arg("collector.log")
-        .arg("--otlp-grpc-endpoint")
-        .arg(format!("127.0.0.1:{grpc}"))
-        .arg("--otlp-http-endpoint")
-        .arg(format!("127.0.0.1:{http}"))
-        .arg("--exporter")
-        .arg("blackhole")
-        .arg("--debug-log")
-        .arg("traces")
-        .arg("--debug-log-verbosity")
-        .arg("detailed")
-        .start();
+    let [grpc, http] = [grpc, http].map(|port| format!("127.0.0.1:{port}"));
+    let collector = Program::at(program, folder)
+        .args([
+            "start",
+            "--pid-file",
+            "collector.pid",
+            "--log-file",
+            "collector.log",
+        ])
+        .args(["--otlp-grpc-endpoint", &grpc, "--otlp-http-endpoint", &http])
+        .args(["--exporter", "blackhole", "--debug-log", "traces"])
+        .args(["--debug-log-verbosity", "detailed"]);
+    let mut collector = collector.start();
     collector.wait_for_line("Starting Rotel").await;
     collector
 }
@@ -245,7 +241,7 @@ async fn one_trace_spans_all_services() {
     let port = grpc + 1;
     let collector = start_collector(program, folder.path(), [grpc, port]).await;
     let tables = format!("[tracing]\nendpoint = \"http://127.0.0.1:{port}\"\nsample_ratio = 1.0\n");
-    let split = Split::start_with(Changes {
+    let split = Installation::start_with(Changes {
         tables,
         ..Changes::default()
     })

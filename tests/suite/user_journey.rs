@@ -3,23 +3,22 @@
 use std::time::Duration;
 
 use postern_core::testing::assert_members;
-use postern_tests::http_body::json;
-use postern_tests::surface::{PASSWORD, resume, resume_form, text, welcome};
-use postern_tests::{Person, Postern, PublicApi, Split};
+use postern_harness::json;
+use postern_harness::public_api::{PASSWORD, resume, resume_form, text, welcome};
+use postern_harness::{Installation, Person, PublicApi, Standalone};
 use serde_json::Value;
 
+use crate::metrics_reference::assert_documented;
+
 /// All steps in the order of a user.
-pub(crate) async fn a_day(surface: &PublicApi) {
+async fn a_day(surface: &PublicApi) {
     let ada = register(surface).await;
     upload(&ada).await;
     social(surface).await;
     refresh(surface, &ada).await;
     let again = json!({"email": ada.email, "password": PASSWORD});
-    let tokens = surface
-        .client()
-        .posted("/auth/login", &again, 200)
-        .await
-        .json();
+    let tokens = surface.client().posted("/auth/login", &again, 200).await;
+    let tokens = tokens.json();
     assert_eq!(surface.person(&ada.email, tokens).await.id, ada.id);
     notify(surface, &ada).await;
 }
@@ -38,19 +37,12 @@ async fn register(surface: &PublicApi) -> Person {
 
 async fn upload(ada: &Person) {
     let (content, sha256) = resume(6 << 20);
-    let stored = ada
-        .client
-        .post("/resumes")
-        .multipart(resume_form("c-1", &content))
-        .send()
-        .await
-        .expect(201);
-    let stored = stored.json();
+    let stored = ada.client.post("/resumes");
+    let stored = stored.multipart(resume_form("c-1", &content)).send().await;
+    let stored = stored.expect(201).json();
     assert_members(&stored, &json!({"sha256": sha256, "size": content.len()}));
-    assert_members(
-        &stored,
-        &json!({"candidateId": "c-1", "fileName": "ada.pdf"}),
-    );
+    let named = json!({"candidateId": "c-1", "fileName": "ada.pdf"});
+    assert_members(&stored, &named);
     let location = format!("/resumes/{}", text(&stored, "resumeId"));
     assert_eq!(ada.client.read(&location).await, stored);
 }
@@ -58,18 +50,13 @@ async fn upload(ada: &Person) {
 async fn social(surface: &PublicApi) {
     let token = surface.social_token("grace").await;
     let exchanged = surface.exchange(&token).await.expect(200).json();
-    assert_eq!(
-        exchanged["user"]["email"], "grace.social@example.com",
-        "{exchanged}"
-    );
-    assert_eq!(exchanged["user"]["name"], "Grace Hopper", "{exchanged}");
+    let user = &exchanged["user"];
+    let grace = json!({"email": "grace.social@example.com", "name": "Grace Hopper"});
+    assert_members(user, &grace);
     let tokens = exchanged["tokens"].clone();
-    assert!(
-        tokens.is_object(),
-        "the local pool gives social users tokens: {exchanged}"
-    );
+    assert!(tokens.is_object(), "of the local pool: {exchanged}");
     let grace = surface.person("grace.social@example.com", tokens).await;
-    assert_eq!(exchanged["user"]["userId"], grace.id.as_str());
+    assert_eq!(user["userId"], grace.id.as_str());
     let second = surface.exchange(&token).await;
     second.problem(401, "invalid_temporary_token");
 }
@@ -81,47 +68,25 @@ async fn refresh(surface: &PublicApi, ada: &Person) {
 }
 
 async fn notify(surface: &PublicApi, ada: &Person) {
-    let created = ada
-        .client
-        .posted("/notifications", &welcome(&ada.id), 201)
-        .await;
+    let message = welcome(&ada.id);
+    let created = ada.client.posted("/notifications", &message, 201).await;
     let location = created.header("location");
     assert_eq!(created.string("/status"), "QUEUED");
-    assert_eq!(
-        location,
-        format!("/notifications/{}", created.string("/notificationId"))
-    );
+    let id = created.string("/notificationId");
+    assert_eq!(location, format!("/notifications/{id}"));
     let mail = surface.mailbox().to(&ada.email).await;
-    assert!(text(&mail, "subject").contains("Ada"), "{mail}");
-    assert!(
-        text(&mail, "text").contains("Ada") && text(&mail, "html").contains("Ada"),
-        "{mail}"
-    );
+    for part in ["subject", "text", "html"] {
+        assert!(text(&mail, part).contains("Ada"), "{part}: {mail}");
+    }
     let sent = settled(ada, &location).await;
     assert_members(&sent, &json!({"status": "SENT", "attempts": 1}));
-    let events: Vec<_> = sent["events"]
-        .as_array()
-        .expect("events")
-        .iter()
-        .map(|event| &event["type"])
-        .collect();
-    assert_eq!(events, ["QUEUED", "ATTEMPTED", "SENT"], "{sent}");
-    let times: Vec<_> = sent["events"]
-        .as_array()
-        .expect("events")
-        .iter()
-        .map(|event| text(event, "at"))
-        .collect();
-    assert!(times.is_sorted(), "{sent}");
+    let events = sent["events"].as_array().expect("events").iter();
+    let types: Vec<_> = events.clone().map(|event| &event["type"]).collect();
+    assert_eq!(types, ["QUEUED", "ATTEMPTED", "SENT"], "{sent}");
+    assert!(events.map(|event| text(event, "at")).is_sorted(), "{sent}");
     let etag = ada.client.fetch(&location, 200).await.header("etag");
-    let unchanged = ada
-        .client
-        .get(&location)
-        .header("if-none-match", &etag)
-        .send()
-        .await
-        .expect(304);
-    assert!(unchanged.body.is_empty());
+    let again = ada.client.get(&location).header("if-none-match", &etag);
+    assert!(again.send().await.expect(304).body.is_empty());
 }
 
 /// Waits until the result of a delivered mail is recorded, for at most a minute.
@@ -134,32 +99,21 @@ async fn settled(person: &Person, location: &str) -> Value {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking)
-        .await
-        .expect("the notification leaves QUEUED")
+    let asked = tokio::time::timeout(Duration::from_secs(60), asking).await;
+    asked.expect("the notification leaves QUEUED")
 }
 
 #[tokio::test]
 async fn journey_in_one_process_over_sqlite_and_memory() {
-    let postern = Postern::start().await;
+    let postern = Standalone::start().await;
     a_day(postern.surface()).await;
     postern.stop().await;
 }
 
 #[tokio::test]
 async fn journey_in_three_processes_over_postgresql_and_redis() {
-    let split = Split::start().await;
-    a_day(split.surface()).await;
-    split.stop().await;
-}
-
-#[tokio::test]
-async fn temporary_token_is_exchanged_once() {
-    let postern = Postern::start().await;
-    let token = postern.surface().social_token("ada").await;
-    let user = postern.surface().exchange(&token).await.expect(200).json();
-    assert_eq!(user["user"]["provider"], "development");
-    let again = postern.surface().exchange(&token).await;
-    again.problem(401, "invalid_temporary_token");
-    postern.stop().await;
+    let installation = Installation::start().await;
+    a_day(installation.surface()).await;
+    assert_documented(&installation).await;
+    installation.stop().await;
 }

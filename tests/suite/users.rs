@@ -1,48 +1,47 @@
 //! Accounts as operators see and change them: the command `postern user`, and the page Users.
 
-use postern_tests::mailbox::Mailbox;
-use postern_tests::program::{Ended, Program};
-use postern_tests::surface::PASSWORD;
-use postern_tests::{Browser, Person, Postern, sensitive, skipped};
+use postern_harness::browser::ENTER;
+use postern_harness::process::{Ended, Program};
+use postern_harness::public_api::PASSWORD;
+use postern_harness::{Browser, Person, Standalone, sensitive};
 use serde_json::{Value, json};
 
-use super::standalone_console::{assert_page_is_accessible, wait_for_session};
+use super::standalone_console::wait_for_session;
 
 const NEW_PASSWORD: &str = "Other-Horse-Battery-9";
-const ENTER: &str = "\u{e007}";
 
-async fn sign_in(postern: &Postern, person: &Person, password: &str) -> (u16, Value) {
+async fn sign_in(postern: &Standalone, person: &Person, password: &str) -> (u16, Value) {
     let body = json!({ "email": person.email, "password": password });
     let answer = postern.surface().client().post_json("/auth/login", &body);
     let answer = answer.await;
     (answer.status.as_u16(), answer.json())
 }
 
-async fn refresh(postern: &Postern, person: &Person) -> u16 {
+async fn refresh(postern: &Standalone, person: &Person) -> u16 {
     let body = json!({ "refreshToken": person.tokens["refreshToken"] });
     let client = postern.surface().client();
     let answer = client.post_json("/auth/tokens/refresh", &body).await;
     answer.status.as_u16()
 }
 
-async fn user(postern: &Postern, arguments: &[&str]) -> Ended {
+/// Returns the statuses of a sign-in and of a refresh.
+async fn states(postern: &Standalone, person: &Person) -> [u16; 2] {
+    let (status, _) = sign_in(postern, person, PASSWORD).await;
+    [status, refresh(postern, person).await]
+}
+
+async fn user(postern: &Standalone, arguments: &[&str]) -> Ended {
     let input = postern.folder().join("password.txt");
     std::fs::write(&input, format!("{NEW_PASSWORD}\n")).expect("written");
     let program = Program::of_workspace("postern", postern.folder()).input(input);
-    let program = program
-        .arg("--data-dir")
-        .arg(postern.folder().display().to_string());
-    let program = program.arg("user");
-    arguments
-        .iter()
-        .fold(program, |program, argument| program.arg(*argument))
-        .run()
-        .await
+    let folder = postern.folder().display().to_string();
+    let program = program.args(["--data-dir", &folder, "user"]);
+    program.args(arguments.iter().copied()).run().await
 }
 
 #[tokio::test]
 async fn user_command_lists_and_changes_users() {
-    let postern = Postern::start().await;
+    let postern = Standalone::start().await;
     sensitive::record("password", NEW_PASSWORD);
     let surface = postern.surface();
     let (ada, bob) = (surface.register().await, surface.register().await);
@@ -54,42 +53,30 @@ async fn user_command_lists_and_changes_users() {
     );
     let one = user(&postern, &["list", "--email", &ada.email[..20], "--json"]).await;
     let one: Value = one.stdout.parse().expect("one object");
-    assert_eq!(
-        [&one["email"], &one["subject"]],
-        [&json!(ada.email), &json!(ada.id)]
-    );
+    assert_eq!(one["email"], *ada.email);
+    assert_eq!(one["subject"], *ada.id);
     let add = |email, group| ["add-to-group", "--user", email, "--group", group];
-    user(&postern, &add(&ada.email, "recruiters"))
-        .await
-        .expect(0, 0);
+    let added = user(&postern, &add(&ada.email, "recruiters")).await;
+    added.expect(0, 0);
     let (_, tokens) = sign_in(&postern, &ada, PASSWORD).await;
     let token = tokens["accessToken"].as_str().expect("signed in");
     sensitive::record("access token", token);
     let candidates = surface.client().with_token(token).get("/candidates");
     let _ = candidates.send().await.expect(200);
-    for (arguments, expected) in [
-        (
-            &add(&ada.email, "nobody")[..],
-            "/group is not a group of the pool",
-        ),
-        (&add("eve@example.com", "admin")[..], "no user"),
+    for (email, group, expected) in [
+        (&*ada.email, "nobody", "/group is not a group of the pool"),
+        ("eve@example.com", "admin", "no user"),
     ] {
-        let refused = user(&postern, arguments).await;
-        assert!(
-            refused.expect(1, 1)[0].contains(expected),
-            "{}",
-            refused.stderr
-        );
+        let refused = user(&postern, &add(email, group)).await;
+        let said = refused.expect(1, 1)[0];
+        assert!(said.contains(expected), "{said}");
     }
-    user(&postern, &["set-password", "--user", &ada.email])
-        .await
-        .expect(0, 0);
+    let set = user(&postern, &["set-password", "--user", &ada.email]).await;
+    set.expect(0, 0);
     assert_eq!(sign_in(&postern, &ada, PASSWORD).await.0, 401);
     assert_eq!(sign_in(&postern, &ada, NEW_PASSWORD).await.0, 200);
-    assert_eq!(
-        (refresh(&postern, &ada).await, refresh(&postern, &bob).await),
-        (401, 200)
-    );
+    assert_eq!(refresh(&postern, &ada).await, 401);
+    assert_eq!(refresh(&postern, &bob).await, 200);
     postern.stop().await;
 }
 
@@ -98,102 +85,55 @@ async fn user_command_lists_and_changes_users() {
 async fn press(browser: &Browser, action: &str, then: &str) {
     let button = format!("form[data-action='user.{action}'] button");
     browser.find(&button).await;
-    browser
-        .run(&format!("document.querySelector(\"{button}\").focus()"))
-        .await;
+    let focus = format!("document.querySelector(\"{button}\").focus()");
+    browser.run(&focus).await;
     browser.press(ENTER).await;
-    browser
-        .find("dialog[open] button[value=yes]")
-        .await
-        .click()
-        .await;
+    browser.click("dialog[open] button[value=yes]").await;
     browser.find(then).await;
 }
 
 #[tokio::test]
-#[expect(
-    clippy::too_many_lines,
-    reason = "one scenario in the order of its events"
-)]
 async fn account_is_changed_on_the_page_users() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let Some(browser) = Browser::start(folder.path()).await else {
-        let reason = "no chromium and chromedriver on this machine";
-        return skipped("account_is_changed_on_the_page_users", reason);
+    let Some(browser) = Browser::start("account_is_changed_on_the_page_users").await else {
+        return;
     };
-    let postern = Postern::start().await;
-    let (ada, bob) = (
-        postern.surface().register().await,
-        postern.surface().register().await,
-    );
+    let postern = Standalone::start().await;
+    let surface = postern.surface();
+    let (ada, bob) = (surface.register().await, surface.register().await);
     browser.open(&postern.console_link().await).await;
     wait_for_session(&browser).await;
     let console = format!("http://{}", postern.addresses().console);
     browser.open(&format!("{console}/users")).await;
-    browser
-        .find("input[name=email]")
-        .await
-        .type_text(&ada.email)
-        .await;
+    browser.type_into("input[name=email]", &ada.email).await;
     browser.press(ENTER).await;
     // The whole row is a link.
-    browser
-        .find("tbody tr:only-child td:nth-child(3)")
-        .await
-        .click()
-        .await;
-    let text = browser.find("dl.facts").await.text().await;
+    browser.click("tbody tr:only-child td:nth-child(3)").await;
+    let text = browser.text_of("dl.facts").await;
     assert!(
         text.contains(&ada.email) && text.contains(&ada.id),
         "{text}"
     );
-    assert!(
-        browser
-            .address()
-            .await
-            .ends_with(&format!("/users/{}", ada.id))
-    );
-    press(
-        &browser,
-        "add_to_group",
-        "[data-action='user.remove_from_group']",
-    )
-    .await;
-    assert_page_is_accessible(&browser).await;
-    press(
-        &browser,
-        "remove_from_group",
-        "[data-action='user.add_to_group'] option[value=admin]",
-    )
-    .await;
+    let address = browser.address().await;
+    assert!(address.ends_with(&ada.id), "{address}");
+    let remove = "[data-action='user.remove_from_group']";
+    press(&browser, "add_to_group", remove).await;
+    browser.assert_accessible(async || {}).await;
+    let add = "[data-action='user.add_to_group'] option[value=admin]";
+    press(&browser, "remove_from_group", add).await;
     press(&browser, "disable", "[data-action='user.enable']").await;
-    assert_eq!(
-        (
-            sign_in(&postern, &ada, PASSWORD).await.0,
-            refresh(&postern, &ada).await
-        ),
-        (401, 401)
-    );
+    assert_eq!(states(&postern, &ada).await, [401, 401]);
     press(&browser, "enable", "[data-action='user.disable']").await;
     assert_eq!(sign_in(&postern, &ada, PASSWORD).await.0, 200);
     browser.open(&format!("{console}/users/{}", bob.id)).await;
     press(&browser, "sign_out", "#result.shown").await;
-    assert_eq!(
-        (
-            sign_in(&postern, &bob, PASSWORD).await.0,
-            refresh(&postern, &bob).await
-        ),
-        (200, 401)
-    );
+    assert_eq!(states(&postern, &bob).await, [200, 401]);
     press(&browser, "reset_password", "#result.shown").await;
-    let mails = Mailbox::at(postern.surface().env("POSTERN_MAIL_URL"));
-    let mail = mails.to(&bob.email).await;
+    let mail = postern.surface().mailbox().to(&bob.email).await;
     assert!(mail.to_string().contains("password"), "{mail}");
     assert_eq!(sign_in(&postern, &bob, PASSWORD).await.0, 401);
-    browser
-        .open(&format!("{console}/search?kind=user&q={}", bob.id))
-        .await;
-    let told = browser.find("ol.timeline").await.text().await;
+    let search = format!("{console}/search?kind=user&q={}", bob.id);
+    browser.open(&search).await;
+    let told = browser.text_of("ol.timeline").await;
     assert!(told.contains("Sign out everywhere"), "{told}");
     browser.close().await;
     postern.stop().await;

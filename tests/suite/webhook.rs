@@ -4,10 +4,11 @@ use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use postern_core::Clock;
-use postern_tests::http_body::json;
-use postern_tests::split::Changes;
-use postern_tests::surface::welcome;
-use postern_tests::{Answer, Person, PublicApi, Split};
+use postern_harness::json;
+use postern_harness::public_api::welcome;
+use postern_harness::{Answer, Changes, Installation, Person, PublicApi};
+
+use crate::contract::confirm_registration;
 
 /// The key of the Standard Webhooks secret `whsec_…`.
 const KEY: &[u8] = b"a key of thirty-two bytes or more";
@@ -47,13 +48,14 @@ async fn status_at(person: &Person, location: &str) -> String {
 async fn signed_report_changes_the_status_and_forged_does_not() {
     let secret = format!("whsec_{}", STANDARD.encode(KEY));
     let changes = Changes {
-        notify: "[webhooks.standard]\nsecret_env = \"WEBHOOK_SECRET\"\n",
+        auth: vec![("confirm", "\"code\"")],
+        notify: "[webhooks.standard]\nsecret_env = \"WEBHOOK_SECRET\"\n".to_owned(),
         env: vec![("WEBHOOK_SECRET", secret)],
         ..Changes::default()
     };
-    let split = Split::start_with(changes).await;
+    let split = Installation::start_with(changes).await;
     let surface = split.surface();
-    let ada = surface.register().await;
+    let ada = confirm_registration(&split).await;
     let created = ada
         .client
         .posted("/notifications", &welcome(&ada.id), 201)
@@ -62,7 +64,7 @@ async fn signed_report_changes_the_status_and_forged_does_not() {
         created.string("/notificationId"),
         created.header("location"),
     );
-    let _ = surface.mailbox().to(&ada.email).await;
+    while status_at(&ada, &location).await == "QUEUED" {}
     let forged = report(
         surface,
         b"another key of thirty-two bytes..",

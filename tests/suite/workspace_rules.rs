@@ -2,48 +2,48 @@
 //! where versions are declared, and file sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use postern_harness::paths::{repository, rust_files};
 use serde_json::Value;
 
 /// Maximum lines of a Rust file.
 const MAX_FILE_LINES: usize = 500;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("tests/ is in the workspace")
-        .to_owned()
+/// Returns what a command prints at the root of the repository. It must succeed.
+fn output(program: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(program);
+    let command = command.args(arguments).current_dir(repository());
+    let output = command.output().expect(program);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{program}: {printed}{error}");
+    printed
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn toml(path: &Path) -> toml::Table {
-    let text =
-        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    text.parse()
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    let parsed = text(path).parse::<toml::Table>();
+    parsed.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Returns the packages of the workspace, as cargo reports them.
 fn packages() -> Vec<Value> {
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "metadata",
-            "--offline",
-            "--no-deps",
-            "--format-version",
-            "1",
-        ])
-        .current_dir(root())
-        .output()
-        .expect("cargo runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let arguments = "metadata --offline --no-deps --format-version 1";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let metadata = output(env!("CARGO"), &arguments);
+    let metadata: Value = serde_json::from_str(&metadata).expect("JSON");
     metadata["packages"].as_array().expect("packages").clone()
+}
+
+fn strings(list: &toml::Value) -> Vec<String> {
+    let list = list.as_array().expect("a list").iter();
+    list.map(|one| one.as_str().expect("a text").to_owned())
+        .collect()
 }
 
 fn name(package: &Value) -> &str {
@@ -57,38 +57,26 @@ fn manifest(package: &Value) -> &Path {
 /// Returns the allowed users of each package, which are declared in `deny.toml` for cargo-deny and
 /// this test.
 fn allowed() -> BTreeMap<String, Vec<String>> {
-    let rules = toml(&root().join("deny.toml"));
-    let deny = rules["bans"]["deny"].as_array().expect("bans.deny");
-    deny.iter()
-        .filter_map(|rule| {
-            let wrappers = rule.get("wrappers")?.as_array().expect("wrappers");
-            let wrappers = wrappers
-                .iter()
-                .map(|name| name.as_str().expect("a name").to_owned())
-                .collect();
-            Some((rule["crate"].as_str().expect("crate").to_owned(), wrappers))
-        })
+    let rules = toml(&repository().join("deny.toml"));
+    let deny = rules["bans"]["deny"].as_array().expect("bans.deny").iter();
+    let with_users = deny.filter_map(|rule| Some((rule, strings(rule.get("wrappers")?))));
+    let named = |rule: &toml::Value| rule["crate"].as_str().expect("crate").to_owned();
+    with_users
+        .map(|(rule, users)| (named(rule), users))
         .collect()
 }
 
 #[test]
 fn services_depend_on_common_and_not_on_each_other() {
     let (packages, allowed) = (packages(), allowed());
-    let is_ours = |used: &str| packages.iter().any(|package| name(package) == used);
+    let ours: BTreeSet<&str> = packages.iter().map(name).collect();
     let mut wrong = Vec::new();
     for package in &packages {
         let user = name(package);
-        for used in package["dependencies"]
-            .as_array()
-            .expect("dependencies")
-            .iter()
-            .map(name)
-        {
-            if is_ours(used)
-                && !allowed
-                    .get(used)
-                    .is_some_and(|users| users.iter().any(|name| name == user))
-            {
+        let used = package["dependencies"].as_array().expect("dependencies");
+        for used in used.iter().map(name).filter(|used| ours.contains(used)) {
+            let users = allowed.get(used);
+            if !users.is_some_and(|users| users.iter().any(|name| name == user)) {
                 wrong.push(format!(
                     "{user} may not depend on {used} (deny.toml, bans.deny)"
                 ));
@@ -96,36 +84,37 @@ fn services_depend_on_common_and_not_on_each_other() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    for used in allowed.keys() {
-        assert!(
-            is_ours(used),
-            "deny.toml: {used} is not a package of the workspace"
-        );
-    }
+    let unknown: Vec<_> = allowed
+        .keys()
+        .filter(|used| !ours.contains(used.as_str()))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "deny.toml names no packages: {unknown:?}"
+    );
 }
 
 #[test]
 fn versions_and_lints_are_in_the_root_manifest() {
     let mut wrong = Vec::new();
     for package in packages() {
-        let table = toml(manifest(&package));
+        let (name, table) = (name(&package), toml(manifest(&package)));
+        let is_shared = |how: &toml::Value| {
+            let workspace = how.get("workspace").and_then(toml::Value::as_bool);
+            workspace == Some(true)
+        };
         for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let dependencies = table.get(section).and_then(toml::Value::as_table);
             for (dependency, how) in dependencies.into_iter().flatten() {
-                if how.get("workspace").and_then(toml::Value::as_bool) != Some(true) {
+                if !is_shared(how) {
                     wrong.push(format!(
-                        "{}: {section}.{dependency} has a version of its own",
-                        name(&package)
+                        "{name}: {section}.{dependency} has its own version"
                     ));
                 }
             }
         }
-        let lints = table.get("lints").and_then(|lints| lints.get("workspace"));
-        if lints.and_then(toml::Value::as_bool) != Some(true) {
-            wrong.push(format!(
-                "{}: lacks `[lints] workspace = true`",
-                name(&package)
-            ));
+        if !table.get("lints").is_some_and(is_shared) {
+            wrong.push(format!("{name}: lacks `[lints] workspace = true`"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -135,55 +124,27 @@ fn versions_and_lints_are_in_the_root_manifest() {
 fn files_are_below_the_size_limit() {
     let mut wrong = Vec::new();
     for package in packages() {
-        let folder = manifest(&package)
-            .parent()
-            .expect("a manifest has a parent folder");
-        let mut files = Vec::new();
-        for part in ["src", "suite", "tests", "benches", "examples"] {
-            rust_files(&folder.join(part), &mut files);
-        }
+        let folder = manifest(&package).parent().expect("a folder");
+        let parts = ["src", "suite", "tests", "benches", "examples"];
+        let files = parts.map(|part| rust_files(&folder.join(part))).concat();
         assert!(!files.is_empty(), "{} has no source", name(&package));
         for file in files {
-            let lines = std::fs::read_to_string(&file)
-                .expect("sources are UTF-8")
-                .lines()
-                .count();
+            let (lines, shown) = (text(&file).lines().count(), file.display());
             if lines > MAX_FILE_LINES {
                 wrong.push(format!(
-                    "{}: {lines} lines; {MAX_FILE_LINES} are the ceiling",
-                    file.display()
+                    "{shown}: {lines} lines; {MAX_FILE_LINES} are the ceiling"
                 ));
             }
-            let stem = file
-                .file_stem()
-                .and_then(|stem| stem.to_str())
-                .unwrap_or_default();
-            if ["mod", "util", "utils", "helper", "helpers", "misc"].contains(&stem) {
-                wrong.push(format!(
-                    "{}: a file is named after its contents",
-                    file.display()
-                ));
+            let stem = file.file_stem().and_then(|stem| stem.to_str());
+            let vague = ["mod", "util", "utils", "helper", "helpers", "misc"];
+            if vague.contains(&stem.unwrap_or_default()) {
+                wrong.push(format!("{shown}: a file is named after its contents"));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return;
-    };
-    for entry in entries {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
-/// End-to-end tests wait for events, not for time to pass.
 /// Maximum packages of the standalone program. The crates that the product is built on account for
 /// about 350 of them, the export of spans for twelve, and the workspace for eight.
 const MAX_STANDALONE_PACKAGES: usize = 430;
@@ -204,13 +165,10 @@ const NOT_IN_THE_GATEWAY: [&str; 5] = [
 
 /// Returns the names of the packages that a program is made of, each with its version.
 fn tree(package: &str, edges: &str) -> BTreeSet<String> {
-    let output = Command::new(env!("CARGO"))
-        .args(["tree", "--offline", "--locked", "--package", package])
-        .args(["--edges", edges, "--prefix", "none"])
-        .current_dir(root())
-        .output()
-        .expect("cargo runs");
-    let tree = String::from_utf8(output.stdout).expect("UTF-8");
+    let arguments = format!("tree --offline --locked --package {package} --edges {edges}");
+    let arguments = format!("{arguments} --prefix none");
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let tree = output(env!("CARGO"), &arguments);
     let lines = tree.lines();
     lines
         .map(|line| line.trim_end_matches(" (*)").to_owned())
@@ -244,69 +202,20 @@ fn gateway_links_neither_a_database_nor_the_aws_sdk() {
     assert!(auth.iter().filter(is_other).count() > 5, "{auth:?}");
 }
 
+/// End-to-end tests wait for events, not for time to pass.
 #[test]
 fn end_to_end_tests_never_sleep() {
-    let mut files = Vec::new();
-    for part in ["src", "suite"] {
-        rust_files(&root().join("tests").join(part), &mut files);
-    }
+    let parts = ["harness/src", "suite"];
+    let parts = parts.map(|part| rust_files(&repository().join("tests").join(part)));
+    let mut files = parts.concat();
     let sleeps = concat!("time::", "sleep");
     // A program that applies faults for some time, with clients that send requests at a rate, and a
     // process that is suspended for some time.
-    let timed = ["tests/src/cluster", "tests/suite/notify_clocks.rs"].map(|path| root().join(path));
+    let timed = ["tests/harness/src/cluster", "tests/suite/notify_clocks.rs"]
+        .map(|path| repository().join(path));
     files.retain(|file| !timed.iter().any(|path| file.starts_with(path)));
     for file in files {
-        let text = std::fs::read_to_string(&file).expect("sources are UTF-8");
-        assert!(!text.contains(sleeps), "{} sleeps", file.display());
-    }
-}
-
-/// Returns the words of a variable in `tests/run`.
-fn words_of_run(variable: &str) -> Vec<String> {
-    let run = std::fs::read_to_string(root().join("tests/run")).expect("the variable is defined");
-    let (_, rest) = run
-        .split_once(&format!("\n{variable}=\""))
-        .expect("the variable");
-    let (words, _) = rest.split_once('"').expect("the end of the variable");
-    words.split_whitespace().map(str::to_owned).collect()
-}
-
-#[test]
-fn long_run_selects_existing_tests_and_variables() {
-    let mut files = Vec::new();
-    packages()
-        .iter()
-        .filter_map(|package| manifest(package).parent())
-        .for_each(|folder| {
-            ["src", "suite"]
-                .iter()
-                .for_each(|part| rust_files(&folder.join(part), &mut files));
-        });
-    let texts = files
-        .iter()
-        .map(|file| std::fs::read_to_string(file).expect("sources are UTF-8"));
-    let sources = texts.collect::<String>();
-    let functions: Vec<&str> = sources
-        .lines()
-        .filter_map(|line| {
-            line.trim_start_matches("async ")
-                .strip_prefix("fn ")?
-                .split('(')
-                .next()
-        })
-        .collect();
-    for name in words_of_run("LONG_TESTS") {
-        assert!(
-            functions.iter().any(|function| function.contains(&name)),
-            "no test is called {name}"
-        );
-    }
-    for figure in words_of_run("LONG_FIGURES") {
-        let (variable, _) = figure.split_once('=').expect("NAME=value");
-        assert!(
-            sources.contains(&format!("\"{variable}\"")),
-            "no test reads {variable}"
-        );
+        assert!(!text(&file).contains(sleeps), "{} sleeps", file.display());
     }
 }
 
@@ -330,23 +239,17 @@ fn anchor(heading: &str) -> String {
 
 #[test]
 fn every_document_link_resolves() {
-    let output = Command::new("git")
-        .args(["ls-files", "*.md"])
-        .current_dir(root())
-        .output()
-        .expect("git runs");
-    let documents = String::from_utf8(output.stdout).expect("names are UTF-8");
+    let documents = output("git", &["ls-files", "*.md"]);
     let mut anchors = 0;
     let mut wrong = Vec::new();
     for name in documents.lines() {
-        let path = root().join(name);
+        let path = repository().join(name);
         let folder = path.parent().expect("a document has a parent folder");
-        for target in links(&std::fs::read_to_string(&path).expect("documents are UTF-8")) {
+        for target in links(&text(&path)) {
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-            let file = if file.is_empty() {
-                path.clone()
-            } else {
-                folder.join(file)
+            let file = match file {
+                "" => path.clone(),
+                _ => folder.join(file),
             };
             let is_there = match std::fs::read_to_string(&file) {
                 Ok(text) if !heading.is_empty() => {
@@ -370,12 +273,5 @@ fn shell_scripts_have_no_warning_of_shellcheck() {
     let scripts = "set -o pipefail
         git ls-files -z | xargs -0 grep -lZE '^#!.*\\b(bash|sh)$' |
         xargs -0 shellcheck --external-sources --severity=warning --format=gcc";
-    let output = Command::new("bash")
-        .args(["-c", scripts])
-        .current_dir(root())
-        .output()
-        .expect("bash runs");
-    let found = String::from_utf8_lossy(&output.stdout);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{found}{error}");
+    output("bash", &["-c", scripts]);
 }

@@ -10,7 +10,8 @@ fuzz_target!(|input: &[u8]| {
     let Ok(target) = Target::parse(input) else { return };
     let base = Url::parse("http://h/").expect("a URL");
     let resolved = base.join(target.path).expect("a path");
-    assert_eq!(resolved.path(), target.path);
+    // The parser escapes some characters.
+    assert_eq!(decode(resolved.path().as_bytes()), decode(target.path.as_bytes()));
     assert_eq!((resolved.host_str(), resolved.query(), resolved.fragment()), (Some("h"), None, None));
     let decoded = decode(target.path.as_bytes());
     assert!(std::str::from_utf8(&decoded).is_ok());

@@ -1,13 +1,13 @@
 //! The output of `--json` of every command, compared with the table of `docs/manual/operate.md`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
+use postern_harness::console::SECRETS;
+use postern_harness::mail_token::DELIVERY_REPORT;
+use postern_harness::paths::conf;
+use postern_harness::process::{Ended, Program};
+use postern_harness::{Pools, Standalone};
 use postern_store::database::testing::sqlite;
-use postern_tests::config_file::conf;
-use postern_tests::mail_token::DELIVERY_REPORT;
-use postern_tests::program::{Ended, Program};
-use postern_tests::{Pools, Postern};
 use serde_json::Value;
 
 use super::{code_spans, run, table};
@@ -29,20 +29,23 @@ const TESTED: [&str; 13] = [
     "postern-proxy diff",
     "postern-proxy explain",
 ];
-
 /// A mail provider that accepts everything and sends nothing.
 const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
 const ADA: &str = "ada@example.com";
 const BOUNCE: &str =
     include_str!("../../../notify-upstream/src/receipts/dsn/samples/exchange-failed.eml");
 
-/// Asserts the members of objects that a command has printed: all that are always present, and no
-/// other than those of its row. Returns the objects.
-fn assert_members(command: &str, objects: Vec<Value>) -> Vec<Value> {
+/// Asserts the status of a command and the members of the objects that it has printed: all that are
+/// always present, and no other than those of its row. Returns the objects.
+#[track_caller]
+fn printed(command: &str, ended: &Ended, status: i32) -> Vec<Value> {
+    assert_eq!(ended.status, Some(status), "{command}: {ended:?}");
+    let objects = serde_json::Deserializer::from_str(&ended.stdout).into_iter::<Value>();
+    let objects: Result<Vec<Value>, _> = objects.collect();
+    let objects = objects.unwrap_or_else(|error| panic!("{command}: {error}: {ended:?}"));
     let rows = table("| command | prints | members |");
-    let row = rows
-        .iter()
-        .find(|row| code_spans(row[0]).contains(&command));
+    let mut found = rows.iter();
+    let row = found.find(|row| code_spans(row[0]).contains(&command));
     let row = row.unwrap_or_else(|| panic!("{command} has no row"));
     let (always, sometimes) = match row[2].split_once("if known") {
         Some((always, sometimes)) => (code_spans(always), code_spans(sometimes)),
@@ -51,48 +54,17 @@ fn assert_members(command: &str, objects: Vec<Value>) -> Vec<Value> {
     assert!(!objects.is_empty(), "{command} prints something");
     for object in &objects {
         let members = object.as_object().expect("an object");
-        for name in &always {
-            assert!(
-                members.contains_key(*name),
-                "{command}: {name} is missing: {object}"
-            );
-        }
-        let unknown: Vec<_> = members
-            .keys()
-            .filter(|name| !always.contains(&name.as_str()) && !sometimes.contains(&name.as_str()))
-            .collect();
+        let missing = always.iter().find(|name| !members.contains_key(**name));
+        assert_eq!(missing, None, "{command}: {object}");
+        let mut names = members.keys().map(String::as_str);
+        let unknown = names.find(|name| !always.contains(name) && !sometimes.contains(name));
         let is_open = row[2].contains("and those of");
         assert!(
-            is_open || unknown.is_empty(),
+            is_open || unknown.is_none(),
             "{command}: {unknown:?} in {object}"
         );
     }
     objects
-}
-
-/// Asserts the status of a command and the members of the objects that it has printed, one per line.
-#[track_caller]
-fn printed(command: &str, ended: &Ended, status: i32) -> Vec<Value> {
-    assert_eq!(
-        ended.status,
-        Some(status),
-        "{command}: {}{}",
-        ended.stdout,
-        ended.stderr
-    );
-    let objects = ended.stdout.lines().map(|line| {
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{command}: {error}: {line}"))
-    });
-    assert_members(command, objects.collect())
-}
-
-/// Runs a command of notifications and returns the objects that it has printed.
-async fn notify(cluster: &NotifyCluster, command: &str, arguments: &[&str]) -> Vec<Value> {
-    let words: Vec<&str> = command.split(' ').skip(1).collect();
-    let ended = cluster
-        .tool(&[&words, arguments, &["--json"]].concat())
-        .await;
-    printed(command, &ended, 0)
 }
 
 #[test]
@@ -103,20 +75,19 @@ fn every_documented_command_is_tested() {
 }
 
 #[tokio::test]
-async fn gateway_prints_documented_json() {
+async fn gateway_and_console_print_documented_json() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     let file = conf().join("proxy.toml").display().to_string();
-    let mut program = Program::of_workspace("postern-proxy", folder).arg("check");
-    for name in [
+    let identity = [
         "IDP_ACTOR_POOL_ID",
         "IDP_ACTOR_CLIENT_ID",
         "IDP_SERVICE_POOL_ID",
         "IDP_SERVICE_CLIENT_ID",
-    ] {
-        program = program.env(name, name);
-    }
-    let checked = program.arg(&file).arg("--json").run().await;
+    ];
+    let program = Program::of_workspace("postern-proxy", folder);
+    let program = program.envs(identity.map(|name| (name, name)));
+    let checked = program.args(["check", &file, "--json"]).run().await;
     let results = printed("postern-proxy check", &checked, 0);
     assert_eq!(results[0]["status"], "ok");
     let explain = [
@@ -127,15 +98,15 @@ async fn gateway_prints_documented_json() {
         "user:42",
         "--json",
         "--config",
-        &file,
     ];
-    let explained = run("postern-proxy", folder, &explain).await;
+    let explained = run("postern-proxy", folder, &[&explain[..], &[&file]].concat()).await;
     let explained = printed("postern-proxy explain", &explained, 0);
     assert_eq!(explained[0]["decision"], "allow");
     let text = std::fs::read_to_string(&file).expect("the configuration");
     let changed = text.replace("path = \"/actors/{id}\"", "path = \"/actor/{id}\"");
-    let changed = changed.split("[[test]]").next().unwrap_or_default();
-    std::fs::write(folder.join("new.toml"), changed).expect("writes");
+    let untested = |line: &&str| !line.contains("{ request = ");
+    let changed: Vec<&str> = changed.lines().filter(untested).collect();
+    std::fs::write(folder.join("new.toml"), changed.join("\n")).expect("writes");
     let differs = ["diff", &file, "new.toml", "--json", "--fail-on", "any"];
     let differs = run("postern-proxy", folder, &differs).await;
     let changes = printed("postern-proxy diff", &differs, 1);
@@ -146,107 +117,59 @@ async fn gateway_prints_documented_json() {
     let create = ["api-key", "create", "--name", "partner", "--json"];
     let created = run("postern-proxy", folder, &create).await;
     let created = printed("postern-proxy api-key create", &created, 0);
-    let (key, entry) = (&created[0]["key"], &created[0]["entry"]);
-    assert!(
-        key.as_str().is_some_and(|key| key.starts_with("pk_")),
-        "a key"
-    );
-    assert!(
-        entry
-            .as_str()
-            .is_some_and(|entry| entry.starts_with("[[key]]")),
-        "{entry}"
-    );
-}
-
-fn auth(folder: &Path, pools: &Pools, arguments: &[&str]) -> Program {
-    let program = Program::of_workspace("postern-auth", folder);
-    let variables = pools.variables().iter();
-    let program = variables.fold(program, |program, (name, value)| program.env(name, value));
-    let arguments = arguments.iter().chain(&["--json", "--config", "auth.toml"]);
-    arguments.fold(program, |program, argument| program.arg(*argument))
+    for (member, beginning) in [("key", "pk_"), ("entry", "[[key]]")] {
+        let text = created[0][member].as_str().expect("a text");
+        assert!(text.starts_with(beginning), "{member}");
+    }
+    let file = conf().join("console.toml").display().to_string();
+    let secret = "an-admin-token-of-the-tests-only-for-consoles";
+    let program = Program::of_workspace("postern-console", folder);
+    let program = program.envs(SECRETS.map(|name| (name, secret)));
+    let checked = program.args(["check", &file, "--json"]).run().await;
+    let results = printed("postern-console check", &checked, 0);
+    let statuses: Vec<&Value> = results.iter().map(|result| &result["status"]).collect();
+    assert_eq!(statuses, ["ok"]);
 }
 
 #[tokio::test]
 async fn authentication_prints_documented_json() {
     let (folder, pools) = (tempfile::tempdir().expect("a folder"), Pools::start().await);
-    let folder = folder.path();
-    let text = "database = \"sqlite://auth.db\"\n";
-    std::fs::write(folder.join("auth.toml"), text).expect("writes");
-    let checked = auth(folder, &pools, &["check"]).run().await;
+    let auth = Program::of_workspace("postern-auth", folder.path()).envs(pools.variables());
+    let auth = auth.config("auth.toml", "database = \"sqlite://auth.db\"\n");
+    let checked = auth.clone().args(["check", "--json"]).run().await;
     let results = printed("postern-auth check", &checked, 0);
     let database = results.iter().find(|result| result["check"] == "database");
     assert_eq!(database.expect("a check of the database")["status"], "ok");
-    let listed = auth(folder, &pools, &["audit", "list", "--since", "1h"])
+    let listed = auth
+        .args(["audit", "list", "--since", "1h", "--json"])
         .run()
         .await;
-    assert_eq!(listed.status, Some(0), "{}", listed.stderr);
-    let timeline = serde_json::from_str(&listed.stdout).expect("one object");
-    let timeline = assert_members("postern-auth audit list", vec![timeline]);
+    let timeline = printed("postern-auth audit list", &listed, 0);
     assert_eq!(timeline[0]["entries"], serde_json::json!([]));
 }
 
 #[tokio::test]
-async fn console_prints_documented_json() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = conf().join("console.toml").display().to_string();
-    let program = Program::of_workspace("postern-console", folder.path());
-    let program = program.arg("check").arg(file).arg("--json");
-    let names = [
-        "GATEWAY_ADMIN_TOKEN",
-        "AUTH_ADMIN_TOKEN",
-        "NOTIFY_ADMIN_TOKEN",
-    ];
-    let secret = "an-admin-token-of-the-tests-only-for-consoles";
-    let program = names
-        .into_iter()
-        .fold(program, |program, name| program.env(name, secret));
-    let results = printed("postern-console check", &program.run().await, 0);
-    assert_eq!(
-        (results.len(), &results[0]["status"]),
-        (1, &Value::from("ok"))
-    );
-}
-
-#[tokio::test]
 async fn standalone_prints_documented_json() {
-    let postern = Postern::start().await;
-    let data = postern.folder().display().to_string();
-    let token = [
-        "token",
-        "--service",
-        "notify",
-        "--json",
-        "--data-dir",
-        &data,
-    ];
-    let token = run("postern", postern.folder(), &token).await;
-    let token = printed("postern token", &token, 0);
-    assert!(
-        token[0]["token"]
-            .as_str()
-            .is_some_and(|token| token.starts_with("ey")),
-        "a token"
-    );
+    let postern = Standalone::start().await;
     postern.surface().register().await;
-    let users = ["user", "list", "--json", "--data-dir", &data];
-    let users = run("postern", postern.folder(), &users).await;
-    printed("postern user list", &users, 0);
-    let timeline = ["timeline", "--email", ADA, "--json", "--data-dir", &data];
-    let timeline = run("postern", postern.folder(), &timeline).await;
-    assert_eq!(timeline.status, Some(0), "{}", timeline.stderr);
-    let timeline = serde_json::from_str(&timeline.stdout).expect("one object");
-    assert_members("postern timeline", vec![timeline]);
+    for (command, options) in [
+        ("postern token", &["--service", "notify"][..]),
+        ("postern user list", &[]),
+        ("postern timeline", &["--email", ADA]),
+    ] {
+        let data = postern.folder().display().to_string();
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let arguments = [&words, options, &["--json", "--data-dir", &data]].concat();
+        let ended = run("postern", postern.folder(), &arguments).await;
+        let objects = printed(command, &ended, 0);
+        if let Some(token) = objects[0].get("token") {
+            assert!(
+                token.as_str().is_some_and(|token| token.starts_with("ey")),
+                "a token"
+            );
+        }
+    }
     postern.stop().await;
-}
-
-/// Prints the results of the checks.
-async fn settings_are_printed(cluster: &NotifyCluster) {
-    let results = notify(cluster, "postern-notify check", &[]).await;
-    assert!(
-        results.iter().any(|result| result["check"] == "database"),
-        "{results:?}"
-    );
 }
 
 /// Stores a delivery report of a mail.
@@ -266,14 +189,18 @@ async fn notifications_print_documented_json() {
     let database = sqlite().await;
     let cluster = NotifyCluster::over(&database.url, MAIL).await;
     let replica = cluster.replica().await;
-    settings_are_printed(&cluster).await;
+    let checked = cluster.tool(&["check", "--json"]).await;
+    let results = printed("postern-notify check", &checked, 0);
+    let mut checks = results.iter().map(|result| &result["check"]);
+    assert!(checks.any(|check| check == "database"), "{results:?}");
     report_is_printed(&cluster, &replica).await;
     cluster.provider.respond_with(Some(422));
     let id = cluster.try_post(&replica.url, "a", "Ada", "NORMAL").await;
     let id = id.expect("accepted");
     cluster.settled(&replica, &id, "FAILED").await;
-    let shown = notify(&cluster, "postern-notify show", &[&id]).await;
+    let shown = cluster.tool(&["show", &id, "--json"]).await;
+    let shown = printed("postern-notify show", &shown, 0);
     let events: Vec<&Value> = shown.iter().map(|entry| &entry["event"]).collect();
     assert_eq!(events, ["QUEUED", "ATTEMPTED", "FAILED"]);
-    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    replica.stop().await;
 }

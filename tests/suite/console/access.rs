@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postern_tests::Postern;
-use postern_tests::console::{self, Console};
-use postern_tests::http_body::json;
+use postern_harness::Standalone;
+use postern_harness::console::{self, Console};
+use postern_harness::json;
 
 use super::traffic::new_address;
 
@@ -23,7 +23,7 @@ const ACTIONS: [&str; 9] = [
 ];
 
 async fn sign_out(console: &Console) {
-    console.browser().find("#sign-out").await.click().await;
+    console.browser().click("#sign-out").await;
     console.browser().find("#sign-in").await;
 }
 
@@ -31,7 +31,7 @@ async fn sign_out(console: &Console) {
 pub(super) async fn assert_viewer_changes_nothing(console: &Console) {
     sign_out(console).await;
     console.sign_in(&new_address("viewer"), "support").await;
-    let who = console.browser().find("#who").await.text().await;
+    let who = console.browser().text_of("#who").await;
     assert!(who.starts_with("viewer · "), "{who}");
     for path in PAGES_WITH_CHANGES {
         console.open(path).await;
@@ -85,7 +85,7 @@ pub(super) async fn assert_others_see_nothing(console: &Console) {
 
 /// Asserts that an expired token shows the sign-in, also on a page that only listens, and that the
 /// next sign-in returns to the page.
-pub(super) async fn assert_expiry_keeps_the_place(console: &Console, postern: &Postern) {
+pub(super) async fn assert_expiry_keeps_the_place(console: &Console, postern: &Standalone) {
     console.sign_in(&new_address("operator"), "admin").await;
     console.open("/routes?q=login").await;
     // Past the lifetime of access tokens.
@@ -104,7 +104,7 @@ pub(super) async fn assert_expiry_keeps_the_place(console: &Console, postern: &P
     console
         .sign_in_with_token(&postern.service_token("auth").await)
         .await;
-    let heading = console.browser().find("h1").await.text().await;
+    let heading = console.browser().text_of("h1").await;
     assert_eq!(heading, "Upstreams");
     // The stream of the overview ends with its token.
     console.follow("nav a[href='/']").await;

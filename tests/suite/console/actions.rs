@@ -1,9 +1,9 @@
 //! Every change of the pages, with the events that the console and the processes log.
 
-use postern_tests::console::{self, Console};
-use postern_tests::http_body::json;
-use postern_tests::mail_server::{REJECTED_DOMAIN, REPLY};
-use postern_tests::{Split, sensitive};
+use postern_harness::console::{self, Console};
+use postern_harness::json;
+use postern_harness::mail_server::{REJECTED_DOMAIN, REPLY};
+use postern_harness::{Installation, sensitive};
 use sha2::{Digest, Sha256};
 
 use super::pages::open_until;
@@ -13,12 +13,12 @@ use super::{assert_nothing_ran, hostile};
 /// The logs in which a change must be found.
 pub(super) struct Audit<'a> {
     console: &'a Console,
-    split: &'a Split,
+    split: &'a Installation,
     subject: &'a str,
 }
 
 impl<'a> Audit<'a> {
-    pub(super) fn new(console: &'a Console, split: &'a Split, subject: &'a str) -> Self {
+    pub(super) fn new(console: &'a Console, split: &'a Installation, subject: &'a str) -> Self {
         Self {
             console,
             split,
@@ -31,7 +31,7 @@ impl<'a> Audit<'a> {
     /// the outcome that the page shows.
     async fn make(&self, form: &str, action: &str, logged: &str) -> String {
         let button = format!("form[data-action='{action}']{form} button");
-        self.console.browser().find(&button).await.click().await;
+        self.console.browser().click(&button).await;
         let outcome = self.console.confirm().await;
         self.assert_logged(&outcome, action, logged).await;
         outcome
@@ -88,7 +88,7 @@ pub(super) async fn of_dead_letters(audit: &Audit<'_>) {
     let failed = accept_rejected(audit, "dead").await;
     open_until(console, "/dead-letters?channel=email", &failed).await;
     let dry = "form[data-action='dead.retry'][data-confirm=''] button";
-    console.browser().find(dry).await.click().await;
+    console.browser().click(dry).await;
     let outcome = console.outcome().await;
     assert!(outcome.contains("dryRun true"), "{outcome}");
     assert_eq!(audit.count("dead.retry"), 0, "a dry run is no change");
@@ -148,9 +148,7 @@ pub(super) async fn of_suppression(audit: &Audit<'_>, traffic: &Traffic) {
         .wait_for(&format!("return location.search === '?hash={hash}'"))
         .await;
     console
-        .wait_for(
-            "return document.querySelectorAll('main:not([aria-busy]) ul.plain li').length === 1",
-        )
+        .wait_for("return document.querySelectorAll('main:not([aria-busy]) tbody tr').length === 1")
         .await;
     audit
         .make("", "suppression.remove", "suppression.remove")

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postern_tests::console::{Console, HEADING};
-use postern_tests::mail_server::REPLY;
-use postern_tests::{Split, sensitive};
+use postern_harness::Installation;
+use postern_harness::console::{Console, HEADING};
+use postern_harness::mail_server::REPLY;
 use serde_json::{Value, json};
 
 use super::traffic::Traffic;
@@ -53,7 +53,7 @@ fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
             "authentication_required",
         ),
         page("/upstreams", "Upstreams", "healthy"),
-        page("/tokens", "Keys and tokens", "RS256"),
+        page("/processes", "Processes", "RS256"),
         page(&format!("/users?email={email}"), "Users", email),
         page("/sign-ins", "Sign-ins", "invalid_credentials"),
     ]
@@ -118,15 +118,17 @@ pub(super) async fn open_until(console: &Console, path: &str, text: &str) -> Str
     }
 }
 
-/// Asserts that requests appear on the overview without a reload.
-pub(super) async fn assert_overview_is_live(console: &Console, split: &Split) {
+/// Asserts that the rate of requests appears on the overview without a reload.
+pub(super) async fn assert_overview_is_live(console: &Console, split: &Installation) {
     console.open("/").await;
-    console.browser().run("window.isSameDocument = true").await;
-    let shown = "return window.isSameDocument && \
-        document.querySelector('main td a[href=\"/routes?q=resume-details\"]') !== null";
-    assert_eq!(console.browser().run(shown).await, false);
+    let rate =
+        "parseFloat(document.querySelector('.part[href=\"/routes\"] .figures')?.textContent)";
+    let before = format!("window.before = {rate}; return window.before >= 0");
+    console.wait_for(&before).await;
+    let shown = format!("return {rate} > window.before");
+    assert_eq!(console.browser().run(&shown).await, false);
     let requests = async {
-        while console.browser().run(shown).await != true {
+        while console.browser().run(&shown).await != true {
             let request = split.surface().client().get("/resumes/1").send();
             let _ = request.await.expect(401);
         }
@@ -139,6 +141,12 @@ pub(super) async fn assert_overview_is_live(console: &Console, split: &Split) {
 pub(super) async fn assert_charts_tell_values(console: &Console) {
     console.open("/?range=1h").await;
     let chosen = "return document.querySelector('.ranges [aria-current]').textContent";
+    assert_eq!(console.browser().run(chosen).await, "1 hour");
+    // The menu keeps the range.
+    console.browser().press("gn").await;
+    console
+        .wait_for("return document.querySelector('h1').textContent === 'Notifications'")
+        .await;
     assert_eq!(console.browser().run(chosen).await, "1 hour");
     console.open("/").await;
     focus_by_keyboard(console, ".plot").await;
@@ -229,11 +237,7 @@ pub(super) async fn assert_keys_lead_to_pages(console: &Console, traffic: &Traff
     browser.press(ENTER).await;
     console.wait_for_text("events, times in UTC").await;
     console.open("/users").await;
-    browser
-        .find("input[name=email]")
-        .await
-        .type_text("gr?")
-        .await;
+    browser.type_into("input[name=email]", "gr?").await;
     let typed =
         "return document.activeElement.value === 'gr?' && !document.querySelector('dialog[open]')";
     assert_eq!(browser.run(typed).await, true);
@@ -252,42 +256,4 @@ async fn focus_by_keyboard(console: &Console, selector: &str) {
         console.browser().press("\u{e004}").await;
     }
     panic!("{selector} cannot be reached by the keyboard");
-}
-
-/// Asserts that a token that is checked on the page leaves it in no request.
-pub(super) async fn assert_token_is_not_sent(console: &Console) {
-    let own = console.token().await;
-    console.open("/tokens").await;
-    let _earlier = console.requests().await;
-    // Another signature, so that the token of the requests themselves is a different text.
-    let (signed, signature) = own.rsplit_once('.').expect("a JWT");
-    let reversed: String = signature.chars().rev().collect();
-    let pasted = format!("{signed}.{reversed}");
-    sensitive::record("token", &pasted);
-    for (token, expected) in [(&own, "valid"), (&pasted, "not valid")] {
-        let field = console.browser().find("#token-check textarea").await;
-        console
-            .browser()
-            .run("document.querySelector('#token-check textarea').value = ''")
-            .await;
-        field.type_text(token).await;
-        let button = console.browser().find("#token-check button").await;
-        button.click().await;
-        console
-            .wait_for(&format!(
-                "return [...document.querySelectorAll('#token-result dd')]\
-                 .some((detail) => detail.innerText.startsWith('{expected}'))"
-            ))
-            .await;
-    }
-    let sent = console.requests().await;
-    assert!(sent.is_empty(), "{sent:?}");
-    // The record of requests works.
-    console.open("/tokens").await;
-    let sent = console.requests().await;
-    let fragment = sent
-        .iter()
-        .find(|sent| sent.url.contains("/fragments/tokens"));
-    assert!(fragment.is_some_and(|sent| sent.text.contains(&own)));
-    assert!(!sent.iter().any(|sent| sent.text.contains(&reversed)));
 }

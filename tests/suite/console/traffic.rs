@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postern_tests::http_body::json;
-use postern_tests::mail_server::REJECTED_DOMAIN;
-use postern_tests::{Client, Person, Split};
+use postern_harness::json;
+use postern_harness::mail_server::REJECTED_DOMAIN;
+use postern_harness::{Client, Installation, Person};
 use serde_json::Value;
 
 use super::hostile;
@@ -14,26 +14,26 @@ const WAIT_LIMIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// What has happened.
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     /// A registered user.
-    pub(super) person: Person,
+    pub(crate) person: Person,
     /// The address to which delivery has failed, and which is suppressed.
-    pub(super) rejected: String,
+    pub(crate) rejected: String,
     /// The notification to it.
-    pub(super) failed: String,
+    pub(crate) failed: String,
     /// A notification that was sent.
-    pub(super) sent: String,
+    pub(crate) sent: String,
     /// A notification that waits for tomorrow.
-    pub(super) scheduled: String,
+    pub(crate) scheduled: String,
 }
 
 /// Returns an address that no other test uses.
-pub(super) fn new_address(name: &str) -> String {
+pub(crate) fn new_address(name: &str) -> String {
     format!("{name}-{}@console.example", uuid::Uuid::new_v4().simple())
 }
 
 /// Sends requests and notifications, and waits until they are delivered or rejected.
-pub(super) async fn create(split: &Split) -> Traffic {
+pub(crate) async fn create(split: &Installation) -> Traffic {
     let surface = split.surface();
     let person = surface.register_as(&new_address("ada")).await;
     let wrong = json!({"email": person.email, "password": "wrong"});

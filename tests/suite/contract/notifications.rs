@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use postern_tests::http_body::json;
-use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
-use postern_tests::surface::welcome;
-use postern_tests::{Person, Postern};
+use postern_harness::json;
+use postern_harness::mail_token::{UNSUBSCRIBE, mail_token};
+use postern_harness::public_api::welcome;
+use postern_harness::{Person, Standalone};
 
 /// Returns the status of a notification.
 async fn status_at(person: &Person, location: &str) -> String {
@@ -38,7 +38,7 @@ async fn preferences(ada: &Person) {
 }
 
 /// Requests every operation successfully.
-pub(super) async fn all_operations(postern: &Postern, ada: &Person) {
+pub(super) async fn all_operations(postern: &Standalone, ada: &Person) {
     let created = ada
         .client
         .posted("/notifications", &welcome(&ada.id), 201)

@@ -1,22 +1,16 @@
 //! The metrics, keys, problem codes, variables, alerts, log events and commands that guides name.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
-use postern_tests::Guide;
-use postern_tests::program::Program;
+use postern_harness::Guide;
+use postern_harness::paths::read;
+use postern_harness::process::Program;
 
 use super::pages;
 use crate::metrics_reference::documented;
 
 /// Beginnings of environment variables of the programs.
 const VARIABLES: [&str; 5] = ["IDP_", "AUTH_", "NOTIFY_", "SOCIAL_", "POSTERN_LIMITS"];
-
-/// Returns a document of the repository.
-fn document(name: &str) -> String {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
 
 /// Returns the texts in backquotes outside of blocks.
 fn quoted(guide: &Guide) -> Vec<String> {
@@ -40,7 +34,7 @@ fn quoted(guide: &Guide) -> Vec<String> {
 
 /// Returns the keys of the reference, without the parts `[]`. A route has those of the defaults.
 fn keys() -> BTreeSet<String> {
-    let page = document("docs/reference/configuration.md");
+    let page = read("docs/reference/configuration.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let rows = rows.filter_map(|row| row.split_once("` |"));
     let keys = rows.flat_map(|(keys, _)| keys.split("`, `"));
@@ -57,7 +51,7 @@ fn is_name(text: &str, also: &str) -> bool {
 #[test]
 fn named_metrics_and_alerts_exist() {
     let metrics = documented();
-    let runbook = document("docs/runbook.md");
+    let runbook = read("docs/runbook.md");
     let mut count = 0;
     for guide in pages() {
         for text in quoted(&guide) {
@@ -88,7 +82,7 @@ fn named_keys_and_variables_exist() {
         .iter()
         .filter_map(|key| key.split('.').next())
         .collect();
-    let variables = ["docs/manual/deploy.md", "docs/reference/configuration.md"].map(document);
+    let variables = ["docs/manual/deploy.md", "docs/reference/configuration.md"].map(read);
     let mut count = 0;
     for guide in pages() {
         for text in quoted(&guide) {
@@ -119,7 +113,7 @@ fn named_keys_and_variables_exist() {
 /// A message after the words `log event` or `log events`.
 #[test]
 fn named_log_events_exist() {
-    let reference = document("docs/reference/log-events.md");
+    let reference = read("docs/reference/log-events.md");
     let mut count = 0;
     for guide in pages() {
         for (at, words) in guide.text.match_indices("log event `") {
@@ -135,7 +129,7 @@ fn named_log_events_exist() {
 /// A status and a code in backquotes, such as 401 `token_expired`.
 #[test]
 fn named_problem_codes_exist() {
-    let problems = document("docs/reference/problem-codes.md");
+    let problems = read("docs/reference/problem-codes.md");
     let mut count = 0;
     for guide in pages() {
         for (before, after) in guide
@@ -216,13 +210,9 @@ async fn named_commands_and_options_exist() {
     for (path, option) in &all {
         if help.0 != *path {
             let program = Program::of_workspace(&path[0], folder.path());
-            let program = path[1..]
-                .iter()
-                .fold(program, |program, word| program.arg(word));
-            let ended = program.arg("--help").run().await;
+            let ended = program.clone().args(&path[1..]).arg("--help").run().await;
             assert_eq!(ended.status, Some(0), "{path:?}: {}", ended.stderr);
-            let own = Program::of_workspace(&path[0], folder.path());
-            let general = own.arg("--help").run().await;
+            let general = program.arg("--help").run().await;
             help = (path.clone(), ended.stdout + &general.stdout);
         }
         assert!(help.1.contains(option.as_str()), "{path:?}: {option}");

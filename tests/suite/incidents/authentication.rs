@@ -1,6 +1,6 @@
 //! Incidents of sign-ins: attempt limits, the identity pool and the social provider.
 
-use postern_tests::surface::{PASSWORD, sample};
+use postern_harness::public_api::{PASSWORD, sample};
 use serde_json::json;
 
 use super::fault_proxy::Fault;
@@ -17,63 +17,42 @@ pub(super) async fn plant(services: &mut Services) {
 
 async fn throttled_account(services: &mut Services) {
     let ada = services.split.surface().register().await;
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let body = json!({"email": ada.email, "password": "a wrong password"});
     for _ in 0..GUESSES {
-        let refused = services
-            .split
-            .surface()
-            .client()
-            .post_json("/auth/login", &body)
-            .await;
+        let refused = services.post("/auth/login", &body).await;
         refused.problem(401, "invalid_credentials");
     }
     let shown = services.timeline(&ada, "reason=throttled").await;
-    services
-        .prove("Account is throttled", &before, &shown)
-        .await;
+    services.prove("Account is throttled", &shown).await;
 }
 
 /// The request quota of the pool, and the permissions of this service at the pool.
 async fn pool_faults(services: &mut Services) {
     let ada = services.split.surface().register().await;
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let error = |name: &str| json!({"__type": name, "message": "Rate exceeded"});
     let throttled = Fault::Answer("InitiateAuth", 400, error("TooManyRequestsException"));
     services.pool.set(throttled);
     let body = json!({"email": ada.email, "password": PASSWORD});
-    let refused = services
-        .split
-        .surface()
-        .client()
-        .post_json("/auth/login", &body)
-        .await;
+    let refused = services.post("/auth/login", &body).await;
     refused.problem(429, "rate_limited");
     let shown = services.timeline(&ada, "sign_in rate_limited").await;
-    services
-        .prove("Identity pool throttles", &before, &shown)
-        .await;
+    services.prove("Identity pool throttles", &shown).await;
 
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let denied = Fault::Answer("AdminConfirmSignUp", 400, error("AccessDeniedException"));
     services.pool.set(denied);
     let email = "eve@example.com";
     let body = json!({"email": email, "password": PASSWORD});
-    let refused = services
-        .split
-        .surface()
-        .client()
-        .post_json("/auth/register", &body)
-        .await;
+    let refused = services.post("/auth/register", &body).await;
     assert_eq!(refused.status, 500, "{}", refused.text());
     services.pool.set(Fault::None);
     let arguments = ["timeline", "--email", email];
     let shown = services
         .output("postern", &arguments, "idp_misconfigured")
         .await;
-    services
-        .prove("Identity pool denies access", &before, &shown)
-        .await;
+    services.prove("Identity pool denies access", &shown).await;
 }
 
 async fn social_faults(services: &mut Services) {
@@ -90,7 +69,7 @@ async fn social_faults(services: &mut Services) {
         ),
     ];
     for (name, fault, outcome) in faults {
-        let before = services.evidence.samples().await;
+        services.evidence.begin().await;
         services.social.set(fault);
         let surface = services.split.surface();
         let ended = surface.social_sign_in(&sample("ada"), None).await;
@@ -98,7 +77,7 @@ async fn social_faults(services: &mut Services) {
         // A failed social sign-in has no subject and no address.
         let arguments = ["audit", "list", "--since", "1h"];
         let shown = services.output("postern-auth", &arguments, outcome).await;
-        services.prove(name, &before, &shown).await;
+        services.prove(name, &shown).await;
     }
     services.social.set(Fault::None);
 }

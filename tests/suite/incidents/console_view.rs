@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use postern_tests::ports;
-use postern_tests::program::{Program, Running};
+use postern_harness::ports;
+use postern_harness::process::{Program, Running};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -56,9 +56,8 @@ impl ConsoleView {
                 "[[process]]\nkind = \"{kind}\"\nurls = [\"http://127.0.0.1:{port}\"]\ntoken_env = \"{ADMIN_TOKEN_ENV}\"\n"
             ));
         }
-        std::fs::write(folder.path().join("console.toml"), text).expect("a file");
         let program = Program::of_workspace("postern-console", folder.path());
-        let program = program.arg("--config").arg("console.toml");
+        let program = program.config("console.toml", &text);
         let mut program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN).start();
         let (client, base) = (reqwest::Client::new(), format!("http://127.0.0.1:{port}"));
         let mut poll = tokio::time::interval(POLL_INTERVAL);

@@ -1,7 +1,7 @@
 //! Incidents of notifications: providers, addresses, templates, quotas and delivery reports.
 
-use postern_tests::pools::new_user;
-use postern_tests::surface::{PASSWORD, welcome};
+use postern_harness::pools::new_user;
+use postern_harness::public_api::{PASSWORD, welcome};
 use serde_json::json;
 
 use super::fault_proxy::Fault;
@@ -25,34 +25,32 @@ pub(super) async fn plant(services: &mut Services) {
 
 /// A server that rejects temporarily and then for good, and the address that is suppressed then.
 async fn bouncing_address(services: &mut Services) {
+    services.evidence.begin().await;
     let before = services.evidence.samples().await;
     let id = services.submit("email", json!({"email": BOUNCING})).await;
     let shown = services.show(&id, "FAILED").await;
     services
-        .prove("SMTP server rejects, 4xx then 5xx", &before, &shown)
+        .prove("SMTP server rejects, 4xx then 5xx", &shown)
         .await;
-    let dead = Selector::parse(r#"postern_notify_dead_letters_total{provider="smtp"}"#);
+    let dead =
+        Selector::parse(r#"postern_notify_attempts_total{provider="smtp",outcome="failed"}"#);
     let after = services.evidence.samples().await;
     assert!(after.sum(&dead) > before.sum(&dead), "no dead letter");
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let id = services.submit("email", json!({"email": BOUNCING})).await;
     let shown = services.show(&id, "FAILED").await;
-    services
-        .prove("Address is suppressed", &before, &shown)
-        .await;
+    services.prove("Address is suppressed", &shown).await;
 }
 
 async fn wrong_provider_token(services: &mut Services) {
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let id = services.submit("sms", json!({"phone": PHONE})).await;
     let shown = services.show(&id, "twilio").await;
-    services
-        .prove("Provider token is wrong", &before, &shown)
-        .await;
+    services.prove("Provider token is wrong", &shown).await;
 }
 
 async fn unverified_address(services: &mut Services) {
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let surface = services.split.surface();
     let email = "grace@example.com";
     let body = json!({"email": email, "password": PASSWORD, "profile": {"phone": PHONE}});
@@ -66,26 +64,22 @@ async fn unverified_address(services: &mut Services) {
     services.actor.set(Fault::None);
     let id = created.string("/notificationId");
     let shown = services.show(&id, "FAILED").await;
-    services
-        .prove("Address is not verified", &before, &shown)
-        .await;
+    services.prove("Address is not verified", &shown).await;
 }
 
 /// Requests that do not fit the templates: the caller gets 422.
 async fn rejected_requests(services: &mut Services) {
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let mut body = json!({"channel": "email", "recipient": {"email": "ada@example.com"},
         "template": "welcome", "variables": {"nmae": "Ada"}});
     let refused = services.service.post_json("/notifications", &body).await;
     let said = refused.problem(422, "validation_failed").body.to_string();
-    services
-        .prove("Template variable is wrong", &before, &said)
-        .await;
-    let before = services.evidence.samples().await;
+    services.prove("Template variable is wrong", &said).await;
+    services.evidence.begin().await;
     body["template"] = "welcom".into();
     let refused = services.service.post_json("/notifications", &body).await;
     let said = refused.problem(422, "unknown_template").body.to_string();
-    services.prove("Template is unknown", &before, &said).await;
+    services.prove("Template is unknown", &said).await;
 }
 
 /// The address is verified: messages to others have a limit of their own.
@@ -98,19 +92,19 @@ async fn exhausted_quota(services: &mut Services) {
     let profile = json!({"emailVerified": true});
     let actor = json!({"actorId": ada, "email": "ada@example.com", "profile": profile});
     let _ = auth.posted("/actors/register", &actor, 201).await;
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let mut said = String::new();
     for _ in 0..=USER_QUOTA {
         let answer = client.post_json("/notifications", &welcome(&ada)).await;
         said = answer.text();
     }
     services
-        .prove("Notification quota is exhausted", &before, &said)
+        .prove("Notification quota is exhausted", &said)
         .await;
 }
 
 async fn forged_report(services: &mut Services) {
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let refused = services
         .split
         .surface()
@@ -126,7 +120,5 @@ async fn forged_report(services: &mut Services) {
         .problem(401, "invalid_webhook_signature")
         .body
         .to_string();
-    services
-        .prove("Webhook signature is wrong", &before, &said)
-        .await;
+    services.prove("Webhook signature is wrong", &said).await;
 }

@@ -1,6 +1,6 @@
 //! Incidents of what the services depend on: actor service, mail server, PostgreSQL and Redis.
 
-use postern_tests::surface::{PASSWORD, welcome};
+use postern_harness::public_api::{PASSWORD, welcome};
 use serde_json::json;
 
 use super::evidence::until;
@@ -17,7 +17,7 @@ pub(super) async fn plant(services: &mut Services) {
 /// The actor service accepts requests and does not answer.
 async fn slow_actor_service(services: &mut Services) {
     let ada = services.split.surface().register().await;
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     services.actor.set(Fault::Stall);
     let created = ada
         .client
@@ -26,9 +26,7 @@ async fn slow_actor_service(services: &mut Services) {
     let id = created.expect(201).string("/notificationId");
     let _ = services.show(&id, "actor").await;
     let shown = services.readiness("postern-notify", "actor_service").await;
-    services
-        .prove("Actor service is slow", &before, &shown)
-        .await;
+    services.prove("Actor service is slow", &shown).await;
     services.actor.set(Fault::None);
 }
 
@@ -36,7 +34,7 @@ async fn closed_mail_port(services: &mut Services) {
     if let Some(mail) = services.mail.take() {
         mail.kill().await;
     }
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     let id = services
         .submit("email", json!({"email": "ada@example.com"}))
         .await;
@@ -46,32 +44,27 @@ async fn closed_mail_port(services: &mut Services) {
         .readiness("postern-notify", "provider_unreachable")
         .await;
     assert!(ready.contains(r#""ready":true"#), "{ready}");
-    services.prove("SMTP port is closed", &before, &shown).await;
+    services.prove("SMTP port is closed", &shown).await;
 }
 
 async fn lost_cache(services: &mut Services) {
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     services.redis.kill().await;
     let unknown = "A".repeat(43);
     let exchange = services.split.surface().exchange(&unknown).await;
     exchange.problem(503, "unavailable");
     let shown = services.readiness("postern-auth", "cache").await;
-    services
-        .prove("Redis is unavailable", &before, &shown)
-        .await;
+    services.prove("Redis is unavailable", &shown).await;
     services.redis.restart().await;
     let surface = services.split.surface();
-    until(
-        || "no exchange after Redis is back".to_owned(),
-        async || surface.exchange(&unknown).await.status == 401,
-    )
-    .await;
+    let served = async || surface.exchange(&unknown).await.status == 401;
+    until(|| "no exchange after Redis is back".to_owned(), served).await;
 }
 
 /// PostgreSQL stops and starts again: the queue and sign-ins recover without a restart.
 async fn lost_database(services: &mut Services) {
     let ada = services.split.surface().register().await;
-    let before = services.evidence.samples().await;
+    services.evidence.begin().await;
     services.database.kill().await;
     let recipient = json!({"email": "ada@example.com"});
     let body = json!({"channel": "email", "recipient": recipient, "template": "welcome",
@@ -79,34 +72,18 @@ async fn lost_database(services: &mut Services) {
     let refused = services.service.post_json("/notifications", &body).await;
     refused.problem(503, "unavailable");
     let shown = services.readiness("postern-notify", "database").await;
-    services
-        .prove("PostgreSQL is stopped", &before, &shown)
-        .await;
+    services.prove("PostgreSQL is stopped", &shown).await;
     services.database.restart().await;
+    let served = async || {
+        let created = services.service.post_json("/notifications", &body).await;
+        created.status == 201
+    };
     until(
         || "no acceptance after PostgreSQL is back".to_owned(),
-        async || {
-            services
-                .service
-                .post_json("/notifications", &body)
-                .await
-                .status
-                == 201
-        },
+        served,
     )
     .await;
     let login = json!({"email": ada.email, "password": PASSWORD});
-    let surface = services.split.surface();
-    until(
-        || "no sign-in after PostgreSQL is back".to_owned(),
-        async || {
-            surface
-                .client()
-                .post_json("/auth/login", &login)
-                .await
-                .status
-                == 200
-        },
-    )
-    .await;
+    let served = async || services.post("/auth/login", &login).await.status == 200;
+    until(|| "no sign-in after PostgreSQL is back".to_owned(), served).await;
 }

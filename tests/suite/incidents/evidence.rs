@@ -7,14 +7,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use postern_core::Clock;
-use postern_tests::note;
-use postern_tests::surface::PASSWORD;
+use postern_harness::note;
+use postern_harness::public_api::PASSWORD;
 use serde_json::Value;
 
 use super::console_view::ConsoleView;
-use super::levels::Levels;
 use super::rules::Rules;
 use super::samples::{Samples, Selector};
 use crate::observability::{folder, program};
@@ -33,8 +31,6 @@ const INCIDENT_MINUTES: u32 = 40;
 pub(super) struct Incident {
     pub(super) name: String,
     pub(super) message: String,
-    /// The documented level of the event: `WARN`, or `WARN or INFO`.
-    level: String,
     /// Fields of the log event, and the text that their values contain.
     fields: Vec<(String, String)>,
     pub(super) metric: Selector,
@@ -54,8 +50,8 @@ pub(super) struct Evidence {
     incidents: Vec<Incident>,
     jobs: Vec<(&'static str, u16)>,
     console: ConsoleView,
-    /// When the metrics were read last.
-    sampled_at: Mutex<Instant>,
+    /// The metrics before the fault, and when they were read.
+    before: (Samples, Instant),
     /// Time from the reading of the metrics before a fault until the console names its cause.
     shown_after: Vec<Duration>,
     proven: BTreeSet<String>,
@@ -69,20 +65,19 @@ impl Incident {
     /// Reads the rows of the sections with these headings.
     pub(super) fn read(sections: &[&str]) -> Vec<Self> {
         let page = include_str!("incidents.txt");
-        let levels = Levels::read();
         let mut incidents = Vec::new();
         for section in page.split("\n## ").skip(1) {
             let heading = section.lines().next().unwrap_or_default();
             if sections.contains(&heading) {
                 let rows = section.lines().filter(|line| line.starts_with("| "));
-                incidents.extend(rows.skip(1).map(|row| Self::of_row(row, &levels)));
+                incidents.extend(rows.skip(1).map(Self::of_row));
             }
         }
         assert!(!incidents.is_empty(), "{sections:?} have rows");
         incidents
     }
 
-    fn of_row(row: &str, levels: &Levels) -> Self {
+    fn of_row(row: &str) -> Self {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
         let [name, event, metric, alert, look, page] = cells[..] else {
             panic!("a row has six cells: {row}");
@@ -103,7 +98,6 @@ impl Incident {
         Self {
             name: name.to_owned(),
             message: event[0].clone(),
-            level: levels.of(&event[0]).to_owned(),
             fields: event[1..].iter().map(field).collect(),
             metric: Selector::parse(&code(metric)[0]),
             value: value.map(|value| value.parse().expect("a number")),
@@ -126,11 +120,6 @@ impl Incident {
         };
         events
             .filter(|event| event["message"] == self.message.as_str())
-            .filter(|event| {
-                self.level
-                    .split(" or ")
-                    .any(|level| event["level"] == level)
-            })
             .any(|event| self.fields.iter().all(|field| has_field(&event, field)))
     }
 
@@ -153,7 +142,7 @@ impl Evidence {
             console: ConsoleView::start(jobs, token).await,
             incidents: Incident::read(sections),
             jobs: jobs.to_vec(),
-            sampled_at: Mutex::new(Instant::now()),
+            before: (Samples::default(), Instant::now()),
             shown_after: Vec::new(),
             proven: BTreeSet::new(),
             cases: String::new(),
@@ -163,7 +152,6 @@ impl Evidence {
 
     /// Returns the current metrics of all processes.
     pub(super) async fn samples(&self) -> Samples {
-        *self.sampled_at.lock() = Instant::now();
         let mut samples = Samples::default();
         for (job, port) in &self.jobs {
             samples.scrape(job, *port).await;
@@ -171,17 +159,15 @@ impl Evidence {
         samples
     }
 
+    /// Reads the metrics before a fault.
+    pub(super) async fn begin(&mut self) {
+        self.before = (self.samples().await, Instant::now());
+    }
+
     /// Waits for the log event and the metric of an incident, checks the output of its command, and
     /// waits for the text on a page of the console.
-    /// `before` has the metrics before the fault.
-    pub(super) async fn prove(
-        &mut self,
-        name: &str,
-        before: &Samples,
-        log: impl Fn() -> String,
-        output: &str,
-    ) {
-        let planted_at = *self.sampled_at.lock();
+    pub(super) async fn prove(&mut self, name: &str, log: impl Fn() -> String, output: &str) {
+        let (before, planted_at) = self.before.clone();
         let known = self.incidents.iter().find(|incident| incident.name == name);
         let incident = known.unwrap_or_else(|| panic!("incidents.txt has no row {name}"));
         let incident = incident.clone();
@@ -190,7 +176,7 @@ impl Evidence {
         let mut after = self.samples().await;
         let moved = async {
             let mut poll = tokio::time::interval(POLL_INTERVAL);
-            while !incident.has_moved(before, &after) {
+            while !incident.has_moved(&before, &after) {
                 poll.tick().await;
                 after = self.samples().await;
             }
@@ -213,7 +199,7 @@ impl Evidence {
             .await;
         self.shown_after.push(planted_at.elapsed());
         self.console.forget_requests();
-        self.add_case(&incident, before, &after);
+        self.add_case(&incident, &before, &after);
         self.proven.insert(name.to_owned());
     }
 

@@ -67,13 +67,6 @@ impl FaultProxy {
         Self { address, shared }
     }
 
-    /// Starts a server that answers every request with this.
-    pub(super) async fn answering(status: u16, body: Value) -> Self {
-        let server = Self::start("http://127.0.0.1:1").await;
-        server.set(Fault::Answer("", status, body));
-        server
-    }
-
     /// Returns its base URL.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)

@@ -2,16 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use postern_tests::program::{Program, Running};
-use postern_tests::recorder::Recorder;
-use postern_tests::{Client, FailingUpstream, Pools, ports};
-use serde_json::Value;
+use postern_harness::Origin;
+use postern_harness::process::{Program, Running};
+use postern_harness::{BrokenOrigin, Client, Pools, ports};
 use tempfile::TempDir;
 
 use super::console_view::{ADMIN_TOKEN, ADMIN_TOKEN_ENV, READER};
 use super::evidence::{Evidence, until};
 use super::gateway_faults;
-use super::samples::Samples;
 use super::tokens::Issuer;
 use crate::gateway_dns::{NAME, ResolverFiles};
 
@@ -45,12 +43,12 @@ impl FaultyGateway {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (pools, issuer) = (Pools::start().await, Issuer::start().await);
-        let upstream = Recorder::start().await.address();
+        let upstream = Origin::start().await.address();
         let names = ResolverFiles::new(&[&format!("127.0.0.1 {NAME}")]);
         let port = ports::free(5);
         let [overloaded, cut] = [
-            FailingUpstream::Responds(OVERLOADED).start().await,
-            FailingUpstream::Responds(CUT_RESPONSE).start().await,
+            BrokenOrigin::Writes(OVERLOADED).start().await,
+            BrokenOrigin::Writes(CUT_RESPONSE).start().await,
         ];
         write_expired_certificate(folder.path());
         let api_key = create_api_key(folder.path()).await;
@@ -68,15 +66,17 @@ impl FaultyGateway {
             "{listen}[[listen]]\naddress = \"127.0.0.1:{tls}\"\n[listen.tls]\ncertificate = \"expired.pem\"\n\
              key = \"expired.key\"\n[access_log]\nto = \"./access.log\"\nclient_address = \"full\"\n\
              [api_keys]\nfile = \"api-keys.toml\"\n\
-             {issuer}{upstreams}{ROUTES}",
+             {issuer}{upstreams}{routes}",
             listen = listen(port, port + 2),
             tls = port + 1,
             issuer = issuer.table(),
+            routes = ROUTES.map(route).concat(),
         );
         let running = start(&names, &folder.path().join("proxy.toml"), &text, &pools).await;
         let text = format!(
-            "{}[access_log]\nto = \"/dev/full\"\n[upstream.good]\naddresses = [\"{upstream}\"]\n{OPEN_ROUTE}",
-            listen(port + 3, port + 4)
+            "{}[access_log]\nto = \"/dev/full\"\n[upstream.good]\naddresses = [\"{upstream}\"]\n{}",
+            listen(port + 3, port + 4),
+            route(("open", "good", "\"public\""))
         );
         let full = start(&names, &folder.path().join("full.toml"), &text, &pools).await;
         let token = pools.service_token(READER).await;
@@ -97,10 +97,10 @@ impl FaultyGateway {
     }
 
     /// Proves an incident, after its fault was planted.
-    pub(super) async fn prove(&mut self, name: &str, before: &Samples, output: &str) {
+    pub(super) async fn prove(&mut self, name: &str, output: &str) {
         let (running, full, folder) = (&self.running, &self.full, self.folder.path());
         let log = || log(running, full, folder);
-        self.evidence.prove(name, before, log, output).await;
+        self.evidence.prove(name, log, output).await;
     }
 
     /// Returns the access log.
@@ -122,87 +122,52 @@ impl FaultyGateway {
 
     /// Returns a document of the admin listener once it contains a text.
     pub(super) async fn status_with(&self, path: &str, text: &str) -> String {
-        until(
-            || format!("{path}: no {text}"),
-            async || self.status(path).await.contains(text),
-        )
-        .await;
+        let shown = async || self.status(path).await.contains(text);
+        until(|| format!("{path}: no {text}"), shown).await;
         self.status(path).await
     }
 
     /// Runs a command of the gateway over its configuration and returns what it prints.
     pub(super) async fn run(&self, arguments: &[&str]) -> String {
         let program = program(&self.names, self.folder.path(), "proxy.toml", &self.pools);
-        let ended = arguments
-            .iter()
-            .fold(program, |program, argument| program.arg(*argument))
-            .run()
-            .await;
+        let ended = program.args(arguments.iter().copied()).run().await;
         format!("{}{}", ended.stdout, ended.stderr)
     }
 
-    /// Sends a request and returns the problem code of the response.
-    pub(super) async fn code_of(&self, path: &str, token: &str) -> Value {
+    /// Explains a request to a path with a token.
+    pub(super) async fn explain(&self, method: &str, path: &str, token: &str) -> String {
+        let url = format!("http://gate.example/{path}");
+        self.run(&["explain", method, &url, "--token", token]).await
+    }
+
+    /// Sends a request, whose response must have this problem code.
+    pub(super) async fn refuses(&self, path: &str, token: &str, code: &str) {
         let answer = self.client.with_token(token).get(path).send().await;
-        answer.json()["code"].clone()
+        assert_eq!(answer.json()["code"], code, "{path}");
     }
 }
 
-/// Routes of the gateway.
-const ROUTES: &str = r#"
-[[route]]
-name = "pair"
-path = "/pair"
-methods = ["GET"]
-upstream = "pair"
-policy = "public"
-[[route]]
-name = "cut"
-path = "/cut"
-methods = ["GET"]
-upstream = "cut"
-policy = "public"
-[[route]]
-name = "expired"
-path = "/expired"
-methods = ["GET"]
-upstream = "expired"
-policy = "public"
-[[route]]
-name = "named"
-path = "/named"
-methods = ["GET"]
-upstream = "named"
-policy = "public"
-[[route]]
-name = "limited"
-path = "/limited"
-methods = ["GET"]
-upstream = "good"
-policy = "public"
-limits = [{ by = "address", requests = 1, per = "1h" }]
-[[route]]
-name = "account"
-path = "/account"
-methods = ["GET"]
-upstream = "good"
-policy = { users = "any" }
-[[route]]
-name = "orders"
-path = "/orders"
-methods = ["GET"]
-upstream = "good"
-policy = { services = ["partner"] }
-"#;
+/// Routes of the gateway: name and path, upstream, and policy with what follows.
+const ROUTES: [(&str, &str, &str); 7] = [
+    ("pair", "pair", "\"public\""),
+    ("cut", "cut", "\"public\""),
+    ("expired", "expired", "\"public\""),
+    ("named", "named", "\"public\""),
+    (
+        "limited",
+        "good",
+        "\"public\"\nlimits = [{ by = \"address\", requests = 1, per = \"1h\" }]",
+    ),
+    ("account", "good", "{ users = \"any\" }"),
+    ("orders", "good", "{ services = [\"partner\"] }"),
+];
 
-const OPEN_ROUTE: &str = r#"
-[[route]]
-name = "open"
-path = "/open"
-methods = ["GET"]
-upstream = "good"
-policy = "public"
-"#;
+fn route((name, upstream, policy): (&str, &str, &str)) -> String {
+    format!(
+        "[[route]]\nname = \"{name}\"\npath = \"/{name}\"\nmethods = [\"GET\"]\n\
+         upstream = \"{upstream}\"\npolicy = {policy}\n"
+    )
+}
 
 fn listen(port: u16, admin: u16) -> String {
     format!(
@@ -220,10 +185,9 @@ fn log(running: &Running, full: &Running, folder: &Path) -> String {
 
 fn program(names: &ResolverFiles, folder: &Path, file: &str, pools: &Pools) -> Program {
     let program = names.program("postern-proxy", folder);
-    let program = program.arg("--config").arg(file);
+    let program = program.args(["--config", file]);
     let program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN);
-    let variables = pools.variables().iter();
-    variables.fold(program, |program, (name, value)| program.env(name, value))
+    program.envs(pools.variables())
 }
 
 async fn start(names: &ResolverFiles, file: &Path, text: &str, pools: &Pools) -> Running {
@@ -255,10 +219,7 @@ fn write_expired_certificate(folder: &Path) {
 /// Creates an API key of the service `partner` with its file.
 async fn create_api_key(folder: &Path) -> String {
     let program = Program::of_workspace("postern-proxy", folder);
-    let arguments = ["api-key", "create", "--name", "partner"];
-    let program = arguments
-        .iter()
-        .fold(program, |program, argument| program.arg(*argument));
+    let program = program.args(["api-key", "create", "--name", "partner"]);
     let ended = program.run().await;
     let (said, entry) = ended.stdout.split_once("[[key]]").expect("an entry");
     std::fs::write(folder.join("api-keys.toml"), format!("[[key]]{entry}"))

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use postern_tests::note;
-use postern_tests::surface::PASSWORD;
+use postern_harness::note;
+use postern_harness::public_api::PASSWORD;
 use serde_json::json;
 
 use super::fault_proxy::Fault;
@@ -15,9 +15,8 @@ const POOL_DELAY: Duration = Duration::from_secs(5);
 /// Maximum time until the overview names a cause.
 const LIMIT: Duration = Duration::from_secs(15);
 
-#[tokio::test]
-async fn slow_identity_pool_is_named_within_15_s() {
-    let services = Services::start().await;
+/// A slow identity pool is named within 15 s.
+pub(super) async fn slow_identity_pool(services: &Services) {
     let ada = services.split.surface().register().await;
     services.pool.set(Fault::Delay(POOL_DELAY));
     let planted_at = Instant::now();
@@ -42,5 +41,4 @@ async fn slow_identity_pool_is_named_within_15_s() {
     }
     let ready = services.readiness("postern-auth", r#""degraded":[]"#).await;
     assert!(!ready.contains("slow: "), "{ready}");
-    services.stop().await;
 }

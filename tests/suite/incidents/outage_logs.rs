@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use postern_core::clock::{Clock, Timestamp};
-use postern_tests::Person;
-use postern_tests::surface::{PASSWORD, text};
+use postern_harness::Person;
+use postern_harness::public_api::{PASSWORD, text};
 use serde_json::{Value, json};
 
 use super::evidence::until;
 use super::fault_proxy::Fault;
 use super::services::Services;
 
-const OUTAGE: Duration = Duration::from_secs(30);
+/// Two intervals of warnings.
+const OUTAGE: Duration = Duration::from_secs(20);
 /// Time between requests during an outage.
 const PACE: Duration = Duration::from_millis(100);
 /// Minimum time between two warnings of one dependency. Less than 10 s, because a line is dated after
@@ -167,7 +168,7 @@ async fn until_healthy(services: &Services, ada: &Person) {
 }
 
 #[tokio::test]
-async fn outage_of_a_store_warns_once_in_ten_seconds() {
+async fn outages_warn_once_in_ten_seconds() {
     let mut services = start().await;
     let ada = services.split.surface().register().await;
     let traffic = Traffic::start(&services).await;
@@ -188,27 +189,24 @@ async fn outage_of_a_store_warns_once_in_ten_seconds() {
     let log = services.split.log();
     let expected = ["postern-auth", "postern-notify"];
     assert_bounded(&log, since, "PostgreSQL", &expected);
+    outage_of_a_service(&mut services, &ada).await;
     services.stop().await;
 }
 
-#[tokio::test]
-async fn outage_of_a_service_warns_once_in_ten_seconds() {
-    let mut services = start().await;
-    let ada = services.split.surface().register().await;
-    let traffic = Traffic::start(&services).await;
+async fn outage_of_a_service(services: &mut Services, ada: &Person) {
+    let traffic = Traffic::start(services).await;
     let since = Clock::system().now();
     services.pool.set(Fault::Answer("", 503, json!({})));
-    traffic.run(&services).await;
+    traffic.run(services).await;
     services.pool.set(Fault::None);
-    until_healthy(&services, &ada).await;
+    until_healthy(services, ada).await;
     let log = services.split.log();
     assert_bounded(&log, since, "pool", &["postern-auth"]);
 
-    let traffic = Traffic::start(&services).await;
+    let traffic = Traffic::start(services).await;
     let since = Clock::system().now();
-    services.split.kill_auth().await;
-    traffic.run(&services).await;
+    services.split.auth[0].kill().await;
+    traffic.run(services).await;
     let log = services.split.log();
     assert_bounded(&log, since, "upstream", &["postern-proxy"]);
-    services.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observability::folder;
+use postern_harness::paths::read;
 
 /// The expressions of `rules.yml`, by the name of the alert or of the recorded series.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Rules(BTreeMap<String, String>);
 
 impl Rules {
     pub(super) fn read() -> Self {
-        let text = std::fs::read_to_string(folder().join("rules.yml")).expect("rules");
+        let text = read("conf/observability/rules.yml");
         let rules = text.split("\n      - ").skip(1).filter_map(|rule| {
             let (_, name) = rule.lines().next()?.split_once(": ")?;
             let (_, rest) = rule.split_once("expr: |\n")?;

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use postern_harness::paths::repository;
+use postern_harness::process::{Program, Running};
+use postern_harness::{
+    Answer, Changes, Client, Installation, Origin, Person, PublicApi, Standalone,
+};
 use postern_store::cache::testing::RedisServer;
-use postern_tests::program::{Program, Running};
-use postern_tests::split::Changes;
-use postern_tests::{Client, Person, Postern, PublicApi, Split};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
@@ -13,9 +15,8 @@ use tempfile::TempDir;
 use super::console_view::{ADMIN_TOKEN, READER};
 use super::evidence::{Evidence, until};
 use super::fault_proxy::FaultProxy;
-use super::samples::Samples;
-use super::{authentication, delivery, dependencies};
-use crate::notify_postgres::OwnPostgres;
+use super::{authentication, delivery, dependencies, latency};
+use postern_harness::stores::OwnPostgres;
 
 /// The SID of the Twilio account, which does not exist.
 const TWILIO_ACCOUNT: &str = "AC00000000000000000000000000000000";
@@ -25,7 +26,7 @@ pub(super) const USER_QUOTA: usize = 5;
 
 /// The processes, and what they depend on.
 pub(super) struct Services {
-    pub(super) split: Split,
+    pub(super) split: Installation,
     pub(super) evidence: Evidence,
     pub(super) database: OwnPostgres,
     pub(super) redis: RedisServer,
@@ -45,7 +46,7 @@ impl Services {
     pub(super) async fn start() -> Self {
         let mail_folder = tempfile::tempdir().expect("a folder");
         let (mail, mail_port) = start_mail(mail_folder.path()).await;
-        let development = Postern::start().await;
+        let development = Standalone::start().await;
         let addresses = development.addresses();
         let actor = FaultProxy::start(&format!("http://{}", addresses.actor)).await;
         let social = FaultProxy::start(&format!("http://{}", addresses.social)).await;
@@ -54,17 +55,15 @@ impl Services {
             .env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER");
         let pool = FaultProxy::start(endpoint).await;
         let twilio = json!({"code": 20003, "message": "Authenticate", "status": 401});
-        let twilio = FaultProxy::answering(401, twilio).await;
+        let twilio = Origin::answering(&[("", 401, twilio)]).await;
         let database = OwnPostgres::start().await;
         let redis = RedisServer::start(&["--save", "", "--appendonly", "no"]).await;
         let [auth, notify] = [
             create(&database, "auth").await,
             create(&database, "notify").await,
         ];
-        // `notify` is static, as is the text of other tests.
-        let sms: &'static str = Box::leak(sms_provider(&twilio.url()).into_boxed_str());
         let changes = Changes {
-            notify: sms,
+            notify: sms_provider(&twilio.url()),
             mail_port: Some(mail_port),
             tables: identity_tables(development.surface(), endpoint),
             env: secrets(&pool),
@@ -73,7 +72,7 @@ impl Services {
             stores: Some([auth, notify, redis.url()]),
             ..Changes::default()
         };
-        let split = Split::over(development, changes).await;
+        let split = Installation::over(development, changes).await;
         for name in ["auth", "notify"] {
             let from = split.folder().join(format!("postern-{name}.toml"));
             let to = split.folder().join(format!("{name}.toml"));
@@ -104,11 +103,16 @@ impl Services {
     }
 
     /// Proves an incident, after its fault was planted.
-    pub(super) async fn prove(&mut self, name: &str, before: &Samples, output: &str) {
+    pub(super) async fn prove(&mut self, name: &str, output: &str) {
         let Self {
             split, evidence, ..
         } = self;
-        evidence.prove(name, before, || split.log(), output).await;
+        evidence.prove(name, || split.log(), output).await;
+    }
+
+    /// Sends a JSON body without a token.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.split.surface().client().post_json(path, body).await
     }
 
     /// Submits a notification as a service and returns its id.
@@ -127,9 +131,7 @@ impl Services {
             _ => [&["--config", "notify.toml"], arguments].concat(),
         };
         let program = self.split.tool(name);
-        let program = arguments
-            .iter()
-            .fold(program, |program, argument| program.arg(*argument));
+        let program = program.args(arguments.iter().copied());
         let last = parking_lot::Mutex::new(String::new());
         let missing = || format!("{name} {arguments:?}: no {expected:?} in\n{}", last.lock());
         until(missing, async || {
@@ -196,7 +198,7 @@ fn settings(actor: &FaultProxy, social: &FaultProxy) -> Vec<(&'static str, &'sta
 
 /// Starts a mail server and returns its port.
 async fn start_mail(folder: &Path) -> (Running, u16) {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/notify/mail");
+    let program = repository().join("tests/peers/notify/mail");
     let program = Program::at(program, folder).env("PATH", "/usr/local/bin:/usr/bin:/bin");
     let mut mail = program.start();
     let said = mail.wait_for_line("port ").await.concat();
@@ -245,6 +247,7 @@ async fn incidents_of_the_services_name_their_causes() {
     let mut services = Services::start().await;
     delivery::plant(&mut services).await;
     authentication::plant(&mut services).await;
+    latency::slow_identity_pool(&services).await;
     dependencies::plant(&mut services).await;
     let Services {
         split,

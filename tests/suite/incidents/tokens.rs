@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_core::Clock;
 use serde_json::{Value, json};
 
-use super::fault_proxy::{Fault, FaultProxy};
+use postern_harness::Origin;
 
 /// Id of the key in the JWKS.
 pub(super) const KEY_ID: &str = "key-1";
@@ -17,7 +17,7 @@ const LIFETIME_S: i64 = 3600;
 /// An issuer with one key, and the server of its JWKS.
 pub(super) struct Issuer {
     key: Ed25519KeyPair,
-    server: FaultProxy,
+    server: Origin,
 }
 
 // === impl Issuer ===
@@ -25,14 +25,10 @@ pub(super) struct Issuer {
 impl Issuer {
     pub(super) async fn start() -> Self {
         let key = Ed25519KeyPair::generate().expect("a key");
-        let server = FaultProxy::answering(200, json!({})).await;
-        let issuer = Self { key, server };
-        let x = URL_SAFE_NO_PAD.encode(issuer.key.public_key().as_ref());
-        let key = json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": KEY_ID, "x": x});
-        issuer
-            .server
-            .set(Fault::Answer("", 200, json!({"keys": [key]})));
-        issuer
+        let x = URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
+        let jwk = json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": KEY_ID, "x": x});
+        let server = Origin::answering(&[("", 200, json!({"keys": [jwk]}))]).await;
+        Self { key, server }
     }
 
     /// Returns the table that makes the gateway trust it.
@@ -45,7 +41,7 @@ impl Issuer {
 
     /// Answers further requests of the keys with 503.
     pub(super) fn lose_keys(&self) {
-        self.server.set(Fault::Answer("", 503, json!({})));
+        self.server.set_answers(&[("", 503, json!({}))]);
     }
 
     /// Returns a token with this `kid`, issued `ahead_s` seconds in the future.
