@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use postern_console::{App, Config, link};
+use postern_console::{App, Config};
 use postern_core::config::{self, Env};
 use postern_core::exit::Exit;
 use postern_core::{Clock, Secret};
@@ -62,17 +62,14 @@ pub(crate) fn build(
         process("notify", addresses.notify_admin),
     );
     let env: Env = development.variables(None).into_iter().collect();
-    let config = config::parse("console", &text, |root| Config::read(root, &env))?;
-    let config = Config {
-        link_secret: Some(link_secret),
-        ..config
-    };
+    let mut config = config::parse("console", &text, |root| Config::read(root, &env))?;
+    config.link_secret = Some(link_secret);
     App::build(config, clock.clone())
 }
 
 /// Returns the link with a secret.
-pub(crate) fn link(console: SocketAddr, secret: &Secret) -> Secret {
-    Secret::new(format!("http://{console}/#once={}", secret.expose()))
+pub(crate) fn link(console: &str, secret: &Secret) -> Secret {
+    Secret::new(format!("{console}/#once={}", secret.expose()))
 }
 
 /// Requests a new one-time link from the running installation of a data folder. An unused earlier
@@ -83,12 +80,13 @@ pub(crate) fn link(console: SocketAddr, secret: &Secret) -> Secret {
 pub async fn console_link(folder: &Path) -> Result<Secret, Exit> {
     let stored = EnvironmentFile::read(folder)?;
     let url = stored.get("POSTERN_CONSOLE_URL").unwrap_or_default();
-    let secret = link::request_secret(url, stored.get(LINK_SECRET).unwrap_or_default()).await;
+    let secret =
+        postern_console::link::request_secret(url, stored.get(LINK_SECRET).unwrap_or_default())
+            .await;
     let secret = secret.map_err(|error| {
         let reason = error.message();
-        Exit::unavailable(format!(
-            "{reason}; start postern with this --data-dir first"
-        ))
+        let advice = "start postern with this --data-dir first";
+        Exit::unavailable(format!("{reason}; {advice}"))
     })?;
-    Ok(Secret::new(format!("{url}/#once={}", secret.expose())))
+    Ok(link(url, &secret))
 }

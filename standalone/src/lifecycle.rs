@@ -9,5 +9,5 @@ mod sockets;
 
 pub(crate) use self::environment_file::{ENVIRONMENT_FILE_NAME, EnvironmentFile};
 pub use self::running::Running;
-pub(crate) use self::running::ShutdownStage;
-pub(crate) use self::sockets::{BoundSockets, ServiceSockets};
+pub(crate) use self::running::{Embedded, ShutdownStage};
+pub(crate) use self::sockets::{BoundSockets, ServiceSockets, listeners};

@@ -11,7 +11,7 @@ use postern_core::config::Env;
 use postern_core::decode::parse_duration;
 use postern_core::exit::{Exit, parse_arguments};
 use postern_core::health::Health;
-use postern_core::output::Output;
+use postern_core::output::{Output, print_line};
 use postern_core::{Clock, Secret};
 use postern_service::log;
 use postern_service::service_manager::ServiceManager;
@@ -185,26 +185,27 @@ fn main() -> ExitCode {
     }
     log::init("postern", log::Format::Text, filter);
     Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
-        let outcome = match arguments.command {
-            None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, started_at))),
-            Some(CliCommand::Token { service, json }) => runtime.block_on(async {
-                let token = Box::pin(postern::service_token(&arguments.data_dir, &service)).await?;
-                let token = token.expose();
-                Output { json }.record(token, &serde_json::json!({ "token": token }))
-            }),
-            Some(CliCommand::ConsoleLink) => {
-                runtime.block_on(Box::pin(console_link(arguments.data_dir)))
-            }
-            Some(CliCommand::Timeline(options)) => {
-                runtime.block_on(Box::pin(timeline(arguments.data_dir, options)))
-            }
-            Some(CliCommand::User(command)) => {
-                runtime.block_on(Box::pin(user(arguments.data_dir, command)))
-            }
-        };
+        let outcome = runtime.block_on(execute(arguments, started_at));
         runtime.shutdown_background();
         outcome
     }))
+}
+
+async fn execute(arguments: CommandLine, started_at: Instant) -> Result<(), Exit> {
+    let folder = arguments.data_dir;
+    match arguments.command {
+        None => Box::pin(run(folder, arguments.run, started_at)).await,
+        Some(CliCommand::Token { service, json }) => {
+            let token = Box::pin(postern::service_token(&folder, &service)).await?;
+            let token = token.expose();
+            Output { json }.record(token, &serde_json::json!({ "token": token }))
+        }
+        Some(CliCommand::ConsoleLink) => {
+            print_line(Box::pin(postern::console_link(&folder)).await?.expose())
+        }
+        Some(CliCommand::Timeline(options)) => Box::pin(timeline(folder, options)).await,
+        Some(CliCommand::User(command)) => Box::pin(user(folder, command)).await,
+    }
 }
 
 fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
@@ -215,10 +216,8 @@ fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
         }
         builder.worker_threads(workers);
     }
-    builder
-        .enable_all()
-        .build()
-        .map_err(|error| Exit::unavailable(format!("cannot start threads: {error}")))
+    let failed = |error| Exit::unavailable(format!("cannot start threads: {error}"));
+    builder.enable_all().build().map_err(failed)
 }
 
 async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<(), Exit> {
@@ -226,13 +225,8 @@ async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<
     let running = match run.config {
         Some(folder) => {
             let env = Env::of_process();
-            Box::pin(postern::start_configured(
-                &folder,
-                run.listen,
-                &env,
-                Clock::system(),
-            ))
-            .await?
+            let clock = Clock::system();
+            Box::pin(postern::start_configured(&folder, run.listen, &env, clock)).await?
         }
         None => {
             let options = Options {
@@ -246,19 +240,13 @@ async fn run(data_dir: PathBuf, run: RunOptions, started_at: Instant) -> Result<
         }
     };
     // Absolute, because the printed commands may be run from another directory.
-    let program =
-        std::env::current_exe().map_or("postern".to_owned(), |path| path.display().to_string());
-    print_text(&postern::greeting(&running, &program, started_at.elapsed()));
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("postern"));
+    let program = program.display().to_string();
+    print_line(postern::greeting(&running, &program, started_at.elapsed()).trim_end())?;
     if let Some(service_manager) = ServiceManager::from_env(&Env::of_process()) {
         tokio::spawn(service_manager.report_health(Health::new(), shutdown.clone()));
     }
     running.run(shutdown).await
-}
-
-async fn console_link(data_dir: PathBuf) -> Result<(), Exit> {
-    let link = postern::console_link(&data_dir).await?;
-    print_text(&format!("{}\n", link.expose()));
-    Ok(())
 }
 
 async fn timeline(data_dir: PathBuf, options: TimelineOptions) -> Result<(), Exit> {
@@ -273,9 +261,8 @@ async fn timeline(data_dir: PathBuf, options: TimelineOptions) -> Result<(), Exi
         access_log: options.access_log,
     };
     let timeline = postern::timeline(&sources, &query, &Env::of_process()).await?;
-    options
-        .query
-        .write(&timeline, &mut std::io::stdout().lock());
+    let mut stdout = std::io::stdout().lock();
+    options.query.write(&timeline, &mut stdout);
     Ok(())
 }
 
@@ -286,11 +273,8 @@ async fn user(data_dir: PathBuf, command: UserCommand) -> Result<(), Exit> {
             for user in users.list(&email).await? {
                 let member = |name: &str| user[name].as_str().unwrap_or("-");
                 let (email, status, name) = (member("email"), member("status"), member("subject"));
-                let disabled = if user["enabled"] == false {
-                    " DISABLED"
-                } else {
-                    ""
-                };
+                let is_disabled = user["enabled"] == false;
+                let disabled = if is_disabled { " DISABLED" } else { "" };
                 Output { json }.record(&format!("{email} {status}{disabled} {name}"), &user)?;
             }
             Ok(())
@@ -318,13 +302,6 @@ fn password() -> Result<Secret, Exit> {
         .read_line(&mut line)
         .map_err(|error| Exit::unavailable(format!("cannot read the password: {error}")))?;
     Ok(Secret::from(line.trim_end_matches(['\r', '\n'])))
-}
-
-/// Writes to standard output. A closed pipe is ignored.
-fn print_text(text: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let _closed_pipe = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 #[cfg(test)]

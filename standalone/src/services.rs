@@ -18,7 +18,10 @@ mod config_layer;
 mod templates;
 
 use self::config_layer::ConfigLayer;
-use crate::lifecycle::{ServiceSockets, ShutdownStage};
+use crate::lifecycle::{ServiceSockets, ShutdownStage, listeners};
+
+/// The configuration files of the services.
+const FILES: [&str; 3] = ["proxy.toml", "auth.toml", "notify.toml"];
 
 /// The gateway and both upstreams, before they serve.
 pub(crate) struct GatewayServices {
@@ -61,10 +64,8 @@ impl GatewayServices {
         let file = built_in::gateway_path(folder);
         let is_overridden = overrides.path("proxy.toml").is_some();
         let templates = templates::write_templates(folder)?;
-        let (auth, notify) = (
-            built_in::auth(folder, addresses),
-            built_in::notify(folder, &templates, addresses),
-        );
+        let auth = built_in::auth(folder, addresses);
+        let notify = built_in::notify(folder, &templates, addresses);
         let configs = ServiceConfigs {
             proxy: if is_overridden {
                 let text = built_in::proxy(folder, addresses);
@@ -122,16 +123,11 @@ impl GatewayServices {
         origins: [ConfigOrigin; 2],
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let ServiceConfigs {
-            proxy,
-            auth,
-            notify,
-        } = configs;
-        let auth = postern_auth::App::build(auth, clock.clone());
-        let notify = postern_notify::App::build(notify, clock.clone());
+        let auth = postern_auth::App::build(configs.auth, clock.clone());
+        let notify = postern_notify::App::build(configs.notify, clock.clone());
         let (auth, notify) = tokio::join!(Box::pin(auth), Box::pin(notify));
         Ok(Self {
-            proxy: postern_proxy::App::build(proxy, clock.clone())?,
+            proxy: postern_proxy::App::build(configs.proxy, clock.clone())?,
             auth: auth?,
             notify: notify?,
             origins,
@@ -145,37 +141,14 @@ impl GatewayServices {
         front: &mut ShutdownStage,
         middle: &mut ShutdownStage,
     ) {
-        let ServiceSockets {
-            proxy,
-            auth,
-            notify,
-            proxy_admin,
-            auth_admin,
-            notify_admin,
-        } = sockets;
-        let [auth_origin, notify_origin] = self.origins;
-        let auth = postern_auth::Listeners {
-            public: auth,
-            admin: auth_admin,
-        };
-        middle.spawn(
-            "authentication upstream",
-            self.auth.run(auth, auth_origin, middle.shutdown()),
-        );
+        let [auth, notify] = self.origins;
+        let auth = self.auth.run(sockets.auth, auth, middle.shutdown());
+        middle.spawn("authentication upstream", auth);
         middle.raise_stop_timeout(postern_notify::MAX_SHUTDOWN_DURATION);
-        let notify = postern_notify::Listeners {
-            public: notify,
-            admin: notify_admin,
-        };
-        middle.spawn(
-            "notification upstream",
-            self.notify.run(notify, notify_origin, middle.shutdown()),
-        );
-        let proxy = postern_proxy::Listeners {
-            public: proxy,
-            admin: proxy_admin,
-        };
-        front.spawn("gateway", self.proxy.run(proxy, front.shutdown()));
+        let notify = self.notify.run(sockets.notify, notify, middle.shutdown());
+        middle.spawn("notification upstream", notify);
+        let proxy = self.proxy.run(sockets.proxy, front.shutdown());
+        front.spawn("gateway", proxy);
     }
 }
 
@@ -184,15 +157,10 @@ impl GatewayServices {
 impl ServiceConfigs {
     /// Loads the three files. Reports the errors of all of them together.
     fn load(folder: &Path, env: &Env) -> Result<Self, Exit> {
-        let proxy = config::load(&folder.join("proxy.toml"), |root| {
-            postern_proxy::Config::read(root, env)
-        });
-        let auth = config::load(&folder.join("auth.toml"), |root| {
-            postern_auth::Config::read(root, env)
-        });
-        let notify = config::load(&folder.join("notify.toml"), |root| {
-            postern_notify::Config::read(root, env)
-        });
+        let [proxy, auth, notify] = FILES.map(|name| folder.join(name));
+        let proxy = config::load(&proxy, |root| postern_proxy::Config::read(root, env));
+        let auth = config::load(&auth, |root| postern_auth::Config::read(root, env));
+        let notify = config::load(&notify, |root| postern_notify::Config::read(root, env));
         match (proxy, auth, notify) {
             (Ok(proxy), Ok(auth), Ok(notify)) => Ok(Self {
                 proxy,
@@ -200,10 +168,9 @@ impl ServiceConfigs {
                 notify,
             }),
             (proxy, auth, notify) => {
-                let errors = [proxy.err(), auth.err(), notify.err()]
-                    .into_iter()
-                    .flatten();
-                let lines: Vec<String> = errors.map(|exit| exit.message().to_owned()).collect();
+                let errors = [proxy.err(), auth.err(), notify.err()];
+                let errors: Vec<Exit> = errors.into_iter().flatten().collect();
+                let lines: Vec<&str> = errors.iter().map(Exit::message).collect();
                 Err(Exit::usage(lines.join("\n")))
             }
         }
@@ -220,13 +187,16 @@ impl ServiceConfigs {
             Some(admin) => Some(bind(admin.address).await?),
             None => None,
         };
+        let proxy = postern_proxy::Listeners {
+            public: proxy,
+            admin: proxy_admin,
+        };
+        let upstream =
+            async |public, admin| Ok::<_, Exit>(listeners(bind(public).await?, bind(admin).await?));
         Ok(ServiceSockets {
             proxy,
-            proxy_admin,
-            auth: bind(self.auth.listen).await?,
-            auth_admin: Some(bind(self.auth.admin.address).await?),
-            notify: bind(self.notify.listen).await?,
-            notify_admin: Some(bind(self.notify.admin.address).await?),
+            auth: upstream(self.auth.listen, self.auth.admin.address).await?,
+            notify: upstream(self.notify.listen, self.notify.admin.address).await?,
         })
     }
 }
@@ -243,7 +213,7 @@ impl ConfigOverrides {
         let Some(folder) = folder else {
             return Ok(Self(Vec::new()));
         };
-        let all = ["proxy.toml", "auth.toml", "notify.toml"].map(|name| folder.join(name));
+        let all = FILES.map(|name| folder.join(name));
         let found: Vec<PathBuf> = all.into_iter().filter(|path| path.exists()).collect();
         if found.is_empty() {
             let folder = folder.display();
@@ -269,7 +239,7 @@ impl ConfigOverrides {
         match self.path(name) {
             // If the operator supplies a file, only its [[test]] entries are run: the built-in ones
             // describe the built-in routes.
-            Some(path) => built_in.without("test").overlay(path, fixed_keys),
+            Some(path) => built_in.without_tests().overlay(path, fixed_keys),
             None => Ok(built_in),
         }
     }
@@ -277,9 +247,9 @@ impl ConfigOverrides {
     /// Describes the configuration of a service: the operator's file if there is one, else the
     /// built-in one.
     fn origin(&self, name: &str, built_in: &str) -> ConfigOrigin {
-        self.path(name).map_or_else(
-            || ConfigOrigin::built_in(name, built_in),
-            |path| ConfigOrigin::of_file(path),
-        )
+        match self.path(name) {
+            Some(path) => ConfigOrigin::of_file(path),
+            None => ConfigOrigin::built_in(name, built_in),
+        }
     }
 }

@@ -14,7 +14,6 @@ use postern_core::config::{self, Env};
 use postern_core::exit::Exit;
 use postern_notify::NotificationReader;
 use postern_service::timeline::{Timeline, TimelineQuery, TimelineSelector};
-use serde_json::Value;
 
 use self::access_log::{AccessLogFilter, read_access_log};
 
@@ -62,23 +61,18 @@ pub async fn timeline(
     };
     let audited = auth.timeline(query).await?;
     let notified = notify.timeline(query, &audited.subjects).await?;
-    let mut is_truncated = audited.is_truncated || notified.is_truncated;
     let mut entries = audited.entries;
     if let Some(path) = &sources.access_log() {
         let mut filter = AccessLogFilter::of(query);
         filter.subjects.extend(audited.subjects.iter().cloned());
-        let ids = entries
-            .iter()
-            .filter_map(|entry| entry.members.get("requestId"));
-        filter
-            .request_ids
-            .extend(ids.filter_map(Value::as_str).map(str::to_owned));
+        let members = entries.iter().map(|entry| &entry.members);
+        let ids = members.filter_map(|members| members.get("requestId")?.as_str());
+        filter.request_ids.extend(ids.map(str::to_owned));
         entries.extend(read_access_log(path, &filter)?);
     }
     entries.extend(notified.entries);
     let mut timeline = Timeline::of(entries, query.limit);
-    is_truncated |= timeline.is_truncated;
-    timeline.is_truncated = is_truncated;
+    timeline.is_truncated |= audited.is_truncated || notified.is_truncated;
     timeline.subjects = audited.subjects;
     Ok(timeline)
 }
@@ -87,17 +81,11 @@ async fn open_configured(
     folder: &Path,
     env: &Env,
 ) -> Result<(AuditReader, NotificationReader), Exit> {
-    let auth = config::load(&folder.join("auth.toml"), |root| {
-        postern_auth::Config::read(root, env)
-    });
-    let notify = config::load(&folder.join("notify.toml"), |root| {
-        postern_notify::Config::read(root, env)
-    });
-    let (mut auth, notify) = (auth?, notify?);
-    Ok((
-        AuditReader::open(&mut auth).await?,
-        NotificationReader::open(&notify).await?,
-    ))
+    let [auth, notify] = ["auth.toml", "notify.toml"].map(|name| folder.join(name));
+    let mut auth = config::load(&auth, |root| postern_auth::Config::read(root, env))?;
+    let notify = config::load(&notify, |root| postern_notify::Config::read(root, env))?;
+    let auth = AuditReader::open(&mut auth).await?;
+    Ok((auth, NotificationReader::open(&notify).await?))
 }
 
 async fn open_embedded(data_dir: &Path) -> Result<(AuditReader, NotificationReader), Exit> {
@@ -114,10 +102,8 @@ async fn open_embedded(data_dir: &Path) -> Result<(AuditReader, NotificationRead
         }
     };
     let (auth, notify) = (url("auth.db")?, url("notify.db")?);
-    Ok((
-        AuditReader::open_database(&auth).await?,
-        NotificationReader::open_database(&notify).await?,
-    ))
+    let auth = AuditReader::open_database(&auth).await?;
+    Ok((auth, NotificationReader::open_database(&notify).await?))
 }
 
 #[cfg(test)]

@@ -10,9 +10,6 @@ use postern_service::calls::{ServiceTokenError, ServiceTokens};
 
 use crate::lifecycle::EnvironmentFile;
 
-/// Number of attempts before the pool is reported as unavailable.
-const MAX_ATTEMPTS: u32 = 4;
-
 /// Requests a service token: calls InitiateAuth at the running pool with the account's password
 /// from the data folder.
 ///
@@ -22,17 +19,13 @@ const MAX_ATTEMPTS: u32 = 4;
 pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit> {
     let stored = EnvironmentFile::read(folder)?;
     let prefix = format!("POSTERN_SERVICE_{}", service.to_uppercase());
-    let (username, password) = (
-        stored.get(&format!("{prefix}_USERNAME")),
-        stored.get(&format!("{prefix}_PASSWORD")),
-    );
+    let [username, password] =
+        ["USERNAME", "PASSWORD"].map(|name| stored.get(&format!("{prefix}_{name}")));
     let (Some(username), Some(password)) = (username, password) else {
-        let known: Vec<&str> = stored
-            .pairs()
-            .iter()
-            .filter(|(name, _)| name.starts_with("POSTERN_SERVICE_") && name.ends_with("_USERNAME"))
-            .map(|(_, value)| value.as_str())
-            .collect();
+        let is_account =
+            |name: &str| name.starts_with("POSTERN_SERVICE_") && name.ends_with("_USERNAME");
+        let known = stored.pairs().iter().filter(|(name, _)| is_account(name));
+        let known: Vec<&str> = known.map(|(_, value)| value.as_str()).collect();
         return Err(Exit::usage(format!(
             "--service {service}: unknown account; known are {}",
             known.join(", ")
@@ -49,26 +42,18 @@ pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit>
         IdentityConfig::read(root, &env)
     })?;
     let tokens = ServiceTokens::new(&identity, Clock::system());
-    let mut reason = String::new();
-    // On a busy machine, a token may take longer than the timeout of one attempt.
-    for _ in 0..MAX_ATTEMPTS {
-        reason = match tokens.token().await {
-            Ok(token) => return Ok(token),
-            Err(ServiceTokenError::Refused(reason)) => {
-                let refused = format!("the identity pool rejected the account {service}: {reason}");
-                return Err(Exit::unavailable(refused));
+    tokens
+        .token_for_command()
+        .await
+        .map_err(|error| match error {
+            ServiceTokenError::Refused(reason) => Exit::unavailable(format!(
+                "the identity pool rejected the account {service}: {reason}"
+            )),
+            ServiceTokenError::NotConfigured | ServiceTokenError::Unavailable(_) => {
+                let url = stored.get("POSTERN_URL").unwrap_or_default();
+                Exit::unavailable(format!(
+                    "no response from postern at {url} ({error}); start it with this --data-dir first"
+                ))
             }
-            Err(error @ (ServiceTokenError::NotConfigured | ServiceTokenError::Unavailable(_))) => {
-                error.to_string()
-            }
-        };
-    }
-    Err(unreachable_error(&stored, &reason))
-}
-
-fn unreachable_error(stored: &EnvironmentFile, reason: &str) -> Exit {
-    let url = stored.get("POSTERN_URL").unwrap_or_default();
-    Exit::unavailable(format!(
-        "no response from postern at {url} ({reason}); start it with this --data-dir first"
-    ))
+        })
 }

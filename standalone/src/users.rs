@@ -57,12 +57,8 @@ impl Users {
             let mut url = self.url("/admin/users")?;
             url.query_pairs_mut().extend_pairs(parameters);
             let mut page = self.send(Method::GET, url, None).await?;
-            users.extend(
-                page["users"]
-                    .as_array_mut()
-                    .into_iter()
-                    .flat_map(std::mem::take),
-            );
+            let more = page["users"].as_array_mut().into_iter();
+            users.extend(more.flat_map(std::mem::take));
             cursor = page["nextCursor"].take();
             if cursor.is_null() {
                 return Ok(users);
@@ -77,9 +73,10 @@ impl Users {
     pub async fn change(&self, email: &str, change: &str, body: &Value) -> Result<(), Exit> {
         let users = self.list(email).await?;
         let user = users.iter().find(|user| user["email"] == email);
-        let subject = user.and_then(|user| user["subject"].as_str());
-        let subject =
-            subject.ok_or_else(|| Exit::failed(format!("the pool has no user {email}")))?;
+        let unknown = || Exit::failed(format!("the pool has no user {email}"));
+        let subject = user
+            .and_then(|user| user["subject"].as_str())
+            .ok_or_else(unknown)?;
         let url = self.url(&format!("/admin/users/{subject}/{change}"))?;
         self.send(Method::POST, url, Some(body)).await.map(drop)
     }
@@ -98,17 +95,14 @@ impl Users {
         let request = self
             .http
             .request(method, url)
-            .header(OPERATOR, &self.operator);
-        let request = request.bearer_auth(self.variable(TOKEN)?);
-        let request = match body {
-            Some(body) => request.json(body),
-            None => request,
-        };
+            .bearer_auth(self.variable(TOKEN)?);
+        let request = request.header(OPERATOR, &self.operator);
+        let bodies = body.into_iter();
+        let request = bodies.fold(request, |request, body| request.json(body));
         let answer = request.send().await.map_err(|error| {
             let error = error.without_url();
-            Exit::unavailable(format!(
-                "no answer of postern-auth ({error}); is it running?"
-            ))
+            let failed = format!("no answer of postern-auth ({error}); is it running?");
+            Exit::unavailable(failed)
         })?;
         let status = answer.status();
         let body: Value = answer.json().await.unwrap_or_default();
@@ -118,9 +112,7 @@ impl Users {
         let (error, detail) = (&body["errors"][0], &body["detail"]);
         let reasons = [&error["pointer"], &error["detail"], detail, &body["code"]];
         let reasons: Vec<_> = reasons.into_iter().filter_map(Value::as_str).collect();
-        Err(Exit::failed(format!(
-            "postern-auth: {status} {}",
-            reasons.join(" ")
-        )))
+        let reasons = reasons.join(" ");
+        Err(Exit::failed(format!("postern-auth: {status} {reasons}")))
     }
 }

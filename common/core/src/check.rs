@@ -62,18 +62,13 @@ impl CheckArguments {
         results: Result<Vec<CheckResult>, Exit>,
         output: Output,
     ) -> Result<(), Exit> {
-        let results = match results {
-            Ok(results) => results,
-            Err(exit) => {
-                if output.json {
-                    for line in exit.message().lines() {
-                        let fault = CheckResult::fault("configuration", line);
-                        output.record("", &fault.to_json())?;
-                    }
-                }
-                return Err(exit);
+        if let (Err(exit), true) = (&results, output.json) {
+            for line in exit.message().lines() {
+                let fault = CheckResult::fault("configuration", line);
+                output.record("", &fault.to_json())?;
             }
-        };
+        }
+        let results = results?;
         for result in &results {
             output.record(&result.to_string(), &result.to_json())?;
         }
@@ -82,10 +77,12 @@ impl CheckArguments {
         match count(CheckResult::is_fault) {
             0 if self.strict && warnings > 0 => Err(Exit::failed(format!("{warnings} warnings"))),
             0 => Ok(()),
-            faults => Err(Exit::unavailable(format!(
-                "{faults} of {} checks failed",
-                results.len()
-            ))),
+            faults => {
+                let all = results.len();
+                Err(Exit::unavailable(format!(
+                    "{faults} of {all} checks failed"
+                )))
+            }
         }
     }
 }
@@ -97,10 +94,8 @@ impl CheckResult {
     #[must_use]
     pub fn new(subject: impl Into<String>, outcome: Result<String, String>) -> Self {
         let status = outcome.map_or_else(CheckStatus::Fault, CheckStatus::Passed);
-        Self {
-            subject: subject.into(),
-            status,
-        }
+        let subject = subject.into();
+        Self { subject, status }
     }
 
     /// Creates the result of a check that found no error.
@@ -118,19 +113,15 @@ impl CheckResult {
     /// Creates the result of a check that found an unsafe or unusual setting.
     #[must_use]
     pub fn warning(subject: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self {
-            subject: subject.into(),
-            status: CheckStatus::Warning(detail.into()),
-        }
+        let (subject, status) = (subject.into(), CheckStatus::Warning(detail.into()));
+        Self { subject, status }
     }
 
     /// Creates the result of a check that could not be made.
     #[must_use]
     pub fn unknown(subject: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self {
-            subject: subject.into(),
-            status: CheckStatus::Unknown(reason.into()),
-        }
+        let (subject, status) = (subject.into(), CheckStatus::Unknown(reason.into()));
+        Self { subject, status }
     }
 
     /// Creates the result for a configuration that was read with placeholders, see
@@ -169,25 +160,33 @@ impl CheckResult {
     /// `detail`.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let (status, detail) = match &self.status {
-            CheckStatus::Passed(text) => ("ok", text),
-            CheckStatus::Warning(text) => ("warning", text),
-            CheckStatus::Fault(text) => ("fault", text),
-            CheckStatus::Unknown(text) => ("unknown", text),
-        };
+        let (status, detail) = self.status.parts();
         json!({ "check": self.subject, "status": status, "detail": detail })
+    }
+}
+
+// === impl CheckStatus ===
+
+impl CheckStatus {
+    /// Returns the name in JSON and the explanation.
+    fn parts(&self) -> (&'static str, &str) {
+        match self {
+            Self::Passed(text) => ("ok", text),
+            Self::Warning(text) => ("warning", text),
+            Self::Fault(text) => ("fault", text),
+            Self::Unknown(text) => ("unknown", text),
+        }
     }
 }
 
 impl std::fmt::Display for CheckResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (word, text) = match &self.status {
-            CheckStatus::Passed(text) => ("ok     ", text),
-            CheckStatus::Warning(text) => ("WARNING", text),
-            CheckStatus::Fault(text) => ("FAULT  ", text),
-            CheckStatus::Unknown(text) => ("unknown", text),
+        let (word, text) = self.status.parts();
+        let word = match self.needs_attention() {
+            true => word.to_uppercase(),
+            false => word.to_owned(),
         };
-        write!(f, "{word} {}: {text}", self.subject)
+        write!(f, "{word:<7} {}: {text}", self.subject)
     }
 }
 

@@ -130,10 +130,9 @@ impl<T: Moment> CircuitBreaker<T> {
         match &mut self.open {
             None => {
                 self.consecutive_failures = self.consecutive_failures.saturating_add(1);
-                if self.consecutive_failures < self.policy.failure_threshold {
-                    FailureEffect::StillClosed(self.consecutive_failures)
-                } else {
-                    FailureEffect::Opened(self.open(now))
+                match self.consecutive_failures {
+                    few if few < self.policy.failure_threshold => FailureEffect::StillClosed(few),
+                    _ => FailureEffect::Opened(self.open(now)),
                 }
             }
             Some(open) if open.is_probing || self.policy.counts_calls_in_flight => {

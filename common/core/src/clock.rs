@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::log_limited;
 
@@ -72,9 +73,10 @@ impl Clock {
     #[must_use]
     pub fn shared(&self) -> Self {
         match &self.0 {
-            ClockSource::System => Self(ClockSource::Shared(Arc::new(Mutex::new(Reading::new(
-                system_millis(),
-            ))))),
+            ClockSource::System => {
+                let reading = Mutex::new(Reading::new(system_millis()));
+                Self(ClockSource::Shared(Arc::new(reading)))
+            }
             ClockSource::Shared(_) | ClockSource::Manual(_) => self.clone(),
         }
     }
@@ -198,8 +200,8 @@ impl Reading {
     }
 
     fn now(&self) -> i64 {
-        self.shared
-            .saturating_add(saturating_millis(self.at.elapsed()))
+        let since = saturating_millis(self.at.elapsed());
+        self.shared.saturating_add(since)
     }
 
     fn drift_ms(&self) -> u64 {
@@ -270,11 +272,9 @@ impl Timestamp {
     /// Parses RFC 3339 with any offset. Returns `None` for other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let at =
-            OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
-        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000))
-            .ok()
-            .map(Self)
+        let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        let millis = at.unix_timestamp_nanos().div_euclid(1_000_000);
+        i64::try_from(millis).ok().map(Self)
     }
 }
 
@@ -352,10 +352,8 @@ mod tests {
         }
         let before = clock.now();
         let long_ago = began.checked_sub(Duration::from_secs(10));
-        clock.correct(
-            Timestamp(before.0 - 5_000),
-            long_ago.expect("the machine has been up for longer"),
-        );
+        let long_ago = long_ago.expect("the machine has been up for longer");
+        clock.correct(Timestamp(before.0 - 5_000), long_ago);
         assert!(clock.now() >= before, "a slow reading proves nothing");
         if let ClockSource::Shared(reading) = &clock.0 {
             reading.lock().system -= 2_000;

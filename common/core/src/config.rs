@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use self::file::ConfigFile;
-pub use self::listener::{AdminListener, read_admin, read_admin_with, read_listen};
+pub use self::listener::{AdminListener, read_admin, read_listen};
 pub use self::source::{LocatedMistake, SourceText, SourceTexts};
 use crate::Secret;
-use crate::decode::Object;
+use crate::decode::{Field, Object};
 use crate::exit::Exit;
 use crate::files::read_regular_text;
 
@@ -103,6 +103,14 @@ impl Env {
             .map_err(|detail| root.fail("invalid_secret", detail))
             .ok()
     }
+
+    /// Returns a secret as [`Env::optional_secret`] does, or else the value of the file: a URL may
+    /// contain a password.
+    #[must_use]
+    pub fn secret_or(&self, root: &Object<'_>, name: &str, written: String) -> String {
+        let set = self.optional_secret(root, name).flatten();
+        set.map_or(written, |secret| secret.expose().to_owned())
+    }
 }
 
 impl<const N: usize> From<[(&str, &str); N]> for Env {
@@ -126,12 +134,10 @@ impl<A: Into<String>, B: Into<String>> FromIterator<(A, B)> for Env {
 
 /// Reads the secret ([`Env::secret`]) whose variable a `…_env` key names. The configuration file
 /// contains no secrets.
-pub fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
-    object.required(key, |field| {
-        let variable = field.text(1..=128)?;
-        let secret = env.required_secret(&variable);
-        secret.map_or_else(|detail| field.fail("invalid_secret", detail), Some)
-    })
+pub fn secret(field: Field<'_>, env: &Env) -> Option<Secret> {
+    let variable = field.typed("variable").text(1..=128)?;
+    let secret = env.required_secret(&variable);
+    secret.map_or_else(|detail| field.fail("invalid_secret", detail), Some)
 }
 
 /// Reads and parses a configuration file.

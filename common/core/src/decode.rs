@@ -23,15 +23,18 @@ mod json;
 mod mistake;
 mod object;
 mod path;
+mod settings;
 mod toml;
 mod units;
 
+pub(crate) use accepted::AcceptedField;
 pub use accepted::AcceptedFields;
 pub use field::Field;
 pub use field::NO_NUL;
 pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};
 pub use object::{Object, is_similar};
+pub use settings::defaults;
 pub use toml::{toml, toml_at};
 pub use units::parse_duration;
 
@@ -85,6 +88,40 @@ impl Node {
                     .collect(),
             ),
         }
+    }
+}
+
+impl From<bool> for Value {
+    fn from(flag: bool) -> Self {
+        Self::Bool(flag)
+    }
+}
+
+impl From<i128> for Value {
+    fn from(number: i128) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Float(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::String(text.to_owned())
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for Value {
+    fn from(items: [&str; N]) -> Self {
+        let node = |text| Node {
+            value: Self::from(text),
+            offset: 0,
+        };
+        Self::Array(items.map(node).into())
     }
 }
 

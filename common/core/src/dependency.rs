@@ -91,13 +91,8 @@ impl Dependencies {
     /// first success. `address` has no password.
     #[must_use]
     pub fn required(&self, name: &'static str, address: impl Into<String>) -> Dependency {
-        let check = self.health.check(name);
-        self.add(
-            name.into(),
-            address.into(),
-            Readiness::NotReady(check),
-            false,
-        )
+        let readiness = Readiness::NotReady(self.health.check(name));
+        self.add(name.into(), address.into(), readiness, false)
     }
 
     /// Adds a dependency whose outage degrades the process. It counts as available until the first
@@ -140,20 +135,16 @@ impl Dependencies {
 impl Dependency {
     /// Disables the log events, for a dependency whose client logs its outages itself.
     #[must_use]
-    pub fn without_events(self) -> Self {
-        Self {
-            limit: None,
-            ..self
-        }
+    pub fn without_events(mut self) -> Self {
+        self.limit = None;
+        self
     }
 
     /// Makes its events those of another dependency, a part of which it is.
     #[must_use]
-    pub fn of_cause(self, cause: &'static str) -> Self {
-        Self {
-            cause: cause.into(),
-            ..self
-        }
+    pub fn of_cause(mut self, cause: &'static str) -> Self {
+        self.cause = cause.into();
+        self
     }
 
     /// Returns whether the dependency answered when it was last asked.
@@ -177,12 +168,13 @@ impl Dependency {
         if let Some(ended) = outage.take()
             && ended.is_logged
         {
-            let outage_s = ended.since.elapsed().as_secs();
+            let (dependency, address) = (&*self.name, &*self.address);
+            let (outage_s, failures) = (ended.since.elapsed().as_secs(), ended.failures);
             tracing::info!(
-                dependency = &*self.name,
-                address = self.address,
+                dependency,
+                address,
                 outage_s,
-                failures = ended.failures,
+                failures,
                 "dependency available again"
             );
         }
@@ -243,9 +235,8 @@ impl Outage {
 /// error 111)`. Outer errors of HTTP clients repeat the URL.
 #[must_use]
 pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |cause| cause.source())
-        .last()
-        .map_or_else(String::new, ToString::to_string)
+    let causes = std::iter::successors(Some(error), |cause| cause.source());
+    causes.last().unwrap_or(error).to_string()
 }
 
 /// Returns scheme, host and port of a URL, for log events: paths and user information may be secret.
@@ -255,10 +246,8 @@ pub fn origin(url: &url::Url) -> String {
 }
 
 fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MAX_REASON_CHARS)
-        .collect()
+    let text = text.chars().take(MAX_REASON_CHARS);
+    text.map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

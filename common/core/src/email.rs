@@ -74,27 +74,21 @@ impl fmt::Debug for EmailAddress {
 fn is_dot_atom(local: &str) -> bool {
     let is_atext =
         |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
-    local.len() <= MAX_LOCAL_PART_BYTES
-        && local
-            .split('.')
-            .all(|atom| !atom.is_empty() && atom.bytes().all(is_atext))
+    let is_atom = |atom: &str| !atom.is_empty() && atom.bytes().all(is_atext);
+    local.len() <= MAX_LOCAL_PART_BYTES && local.split('.').all(is_atom)
 }
 
 fn is_host_name(host: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
-            && label
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
+            && label.bytes().all(is_allowed)
+            && label.trim_matches('-') == label
     };
     // A host whose last label is a number is read as an IPv4 address (WHATWG URL, section 3.5).
     let is_top_level = |label: &str| !label.bytes().all(|byte| byte.is_ascii_digit());
-    host.split('.').all(is_label)
-        && host
-            .rsplit_once('.')
-            .is_some_and(|(_, label)| is_top_level(label))
+    let last = host.rsplit_once('.').map(|(_, label)| label);
+    host.split('.').all(is_label) && last.is_some_and(is_top_level)
 }
 
 #[cfg(test)]
@@ -103,56 +97,32 @@ mod tests {
 
     #[test]
     fn address_is_a_dot_atom_and_a_host_name() {
-        for valid in [
-            "ada@example.com",
-            "a.b+c@x-y.example.co",
-            "o'neil@example.com",
-            "ada@123.example",
-            "ada@example.x1",
-        ] {
+        let valid = "ada@example.com a.b+c@x-y.example.co o'neil@example.com ada@123.example ada@example.x1";
+        for valid in valid.split(' ') {
             assert!(EmailAddress::parse(valid).is_some(), "{valid}");
         }
         let long_local = format!("{}@example.com", "a".repeat(65));
         let long_label = format!("ada@{}.com", "a".repeat(64));
         let long_host = format!("ada@{}com", "a.".repeat(125));
+        let of_ascii = "|@|ada|ada@|@example.com|a b@example.com|a..b@example.com|.a@example.com|\
+            a.@example.com|a,b@example.com|ada@host|ada@localhost|ada@example.123|ada@127.0.0.1|\
+            ada@[::1]|ada@-x.com|ada@x-.com|ada@x..com|ada@example.com.|ada@example.com>|\
+            <ada@example.com>|\"a\"@example.com";
         for invalid in [
-            "",
-            "@",
-            "ada",
-            "ada@",
-            "@example.com",
-            "a b@example.com",
-            "a..b@example.com",
-            ".a@example.com",
-            "a.@example.com",
-            "a,b@example.com",
             "a@b@c\n",
-            "ada@host",
-            "ada@localhost",
-            "ada@example.123",
-            "ada@127.0.0.1",
-            "ada@[::1]",
-            "ada@-x.com",
-            "ada@x-.com",
-            "ada@x..com",
-            "ada@example.com.",
             "ada@example.com\n",
             "ada@example.com\0",
             "ada@example.com\r\nRCPT TO:<b@example.com>",
-            "ada@example.com>",
-            "<ada@example.com>",
-            "\"a\"@example.com",
-            "ä@example.com",
-            "a@ü",
-            "a@ü..com",
-            "a@ü com",
-            "a@ü.com:25",
-            "a@ü/.com",
             "a@\u{ff11}\u{ff12}\u{ff17}.0.0.1",
             &long_local,
             &long_label,
             &long_host,
-        ] {
+        ]
+        .into_iter()
+        .chain(of_ascii.split('|'))
+        .chain(["ä@example.com", "a@ü", "a@ü..com", "a@ü com"])
+        .chain(["a@ü.com:25", "a@ü/.com"])
+        {
             assert!(EmailAddress::parse(invalid).is_none(), "{invalid:?}");
         }
         for (entered, stored) in [
@@ -165,10 +135,8 @@ mod tests {
             assert_eq!(address.expect(entered).as_str(), stored);
         }
         let mixed = EmailAddress::parse("Ada@Example.COM").expect("an address");
-        assert_eq!(
-            (mixed.as_str(), mixed.host()),
-            ("Ada@example.com", "example.com")
-        );
+        let parts = (mixed.as_str(), mixed.host());
+        assert_eq!(parts, ("Ada@example.com", "example.com"));
         assert_eq!(format!("{mixed:?}"), "[EmailAddress]");
     }
 }

@@ -2,40 +2,17 @@
 
 use std::process::ExitCode;
 
-use crate::command_line::{documentation, with_documentation};
-
-/// Parses the arguments of the process. Help and version are printed, and the subcommands
-/// `completions` and `man`, which every program has, are carried out.
+/// Parses the arguments of the process. Help and version are printed.
 ///
 /// # Errors
 /// The exit code of the process, if it ends here: 64 for an invalid argument.
 pub fn parse_arguments<P: clap::Parser>() -> Result<P, ExitCode> {
-    let command = with_documentation(P::command());
-    let parsed = command.clone().try_get_matches().and_then(|mut matches| {
-        let written = documentation(&matches, &command, &mut std::io::stdout());
-        match written {
-            Some(written) => Ok(Err(written)),
-            None => P::from_arg_matches_mut(&mut matches)
-                .map(Ok)
-                .map_err(|error| error.format(&mut command.clone())),
-        }
-    });
-    let parsed = match parsed {
-        Ok(Ok(arguments)) => Ok(arguments),
-        Ok(Err(written)) => {
-            let written =
-                written.map_err(|error| Exit::unavailable(format!("cannot write: {error}")));
-            return Err(Exit::report(written));
-        }
-        Err(error) => Err(error),
-    };
-    parsed.map_err(|error| {
+    P::try_parse().map_err(|error| {
         if error.use_stderr() {
             return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
         }
-        error
-            .print()
-            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        let printed = error.print();
+        printed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
     })
 }
 
@@ -62,27 +39,22 @@ pub struct Exit {
 impl Exit {
     /// Creates an error for a wrong configuration or command line (`EX_USAGE`, 64).
     pub fn usage(message: impl Into<String>) -> Self {
-        Self {
-            status: 64,
-            message: message.into(),
-        }
+        Self::new(64, message.into())
     }
 
     /// Creates an error for a check that was executed and failed (1).
     pub fn failed(message: impl Into<String>) -> Self {
-        Self {
-            status: 1,
-            message: message.into(),
-        }
+        Self::new(1, message.into())
     }
 
     /// Creates an error for an unavailable resource such as a database, port or directory
     /// (`EX_UNAVAILABLE`, 69).
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self {
-            status: 69,
-            message: message.into(),
-        }
+        Self::new(69, message.into())
+    }
+
+    fn new(status: u8, message: String) -> Self {
+        Self { status, message }
     }
 
     /// Returns the same error as a temporary failure, which a caller such as a mail server retries

@@ -37,9 +37,8 @@ pub fn read_regular(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     if file.metadata()?.len() > limit {
         return Err(too_large(max_bytes));
     }
-    let mut contents = Vec::new();
-    file.take(limit.saturating_add(1))
-        .read_to_end(&mut contents)?;
+    let (mut contents, mut file) = (Vec::new(), file.take(limit.saturating_add(1)));
+    file.read_to_end(&mut contents)?;
     match contents.len() <= max_bytes {
         true => Ok(contents),
         false => Err(too_large(max_bytes)),
@@ -61,22 +60,15 @@ fn open_regular(path: &Path) -> io::Result<File> {
     require_regular(fs::metadata(path)?.is_file())?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags).open(path)?;
     require_regular(file.metadata()?.is_file())?;
     Ok(file)
 }
 
 fn require_regular(is_regular: bool) -> io::Result<()> {
-    match is_regular {
-        true => Ok(()),
-        false => Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            "is not a regular file",
-        )),
-    }
+    let other = || io::Error::new(ErrorKind::InvalidInput, "is not a regular file");
+    is_regular.then_some(()).ok_or_else(other)
 }
 
 /// Checks that a file or folder belongs to the user of this process or to root, and that its mode
@@ -103,10 +95,8 @@ pub fn check_access(path: &Path, denied: u32) -> io::Result<()> {
 /// # Errors
 /// It cannot be created, or others have these permissions.
 pub fn private_folder(folder: &Path, denied: u32) -> io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder)?;
     check_access(folder, denied)
 }
 
@@ -117,11 +107,9 @@ pub fn private_folder(folder: &Path, denied: u32) -> io::Result<()> {
 /// The folder cannot be written.
 pub fn replace_private(path: &Path, contents: &[u8]) -> io::Result<()> {
     let temporary = path.with_added_extension(format!("{}.new", Uuid::new_v4()));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(&temporary)?;
     let written = file.write_all(contents).and_then(|()| file.sync_all());
     if let Err(error) = written.and_then(|()| fs::rename(&temporary, path)) {
         let _unremoved = fs::remove_file(&temporary);
@@ -175,10 +163,8 @@ mod tests {
             assert_eq!(checked.is_ok(), is_good, "{granted:o} {denied:o}");
         }
         let said = check_access(&folder, ALL_BUT_OWNER).expect_err("0710");
-        assert_eq!(
-            said.to_string(),
-            "has mode 0710, and must have at most 0700"
-        );
+        let said = said.to_string();
+        assert_eq!(said, "has mode 0710, and must have at most 0700");
     }
 
     #[test]
@@ -209,17 +195,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("file");
         fs::write(&file, vec![b'x'; 2 << 10]).expect("written");
-        assert_eq!(
-            read_regular(&file, 2 << 10).map(|it| it.len()).ok(),
-            Some(2 << 10)
-        );
+        assert!(read_regular(&file, 2 << 10).is_ok_and(|it| it.len() == 2 << 10));
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&file, &link).expect("linked");
         assert!(read_regular_text(&link, 2 << 10).is_ok());
-        assert_eq!(
-            reason(read_regular(&file, (2 << 10) - 1)),
-            "is larger than 1 KiB"
-        );
+        let larger = reason(read_regular(&file, (2 << 10) - 1));
+        assert_eq!(larger, "is larger than 1 KiB");
         fs::write(&file, [0xff]).expect("written");
         let refused = read_regular_text(&file, 1).expect_err("not UTF-8");
         assert_eq!(refused.to_string(), "is not UTF-8");

@@ -91,16 +91,9 @@ fn new_batch<T>() -> Vec<T> {
 // === impl Submitter ===
 
 impl<T, R> Submitter<T, R> {
-    /// Submits an item and returns the reply. Waits while the queue is full. Returns `None` if the
-    /// receiver has ended or has dropped the item.
-    pub async fn submit(&self, item: T) -> Option<R> {
-        let (submission, reply) = Submission::new(item);
-        self.queue.send(submission).await.ok()?;
-        reply.await.ok()
-    }
-
-    /// Submits an item and returns the reply. Returns `None` if the queue is full, and otherwise as
-    /// [`Submitter::submit`] or if there is no reply in time; then the item may be processed.
+    /// Submits an item and returns the reply. Returns `None` if the queue is full, if the
+    /// receiver has ended or has dropped the item, or if there is no reply in time; then the item may
+    /// be processed.
     pub async fn try_submit(&self, item: T, timeout: Duration) -> Option<R> {
         let (submission, reply) = Submission::new(item);
         self.queue.try_send(submission).ok()?;
@@ -204,7 +197,8 @@ mod tests {
 
     fn submit(submitter: &Submitter<u32, u32>, item: u32) -> tokio::task::JoinHandle<u32> {
         let submitter = submitter.clone();
-        tokio::spawn(async move { submitter.submit(item).await.expect("a reply") })
+        let timeout = Duration::from_secs(10);
+        tokio::spawn(async move { submitter.try_submit(item, timeout).await.expect("a reply") })
     }
 
     #[tokio::test]
@@ -258,6 +252,5 @@ mod tests {
         waiting.reply.send(10);
         drop(receiver);
         assert_eq!(submitter.try_submit(3, TIMEOUT).await, None);
-        assert_eq!(submitter.submit(4).await, None);
     }
 }

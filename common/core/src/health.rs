@@ -43,10 +43,8 @@ impl Health {
     /// Registers a component, which is not ready until [`Check::set_ok`] is called.
     #[must_use]
     pub fn check(&self, part: &'static str) -> Check {
-        let check = Check {
-            health: self.clone(),
-            part,
-        };
+        let health = self.clone();
+        let check = Check { health, part };
         check.set_failed("starting");
         check
     }
@@ -60,10 +58,8 @@ impl Health {
     /// Registers a partner, which is not degraded until [`Degradation::set`] is called.
     #[must_use]
     pub fn degradation(&self, name: impl Into<String>) -> Degradation {
-        Degradation {
-            health: self.clone(),
-            name: name.into(),
-        }
+        let (health, name) = (self.clone(), name.into());
+        Degradation { health, name }
     }
 
     /// Returns the failing partners, each with the reason.
@@ -89,15 +85,10 @@ impl Health {
 impl std::fmt::Display for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let parts = self.parts.borrow();
-        let mut failed = parts
-            .iter()
-            .filter_map(|(part, reason)| Some((part, reason.as_ref()?)))
-            .peekable();
-        f.write_str(if failed.peek().is_some() {
-            "not ready"
-        } else {
-            "ready"
-        })?;
+        let is_ready = parts.values().all(Option::is_none);
+        f.write_str(if is_ready { "ready" } else { "not ready" })?;
+        let failed = parts.iter();
+        let mut failed = failed.filter_map(|(part, reason)| Some((part, reason.as_ref()?)));
         failed.try_for_each(|(part, reason)| write!(f, "; {part}: {reason}"))
     }
 }

@@ -16,30 +16,9 @@
 //! | `IDP_SERVICE_ACCOUNT_USERNAME`, `IDP_SERVICE_ACCOUNT_PASSWORD` | none; the authentication service requires them, because it calls other services |
 //!
 //! Secrets can be in files ([`Env::secret`](crate::config::Env::secret)). The table `[identity]` of a
-//! configuration file has the rest:
-//!
-//! | key | default |
-//! |---|---|
-//! | `actor.issuer`, `actor.jwks_url`, `service.issuer`, `service.jwks_url` | derived from endpoint or region, and the pool id: both forms of Amazon's |
-//! | `token_bytes` | 16 KiB, the maximum length of a token |
-//! | `leeway` | 5 s, by which `nbf` and `iat` may be ahead of the clock |
-//!
-//! A process that only verifies tokens reads a [`TrustConfig`], in which each pool is optional.
-//!
-//! Additional issuers are configured in `[[identity.issuer]]`, each with its own rules:
-//!
-//! | key | meaning | default |
-//! |---|---|---|
-//! | `kind` | `user` or `service`: the kind of caller that its tokens identify | required |
-//! | `issuer` | `iss`, compared byte for byte | required |
-//! | `jwks_url` | URL of its JWKS | `/.well-known/jwks.json` below the issuer |
-//! | `clients` | client ids that are accepted | none: only `audiences` is checked |
-//! | `audiences` | `aud` must contain one of these | none: `aud` is not checked |
-//! | `token_use` | accepted values; `[]` if the issuer writes none | `access`; for services also `id` |
-//! | `client_claim` | the claim that contains the client id | `client_id` |
-//! | `groups_claim` | the claim that contains the groups of a user | `cognito:groups` |
-//! | `service_claim` | the claim that contains the service name | `custom:service_id` |
-//! | `services` | service issuers only: the service names that its tokens may contain, and no other issuer's | required |
+//! configuration file declares the rest, with additional issuers in `[[identity.issuer]]`, each with
+//! its own rules. A process that only verifies tokens reads a [`TrustConfig`], in which each pool is
+//! optional.
 //!
 //! Input: the table `[identity]` and the environment. Output: the trusted issuers, and the settings
 //! of the pools. Depends on `config`, `decode`, `secret` and `token`.
@@ -47,14 +26,15 @@
 mod assumed;
 mod config;
 mod issuer;
-mod secret_hash;
 mod social_proof;
 
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use url::Url;
 
 pub use self::assumed::ASSUMED_IDENTITY;
 pub use self::config::partition_domain;
-pub use self::secret_hash::secret_hash;
 pub use self::social_proof::{
     SOCIAL_PROOF, SOCIAL_PROOF_KEY, SocialAccount, SocialProofKey, SocialStatement,
 };
@@ -144,15 +124,10 @@ impl TrustConfig {
     /// from both pools.
     #[must_use]
     pub fn issuers(&self) -> Vec<token::Issuer> {
-        let reserved = self
-            .issuers
-            .iter()
-            .filter_map(|issuer| match &issuer.rules.services {
-                token::ServiceNames::Only(names) => Some(names.clone()),
-                token::ServiceNames::AllBut(_) => None,
-            });
-        let services = token::ServiceNames::AllBut(reserved.flatten().collect());
-        let issuer = |(pool, kind): (&Pool, token::IssuerKind)| token::Issuer {
+        let issuers = self.issuers.iter();
+        let reserved = issuers.filter_map(|issuer| issuer.rules.services.only());
+        let services = token::ServiceNames::AllBut(reserved.flatten().cloned().collect());
+        let issuer = |pool: &Pool, kind| token::Issuer {
             issuer: pool.issuer.clone(),
             jwks_url: pool.jwks_url.clone(),
             kind,
@@ -164,13 +139,12 @@ impl TrustConfig {
             },
             claims: Vec::new(),
         };
-        let actor = self
-            .actor
-            .iter()
-            .map(|pool| (pool, token::IssuerKind::User));
-        let service = self.service.iter();
-        let service = service.map(|pool| (pool, token::IssuerKind::Service));
-        let pools = actor.chain(service).map(issuer);
+        let pools = [
+            (&self.actor, token::IssuerKind::User),
+            (&self.service, token::IssuerKind::Service),
+        ];
+        let pools = pools.into_iter();
+        let pools = pools.filter_map(|(pool, kind)| Some(issuer(pool.as_ref()?, kind)));
         pools.chain(self.issuers.iter().cloned()).collect()
     }
 
@@ -197,6 +171,20 @@ impl Pool {
         let secret = self.client_secret.as_ref()?;
         Some(secret_hash(username, &self.client_id, secret.expose()))
     }
+}
+
+/// Returns Cognito's `SECRET_HASH`: Base64 of HMAC-SHA256, keyed with the client secret, over user
+/// name and client id ("Computing secret hash values" in the Amazon Cognito developer guide).
+///
+/// `username` is the name as entered for sign-in, and the pool's user name for challenges and
+/// refresh.
+#[must_use]
+pub fn secret_hash(username: &str, client_id: &str, client_secret: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, client_secret.as_bytes());
+    let mut context = hmac::Context::with_key(&key);
+    context.update(username.as_bytes());
+    context.update(client_id.as_bytes());
+    STANDARD.encode(context.sign())
 }
 
 #[cfg(test)]

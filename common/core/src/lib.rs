@@ -28,7 +28,6 @@ pub mod identity;
 pub mod network;
 
 pub mod check;
-mod command_line;
 pub mod exit;
 pub mod output;
 

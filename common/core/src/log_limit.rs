@@ -189,10 +189,8 @@ impl LogLimit {
 
     fn admit_at(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
-        if state
-            .began_at
-            .is_none_or(|began_at| now >= began_at + LOG_INTERVAL)
-        {
+        let is_over = |began_at| now >= began_at + LOG_INTERVAL;
+        if state.began_at.is_none_or(is_over) {
             state.began_at = Some(now);
             state.logged = 0;
         }
@@ -243,11 +241,7 @@ mod tests {
     fn consequence_is_a_warning_if_nothing_else_was() {
         let (mut causes, start) = (CauseLimits::new(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(
-            causes.admit_consequence(at(0)),
-            None,
-            "its cause may follow"
-        );
+        assert_eq!(causes.admit_consequence(at(0)), None, "a cause may follow");
         assert_eq!(causes.admit("test".into(), at(4)), Some(0));
         assert_eq!(causes.admit_consequence(at(23)), None);
         assert_eq!(causes.admit_consequence(at(24)), None);

@@ -1,7 +1,5 @@
 //! IP networks, and the address of a client behind proxies.
 
-mod node;
-
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -49,15 +47,14 @@ impl IpNetwork {
     /// Parses an address with an optional prefix length. Returns `None` for other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let network = text
-            .parse()
-            .or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        let address = || text.parse::<IpAddr>().map(IpNet::from);
+        let network = text.parse().or_else(|_| address());
         Some(Self(network.ok()?.trunc()).canonical())
     }
 
     /// Reads a configuration field with a network.
     pub fn read(field: Field<'_>) -> Option<Self> {
-        Self::parse(field.string()?)
+        Self::parse(field.typed("network").string()?)
             .or_else(|| field.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
     }
 
@@ -65,10 +62,9 @@ impl IpNetwork {
     #[must_use]
     pub fn of(address: IpAddr, ipv4_bits: u8, ipv6_bits: u8) -> Self {
         let address = address.to_canonical();
-        let bits = if address.is_ipv4() {
-            ipv4_bits
-        } else {
-            ipv6_bits
+        let bits = match address {
+            IpAddr::V4(_) => ipv4_bits,
+            IpAddr::V6(_) => ipv6_bits,
         };
         Self(IpNet::new(address, bits).map_or(address.into(), |network| network.trunc()))
     }
@@ -126,10 +122,8 @@ impl IpNetworks {
     /// Returns the loopback addresses.
     #[must_use]
     pub fn loopback() -> Self {
-        ["127.0.0.0/8", "::1"]
-            .into_iter()
-            .filter_map(IpNetwork::parse)
-            .collect()
+        let networks = ["127.0.0.0/8", "::1"].into_iter();
+        networks.filter_map(IpNetwork::parse).collect()
     }
 
     /// Returns whether one of the networks contains the address.
@@ -168,7 +162,7 @@ impl IpNetworks {
             let unquoted = entry.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
             let text = unquoted.unwrap_or(entry);
             // An IPv6 address without brackets is no node, and the usual form here.
-            text.parse().ok().or_else(|| node::parse(text)?)
+            text.parse().ok().or_else(|| parse_node(text))
         };
         let mut client = ForwardedClient {
             address: peer.to_canonical(),
@@ -192,6 +186,31 @@ impl FromIterator<IpNetwork> for IpNetworks {
     fn from_iter<I: IntoIterator<Item = IpNetwork>>(networks: I) -> Self {
         Self(networks.into_iter().collect())
     }
+}
+
+/// Parses a node of forwarding fields (RFC 7239 section 6) that is an address: with an optional port,
+/// which may be obfuscated, and brackets around IPv6.
+fn parse_node(text: &str) -> Option<IpAddr> {
+    let (host, port) = match text.rfind(']') {
+        Some(end) => text.split_at(end + 1),
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let is_port = match port.strip_prefix(':') {
+        Some(port) => is_obfuscated(port) || port.parse::<u16>().is_ok(),
+        None => port.is_empty(),
+    };
+    let bracketed = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    let address = match bracketed {
+        Some(host) => host.parse().map(IpAddr::V6).ok(),
+        None => host.parse().map(IpAddr::V4).ok(),
+    };
+    address.filter(|_| is_port)
+}
+
+/// Returns whether the text is an obfuscated identifier: `_` and letters, digits, `.`, `_`, `-`.
+fn is_obfuscated(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    text.len() > 1 && text.starts_with('_') && text.bytes().all(allowed)
 }
 
 /// Returns the key of an address in limits per client: an IPv4 address, or the /64 network of an
@@ -239,51 +258,32 @@ mod tests {
             assert!(!network(text).contains(ip(outside)), "{text} {outside}");
         }
         assert!(network("::/0").contains(ip("192.0.2.1")));
-        for text in [
-            "",
-            "x",
-            "10.0.0.0/33",
-            "10.0.0/8",
-            "::/129",
-            "10.0.0.0/x",
-            "host",
-        ] {
+        for text in "|x|10.0.0.0/33|10.0.0/8|::/129|10.0.0.0/x|host".split('|') {
             assert_eq!(IpNetwork::parse(text), None, "{text}");
         }
     }
 
     #[test]
     fn loopback_networks_contain_loopback_addresses_only() {
-        let is_loopback = |text| network(text).is_loopback();
-        assert!(
-            ["127.0.0.0/8", "127.0.0.1", "127.1.0.0/16", "::1"]
-                .into_iter()
-                .all(is_loopback)
-        );
-        assert!(
-            !["126.0.0.0/7", "0.0.0.0/0", "::/0", "::1/127", "10.0.0.1"]
-                .into_iter()
-                .any(is_loopback)
-        );
+        for text in ["127.0.0.0/8", "127.0.0.1", "127.1.0.0/16", "::1"] {
+            assert!(network(text).is_loopback(), "{text}");
+        }
+        for text in ["126.0.0.0/7", "0.0.0.0/0", "::/0", "::1/127", "10.0.0.1"] {
+            assert!(!network(text).is_loopback(), "{text}");
+        }
     }
 
     #[test]
     fn forwarded_address_of_untrusted_peer_is_ignored() {
-        let trusted: IpNetworks = ["127.0.0.0/8", "::1", "10.1.0.0/16"]
-            .map(network)
-            .into_iter()
-            .collect();
+        let trusted = ["127.0.0.0/8", "::1", "10.1.0.0/16"].map(network);
+        let trusted = IpNetworks::from_iter(trusted);
         for (peer, forwarded, client) in [
             ("127.0.0.1", &["192.0.2.1"][..], "192.0.2.1"),
             ("::1", &["192.0.2.1"], "192.0.2.1"),
             ("::ffff:127.0.0.1", &["::ffff:192.0.2.1"], "192.0.2.1"),
             ("192.0.2.9", &["198.51.100.1"], "192.0.2.9"),
             ("127.0.0.1", &["198.51.100.1, 192.0.2.1"], "192.0.2.1"),
-            (
-                "127.0.0.1",
-                &["6.6.6.6", "192.0.2.1, 10.1.2.3"],
-                "192.0.2.1",
-            ),
+            ("::1", &["6.6.6.6", "192.0.2.1, 10.1.2.3"], "192.0.2.1"),
             ("127.0.0.1", &["10.1.0.1, 10.1.2.3"], "10.1.0.1"),
             ("127.0.0.1", &["nonsense"], "127.0.0.1"),
             ("127.0.0.1", &["192.0.2.1:4711"], "192.0.2.1"),
@@ -292,11 +292,12 @@ mod tests {
             ("127.0.0.1", &["\"[2001:db8::1]:4711\""], "2001:db8::1"),
             ("127.0.0.1", &["[2001:db8::1]"], "2001:db8::1"),
             ("127.0.0.1", &["2001:db8::1"], "2001:db8::1"),
-            (
-                "127.0.0.1",
-                &["6.6.6.6, 192.0.2.1:80,10.1.2.3:443"],
-                "192.0.2.1",
-            ),
+            ("::1", &["6.6.6.6, 192.0.2.1:80,10.1.2.3:443"], "192.0.2.1"),
+            ("127.0.0.1", &["[2001:db8::1]:_x"], "2001:db8::1"),
+            ("127.0.0.1", &["[2001:db8::1"], "127.0.0.1"),
+            ("127.0.0.1", &["[192.0.2.1]"], "127.0.0.1"),
+            ("127.0.0.1", &["192.0.2.1:_"], "127.0.0.1"),
+            ("127.0.0.1", &["unknown:80"], "127.0.0.1"),
             ("127.0.0.1", &["192.0.2.1:99999"], "127.0.0.1"),
             ("127.0.0.1", &["192.0.2.1:"], "127.0.0.1"),
             ("127.0.0.1", &["192.0.2.1, unknown"], "127.0.0.1"),
@@ -307,13 +308,11 @@ mod tests {
             ("127.0.0.1", &["6.6.6.6", "192.0.2.1, \u{e9}"], "127.0.0.1"),
             ("127.0.0.1", &[], "127.0.0.1"),
         ] {
-            let headers = forwarded
-                .iter()
-                .map(|value| {
-                    let value = http::HeaderValue::from_bytes(value.as_bytes());
-                    (FORWARDED_FOR, value.expect("a value"))
-                })
-                .collect();
+            let values = forwarded.iter().map(|value| {
+                let value = http::HeaderValue::from_bytes(value.as_bytes());
+                (FORWARDED_FOR, value.expect("a value"))
+            });
+            let headers = values.collect();
             let found = trusted.client_address(ip(peer), &headers);
             assert_eq!(found, ip(client), "{peer} {forwarded:?}");
         }

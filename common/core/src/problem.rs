@@ -12,13 +12,17 @@ mod code;
 use std::borrow::Cow;
 
 use axum_core::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 
 pub use code::Code;
 
 use crate::decode::{Mistake, Weight};
+
+const MEDIA_TYPE: &str = "application/problem+json";
 
 /// An error response before rendering. The request layer adds the request id and logs it once.
 #[derive(Clone, Debug)]
@@ -128,14 +132,12 @@ impl Problem {
             Some(Weight::Unreadable) | None => Code::InvalidRequest,
         };
         let mut problem = Self::new(code);
-        problem.0.errors = mistakes
-            .into_iter()
-            .map(|mistake| FieldError {
-                pointer: mistake.pointer,
-                code: mistake.code.into(),
-                detail: mistake.detail,
-            })
-            .collect();
+        let error = |mistake: Mistake| FieldError {
+            pointer: mistake.pointer,
+            code: mistake.code.into(),
+            detail: mistake.detail,
+        };
+        problem.0.errors = mistakes.into_iter().map(error).collect();
         problem
     }
 
@@ -159,10 +161,8 @@ impl Problem {
     /// Returns the detail, or the title of the code if there is none.
     #[must_use]
     pub fn message(&self) -> &str {
-        self.0
-            .detail
-            .as_deref()
-            .unwrap_or_else(|| self.0.code.title())
+        let detail = self.0.detail.as_deref();
+        detail.unwrap_or_else(|| self.0.code.title())
     }
 
     /// Returns the problem as a JSON value, for batch results.
@@ -174,59 +174,41 @@ impl Problem {
     /// Renders status, headers and body with a request id.
     #[must_use]
     pub fn render(&self, request_id: &str) -> Rendered {
-        let mut headers = HeaderMap::new();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
-        headers.insert(
-            http::header::CACHE_CONTROL,
-            HeaderValue::from_static("no-store"),
-        );
-        if let Some(challenge) = self.0.code.challenge() {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-        }
-        if let Some(seconds) = self
-            .0
-            .retry_after_s
-            .or_else(|| self.0.code.default_retry_after_s())
-        {
-            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if let Some(allow) = self
-            .0
-            .allow
-            .as_deref()
-            .and_then(|allow| HeaderValue::from_str(allow).ok())
-        {
-            headers.insert(HeaderName::from_static("allow"), allow);
-        }
-        let body = serde_json::to_vec(&self.body(request_id)).unwrap_or_default();
+        let (code, data) = (self.0.code, &*self.0);
+        let retry_after_s = data.retry_after_s.or_else(|| code.default_retry_after_s());
+        let allow = data.allow.as_deref().map(HeaderValue::from_str);
+        let fields = [
+            (CONTENT_TYPE, Some(HeaderValue::from_static(MEDIA_TYPE))),
+            (CACHE_CONTROL, Some(HeaderValue::from_static("no-store"))),
+            (
+                WWW_AUTHENTICATE,
+                code.challenge().map(HeaderValue::from_static),
+            ),
+            (RETRY_AFTER, retry_after_s.map(HeaderValue::from)),
+            (ALLOW, allow.and_then(Result::ok)),
+        ];
+        let fields = fields.into_iter();
         Rendered {
-            status: self.0.code.status(),
-            headers,
-            body,
+            status: code.status(),
+            headers: fields
+                .filter_map(|(name, value)| Some((name, value?)))
+                .collect(),
+            body: serde_json::to_vec(&self.body(request_id)).unwrap_or_default(),
         }
     }
 
     fn body<'a>(&'a self, request_id: &'a str) -> ProblemBody<'a> {
-        let extra = self
-            .0
-            .extra
-            .clone()
-            .map(|(name, value)| [(name.to_owned(), value)].into_iter().collect());
+        let (code, extra) = (self.0.code, self.0.extra.clone());
+        let name = code.as_str().replace('_', "-");
         ProblemBody {
-            r#type: format!(
-                "https://postern.dev/problems/{}",
-                self.0.code.as_str().replace('_', "-")
-            ),
-            title: self.0.code.title(),
-            status: self.0.code.status().as_u16(),
-            code: self.0.code.as_str(),
+            r#type: format!("https://postern.dev/problems/{name}"),
+            title: code.title(),
+            status: code.status().as_u16(),
+            code: code.as_str(),
             detail: self.0.detail.as_deref(),
             request_id,
             errors: &self.0.errors,
-            extra,
+            extra: extra.map(|(name, value)| [(name.to_owned(), value)].into_iter().collect()),
         }
     }
 }
@@ -261,35 +243,23 @@ mod tests {
         let rendered = Problem::new(Code::TokenExpired).render("id-1");
         let body: serde_json::Value = serde_json::from_slice(&rendered.body).expect("JSON");
         assert_eq!(body["type"], "https://postern.dev/problems/token-expired");
-        assert_eq!(
-            (&body["status"], &body["code"]),
-            (&401.into(), &"token_expired".into())
-        );
+        assert_eq!(body["status"], 401);
+        assert_eq!(body["code"], "token_expired");
         assert_eq!(body["requestId"], "id-1");
-        assert_eq!(
-            rendered.headers[WWW_AUTHENTICATE],
-            "Bearer error=\"invalid_token\""
-        );
+        let challenge = "Bearer error=\"invalid_token\"";
+        assert_eq!(rendered.headers[WWW_AUTHENTICATE], challenge);
     }
 
     #[test]
     fn documented_table_matches_the_code() {
         let documented = include_str!("../../../docs/reference/problem-codes.md");
-        let rows: Vec<&str> = documented
-            .lines()
-            .filter(|line| line.starts_with("| `"))
-            .collect();
-        let expected: Vec<String> = Code::ALL
-            .iter()
-            .map(|code| {
-                format!(
-                    "| `{}` | {} | {} |",
-                    code.as_str(),
-                    code.status().as_u16(),
-                    code.title()
-                )
-            })
-            .collect();
+        let rows = documented.lines().filter(|line| line.starts_with("| `"));
+        let row = |code: &Code| {
+            let (name, status) = (code.as_str(), code.status().as_u16());
+            format!("| `{name}` | {status} | {} |", code.title())
+        };
+        let expected: Vec<String> = Code::ALL.iter().map(row).collect();
+        let rows: Vec<&str> = rows.collect();
         assert_eq!(rows, expected, "problem-codes.md and Code::ALL differ");
     }
 }

@@ -1,5 +1,7 @@
 //! Authenticated encryption with AES-256-GCM.
 
+use std::collections::BTreeSet;
+
 use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
@@ -44,14 +46,10 @@ pub enum KeyTextError {
 pub fn parse_key(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyTextError> {
     let text = text.trim();
     let decoded = STANDARD.decode(text).or_else(|_| URL_SAFE.decode(text));
-    let decoded = decoded
-        .or_else(|_| URL_SAFE_NO_PAD.decode(text))
-        .map_err(|_| KeyTextError::NotBase64)?;
-    let decoded = Zeroizing::new(decoded);
-    let bytes: &[u8; 32] = decoded
-        .as_slice()
-        .try_into()
-        .map_err(|_| KeyTextError::Length(decoded.len()))?;
+    let decoded = decoded.or_else(|_| URL_SAFE_NO_PAD.decode(text));
+    let decoded = Zeroizing::new(decoded.map_err(|_| KeyTextError::NotBase64)?);
+    let length = |_| KeyTextError::Length(decoded.len());
+    let bytes: &[u8; 32] = decoded.as_slice().try_into().map_err(length)?;
     if !looks_random(bytes) {
         return Err(KeyTextError::NotRandom);
     }
@@ -62,18 +60,11 @@ pub fn parse_key(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyTextError> {
 /// sequence, not only printable ASCII. 32 random bytes have 30 distinct values on average; fewer
 /// than 20 occur with a probability below 10^-12, only printable bytes with about 10^-13.
 fn looks_random(bytes: &[u8; 32]) -> bool {
-    let mut seen = [false; 256];
-    for byte in bytes {
-        seen[usize::from(*byte)] = true;
-    }
-    let distinct = seen.iter().filter(|seen| **seen).count();
+    let distinct = bytes.iter().collect::<BTreeSet<_>>().len();
     let step = bytes[1].wrapping_sub(bytes[0]);
-    let is_sequence = bytes
-        .windows(2)
-        .all(|pair| pair[1].wrapping_sub(pair[0]) == step);
-    let is_printable = bytes
-        .iter()
-        .all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    let mut pairs = bytes.windows(2);
+    let is_sequence = pairs.all(|pair| pair[1].wrapping_sub(pair[0]) == step);
+    let is_printable = bytes.iter().all(|byte| matches!(byte, b' '..=b'~'));
     distinct >= 20 && !is_sequence && !is_printable
 }
 
@@ -98,10 +89,8 @@ impl Cipher {
             msg: plain,
             aad: additional_data,
         };
-        let sealed = self
-            .0
-            .encrypt(&Nonce::from(nonce), payload)
-            .expect("AES-GCM encrypts up to 64 GiB");
+        let sealed = self.0.encrypt(&Nonce::from(nonce), payload);
+        let sealed = sealed.expect("AES-GCM encrypts up to 64 GiB");
         [&nonce, &*sealed].concat()
     }
 
@@ -183,15 +172,15 @@ mod tests {
         let seal = |secret: &str, name: &str| Seal::new("test v1", secret.as_bytes(), name);
         let sealed = seal("secret", "key").close("token");
         assert_eq!(sealed.len(), NONCE_BYTES + "token".len() + 16);
-        let open = |seal: &Seal, sealed: &[u8]| seal.open(sealed);
-        assert_eq!(
-            open(&seal("secret", "key"), &sealed).as_deref(),
-            Some("token")
-        );
-        assert_eq!(open(&seal("other", "key"), &sealed), None);
-        assert_eq!(open(&seal("secret", "other"), &sealed), None);
-        assert_eq!(open(&seal("secret", "key"), &sealed[1..]), None);
-        assert_eq!(open(&seal("secret", "key"), &sealed[..4]), None);
+        for (secret, name, sealed, opened) in [
+            ("secret", "key", &sealed[..], Some("token")),
+            ("other", "key", &sealed, None),
+            ("secret", "other", &sealed, None),
+            ("secret", "key", &sealed[1..], None),
+            ("secret", "key", &sealed[..4], None),
+        ] {
+            assert_eq!(seal(secret, name).open(sealed).as_deref(), opened);
+        }
         assert_ne!(seal("secret", "key").close("token"), sealed, "a new nonce");
     }
 
@@ -207,14 +196,10 @@ mod tests {
         let is_supported = |group: &&serde_json::Value| {
             (&group["keySize"], &group["ivSize"]) == (&256.into(), &96.into())
         };
-        let groups = file["testGroups"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .filter(is_supported);
-        let tests: Vec<_> = groups
-            .flat_map(|group| group["tests"].as_array().expect("a list"))
-            .collect();
+        let groups = file["testGroups"].as_array().expect("a list").iter();
+        let groups = groups.filter(is_supported);
+        let tests = groups.flat_map(|group| group["tests"].as_array().expect("a list"));
+        let tests: Vec<_> = tests.collect();
         assert!(tests.len() > 60, "{} vectors", tests.len());
         for test in tests {
             let field = |name: &str| bytes(test[name].as_str().expect("text"));
@@ -223,12 +208,8 @@ mod tests {
             let (aad, sealed) = (field("aad"), [field("ct"), field("tag")].concat());
             let opened = Cipher::new(&key).open(&aad, &nonce, &sealed);
             let expected = (test["result"] == "valid").then(|| field("msg"));
-            assert_eq!(
-                opened.map(|plain| plain.to_vec()),
-                expected,
-                "{}",
-                test["tcId"]
-            );
+            let opened = opened.map(|plain| plain.to_vec());
+            assert_eq!(opened, expected, "{}", test["tcId"]);
         }
     }
 
@@ -237,13 +218,10 @@ mod tests {
         let error = |text: &str| parse_key(text).expect_err("rejected");
         assert_eq!(error("not base64!"), KeyTextError::NotBase64);
         assert_eq!(error(&STANDARD.encode([7; 16])), KeyTextError::Length(16));
-        assert_eq!(error(&STANDARD.encode([0; 32])), KeyTextError::NotRandom);
-        assert_eq!(
-            error(&STANDARD.encode(b"0123456789abcdefghijklmnopqrstuv")),
-            KeyTextError::NotRandom
-        );
         let sequence: Vec<u8> = (0..32).collect();
-        assert_eq!(error(&STANDARD.encode(sequence)), KeyTextError::NotRandom);
+        for key in [&[0; 32][..], &sequence, b"0123456789abcdefghijklmnopqrstuv"] {
+            assert_eq!(error(&STANDARD.encode(key)), KeyTextError::NotRandom);
+        }
         let random: [u8; 32] = *b"\x9a\x11\xe2\x43\x74\xb5\x06\xd7\x28\xf9\x5a\x8b\xcc\x1d\xee\x3f\x60\x95\xa1\xc2\x03\x14\x77\xf8\x89\xda\x4b\x2c\xbd\x6e\x0f\x91";
         assert!(parse_key(&STANDARD.encode(random)).is_ok());
         assert!(parse_key(&URL_SAFE_NO_PAD.encode(random)).is_ok());

@@ -48,13 +48,11 @@ pub const PERCENT_ENCODE: &str = "percent-encode `@ / : ? #` in the user name an
 pub fn has_misplaced_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let (_, after) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    match after.strip_prefix('/') {
-        Some(path) => path
-            .split(['?', '#'])
-            .next()
-            .is_some_and(|path| path.contains('@')),
-        None => after.contains('@'),
-    }
+    let checked = match after.strip_prefix('/') {
+        Some(path) => path.split(['?', '#']).next().unwrap_or(path),
+        None => after,
+    };
+    checked.contains('@')
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod captured_log;
 mod command_tree;
 mod schema;
+mod settings;
 mod shared_objects;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 pub use captured_log::CapturedLog;
 pub use command_tree::assert_commands_documented;
+pub use settings::DeclaredSettings;
 
 use crate::config::Env;
 use crate::decode::{self, AcceptedFields, Mistakes, Node, Object, Value};
@@ -70,12 +72,11 @@ pub fn note(text: &str) {
 #[must_use]
 #[track_caller]
 pub fn required(variable: &str) -> String {
-    Env::of_process()
-        .get(variable)
-        .unwrap_or_else(|| {
-            panic!("{variable} is not set: run ./tests/run, which starts what the tests need")
-        })
-        .to_owned()
+    let env = Env::of_process();
+    let value = env.get(variable).map(str::to_owned);
+    value.unwrap_or_else(|| {
+        panic!("{variable} is not set: run ./tests/run, which starts what the tests need")
+    })
 }
 
 /// Returns the path of a published test vector file in `tests/vectors`.
@@ -84,9 +85,8 @@ pub fn required(variable: &str) -> String {
 /// If the file does not exist.
 #[must_use]
 pub fn vectors(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/vectors")
-        .join(name);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/vectors");
+    let path = Path::new(folder).join(name);
     assert!(path.is_file(), "{} does not exist", path.display());
     path
 }
@@ -119,23 +119,25 @@ clients = ["web"]
 groups_claim = "realm_access.roles"
 "#;
 
-/// A sample of a configuration file that sets every key in every form, and the document that
-/// describes the keys.
+/// A sample of a configuration file that sets every key in every form, and the sections of
+/// `docs/reference/configuration.md` that describe the keys.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigurationReference<'a> {
     /// The sample, in TOML.
     pub sample: &'a str,
-    /// The document, in Markdown.
-    pub document: &'a str,
-    /// The headings below which the tables stand. Each row has the key's path in backticks, such as
-    /// `listen[].tls.key`, or those of several keys, their type, default and meaning. A row such as
+    /// The generated tables of the document: the section, and the paths of its tables and keys.
+    pub generated: &'a [(&'a str, &'a [&'a str])],
+    /// The headings of the document below which the tables stand. Each row has the key's path in
+    /// backticks, such as `listen[].tls.key`, or those of several keys, their type, default and
+    /// meaning. A row such as
     /// `route[].*` "as `defaults.*`" stands for the rows of another table.
     pub sections: &'a [&'a str],
 }
 
 impl ConfigurationReference<'_> {
-    /// Asserts that the document has a row for every key that the configuration may have, and for no
-    /// other. Returns what the readers accept.
+    /// Asserts that the generated tables are those of the declarations, or writes them, and that the
+    /// document has a row for every key that the configuration may have, and for no other. Returns
+    /// what the readers accept.
     ///
     /// # Panics
     /// If a key is missing in the sample or in the document, or if the document has one that the
@@ -153,12 +155,14 @@ impl ConfigurationReference<'_> {
         let mut set = BTreeSet::new();
         collect_keys(&root, "", &known, &mut set);
         let unset: Vec<_> = known.difference(&set).collect();
-        assert!(
-            unset.is_empty(),
-            "keys that the sample does not set: {unset:#?}"
-        );
+        assert!(unset.is_empty(), "not in the sample: {unset:#?}");
+        for (section, tables) in self.generated {
+            settings::assert_table(&accepted, section, tables);
+        }
         let documented: BTreeSet<String> = self.descriptions().into_keys().collect();
-        let missing: Vec<_> = known.difference(&documented).collect();
+        // The values of a table with user-defined keys are described in its row.
+        let missing = known.difference(&documented);
+        let missing: Vec<_> = missing.filter(|key| !key.ends_with(".NAME")).collect();
         let unknown: Vec<_> = documented.difference(&known).collect();
         assert!(
             missing.is_empty() && unknown.is_empty(),
@@ -172,19 +176,27 @@ impl ConfigurationReference<'_> {
     /// document.
     #[must_use]
     pub fn schema(&self, title: &str, accepted: &AcceptedFields) -> serde_json::Value {
-        let mut schema = accepted.to_schema(title, &self.descriptions());
+        let mut descriptions = self.descriptions();
+        for (path, description) in settings::descriptions(accepted) {
+            let declared = accepted.0[&path].declared.as_ref();
+            // The comment of a table does not say what a key is for, if several have such a table.
+            if declared.is_some_and(|declared| declared.owner.is_empty()) {
+                descriptions.entry(path).or_insert(description);
+            } else {
+                descriptions.insert(path, description);
+            }
+        }
+        let mut schema = accepted.to_schema(title, &descriptions);
         shared_objects::share(&mut schema);
         schema
     }
 
     /// Returns the descriptions of all keys that the document has.
     fn descriptions(&self) -> BTreeMap<String, FieldDescription> {
+        let document = settings::document();
         let sections = self.sections.iter();
-        with_copies(
-            sections
-                .flat_map(|section| described_keys(self.document, section))
-                .collect(),
-        )
+        let rows = sections.flat_map(|section| described_keys(&document, section));
+        with_copies(rows.collect())
     }
 }
 
@@ -194,14 +206,16 @@ impl ConfigurationReference<'_> {
 /// # Panics
 /// If the file has other contents, or cannot be read or written.
 pub fn assert_schema_written(path: &Path, schema: &serde_json::Value) {
-    let text = format!("{schema:#}\n");
-    if Env::of_process()
-        .get("POSTERN_TEST_WRITE_SCHEMAS")
-        .is_some()
-    {
-        std::fs::write(path, &text).expect("the schema can be written");
+    written(path, &format!("{schema:#}\n"));
+}
+
+/// Asserts that a generated file has this text, or writes it.
+fn written(path: &Path, text: &str) {
+    let env = Env::of_process();
+    if env.get("POSTERN_TEST_WRITE_SCHEMAS").is_some() {
+        std::fs::write(path, text).expect("the file can be written");
     }
-    let found = std::fs::read_to_string(path).expect("the schema can be read");
+    let found = std::fs::read_to_string(path).expect("the file can be read");
     assert!(
         found == text,
         "{} is not what the readers accept: run this test with POSTERN_TEST_WRITE_SCHEMAS=1",
@@ -215,21 +229,16 @@ fn collect_keys(node: &Node, path: &str, known: &BTreeSet<String>, found: &mut B
         Value::Object(entries) => {
             let dot = if path.is_empty() { "" } else { "." };
             for (name, value) in entries {
-                let key = format!("{path}{dot}{name}");
-                let key = if known.contains(&key) {
-                    key
-                } else {
-                    format!("{path}{dot}NAME")
-                };
+                let key = Some(format!("{path}{dot}{name}")).filter(|key| known.contains(key));
+                let key = key.unwrap_or_else(|| format!("{path}{dot}NAME"));
                 collect_keys(value, &key, known, found);
                 found.insert(key);
             }
         }
         Value::Array(items) => {
-            let path = format!("{path}[]");
-            items
-                .iter()
-                .for_each(|item| collect_keys(item, &path, known, found));
+            for item in items {
+                collect_keys(item, &format!("{path}[]"), known, found);
+            }
         }
         Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
     }
@@ -248,48 +257,35 @@ fn described_keys(document: &str, section: &str) -> BTreeMap<String, FieldDescri
         let (_type, default, meaning) = (cells.next()?, cells.next()?, cells.next()?);
         let literal = default.strip_prefix('`');
         let literal = literal.and_then(|text| text.strip_suffix('`'));
+        let literal = literal.filter(|text| !text.contains('`'));
         let description = FieldDescription {
             meaning: plain_text(meaning),
-            default: literal
-                .filter(|text| !text.contains('`'))
-                .map(str::to_owned),
+            default: literal.map(str::to_owned),
         };
         let keys: Vec<_> = keys.split("`, `").map(str::to_owned).collect();
         Some(keys.into_iter().map(move |key| (key, description.clone())))
     };
-    lines
-        .take_while(|line| !is_next(line))
-        .filter_map(row)
-        .flatten()
-        .collect()
+    let rows = lines.take_while(|line| !is_next(line)).filter_map(row);
+    rows.flatten().collect()
 }
 
 /// Replaces each row such as `route[].*` by those of the table that it names, unless a key has a row
 /// of its own. If such a row has a default, the keys directly below it have no other.
 fn with_copies(mut rows: BTreeMap<String, FieldDescription>) -> BTreeMap<String, FieldDescription> {
-    let patterns: Vec<_> = rows
-        .keys()
-        .filter(|key| key.ends_with(".*"))
-        .cloned()
-        .collect();
-    for pattern in patterns {
-        let copied = rows.remove(&pattern).expect("it has just been listed");
-        let from = copied
-            .meaning
-            .strip_prefix("as ")
-            .and_then(|text| text.split_once('*'));
+    let is_pattern = |key: &String, _: &mut FieldDescription| key.ends_with(".*");
+    let patterns: Vec<_> = rows.extract_if(.., is_pattern).collect();
+    for (pattern, copied) in patterns {
+        let from = copied.meaning.strip_prefix("as ");
+        let from = from.and_then(|text| text.split_once('*'));
         let (from, _) = from.unwrap_or_else(|| panic!("{pattern} has no \"as `…*`\""));
-        let copies: Vec<_> = rows
-            .iter()
-            .filter_map(|(key, description)| Some((key.strip_prefix(from)?, description)))
-            .map(|(rest, description)| {
-                let mut description = description.clone();
-                if copied.default.is_some() && !rest.contains(['.', '[']) {
-                    description.default = None;
-                }
-                (pattern.replace('*', rest), description)
-            })
-            .collect();
+        let copy = |(key, description): (&String, &FieldDescription)| {
+            let (rest, mut description) = (key.strip_prefix(from)?, description.clone());
+            if copied.default.is_some() && !rest.contains(['.', '[']) {
+                description.default = None;
+            }
+            Some((pattern.replace('*', rest), description))
+        };
+        let copies: Vec<_> = rows.iter().filter_map(copy).collect();
         assert!(!copies.is_empty(), "{pattern}: nothing is below {from}");
         for (key, description) in copies {
             rows.entry(key).or_insert(description);
@@ -302,15 +298,11 @@ fn with_copies(mut rows: BTreeMap<String, FieldDescription>) -> BTreeMap<String,
 fn plain_text(markdown: &str) -> String {
     let mut text = String::new();
     let mut rest = markdown;
-    while let Some((before, after)) = rest.split_once('[') {
-        let Some((label, (_target, next))) = after
-            .split_once("](")
-            .and_then(|(label, after)| Some((label, after.split_once(')')?)))
-        else {
-            break;
-        };
-        text.push_str(before);
-        text.push_str(label);
+    while let Some((before, after)) = rest.split_once('[')
+        && let Some((label, after)) = after.split_once("](")
+        && let Some((_target, next)) = after.split_once(')')
+    {
+        text.extend([before, label]);
         rest = next;
     }
     text.push_str(rest);
@@ -322,11 +314,8 @@ fn report(variable: &str, text: &str) {
     let Some(path) = env.get(variable) else {
         return;
     };
-    let mut file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .expect("the report file can be opened");
-    file.write_all(format!("{text}\n").as_bytes())
-        .expect("the report file can be written");
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    let mut file = file.expect("the report file can be opened");
+    let written = file.write_all(format!("{text}\n").as_bytes());
+    written.expect("the report file can be written");
 }

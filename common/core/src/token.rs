@@ -8,7 +8,7 @@
 //! parts.
 //!
 //! Input: the value of `Authorization` and the keys of the issuers. Output: the caller, or the
-//! reason for the rejection. Depends on `clock`, `log_limit`, `network` and `problem`.
+//! reason for the rejection. Depends on `clock`, `decode`, `log_limit`, `network` and `problem`.
 
 mod cache;
 mod caller;

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use prometheus::{Encoder, Registry, TextEncoder};
+use prometheus::{Registry, TextEncoder};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -42,11 +42,9 @@ pub async fn serve(
 }
 
 async fn readyz(State(health): State<Health>) -> Response {
-    let mut parts: BTreeMap<String, String> = health
-        .parts()
-        .into_iter()
-        .map(|(part, reason)| (part.to_owned(), reason.unwrap_or_else(|| "ok".to_owned())))
-        .collect();
+    let parts = health.parts().into_iter();
+    let parts = parts.map(|(part, reason)| (part.to_owned(), reason.unwrap_or("ok".into())));
+    let mut parts: BTreeMap<String, String> = parts.collect();
     let degraded = health.degraded();
     let names: Vec<&String> = degraded.keys().collect();
     for (name, reason) in &degraded {
@@ -54,22 +52,17 @@ async fn readyz(State(health): State<Health>) -> Response {
         part.or_insert_with(|| format!("degraded: {reason}"));
     }
     let ready = health.is_ready();
-    let status = if ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
+    let status = match ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (
-        status,
-        Json(json!({ "ready": ready, "degraded": names, "parts": parts })),
-    )
-        .into_response()
+    let body = json!({ "ready": ready, "degraded": names, "parts": parts });
+    (status, Json(body)).into_response()
 }
 
 async fn expose(State(metrics): State<Registry>) -> Response {
-    let mut text = Vec::new();
-    match TextEncoder::new().encode(&metrics.gather(), &mut text) {
-        Ok(()) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+    match TextEncoder::new().encode_to_string(&metrics.gather()) {
+        Ok(text) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

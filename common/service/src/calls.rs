@@ -55,12 +55,11 @@ pub enum ServiceTokenError {
 impl From<ServiceTokenError> for Problem {
     /// Returns the problem without the reason, which has been logged.
     fn from(error: ServiceTokenError) -> Self {
-        match error {
-            ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
-                Self::new(Code::IdpMisconfigured)
-            }
-            ServiceTokenError::Unavailable(_) => Self::new(Code::Unavailable),
-        }
+        let is_outage = matches!(error, ServiceTokenError::Unavailable(_));
+        Self::new(match is_outage {
+            true => Code::Unavailable,
+            false => Code::IdpMisconfigured,
+        })
     }
 }
 

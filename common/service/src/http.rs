@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::response::{IntoResponse, Response};
-use http::header::{AUTHORIZATION, CACHE_CONTROL, HeaderValue};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
 
@@ -111,15 +111,11 @@ impl RequestId {
     /// or a new UUIDv7.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let sent = headers
             .get(REQUEST_ID)
-            .and_then(|value| value.to_str().ok())
-            .filter(|id| {
-                (1..=64).contains(&id.len())
-                    && id
-                        .bytes()
-                        .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-            });
+            .and_then(|value| value.to_str().ok());
+        let sent = sent.filter(|id| (1..=64).contains(&id.len()) && id.bytes().all(is_allowed));
         Self(sent.map_or_else(|| uuid::Uuid::now_v7().to_string().into(), Arc::from))
     }
 }
@@ -137,9 +133,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(RequestInfo::of(&parts.extensions)
-            .map(|info| info.peer)
-            .unwrap_or_default())
+        let info = RequestInfo::of(&parts.extensions);
+        Ok(info.map(|info| info.peer).unwrap_or_default())
     }
 }
 
@@ -156,25 +151,20 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     }
     // The verifier rejects text that is not a token.
     let text = std::str::from_utf8(value.as_bytes()).ok();
-    let token = text
-        .and_then(|text| text.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token.trim_matches(' '))
-        .filter(|token| !token.is_empty());
-    token.ok_or_else(|| {
-        Problem::new(Code::TokenMalformed).detail("Authorization must be: Bearer TOKEN")
-    })
+    let parts = text.and_then(|text| text.split_once(' '));
+    let parts = parts.map(|(scheme, token)| (scheme, token.trim_matches(' ')));
+    match parts {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() => {
+            Ok(token)
+        }
+        _ => Err(Problem::new(Code::TokenMalformed).detail("Authorization must be: Bearer TOKEN")),
+    }
 }
 
 /// Creates a response with a JSON body.
 pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
     match serde_json::to_vec(body) {
-        Ok(bytes) => (
-            status,
-            [(http::header::CONTENT_TYPE, "application/json")],
-            bytes,
-        )
-            .into_response(),
+        Ok(bytes) => (status, [(CONTENT_TYPE, "application/json")], bytes).into_response(),
         Err(_) => Problem::new(Code::Internal).into_response(),
     }
 }
@@ -182,9 +172,8 @@ pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
 /// Adds `Cache-Control: no-store`, for responses that contain a token.
 #[must_use]
 pub fn no_store(mut response: Response) -> Response {
-    response
-        .headers_mut()
-        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let value = HeaderValue::from_static("no-store");
+    response.headers_mut().insert(CACHE_CONTROL, value);
     response
 }
 

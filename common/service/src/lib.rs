@@ -29,3 +29,6 @@ pub mod admin_api;
 pub mod calls;
 pub mod process_metrics;
 pub mod timeline;
+
+#[cfg(test)]
+mod tests;

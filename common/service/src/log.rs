@@ -12,33 +12,42 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{self, FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use postern_core::config::Env;
-use postern_core::decode::Object;
+use postern_core::decode::{Object, defaults};
+use postern_core::settings;
 use postern_core::trace::Scope;
 
 /// The environment variable with a filter for one run of a process.
 const FILTER_VARIABLE: &str = "POSTERN_LOG";
 
 /// Format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// One JSON object per line.
-    #[default]
     Json,
     /// Human-readable text.
     Text,
 }
 
-/// The configuration table `[log]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// `json` (default) or `text`.
-    pub format: Format,
-    /// A level, or a filter such as `info,postern_auth=debug`. Default `info`.
-    pub filter: String,
+settings! {
+    /// Diagnostic log on standard error. Read at start.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Log(table) {
+        /// Form of a line.
+        pub format: Format = "json"
+            => |field| field.one_of(&[("json", Format::Json), ("text", Format::Text)]),
+        /// Level, or a filter such as `info,postern_auth=debug`; `POSTERN_LOG` takes precedence.
+        pub filter: String = "info" => |field| {
+            let filter = field.text(1..=512)?;
+            match check(&filter) {
+                Ok(()) => Some(filter),
+                Err(reason) => field.reject("invalid_format", reason),
+            }
+        },
+    }
 }
 
 // === impl Log ===
@@ -47,22 +56,9 @@ impl Log {
     /// Reads the optional table `[log]` of `root`. The filter in the environment variable
     /// `POSTERN_LOG` takes precedence over the one of the file.
     #[must_use]
-    pub fn read(root: &Object<'_>, env: &Env) -> Self {
-        let formats = [("json", Format::Json), ("text", Format::Text)];
-        let read = |table: &Object<'_>| {
-            let default = Self::default();
-            Some(Self {
-                format: table.or("format", default.format, |field| field.one_of(&formats)),
-                filter: table.or("filter", default.filter, |field| {
-                    let filter = field.text(1..=512)?;
-                    match check(&filter) {
-                        Ok(()) => Some(filter),
-                        Err(reason) => field.reject("invalid_format", reason),
-                    }
-                }),
-            })
-        };
-        let mut log = root.section("log", read).unwrap_or_default();
+    pub fn read_section(root: &Object<'_>, env: &Env) -> Self {
+        let log = root.or_empty("log", |field| field.object(Self::read));
+        let mut log = log.unwrap_or_else(|| defaults(Self::read));
         if let Some(filter) = env.get(FILTER_VARIABLE) {
             match check(filter) {
                 Ok(()) => filter.clone_into(&mut log.filter),
@@ -72,15 +68,6 @@ impl Log {
             }
         }
         log
-    }
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            format: Format::Json,
-            filter: "info".to_owned(),
-        }
     }
 }
 
@@ -104,18 +91,18 @@ pub fn init(service: &'static str, format: Format, filter: &str) {
         .with_env_filter(filter)
         .with_writer(|| LossyWriter::new(io::stderr(), &IS_STALLED));
     let _already_set = match format {
-        Format::Json => builder
-            .json()
-            .map_event_format(|_| WithIds {
-                inner: JsonLines::new(service),
-                format,
-            })
-            .try_init(),
-        Format::Text => builder
-            .with_target(false)
-            .with_ansi(io::stderr().is_terminal())
-            .map_event_format(|inner| WithIds { inner, format })
-            .try_init(),
+        Format::Json => {
+            let builder = builder.json().flatten_event(true);
+            let builder = builder.map_event_format(|inner| EventLines::new(service, format, inner));
+            builder.try_init()
+        }
+        Format::Text => {
+            let builder = builder
+                .with_target(false)
+                .with_ansi(io::stderr().is_terminal());
+            let builder = builder.map_event_format(|inner| EventLines::new(service, format, inner));
+            builder.try_init()
+        }
     };
 }
 
@@ -169,50 +156,28 @@ impl<W: AsFd + Write> Write for LossyWriter<'_, W> {
     }
 }
 
-/// The JSON format of all processes: `service`, `timestamp`, `level`, the fields of the event with
-/// `message`, and `target`, all at the top level.
-#[derive(Debug)]
-struct JsonLines {
+/// The format of all processes. JSON has `service`, `timestamp`, `level`, the fields of the event with
+/// `message`, and `target`, all at the top level. The ids of the current [`Scope`] are added to each
+/// event that does not have them itself.
+struct EventLines<F> {
     service: &'static str,
-    event: fmt::format::Format<fmt::format::Json>,
-}
-
-// === impl JsonLines ===
-
-impl JsonLines {
-    fn new(service: &'static str) -> Self {
-        let event = fmt::format().json().flatten_event(true);
-        Self { service, event }
-    }
-}
-
-impl<S, N> FormatEvent<S, N> for JsonLines
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> std::fmt::Result {
-        let mut line = String::new();
-        self.event
-            .format_event(context, Writer::new(&mut line), event)?;
-        let members = line.strip_prefix('{').unwrap_or(&line);
-        write!(writer, "{{\"service\":\"{}\",{members}", self.service)
-    }
-}
-
-/// A format that adds the ids of the current [`Scope`] to each event that does not have them
-/// itself.
-struct WithIds<F> {
-    inner: F,
     format: Format,
+    inner: F,
 }
 
-impl<S, N, F> FormatEvent<S, N> for WithIds<F>
+// === impl EventLines ===
+
+impl<F> EventLines<F> {
+    fn new(service: &'static str, format: Format, inner: F) -> Self {
+        Self {
+            service,
+            format,
+            inner,
+        }
+    }
+}
+
+impl<S, N, F> FormatEvent<S, N> for EventLines<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -224,29 +189,33 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> std::fmt::Result {
-        let Some(scope) = Scope::current() else {
+        let scope = Scope::current();
+        if scope.is_none() && self.format == Format::Text {
             return self.inner.format_event(context, writer, event);
-        };
+        }
         let mut line = String::new();
         self.inner
             .format_event(context, Writer::new(&mut line), event)?;
-        let (end, written) = match self.format {
-            Format::Json => ("}\n", line.strip_suffix("}\n")),
-            Format::Text => ("\n", line.strip_suffix('\n')),
-        };
-        let Some(written) = written else {
-            return writer.write_str(&line);
-        };
-        writer.write_str(written)?;
-        scope.log_fields(|name, value| {
-            if event.metadata().fields().field(name).is_some() {
-                return Ok(());
+        let (written, end) = match self.format {
+            Format::Json => {
+                write!(writer, "{{\"service\":\"{}\",", self.service)?;
+                let members = line.strip_prefix('{');
+                (members.and_then(|it| it.strip_suffix("}\n")), "}\n")
             }
-            match self.format {
-                Format::Json => write!(writer, ",\"{name}\":\"{value}\""),
-                Format::Text => write!(writer, " {name}={value}"),
-            }
-        })?;
+            Format::Text => (line.strip_suffix('\n'), "\n"),
+        };
+        writer.write_str(written.unwrap_or(&line))?;
+        if let Some(scope) = scope {
+            scope.log_fields(|name, value| {
+                if event.metadata().fields().field(name).is_some() {
+                    return Ok(());
+                }
+                match self.format {
+                    Format::Json => write!(writer, ",\"{name}\":\"{value}\""),
+                    Format::Text => write!(writer, " {name}={value}"),
+                }
+            })?;
+        }
         writer.write_str(end)
     }
 }
@@ -263,7 +232,8 @@ mod tests {
         let log = CapturedLog::default();
         let subscriber = tracing_subscriber::fmt()
             .json()
-            .event_format(JsonLines::new("postern-auth"))
+            .flatten_event(true)
+            .map_event_format(|inner| EventLines::new("postern-auth", Format::Json, inner))
             .with_writer(log.clone())
             .finish();
         tracing::subscriber::with_default(subscriber, || {
@@ -275,17 +245,9 @@ mod tests {
         });
         assert_eq!(log.lines(), 1, "one line per event");
         let line: serde_json::Value = serde_json::from_str(&log.text()).expect("JSON");
-        let members: Vec<&String> = line.as_object().expect("an object").keys().collect();
-        let expected = [
-            "dependency",
-            "error",
-            "level",
-            "message",
-            "service",
-            "target",
-            "timestamp",
-        ];
-        assert_eq!(members, expected);
+        let members = line.as_object().expect("an object").keys();
+        let expected = "dependency error level message service target timestamp";
+        assert!(members.eq(expected.split(' ')), "{line}");
         assert_eq!(line["service"], "postern-auth");
         assert_eq!(line["message"], "dependency unavailable");
     }
@@ -313,7 +275,7 @@ mod tests {
     fn invalid_filter_is_reported_with_its_line() {
         let read = |text: &str| {
             parse("x.toml", text, |root| {
-                Some(Log::read(root, &Env::default()))
+                Some(Log::read_section(root, &Env::default()))
             })
         };
         let exit = read("[log]\nfilter = 'a=b=c'\nformat = 'xml'\n").expect_err("mistakes");
@@ -335,7 +297,7 @@ mod tests {
         let read = |variable: &str| {
             let env = Env::from([("POSTERN_LOG", variable)]);
             parse("x.toml", "[log]\nfilter = 'warn'\n", |root| {
-                Some(Log::read(root, &env))
+                Some(Log::read_section(root, &env))
             })
         };
         assert_eq!(read("debug").expect("good").filter, "debug");

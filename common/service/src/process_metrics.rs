@@ -11,29 +11,23 @@ use prometheus::{Counter, Gauge, IntGaugeVec, Opts, Registry};
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Names and descriptions. The first metric is a counter, the others are gauges.
-const METRICS: [(&str, &str); 7] = [
-    (
+const METRICS: [[&str; 2]; 7] = [
+    [
         "process_cpu_seconds_total",
-        "Total user and system CPU time in seconds.",
-    ),
-    (
-        "process_resident_memory_bytes",
-        "Resident memory size in bytes.",
-    ),
-    (
-        "process_virtual_memory_bytes",
-        "Virtual memory size in bytes.",
-    ),
-    ("process_open_fds", "Number of open file descriptors."),
-    (
+        "User and system CPU time in seconds.",
+    ],
+    ["process_resident_memory_bytes", "Resident memory in bytes."],
+    ["process_virtual_memory_bytes", "Virtual memory in bytes."],
+    ["process_open_fds", "Number of open file descriptors."],
+    [
         "process_max_fds",
         "Maximum number of open file descriptors.",
-    ),
-    ("process_threads", "Number of threads."),
-    (
+    ],
+    ["process_threads", "Number of threads."],
+    [
         "process_start_time_seconds",
-        "Start time of the process since the Unix epoch in seconds.",
-    ),
+        "Start of the process in seconds since the Unix epoch.",
+    ],
 ];
 
 // Indexes in `METRICS`.
@@ -84,16 +78,15 @@ impl Collector for ProcessCollector {
                 values[OPEN_FILES] = values[MAX_FILES];
             }
         }
-        METRICS
-            .into_iter()
-            .zip(values.into_iter().flatten())
-            .filter(|((name, _), _)| !is_exhausted || name.ends_with("_fds"))
+        let metrics = METRICS.into_iter().zip(values.into_iter().flatten());
+        metrics
+            .filter(|([name, _], _)| !is_exhausted || name.ends_with("_fds"))
             .flat_map(|(about, value)| family(about, value))
             .collect()
     }
 }
 
-fn family((name, help): (&str, &str), value: f64) -> Vec<MetricFamily> {
+fn family([name, help]: [&str; 2], value: f64) -> Vec<MetricFamily> {
     let collected = if name.ends_with("_total") {
         Counter::new(name, help).map(|counter| {
             counter.inc_by(value);

@@ -34,9 +34,8 @@ impl ServiceManager {
             socket.set_write_timeout(Some(SEND_TIMEOUT))?;
             Ok(Self { socket, address })
         });
-        opened
-            .inspect_err(|error| tracing::warn!(%error, "NOTIFY_SOCKET cannot be used"))
-            .ok()
+        let warn = |error: &_| tracing::warn!(%error, "NOTIFY_SOCKET cannot be used");
+        opened.inspect_err(warn).ok()
     }
 
     /// Sends `READY=1` with this process as the main process of its unit.
@@ -105,19 +104,18 @@ mod tests {
             .expect("a socket")
             .report_health(health, shutdown.clone());
         let reporting = tokio::spawn(reporting);
-        assert_eq!(
-            next(&socket).await,
-            format!("READY=1\nMAINPID={}", std::process::id())
-        );
+        let ready = format!("READY=1\nMAINPID={}", std::process::id());
+        assert_eq!(next(&socket).await, ready);
         assert_eq!(next(&socket).await, "STATUS=not ready; keys: starting");
         keys.set_ok();
         assert_eq!(next(&socket).await, "STATUS=ready");
         keys.set_ok();
         keys.set_failed("refused");
+        let failed = "STATUS=not ready; keys: refused";
         assert_eq!(
             next(&socket).await,
-            "STATUS=not ready; keys: refused",
-            "unchanged health is not reported again"
+            failed,
+            "unchanged health is not reported"
         );
         shutdown.cancel();
         assert_eq!(next(&socket).await, "STOPPING=1\nSTATUS=stopping");
@@ -136,19 +134,16 @@ mod tests {
         let env = Env::from([("NOTIFY_SOCKET", format!("@{name}").as_str())]);
         let shutdown = CancellationToken::new();
         shutdown.cancel();
-        ServiceManager::from_env(&env)
-            .expect("a socket")
-            .report_health(Health::new(), shutdown)
-            .await;
+        let manager = ServiceManager::from_env(&env).expect("a socket");
+        manager.report_health(Health::new(), shutdown).await;
         assert!(next(&socket).await.starts_with("READY=1"));
     }
 
     #[tokio::test]
     async fn missing_or_dead_socket_does_not_block() {
         assert!(ServiceManager::from_env(&Env::default()).is_none());
-        let manager =
-            ServiceManager::from_env(&Env::from([("NOTIFY_SOCKET", "/nonexistent/socket")]))
-                .expect("an unconnected socket");
+        let env = Env::from([("NOTIFY_SOCKET", "/nonexistent/socket")]);
+        let manager = ServiceManager::from_env(&env).expect("an unconnected socket");
         let shutdown = CancellationToken::new();
         shutdown.cancel();
         manager.report_health(Health::new(), shutdown).await;

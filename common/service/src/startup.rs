@@ -71,10 +71,8 @@ impl ConfigOrigin {
 
     /// Exports `postern_config_info`, whose label is the hash, so that replicas can be compared.
     pub fn export(&self, registry: &Registry) {
-        let options = Opts::new(
-            "postern_config_info",
-            "1, labelled with the hash of the configuration file.",
-        );
+        let help = "1, labelled with the hash of the configuration file.";
+        let options = Opts::new("postern_config_info", help);
         let exported = IntGaugeVec::new(options, &["hash"]).and_then(|info| {
             info.with_label_values(&[&*self.hash]).set(1);
             registry.register(Box::new(info))
@@ -134,12 +132,9 @@ impl ServiceProcess {
         let service_manager = ServiceManager::from_env(env);
         let manager = service_manager.as_ref();
         let is_available = wait_for_database(&probe, &public, &admin, manager, &shutdown).await?;
-        let listeners = Listeners {
-            public,
-            admin: Some(admin),
-        };
+        let admin = Some(admin);
         Ok(is_available.then_some(Self {
-            listeners,
+            listeners: Listeners { public, admin },
             shutdown,
             service_manager,
         }))
@@ -160,20 +155,16 @@ impl ServiceProcess {
 
     /// Logs the addresses, the version and the configuration.
     fn log_listening(&self, config: &ConfigOrigin) {
-        let version = env!("CARGO_PKG_VERSION");
-        let (config_file, config_hash) = (&*config.file, &*config.hash);
         let address = |listener: &TcpListener| {
             let address = listener.local_addr();
             address.map_or_else(|_| String::new(), |address| address.to_string())
         };
-        let admin = self.listeners.admin.as_ref().map(address);
-        let address = address(&self.listeners.public);
         tracing::info!(
-            address,
-            admin,
-            version,
-            config_file,
-            config_hash,
+            address = address(&self.listeners.public),
+            admin = self.listeners.admin.as_ref().map(address),
+            version = env!("CARGO_PKG_VERSION"),
+            config_file = config.file,
+            config_hash = config.hash,
             "listening"
         );
     }
@@ -216,12 +207,8 @@ async fn wait_for_database(
         .route("/{*path}", unavailable());
     let admin_router = admin::router(health, Registry::new());
     for (listener, router) in [(public, unavailable), (admin, admin_router)] {
-        servers.spawn(serve(
-            duplicate_listener(listener)?,
-            router,
-            Limits::default(),
-            waiting.clone(),
-        ));
+        let listener = duplicate_listener(listener)?;
+        servers.spawn(serve(listener, router, Limits::default(), waiting.clone()));
     }
     let (mut is_available, mut delays) = (false, CONNECT_RETRY_DELAYS.delays());
     while !is_available && delays.wait(stop).await {
@@ -244,10 +231,7 @@ async fn wait_for_database(
 
 /// Duplicates the file descriptor, so that the caller's listener stays open.
 fn duplicate_listener(listener: &TcpListener) -> Result<TcpListener, Exit> {
-    let copy = listener
-        .as_fd()
-        .try_clone_to_owned()
-        .map(std::net::TcpListener::from);
-    copy.and_then(TcpListener::from_std)
-        .map_err(|error| Exit::unavailable(format!("cannot duplicate a listening socket: {error}")))
+    let copy = listener.as_fd().try_clone_to_owned();
+    let copy = copy.and_then(|copy| TcpListener::from_std(copy.into()));
+    copy.map_err(|error| Exit::unavailable(format!("cannot duplicate a listening socket: {error}")))
 }

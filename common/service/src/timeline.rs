@@ -151,14 +151,10 @@ impl fmt::Display for TimelineEntry {
         write!(f, "{} {:<7} {}", self.at, self.source.as_str(), self.event)?;
         write!(f, " {}", printable(outcome))?;
         for (name, value) in &self.members {
-            match value {
-                Value::String(text) if is_word(text) => write!(f, " {name}={text}")?,
-                Value::String(text) => write!(f, " {name}=\"{}\"", printable(text))?,
-                Value::Null
-                | Value::Bool(_)
-                | Value::Number(_)
-                | Value::Array(_)
-                | Value::Object(_) => write!(f, " {name}={value}")?,
+            match value.as_str() {
+                Some(text) if is_word(text) => write!(f, " {name}={text}")?,
+                Some(text) => write!(f, " {name}=\"{}\"", printable(text))?,
+                None => write!(f, " {name}={value}")?,
             }
         }
         Ok(())
@@ -166,24 +162,21 @@ impl fmt::Display for TimelineEntry {
 }
 
 fn is_word(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .chars()
-            .all(|character| character.is_ascii_graphic() && character != '"')
+    let is_allowed = |byte: u8| byte.is_ascii_graphic() && byte != b'"';
+    !text.is_empty() && text.bytes().all(is_allowed)
 }
 
 /// Escapes control characters, which a terminal would execute, and quotation marks.
 fn printable(text: &str) -> String {
-    text.chars()
-        .flat_map(|character| {
-            let is_plain = !character.is_control() && character != '"';
-            let escaped = (!is_plain).then(|| character.escape_default());
-            escaped
-                .into_iter()
-                .flatten()
-                .chain(is_plain.then_some(character))
-        })
-        .collect()
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' => printable.push_str("\\\""),
+            _ if character.is_control() => printable.extend(character.escape_default()),
+            _ => printable.push(character),
+        }
+    }
+    printable
 }
 
 // === impl TimelineQuery ===
@@ -206,21 +199,20 @@ impl TimelineQuery {
     /// # Errors
     /// 400 `invalid_request` with every mistake.
     pub fn parse(text: &str, now: Timestamp) -> Result<Self, Problem> {
-        const KNOWN: [&str; 7] = [
-            "email",
-            "user",
-            "request",
-            "notification",
-            "since",
-            "until",
-            "limit",
-        ];
-        let mut query = Query::parse(text, &KNOWN);
-        let named = KNOWN[..4].iter().filter(|name| query.get(name).is_some());
+        const SELECTORS: [&str; 4] = ["email", "user", "request", "notification"];
+        let known = [&SELECTORS[..], &["since", "until", "limit"]].concat();
+        let mut query = Query::parse(text, &known);
+        let named = SELECTORS.iter().filter(|name| query.get(name).is_some());
         if named.count() != 1 {
             let detail = "exactly one of email, user, request and notification is required";
             query.fail("email", "missing_field", detail);
         }
+        let read = Self::read(&mut query, now);
+        query.finish()?;
+        Ok(read)
+    }
+
+    fn read(query: &mut Query, now: Timestamp) -> Self {
         let email = query.read("email", "must be an e-mail address", EmailAddress::parse);
         let mut id = |name| query.read(name, "must be an identifier", parse_id);
         let (user, request, notification) = (id("user"), id("request"), id("notification"));
@@ -237,13 +229,10 @@ impl TimelineQuery {
             let limit: usize = text.parse().ok()?;
             (1..=MAX_ENTRIES).contains(&limit).then_some(limit)
         });
-        query.finish()?;
-        Ok(Self {
-            selector,
-            since: since.unwrap_or(Timestamp(0)),
-            until: until.unwrap_or(Timestamp(i64::MAX)),
-            limit: limit.unwrap_or(DEFAULT_ENTRIES),
-        })
+        let mut read = Self::new(selector, limit.unwrap_or(DEFAULT_ENTRIES));
+        read.since = since.unwrap_or(read.since);
+        read.until = until.unwrap_or(read.until);
+        read
     }
 }
 
@@ -311,27 +300,16 @@ mod tests {
 
     #[test]
     fn newest_events_are_kept_in_the_order_of_time() {
-        let entries = vec![
-            entry(3, TimelineSource::Notify),
-            entry(1, TimelineSource::Auth),
-            entry(3, TimelineSource::Gateway),
-            entry(2, TimelineSource::Auth),
-        ];
-        let timeline = Timeline::of(entries, 3);
-        let found: Vec<_> = timeline
+        use TimelineSource::{Auth, Gateway, Notify};
+        let entries = [(3, Notify), (1, Auth), (3, Gateway), (2, Auth)];
+        let entries = entries.map(|(at, source)| entry(at, source));
+        let timeline = Timeline::of(entries.into(), 3);
+        let found = timeline
             .entries
             .iter()
-            .map(|entry| (entry.at.0, entry.source))
-            .collect();
-        let expected = [
-            (2, TimelineSource::Auth),
-            (3, TimelineSource::Gateway),
-            (3, TimelineSource::Notify),
-        ];
-        assert_eq!(
-            (found.as_slice(), timeline.is_truncated),
-            (&expected[..], true)
-        );
+            .map(|entry| (entry.at.0, entry.source));
+        assert!(found.eq([(2, Auth), (3, Gateway), (3, Notify)]));
+        assert!(timeline.is_truncated);
     }
 
     #[test]

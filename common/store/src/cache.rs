@@ -26,7 +26,6 @@
 //! Depends on `circuit_breaker`, `clock`, `exit`, `log_limit` and `problem`.
 
 mod attempts;
-mod breaker;
 mod epoch;
 mod lock;
 mod memory;
@@ -40,17 +39,16 @@ use std::time::Duration;
 
 pub use self::attempts::{AttemptOutcome, AttemptPolicy, AttemptReservation};
 use self::memory::MemoryCache;
-use self::redis::RedisCache;
+use self::redis::{RedisCache, millis, script, set};
 use postern_core::check::CheckResult;
 use postern_core::clock::Clock;
 use postern_core::exit::Exit;
 use postern_core::{Code, Problem};
 
 /// A cache. Clones share the same store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cache(Arc<CacheInner>);
 
-#[derive(Debug)]
 struct CacheInner {
     store: CacheStore,
     /// `postern:` or `postern:NAME:`.
@@ -61,23 +59,9 @@ struct CacheInner {
 /// Time for which the key of a probe is kept.
 const PROBE_TTL: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
 enum CacheStore {
     Memory(Box<MemoryCache>),
     Redis(Box<RedisCache>),
-}
-
-/// Options for opening a cache.
-#[derive(Clone, Debug)]
-pub struct CacheOptions {
-    /// Maximum time of a call to Redis, including the wait for a connection. Default 250 ms.
-    pub deadline: Duration,
-    /// Clock that expires entries of `memory:`. Redis uses its own clock.
-    pub clock: Clock,
-    /// Maximum entries of `memory:`. Default 200,000.
-    pub memory_entries: usize,
-    /// Maximum bytes of `memory:`, including keys and overhead. Default 64 MiB.
-    pub memory_bytes: usize,
 }
 
 /// The reason why a call has no result.
@@ -86,17 +70,6 @@ pub enum CacheError {
     /// The cache is unreachable, too slow, full, or rejected the command.
     #[error("the cache is not available")]
     Unavailable,
-}
-
-impl Default for CacheOptions {
-    fn default() -> Self {
-        Self {
-            deadline: Duration::from_millis(250),
-            clock: Clock::system(),
-            memory_entries: 200_000,
-            memory_bytes: 64 << 20,
-        }
-    }
 }
 
 impl From<CacheError> for Problem {
@@ -110,29 +83,20 @@ impl From<CacheError> for Problem {
 // === impl Cache ===
 
 impl Cache {
-    /// Opens the cache with default options. Does not connect to Redis: a process starts and runs
-    /// without its cache, and answers 503 for requests that need it. Use [`Cache::ping`] for
-    /// readiness.
+    /// Opens the cache. Does not connect to Redis: a process starts and runs without its cache, and
+    /// answers 503 for requests that need it. Use [`Cache::ping`] for readiness. `clock` expires the
+    /// entries of `memory:`; Redis uses its own.
     ///
     /// # Errors
     /// Exit status 64 if the URL names no supported cache.
-    #[expect(clippy::unused_async, reason = "consistent with `Database::open`")]
-    pub async fn open(url: &str) -> Result<Self, Exit> {
-        Self::open_with(url, &CacheOptions::default())
-    }
-
-    /// Opens the cache with `options`.
-    ///
-    /// # Errors
-    /// As [`Cache::open`].
-    pub fn open_with(url: &str, options: &CacheOptions) -> Result<Self, Exit> {
+    pub fn open(url: &str, clock: &Clock) -> Result<Self, Exit> {
         let url = url::parse(url).map_err(|reason| Exit::usage(format!("cache: {reason}")))?;
-        let store = match url.target {
-            url::CacheTarget::Memory => CacheStore::Memory(Box::new(MemoryCache::new(options))),
-            url::CacheTarget::Redis(server) => CacheStore::Redis(Box::new(RedisCache::new(
+        let store = match url.server {
+            None => CacheStore::Memory(Box::new(MemoryCache::new(clock.clone()))),
+            Some(server) => CacheStore::Redis(Box::new(RedisCache::new(
                 url.label.clone(),
-                *server,
-                url.deadline.unwrap_or(options.deadline),
+                server,
+                url.deadline,
             ))),
         };
         Ok(Self(Arc::new(CacheInner {
@@ -145,12 +109,8 @@ impl Cache {
     /// Creates a cache in process memory that expires entries by `clock`.
     #[must_use]
     pub fn memory(clock: Clock) -> Self {
-        let store = CacheStore::Memory(Box::new(MemoryCache::new(&CacheOptions {
-            clock,
-            ..CacheOptions::default()
-        })));
         Self(Arc::new(CacheInner {
-            store,
+            store: CacheStore::Memory(Box::new(MemoryCache::new(clock))),
             prefix: "postern:".to_owned(),
             label: "memory:".to_owned(),
         }))
@@ -164,7 +124,7 @@ impl Cache {
         let key = self.key(key);
         match &self.0.store {
             CacheStore::Memory(memory) => memory.set(&key, value, ttl),
-            CacheStore::Redis(redis) => redis.set(&key, value, ttl).await,
+            CacheStore::Redis(redis) => redis.command(&set(&key, value, ttl)).await,
         }
     }
 
@@ -179,7 +139,10 @@ impl Cache {
         let key = self.key(key);
         match &self.0.store {
             CacheStore::Memory(memory) => memory.set_if_absent(&key, value, ttl),
-            CacheStore::Redis(redis) => redis.set_if_absent(&key, value, ttl).await,
+            CacheStore::Redis(redis) => {
+                let stored = redis.command(set(&key, value, ttl).arg("NX")).await;
+                stored.map(|stored: Option<String>| stored.is_some())
+            }
         }
     }
 
@@ -191,7 +154,7 @@ impl Cache {
         let key = self.key(key);
         match &self.0.store {
             CacheStore::Memory(memory) => Ok(memory.get(&key)),
-            CacheStore::Redis(redis) => redis.get(&key).await,
+            CacheStore::Redis(redis) => redis.command(::redis::cmd("GET").arg(key)).await,
         }
     }
 
@@ -203,7 +166,7 @@ impl Cache {
         let key = self.key(key);
         match &self.0.store {
             CacheStore::Memory(memory) => Ok(memory.take(&key).is_some()),
-            CacheStore::Redis(redis) => redis.delete(&key).await,
+            CacheStore::Redis(redis) => redis.command(::redis::cmd("DEL").arg(key)).await,
         }
     }
 
@@ -216,7 +179,11 @@ impl Cache {
         let key = self.key(key);
         match &self.0.store {
             CacheStore::Memory(memory) => memory.increment(&key, ttl),
-            CacheStore::Redis(redis) => redis.increment(&key, ttl).await,
+            CacheStore::Redis(redis) => {
+                redis
+                    .invoke(script::INCREMENT.key(key).arg(millis(ttl)))
+                    .await
+            }
         }
     }
 
@@ -263,7 +230,7 @@ impl Cache {
             return Ok(());
         };
         let written = self.set("probe", b"", PROBE_TTL).await;
-        written.map_err(|_| redis.last_error.lock().clone())
+        written.map_err(|_| redis.last_error())
     }
 
     /// Checks that the cache accepts writes, for the command `check`.
@@ -285,7 +252,11 @@ impl Cache {
         let key = self.key(key);
         match &self.0.store {
             CacheStore::Memory(memory) => Ok(memory.delete_if_equal(&key, value)),
-            CacheStore::Redis(redis) => redis.delete_if_equal(&key, value).await,
+            CacheStore::Redis(redis) => {
+                redis
+                    .invoke(script::DELETE_IF_EQUAL.key(key).arg(value))
+                    .await
+            }
         }
     }
 
@@ -296,12 +267,14 @@ impl Cache {
         value: &[u8],
         ttl: Duration,
     ) -> Result<bool, CacheError> {
+        let key = self.key(key);
         match &self.0.store {
             // A lock in memory already has its full time to live.
-            CacheStore::Memory(memory) => Ok(memory
-                .get(&self.key(key))
-                .is_some_and(|found| found == value)),
-            CacheStore::Redis(redis) => redis.extend_if_equal(&self.key(key), value, ttl).await,
+            CacheStore::Memory(memory) => Ok(memory.get(&key).as_deref() == Some(value)),
+            CacheStore::Redis(redis) => {
+                let mut script = script::EXTEND_IF_EQUAL.key(key);
+                redis.invoke(script.arg(value).arg(millis(ttl))).await
+            }
         }
     }
 
@@ -311,6 +284,15 @@ impl Cache {
             self.0.prefix,
             key.strip_prefix("postern:").unwrap_or(key)
         )
+    }
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0.store {
+            CacheStore::Memory(memory) => memory.fmt(f),
+            CacheStore::Redis(_) => f.write_str(self.label()),
+        }
     }
 }
 

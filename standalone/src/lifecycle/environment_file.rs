@@ -26,18 +26,13 @@ impl EnvironmentFile {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
+        let mut known = self.0.iter().filter(|(known, _)| known == name);
+        known.next().map(|(_, value)| value.as_str())
     }
 
     /// Returns the variables as a process environment.
     pub(crate) fn to_env(&self) -> Env {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect()
+        self.0.iter().cloned().collect()
     }
 
     pub(crate) fn pairs(&self) -> &[(String, String)] {
@@ -50,10 +45,8 @@ impl EnvironmentFile {
         let mut text = String::from(
             "# Written by postern at every start. Load it with:  . ./standalone.env\n",
         );
-        let (aws, own): (Vec<_>, Vec<_>) = self
-            .0
-            .iter()
-            .partition(|(name, _)| name.starts_with("AWS_"));
+        let is_aws = |(name, _): &&(String, String)| name.starts_with("AWS_");
+        let (aws, own): (Vec<_>, Vec<_>) = self.0.iter().partition(is_aws);
         for pair in own {
             text.push_str(&export(pair));
         }
@@ -90,12 +83,10 @@ impl EnvironmentFile {
         for line in String::from_utf8_lossy(&bytes).lines() {
             let pair = line
                 .strip_prefix("export ")
-                .and_then(|line| line.split_once('='));
+                .and_then(|line| line.split_once("='"));
             if let Some((name, value)) = pair {
-                let value = value
-                    .strip_prefix('\'')
-                    .and_then(|value| value.strip_suffix('\''));
-                environment.add(name, value.unwrap_or_default().replace(r"'\''", "'"));
+                let value = value.strip_suffix('\'').unwrap_or_default();
+                environment.add(name, value.replace(r"'\''", "'"));
             }
         }
         Ok(environment)
@@ -110,6 +101,14 @@ fn export((name, value): &(String, String)) -> String {
 mod tests {
     use super::*;
 
+    /// Runs a script without variables. Returns its output and errors.
+    fn shell(script: &str) -> (String, String) {
+        let mut shell = std::process::Command::new("sh");
+        let said = shell.args(["-c", script]).env_clear().output().expect("sh");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        (text(said.stdout), text(said.stderr))
+    }
+
     #[test]
     fn environment_file_is_read_identically_by_shell() {
         let folder = tempfile::tempdir().expect("folder");
@@ -120,15 +119,9 @@ mod tests {
         environment.write(folder.path()).expect("written");
         let again = EnvironmentFile::read(folder.path()).expect("read");
         assert_eq!(again.get("ODD"), Some(odd));
-        let script = format!(
-            ". {}; printf %s \"$ODD\"",
-            folder.path().join(ENVIRONMENT_FILE_NAME).display()
-        );
-        let said = std::process::Command::new("sh")
-            .args(["-c", &script])
-            .output()
-            .expect("sh");
-        assert_eq!(String::from_utf8_lossy(&said.stdout), odd);
+        let file = folder.path().join(ENVIRONMENT_FILE_NAME);
+        let script = format!(". {}; printf %s \"$ODD\"", file.display());
+        assert_eq!(shell(&script).0, odd);
     }
 
     #[test]
@@ -139,35 +132,19 @@ mod tests {
         environment.add("AWS_REGION", "local-1");
         environment.add("POSTERN_URL", "http://gate");
         environment.write(folder.path()).expect("written");
-        let load = |before: &str| {
-            let file = folder.path().join(ENVIRONMENT_FILE_NAME);
-            let show = "printf '%s,' \"$AWS_ACCESS_KEY_ID\" \"${AWS_REGION:-}\" \"$POSTERN_URL\"";
-            let script = format!("set -eu; {before}\n. {}; {show}", file.display());
-            let said = std::process::Command::new("sh")
-                .args(["-c", &script])
-                .env_clear()
-                .output()
-                .expect("sh");
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            (text(&said.stdout), text(&said.stderr))
-        };
-        assert_eq!(
-            load(""),
-            ("local,local-1,http://gate,".to_owned(), String::new())
-        );
+        let file = folder.path().join(ENVIRONMENT_FILE_NAME);
+        let read_file = format!(". {}", file.display());
+        let show = "printf '%s,' \"$AWS_ACCESS_KEY_ID\" \"${AWS_REGION:-}\" \"$POSTERN_URL\"";
+        let load = |before: &str| shell(&format!("set -eu; {before}\n{read_file}; {show}"));
+        let local = "local,local-1,http://gate,".to_owned();
         let (stdout, stderr) = load("export AWS_ACCESS_KEY_ID=mine");
         assert_eq!(stdout, "mine,,http://gate,", "all or none: no mixture");
         assert!(stderr.contains("were kept"), "{stderr}");
-        assert_eq!(
-            load("AWS_ACCESS_KEY_ID=mine POSTERN_AWS=local").0,
-            "local,local-1,http://gate,"
-        );
-        let again = format!(". {}", folder.path().join(ENVIRONMENT_FILE_NAME).display());
-        assert_eq!(
-            load(&again),
-            ("local,local-1,http://gate,".to_owned(), String::new()),
-            "loaded twice"
-        );
+        let stdout = load("AWS_ACCESS_KEY_ID=mine POSTERN_AWS=local").0;
+        assert_eq!(stdout, local);
+        for before in ["", &read_file] {
+            assert_eq!(load(before), (local.clone(), String::new()), "{before}");
+        }
         let read = EnvironmentFile::read(folder.path()).expect("read");
         assert_eq!(read.get("AWS_ACCESS_KEY_ID"), Some("local"));
     }

@@ -32,14 +32,21 @@ pub(crate) struct ShutdownStage {
 /// stops them in order.
 #[derive(Debug)]
 pub struct Running {
-    /// Address of each part; `None` if started from configuration files.
-    addresses: Option<Addresses>,
-    environment: EnvironmentFile,
-    mailbox: Option<Arc<Mailbox>>,
-    /// The one-time link to the console.
-    console_link: Option<Secret>,
     stages: Vec<ShutdownStage>,
-    _folder: Option<DataFolder>,
+    /// `None` if started from configuration files.
+    embedded: Option<Embedded>,
+}
+
+/// What an installation with development services has besides its parts.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    /// Address of each part.
+    pub(crate) addresses: Addresses,
+    pub(crate) environment: EnvironmentFile,
+    pub(crate) mailbox: Arc<Mailbox>,
+    /// The one-time link to the console.
+    pub(crate) console_link: Secret,
+    pub(crate) _folder: DataFolder,
 }
 
 // === impl ShutdownStage ===
@@ -108,69 +115,39 @@ impl Drop for ShutdownStage {
 // === impl Running ===
 
 impl Running {
-    pub(crate) fn new(
-        addresses: Addresses,
-        environment: EnvironmentFile,
-        mailbox: Arc<Mailbox>,
-        stages: Vec<ShutdownStage>,
-        folder: DataFolder,
-    ) -> Self {
-        Self {
-            addresses: Some(addresses),
-            environment,
-            mailbox: Some(mailbox),
-            console_link: None,
-            stages,
-            _folder: Some(folder),
-        }
-    }
-
-    /// Creates an installation without development services and data folder.
-    pub(crate) fn without_development(stages: Vec<ShutdownStage>) -> Self {
-        Self {
-            addresses: None,
-            environment: EnvironmentFile::default(),
-            mailbox: None,
-            console_link: None,
-            stages,
-            _folder: None,
-        }
-    }
-
-    /// Adds the one-time link to the console.
-    pub(crate) fn with_console_link(mut self, link: Secret) -> Self {
-        self.console_link = Some(link);
-        self
+    pub(crate) fn new(stages: Vec<ShutdownStage>, embedded: Option<Embedded>) -> Self {
+        Self { stages, embedded }
     }
 
     /// Returns the one-time link to the console, or `None` if started from configuration files.
     #[must_use]
     pub fn console_link(&self) -> Option<&Secret> {
-        self.console_link.as_ref()
+        Some(&self.embedded.as_ref()?.console_link)
     }
 
     /// Returns the address of each part, or `None` if started from configuration files.
     #[must_use]
     pub fn addresses(&self) -> Option<&Addresses> {
-        self.addresses.as_ref()
+        Some(&self.embedded.as_ref()?.addresses)
     }
 
     /// Returns a variable of `standalone.env`.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<&str> {
-        self.environment.get(name)
+        self.embedded.as_ref()?.environment.get(name)
     }
 
     /// Returns every variable of `standalone.env`, in order.
     #[must_use]
     pub fn variables(&self) -> &[(String, String)] {
-        self.environment.pairs()
+        let embedded = self.embedded.as_ref();
+        embedded.map_or(&[], |embedded| embedded.environment.pairs())
     }
 
     /// Returns the mailbox of the mail catcher.
     #[must_use]
     pub fn mailbox(&self) -> Option<&Arc<Mailbox>> {
-        self.mailbox.as_ref()
+        Some(&self.embedded.as_ref()?.mailbox)
     }
 
     /// Runs until `shutdown` is cancelled or a part ends, then stops every part.
@@ -179,22 +156,16 @@ impl Running {
     /// Exits with status 69 if a part ended unexpectedly.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Exit> {
         let ended_part = {
-            let parts = self
-                .stages
-                .iter_mut()
-                .map(|stage| Box::pin(stage.wait_for_exit()));
+            let stages = self.stages.iter_mut();
+            let parts = stages.map(|stage| Box::pin(stage.wait_for_exit()));
             tokio::select! {
                 () = shutdown.cancelled() => None,
                 (name, ..) = futures_util::future::select_all(parts) => Some(name),
             }
         };
         self.stop().await;
-        match ended_part {
-            None => Ok(()),
-            Some(name) => Err(Exit::unavailable(format!(
-                "{name} ended unexpectedly; see the log"
-            ))),
-        }
+        let ended = |name| Exit::unavailable(format!("{name} ended unexpectedly; see the log"));
+        ended_part.map(ended).map_or(Ok(()), Err)
     }
 
     /// Stops every part within two seconds, unless a call to a provider is in flight: it is

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use postern_core::exit::Exit;
 use postern_dev::{Addresses, DevelopmentSockets};
 use postern_service::http::bind;
+use postern_service::startup::Listeners;
 use tokio::net::TcpListener;
 
 /// The bound sockets of all parts.
@@ -19,12 +20,9 @@ pub(crate) struct BoundSockets {
 /// The sockets of the three services.
 #[derive(Debug)]
 pub(crate) struct ServiceSockets {
-    pub(crate) proxy: Vec<TcpListener>,
-    pub(crate) auth: TcpListener,
-    pub(crate) notify: TcpListener,
-    pub(crate) proxy_admin: Option<TcpListener>,
-    pub(crate) auth_admin: Option<TcpListener>,
-    pub(crate) notify_admin: Option<TcpListener>,
+    pub(crate) proxy: postern_proxy::Listeners,
+    pub(crate) auth: Listeners,
+    pub(crate) notify: Listeners,
 }
 
 // === impl BoundSockets ===
@@ -37,68 +35,60 @@ impl BoundSockets {
     /// Exits with status 69 and the address if a port is taken.
     pub(crate) async fn bind(listen: SocketAddr, base: u16) -> Result<(Self, Addresses), Exit> {
         let part = async |offset: u16| {
-            let port = if base == 0 {
-                Some(0)
-            } else {
-                base.checked_add(offset)
-            };
-            let port =
-                port.ok_or_else(|| Exit::usage("--port: leaves no ports for the other parts"))?;
-            let bound = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
-            let address = address(&bound)?;
-            Ok::<_, Exit>((bound, address))
+            let offset = if base == 0 { 0 } else { offset };
+            let none = || Exit::usage("--port: leaves no ports for the other parts");
+            let port = base.checked_add(offset).ok_or_else(none)?;
+            bind((Ipv4Addr::LOCALHOST, port).into()).await
         };
         let gateway = bind(listen).await?;
-        let proxy_address = address(&gateway)?;
-        let ((auth, auth_address), (notify, notify_address)) = (part(1).await?, part(2).await?);
-        let ((identity_pool, pool_address), (actor, actor_address)) =
-            (part(3).await?, part(4).await?);
-        let ((document, document_address), (social, social_address)) =
-            (part(5).await?, part(6).await?);
-        let ((smtp, smtp_address), (mail, mail_address)) = (part(7).await?, part(8).await?);
+        let (auth, notify) = (part(1).await?, part(2).await?);
+        let development = DevelopmentSockets {
+            identity_pool: part(3).await?,
+            actor: part(4).await?,
+            document: part(5).await?,
+            social: part(6).await?,
+            smtp: part(7).await?,
+            mail: part(8).await?,
+        };
         let (proxy_admin, auth_admin, notify_admin) =
             (part(9).await?, part(10).await?, part(11).await?);
-        let (console, console_address) = part(12).await?;
+        let console = part(12).await?;
         let addresses = Addresses {
-            proxy: proxy_address,
-            auth: auth_address,
-            notify: notify_address,
-            identity_pool: pool_address,
-            actor: actor_address,
-            document: document_address,
-            social: social_address,
-            smtp: smtp_address,
-            mail: mail_address,
-            proxy_admin: proxy_admin.1,
-            auth_admin: auth_admin.1,
-            notify_admin: notify_admin.1,
-            console: console_address,
+            proxy: address(&gateway)?,
+            auth: address(&auth)?,
+            notify: address(&notify)?,
+            identity_pool: address(&development.identity_pool)?,
+            actor: address(&development.actor)?,
+            document: address(&development.document)?,
+            social: address(&development.social)?,
+            smtp: address(&development.smtp)?,
+            mail: address(&development.mail)?,
+            proxy_admin: address(&proxy_admin)?,
+            auth_admin: address(&auth_admin)?,
+            notify_admin: address(&notify_admin)?,
+            console: address(&console)?,
         };
         let services = ServiceSockets {
-            proxy: vec![gateway],
-            auth,
-            notify,
-            proxy_admin: Some(proxy_admin.0),
-            auth_admin: Some(auth_admin.0),
-            notify_admin: Some(notify_admin.0),
-        };
-        let development = DevelopmentSockets {
-            identity_pool,
-            actor,
-            document,
-            social,
-            smtp,
-            mail,
-        };
-        Ok((
-            Self {
-                services,
-                development,
-                console,
+            proxy: postern_proxy::Listeners {
+                public: vec![gateway],
+                admin: Some(proxy_admin),
             },
-            addresses,
-        ))
+            auth: listeners(auth, auth_admin),
+            notify: listeners(notify, notify_admin),
+        };
+        let bound = Self {
+            services,
+            development,
+            console,
+        };
+        Ok((bound, addresses))
     }
+}
+
+/// Returns the sockets of an upstream.
+pub(crate) fn listeners(public: TcpListener, admin: TcpListener) -> Listeners {
+    let admin = Some(admin);
+    Listeners { public, admin }
 }
 
 fn address(socket: &TcpListener) -> Result<SocketAddr, Exit> {

@@ -64,11 +64,11 @@ pub(crate) fn update_gateway(folder: &DataFolder, addresses: &Addresses) -> Resu
             let url = |variable| Some(previous.get(variable)?.strip_prefix("http://")?.to_owned());
             let moves = parts(addresses).map(|(variable, _, to)| (url(variable), to));
             let moves = moves.into_iter().filter_map(|(from, to)| Some((from?, to)));
-            // Its reader reports a text that is not UTF-8.
-            String::from_utf8(edited).map_or_else(
-                |error| error.into_bytes(),
-                |text| move_addresses(&text, moves).into_bytes(),
-            )
+            match String::from_utf8(edited) {
+                Ok(text) => move_addresses(&text, moves).into_bytes(),
+                // The reader of the file reports it.
+                Err(not_utf8) => not_utf8.into_bytes(),
+            }
         }
         Some(_) | None => built_in.clone().into_bytes(),
     };
@@ -99,15 +99,13 @@ pub(super) fn read_gateway(path: &Path, env: &Env) -> Result<Config, Exit> {
 pub(super) fn proxy(folder: &DataFolder, addresses: &Addresses) -> String {
     let access_log = quoted(folder.path().join(ACCESS_LOG).display().to_string());
     let origins = "origins = [\"https://app.example.com\", \"http://localhost:*\"]";
+    // A developer does not wait for the drain times of production.
+    let drain_times = "linger = \"0s\"\ndrain = \"500ms\"".to_owned();
     let changes = [
         ("to = \"stdout\"", format!("to = {access_log}")),
         ("# [defaults.cors]\n# ", "[defaults.cors]\n".to_owned()),
         (origins, format!("origins = {LOOPBACK_ORIGINS}")),
-        // A developer does not wait for the drain times of production.
-        (
-            "linger = \"1s\"\ndrain = \"30s\"",
-            "linger = \"0s\"\ndrain = \"500ms\"".to_owned(),
-        ),
+        ("linger = \"1s\"\ndrain = \"30s\"", drain_times),
     ];
     installed(PROXY, &changes, addresses)
 }
@@ -116,27 +114,20 @@ pub(super) fn proxy(folder: &DataFolder, addresses: &Addresses) -> String {
 pub(super) fn auth(folder: &DataFolder, addresses: &Addresses) -> String {
     let issuer = format!("http://{}", addresses.social);
     let redirect_uri = "\"http://127.0.0.1:8500/auth/social/login/callback\"";
+    let database = quoted(folder.database("auth.db"));
+    let landing_page = quoted(landing_page_url(addresses));
+    let domains = "# authoritative_domains = [\"gmail.com\", \"googlemail.com\"]";
+    let own_domains = "authoritative_domains = [\"example.com\"]".to_owned();
+    // The parameters are Google's; the development provider does not use them.
+    let parameters = "access_type = \"offline\"\nprompt = \"consent\"\n";
     let changes = [
-        (
-            "\"sqlite://var/auth.db\"",
-            quoted(folder.database("auth.db")),
-        ),
+        ("\"sqlite://var/auth.db\"", database),
         ("\"google\"", quoted("development")),
         ("\"https://accounts.google.com\"", quoted(issuer)),
         (redirect_uri, quoted(social_callback_url(addresses))),
-        (
-            "\"http://127.0.0.1:8500/\"",
-            quoted(landing_page_url(addresses)),
-        ),
-        (
-            "# authoritative_domains = [\"gmail.com\", \"googlemail.com\"]",
-            "authoritative_domains = [\"example.com\"]".to_owned(),
-        ),
-        // The parameters are Google's; the development provider does not use them.
-        (
-            "access_type = \"offline\"\nprompt = \"consent\"\n",
-            String::new(),
-        ),
+        ("\"http://127.0.0.1:8500/\"", landing_page),
+        (domains, own_domains),
+        (parameters, String::new()),
     ];
     installed(AUTH, &changes, addresses)
 }
@@ -144,20 +135,13 @@ pub(super) fn auth(folder: &DataFolder, addresses: &Addresses) -> String {
 /// Returns the configuration of the notification upstream, whose templates are in a folder.
 pub(super) fn notify(folder: &DataFolder, templates: &Path, addresses: &Addresses) -> String {
     let subfolder = |name| quoted(folder.path().join(name).display().to_string());
-    let smtp = format!(
-        "host = \"{}\"\nport = {}",
-        addresses.smtp.ip(),
-        addresses.smtp.port()
-    );
+    let (ip, port) = (addresses.smtp.ip(), addresses.smtp.port());
+    let smtp = format!("host = \"{ip}\"\nport = {port}");
+    let database = quoted(folder.database("notify.db"));
+    let templates = quoted(templates.display().to_string());
     let changes = [
-        (
-            "\"sqlite://var/notify.db\"",
-            quoted(folder.database("notify.db")),
-        ),
-        (
-            "\"conf/templates\"",
-            quoted(templates.display().to_string()),
-        ),
+        ("\"sqlite://var/notify.db\"", database),
+        ("\"conf/templates\"", templates),
         ("host = \"127.0.0.1\"\nport = 8507", smtp),
         ("\"var/sms\"", subfolder("sms")),
         ("\"var/push\"", subfolder("push")),
@@ -172,10 +156,8 @@ fn quoted(text: impl Into<Value>) -> String {
 
 /// Applies the changes of one file, and those of all.
 fn installed(text: &str, changes: &[(&str, String)], addresses: &Addresses) -> String {
-    let token = (
-        "[admin]\n",
-        format!("[admin]\ntoken_env = \"{ADMIN_TOKEN}\"\n"),
-    );
+    let token = format!("[admin]\ntoken_env = \"{ADMIN_TOKEN}\"\n");
+    let token = ("[admin]\n", token);
     let changes = changes.iter().chain([&token]);
     let text = changes.fold(text.to_owned(), |text, (from, to)| {
         debug_assert!(text.contains(from), "{from}");
@@ -185,9 +167,8 @@ fn installed(text: &str, changes: &[(&str, String)], addresses: &Addresses) -> S
     move_addresses(&text, moves)
 }
 
-/// Returns the parts whose addresses are in the files: variable of `standalone.env`, port in the
-/// built-in files, and address.
-fn parts(to: &Addresses) -> [(&'static str, u16, String); 9] {
+/// Returns the parts: variable of `standalone.env`, port in the built-in files, and address.
+pub(crate) fn parts(to: &Addresses) -> [(&'static str, u16, String); 12] {
     [
         ("POSTERN_URL", 8500, to.proxy),
         ("POSTERN_AUTH_URL", 8501, to.auth),
@@ -195,9 +176,12 @@ fn parts(to: &Addresses) -> [(&'static str, u16, String); 9] {
         ("POSTERN_IDENTITY_POOL_URL", 8503, to.identity_pool),
         ("POSTERN_ACTOR_URL", 8504, to.actor),
         ("POSTERN_DOCUMENT_URL", 8505, to.document),
+        ("POSTERN_SOCIAL_URL", 8506, to.social),
+        ("POSTERN_MAIL_URL", 8508, to.mail),
         ("POSTERN_PROXY_ADMIN_URL", 8509, to.proxy_admin),
         ("POSTERN_AUTH_ADMIN_URL", 8510, to.auth_admin),
         ("POSTERN_NOTIFY_ADMIN_URL", 8511, to.notify_admin),
+        ("POSTERN_CONSOLE_URL", 8512, to.console),
     ]
     .map(|(variable, port, to)| (variable, port, to.to_string()))
 }

@@ -27,16 +27,18 @@ impl ConfigLayer {
         Ok(Self { sources, root })
     }
 
-    /// Removes a top-level key.
-    pub(crate) fn without(mut self, key: &str) -> Self {
+    /// Removes the tests of routes.
+    pub(crate) fn without_tests(mut self) -> Self {
+        let is_kept = |(name, _): &(String, Node)| name != "test";
         if let Value::Object(entries) = &mut self.root.value {
-            entries.retain(|(name, _)| name != key);
+            entries.retain(is_kept);
+            groups_mut(entries).for_each(|group| group.retain(is_kept));
         }
         self
     }
 
-    /// Merges an operator's file: tables under headers are merged, those of arrays by their `name`,
-    /// and other values are replaced. Keys in `fixed` are rejected.
+    /// Merges an operator's file: tables under headers are merged, those of arrays by their `name`
+    /// (routes also with those of groups), and other values are replaced. Keys in `fixed` are rejected.
     ///
     /// # Errors
     /// 64, with every mistake.
@@ -51,17 +53,17 @@ impl ConfigLayer {
         let refused = entries
             .iter()
             .filter(|(key, _)| fixed.contains(&key.as_str()));
-        let refused: Vec<Mistake> = refused
-            .map(|(key, node)| fixed_key_error(key, node.offset))
-            .collect();
+        let refused = refused.map(|(key, node)| fixed_key_error(key, node.offset));
+        let refused: Vec<Mistake> = refused.collect();
         if !refused.is_empty() {
             return Err(Exit::usage(self.sources.describe(&refused)));
         }
-        if let (Some(source), Value::Object(base), Value::Object(more)) = (
+        if let (Some(source), Value::Object(base), Value::Object(mut more)) = (
             self.sources.at(over.offset),
             &mut self.root.value,
             over.value,
         ) {
+            merge_grouped_routes(base, &mut more, source);
             merge_entries(base, more, source);
         }
         Ok(self)
@@ -112,6 +114,52 @@ fn fixed_key_error(key: &str, offset: usize) -> Mistake {
     }
 }
 
+/// Merges the routes that have the name of a route of a group, and removes them from `more`.
+fn merge_grouped_routes(
+    base: &mut [(String, Node)],
+    more: &mut Vec<(String, Node)>,
+    source: &SourceText,
+) {
+    let grouped = groups_mut(base).filter_map(|group| items_mut(group, "route"));
+    let mut grouped: Vec<&mut Node> = grouped.flatten().collect();
+    let Some(routes) = items_mut(more, "route") else {
+        return;
+    };
+    routes.retain(|item| {
+        let name = name_of(item).filter(|_| is_table(item, source));
+        let mut known = grouped.iter_mut();
+        match known.find(|known| name.is_some() && name_of(known) == name) {
+            Some(known) => merge(known, item.clone(), source),
+            None => return true,
+        }
+        false
+    });
+    if routes.is_empty() {
+        more.retain(|(key, _)| key != "route");
+    }
+}
+
+/// Returns the entries of the groups of routes.
+fn groups_mut(entries: &mut [(String, Node)]) -> impl Iterator<Item = &mut Vec<(String, Node)>> {
+    let groups = items_mut(entries, "group").into_iter().flatten();
+    groups.filter_map(|group| {
+        if let Value::Object(entries) = &mut group.value {
+            Some(entries)
+        } else {
+            None
+        }
+    })
+}
+
+fn items_mut<'a>(entries: &'a mut [(String, Node)], key: &str) -> Option<&'a mut Vec<Node>> {
+    let (_, node) = entries.iter_mut().find(|(name, _)| name == key)?;
+    if let Value::Array(items) = &mut node.value {
+        Some(items)
+    } else {
+        None
+    }
+}
+
 fn merge_entries(
     entries: &mut Vec<(String, Node)>,
     more: Vec<(String, Node)>,
@@ -135,20 +183,17 @@ fn merge(base: &mut Node, over: Node, source: &SourceText) {
             if more.first().is_some_and(|item| is_table(item, source)) =>
         {
             for item in more {
-                match items
-                    .iter_mut()
-                    .find(|known| name_of(&item).is_some_and(|name| is_named(known, name)))
-                {
+                let name = name_of(&item);
+                let is_same = |known: &&mut Node| name.is_some() && name_of(known) == name;
+                match items.iter_mut().find(is_same) {
                     Some(known) => merge(known, item, source),
                     None => items.push(item),
                 }
             }
         }
         (_, value) => {
-            *base = Node {
-                value,
-                offset: over.offset,
-            }
+            base.value = value;
+            base.offset = over.offset;
         }
     }
 }
@@ -168,10 +213,6 @@ fn name_of(node: &Node) -> Option<&str> {
     } else {
         None
     }
-}
-
-fn is_named(node: &Node, name: &str) -> bool {
-    name_of(node) == Some(name)
 }
 
 #[cfg(test)]

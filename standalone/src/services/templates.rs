@@ -13,11 +13,12 @@ const SHIPPED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/templates.
 /// are kept.
 pub(crate) fn write_templates(folder: &DataFolder) -> Result<PathBuf, Exit> {
     for (name, bytes) in SHIPPED {
+        let name = format!("templates/{name}");
         let parent = name
             .rsplit_once('/')
-            .map_or(String::new(), |(parent, _)| format!("/{parent}"));
-        folder.subfolder(&format!("templates{parent}"))?;
-        let path = folder.path().join("templates").join(name);
+            .map_or("templates", |(parent, _)| parent);
+        folder.subfolder(parent)?;
+        let path = folder.path().join(name);
         if read_optional(&path)?.as_deref() != Some(bytes) {
             write_private(&path, bytes)?;
         }

@@ -28,5 +28,5 @@ pub async fn start_configured(
         Box::pin(GatewayServices::from_folder(folder, listen, env, &clock)).await?;
     let (mut front, mut middle) = (ShutdownStage::default(), ShutdownStage::default());
     services.run(sockets, &mut front, &mut middle);
-    Ok(Running::without_development(vec![front, middle]))
+    Ok(Running::new(vec![front, middle], None))
 }

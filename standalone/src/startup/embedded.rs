@@ -7,11 +7,10 @@ use std::time::Duration;
 use postern_core::Clock;
 use postern_core::exit::Exit;
 use postern_dev::data_folder::DataFolder;
-use postern_dev::pool::HashingSettings;
 use postern_dev::{Addresses, DevelopmentServices, landing_page_url};
 
 use crate::console;
-use crate::lifecycle::{BoundSockets, EnvironmentFile, Running, ShutdownStage};
+use crate::lifecycle::{BoundSockets, Embedded, EnvironmentFile, Running, ShutdownStage};
 use crate::services::{GatewayServices, built_in};
 
 /// Options of an embedded installation.
@@ -27,8 +26,6 @@ pub struct Options {
     /// Folder with `proxy.toml`, `auth.toml`, or `notify.toml`, whose values override the built-in
     /// ones. Default: none.
     pub overrides: Option<PathBuf>,
-    /// Cost of password hashing in the identity pool. Tests use a lower cost.
-    pub hashing: HashingSettings,
     /// Lifetime of users' access tokens. Default one hour.
     pub access_token_lifetime: Option<Duration>,
     /// Clock used by every part.
@@ -49,7 +46,6 @@ impl Options {
             listen: None,
             port: DEFAULT_PORT,
             overrides: None,
-            hashing: HashingSettings::default(),
             access_token_lifetime: None,
             clock: Clock::system(),
         }
@@ -77,7 +73,6 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
         listen,
         port,
         overrides,
-        hashing,
         access_token_lifetime,
         clock,
     } = options;
@@ -91,7 +86,6 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     let development = Box::pin(DevelopmentServices::build(
         &folder,
         &addresses,
-        hashing,
         access_token_lifetime,
         &clock,
     ))
@@ -114,21 +108,25 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     ))
     .await?;
     let console = console::build(&addresses, &development, link_secret, &clock)?;
-    let console_link = console::link(addresses.console, &console.create_link()?);
-    let mailbox = development.mailbox();
-    let (mut front, mut middle, mut back) = (
-        ShutdownStage::default(),
-        ShutdownStage::default(),
-        ShutdownStage::default(),
+    let console_link = console::link(
+        &format!("http://{}", addresses.console),
+        &console.create_link()?,
     );
+    let mailbox = development.mailbox();
+    let [mut front, mut middle, mut back] = [(); 3].map(|()| ShutdownStage::default());
     for (name, part) in development.parts(sockets.development, &back.shutdown()) {
         back.spawn(name, part);
     }
     services.run(sockets.services, &mut front, &mut middle);
     front.spawn("console", console.run(sockets.console, front.shutdown()));
-    let stages = vec![front, middle, back];
-    let running = Running::new(addresses, environment, mailbox, stages, folder);
-    Ok(running.with_console_link(console_link))
+    let embedded = Embedded {
+        addresses,
+        environment,
+        mailbox,
+        console_link,
+        _folder: folder,
+    };
+    Ok(Running::new(vec![front, middle, back], Some(embedded)))
 }
 
 fn non_loopback_error(listen: SocketAddr) -> Exit {
@@ -148,21 +146,7 @@ fn environment(
     development: &DevelopmentServices,
 ) -> EnvironmentFile {
     let mut environment = EnvironmentFile::default();
-    let parts = [
-        ("POSTERN_URL", addresses.proxy),
-        ("POSTERN_AUTH_URL", addresses.auth),
-        ("POSTERN_NOTIFY_URL", addresses.notify),
-        ("POSTERN_IDENTITY_POOL_URL", addresses.identity_pool),
-        ("POSTERN_ACTOR_URL", addresses.actor),
-        ("POSTERN_DOCUMENT_URL", addresses.document),
-        ("POSTERN_SOCIAL_URL", addresses.social),
-        ("POSTERN_MAIL_URL", addresses.mail),
-        ("POSTERN_PROXY_ADMIN_URL", addresses.proxy_admin),
-        ("POSTERN_AUTH_ADMIN_URL", addresses.auth_admin),
-        ("POSTERN_NOTIFY_ADMIN_URL", addresses.notify_admin),
-        ("POSTERN_CONSOLE_URL", addresses.console),
-    ];
-    for (name, address) in parts {
+    for (name, _, address) in built_in::parts(addresses) {
         environment.add(name, format!("http://{address}"));
     }
     environment.add("POSTERN_UI_URL", landing_page_url(addresses));
@@ -174,15 +158,9 @@ fn environment(
         environment.add(name, value);
     }
     for account in &development.provisioned().accounts {
-        let name = account.username.to_uppercase();
-        environment.add(
-            format!("POSTERN_SERVICE_{name}_USERNAME"),
-            account.username.clone(),
-        );
-        environment.add(
-            format!("POSTERN_SERVICE_{name}_PASSWORD"),
-            account.password.expose(),
-        );
+        let prefix = format!("POSTERN_SERVICE_{}", account.username.to_uppercase());
+        environment.add(format!("{prefix}_USERNAME"), &account.username);
+        environment.add(format!("{prefix}_PASSWORD"), account.password.expose());
     }
     environment
 }

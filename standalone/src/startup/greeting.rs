@@ -15,19 +15,10 @@ pub fn greeting(running: &Running, program: &str, took: Duration) -> String {
         );
     };
     let folder = running.variable("POSTERN_DATA_DIR").unwrap_or_default();
-    let (gateway, mail, social, pool) = (
-        addresses.proxy,
-        addresses.mail,
-        addresses.social,
-        addresses.identity_pool,
-    );
-    let (auth, notify, actor, document, smtp) = (
-        addresses.auth,
-        addresses.notify,
-        addresses.actor,
-        addresses.document,
-        addresses.smtp,
-    );
+    let (gateway, pool) = (addresses.proxy, addresses.identity_pool);
+    let (mail, smtp, social) = (addresses.mail, addresses.smtp, addresses.social);
+    let (auth, notify) = (addresses.auth, addresses.notify);
+    let (actor, document) = (addresses.actor, addresses.document);
     let config = running.variable("POSTERN_PROXY_CONFIG").unwrap_or_default();
     let console = running.console_link().map_or_else(String::new, |link| {
         format!(

@@ -12,10 +12,8 @@ fn events(selector: TimelineSelector, since: Timestamp) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("access.log");
     std::fs::write(&path, LOG).expect("written");
-    let query = TimelineQuery {
-        since,
-        ..TimelineQuery::new(selector, 10)
-    };
+    let mut query = TimelineQuery::new(selector, 10);
+    query.since = since;
     let entries = read_access_log(&path, &AccessLogFilter::of(&query)).expect("read");
     entries.iter().map(ToString::to_string).collect()
 }
@@ -25,23 +23,20 @@ fn access_events_of_a_request_user_or_notification_are_read() {
     let all = Timestamp(0);
     let login = "2026-11-20T07:30:00.000Z gateway POST /auth/login invalid_credentials \
         durationMs=12.5 requestId=r-1 route=/auth/login status=401";
-    assert_eq!(
-        events(TimelineSelector::Request("r-1".to_owned()), all),
-        [login]
-    );
-    let of_user = events(TimelineSelector::User("s-1".to_owned()), all);
-    assert!(
-        of_user.len() == 1 && of_user[0].contains("GET /auth/me ok"),
-        "{of_user:?}"
-    );
-    let of_notification = events(TimelineSelector::Notification("n-1".to_owned()), all);
-    assert!(
-        of_notification[0].contains("status=404"),
-        "{of_notification:?}"
-    );
-    assert!(events(TimelineSelector::Notification("n".to_owned()), all).is_empty());
+    let of_request = events(TimelineSelector::Request("r-1".to_owned()), all);
+    assert_eq!(of_request, [login]);
+    let user = || TimelineSelector::User("s-1".to_owned());
+    let notification = |id: &str| TimelineSelector::Notification(id.to_owned());
+    for (selector, part) in [
+        (user(), "GET /auth/me ok"),
+        (notification("n-1"), "status=404"),
+    ] {
+        let events = events(selector, all);
+        assert!(events.len() == 1 && events[0].contains(part), "{events:?}");
+    }
+    assert!(events(notification("n"), all).is_empty());
     let later = Timestamp::parse("2026-11-20T07:31:30Z").expect("a time");
-    assert!(events(TimelineSelector::User("s-1".to_owned()), later).is_empty());
+    assert!(events(user(), later).is_empty());
 }
 
 #[tokio::test]
@@ -52,18 +47,13 @@ async fn missing_installation_is_not_created() {
         data_dir: folder.path().join("none"),
         access_log: None,
     };
-    let query = TimelineQuery::new(TimelineSelector::User("s".to_owned()), 10);
-    let exit = timeline(&sources, &query, &Env::default())
-        .await
-        .expect_err("no database");
-    assert!(
-        exit.status() == 64 && exit.message().contains("--data-dir"),
-        "{exit}"
-    );
+    let user = TimelineSelector::User("s".to_owned());
+    for (selector, reason) in [(user, "--data-dir"), (TimelineSelector::All, "--user")] {
+        let query = TimelineQuery::new(selector, 10);
+        let exit = timeline(&sources, &query, &Env::default()).await;
+        let exit = exit.expect_err(reason);
+        assert_eq!(exit.status(), 64);
+        assert!(exit.message().contains(reason), "{exit}");
+    }
     assert!(!folder.path().join("none").exists());
-    let all = TimelineQuery::new(TimelineSelector::All, 10);
-    let exit = timeline(&sources, &all, &Env::default())
-        .await
-        .expect_err("no selector");
-    assert_eq!(exit.status(), 64);
 }

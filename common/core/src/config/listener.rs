@@ -3,90 +3,87 @@
 use std::net::SocketAddr;
 
 use crate::config::Env;
-use crate::decode::Object;
+use crate::decode::{Field, Node, Object, Value};
 use crate::secret::Secret;
+use crate::settings;
 
 /// Minimum bytes of the secret of the admin routes.
 const MIN_TOKEN_BYTES: usize = 32;
 
-/// The table `[admin]`: the listener for `/livez`, `/readyz` and `/metrics`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminListener {
-    /// Address and port.
-    pub address: SocketAddr,
-    /// Host names by which it may be called, besides loopback names and, if it does not listen on a
-    /// loopback address, IP addresses; default none. Any other `Host` is refused.
-    pub hosts: Vec<String>,
-    /// The secret of the routes under `/admin/` (`token_env`); default none: they do not exist.
-    pub token: Option<Secret>,
+settings! {
+    /// Listener for `/livez`, `/readyz`, `/metrics` and status pages; the gateway has none without
+    /// this table. Read at start.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AdminListener(admin, default: Option<&'static str>, env: &Env) {
+        /// IP address and port; required for the gateway.
+        pub address: SocketAddr = (read_address(admin, default)),
+        /// `Host` values accepted besides [loopback names](../manual/gateway.md#admin-listener).
+        ///
+        /// If it does not listen on a loopback address, IP addresses are accepted as well. Any other
+        /// `Host` is refused.
+        pub hosts: Vec<String> = [] => |field| field.array(|item| item.typed("name").text(1..=253)),
+        /// Bearer token of `/admin/`, at least 32 characters; without it these routes do not exist.
+        pub token as token_env: Option<Secret> = None => |field| read_token(admin, field, env),
+    }
+}
+
+settings! {
+    fn read_listener(listen) -> SocketAddr {
+        /// IP address and port.
+        address => |field| field.socket_addr(),
+    } => address
 }
 
 /// Reads the one `[[listen]]` table of a service.
 #[must_use]
-pub fn read_listen(root: &Object<'_>, default: SocketAddr) -> SocketAddr {
-    let addresses = root.optional("listen", |field| {
-        let addresses = field.array(|item| {
-            item.object(|listen| listen.required("address", |field| field.socket_addr()))
-        })?;
+pub fn read_listen(root: &Object<'_>, default: &'static str) -> SocketAddr {
+    let doc = "Listener for clients, exactly one table. Read at start.";
+    root.declare("listen", module_path!(), &[doc], "");
+    let entry =
+        |value, name: &str| Value::Object(vec![(name.to_owned(), Node { value, offset: 0 })]);
+    let default = entry(default.into(), "address");
+    let default = Value::Array(vec![Node {
+        value: default,
+        offset: 0,
+    }]);
+    root.or_value("listen", default, |field| {
+        let addresses = field.array(|item| item.object(read_listener))?;
         if addresses.len() > 1 {
             return field.fail(
                 "out_of_range",
                 "must be one table: this service has one listener",
             );
         }
-        Some(addresses)
-    });
-    addresses
-        .and_then(|addresses| addresses.first().copied())
-        .unwrap_or(default)
+        addresses.first().copied()
+    })
 }
 
 /// Reads the table `[admin]`. Without a default there is no admin listener unless the table exists.
 #[must_use]
 pub fn read_admin(
     root: &Object<'_>,
-    default: Option<SocketAddr>,
+    default: Option<&'static str>,
     env: &Env,
 ) -> Option<AdminListener> {
-    read_admin_with(root, default, env, |_| {})
+    let read = |admin: &Object<'_>| AdminListener::read(admin, default, env);
+    match default {
+        Some(_) => root.or_empty("admin", |field| field.object(read)),
+        None => root.section("admin", read),
+    }
 }
 
-/// Reads the table `[admin]` as [`read_admin`] does, with further keys of a process.
-#[must_use]
-pub fn read_admin_with(
-    root: &Object<'_>,
-    default: Option<SocketAddr>,
-    env: &Env,
-    further: impl FnOnce(&Object<'_>),
-) -> Option<AdminListener> {
-    let read = |admin: &Object<'_>| {
-        further(admin);
-        let address = match default {
-            Some(default) => admin.or("address", default, |field| field.socket_addr()),
-            None => admin.required("address", |field| field.socket_addr())?,
-        };
-        let hosts = admin.or("hosts", Vec::new(), |field| {
-            field.array(|item| item.text(1..=253))
-        });
-        let token = read_token(admin, env);
-        Some(AdminListener {
-            address,
-            hosts,
-            token,
-        })
-    };
-    root.section("admin", read).or_else(|| {
-        default.map(|address| AdminListener {
-            address,
-            hosts: Vec::new(),
-            token: None,
-        })
-    })
+fn read_address(admin: &Object<'_>, default: Option<&'static str>) -> Option<SocketAddr> {
+    let doc = "IP address and port; required for the gateway.";
+    admin.declare("address", module_path!(), &[doc], "");
+    match default {
+        Some(default) => Some(admin.or_value("address", default, |field| field.socket_addr())),
+        None => admin.required("address", |field| field.socket_addr()),
+    }
 }
 
-/// Reads `token_env` of the table `[admin]`: the variable with the secret.
-fn read_token(admin: &Object<'_>, env: &Env) -> Option<Secret> {
-    let variable = admin.optional("token_env", |field| field.text(1..=128))?;
+/// Reads the variable with the secret.
+fn read_token(admin: &Object<'_>, field: Field<'_>, env: &Env) -> Option<Secret> {
+    let variable = field.typed("variable").text(1..=128)?;
     match env.required_secret(&variable) {
         Ok(token) if token.expose().len() >= MIN_TOKEN_BYTES => Some(token),
         Ok(_) => {
@@ -110,10 +107,9 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
     fn read(text: &str) -> Result<(SocketAddr, AdminListener), String> {
-        let default: SocketAddr = DEFAULT.parse().expect("an address");
         let both = |root: &Object<'_>| {
-            let listen = read_listen(root, default);
-            read_admin(root, Some(default), &Env::default()).map(|admin| (listen, admin))
+            let listen = read_listen(root, DEFAULT);
+            read_admin(root, Some(DEFAULT), &Env::default()).map(|admin| (listen, admin))
         };
         parse("x.toml", text, both).map_err(|exit| exit.message().to_owned())
     }
@@ -146,10 +142,8 @@ mod tests {
         let read = |env: &[(&str, &str)]| {
             let env: Env = env.iter().copied().collect();
             let text = "[admin]\ntoken_env = 'TOKEN'\n";
-            parse("x.toml", text, |root| {
-                root.section("admin", |admin| Some(read_token(admin, &env)))
-            })
-            .map_err(|exit| exit.message().to_owned())
+            parse("x.toml", text, |root| read_admin(root, Some(DEFAULT), &env))
+                .map_err(|exit| exit.message().to_owned())
         };
         assert!(read(&[("TOKEN", TOKEN)]).is_ok());
         let short = read(&[("TOKEN", "short")]).expect_err("refused");

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
@@ -39,6 +40,12 @@ impl<'a> Field<'a> {
     #[must_use]
     pub fn node(&self) -> &'a Node {
         self.node
+    }
+
+    /// Returns the path of the field, as [`Object::fail_at`] takes it.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.at.pointer().trim_start_matches('/').replace('/', ".")
     }
 
     /// Records an unreadable field (400). Returns `None`, so that a reader can return the result.
@@ -99,6 +106,16 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Names the type of the value for the reference, where "string" or "integer" says too little.
+    #[must_use]
+    pub fn typed(self, name: &'static str) -> Self {
+        if let Some(recorded) = &self.mistakes.accepted {
+            let mut recorded = recorded.borrow_mut();
+            recorded.note_field(self.at.path()).type_name = Some(name);
+        }
+        self
+    }
+
     /// Reads text of any length.
     pub fn string(&self) -> Option<&'a str> {
         self.string_as(|| json!({ "type": "string" }))
@@ -136,6 +153,11 @@ impl<'a> Field<'a> {
         self.node.value == Value::Bool(true)
     }
 
+    /// Returns whether the field is absent, and read to record what its reader accepts.
+    fn is_probe(&self) -> bool {
+        self.mistakes.probes && self.node.value == Value::Null
+    }
+
     pub(super) fn is_empty_array(&self) -> bool {
         matches!(&self.node.value, Value::Array(items) if items.is_empty())
     }
@@ -147,6 +169,11 @@ impl<'a> Field<'a> {
             return self.fail("invalid_format", "must not contain control characters");
         }
         Some(text.to_owned())
+    }
+
+    /// Reads the path of a file or folder.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.typed("path").text(1..=1024).map(PathBuf::from)
     }
 
     /// Reads text whose number of characters is in `range`.
@@ -218,8 +245,21 @@ impl<'a> Field<'a> {
 
     /// Reads a nested object. Fields that `read` does not take are recorded as unknown.
     pub fn object<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
+        self.object_within(None, read)
+    }
+
+    /// Reads an object as [`Field::object`] does. A field that it does not have is that of `outer`.
+    pub fn object_within<T>(
+        &self,
+        outer: Option<&Object<'_>>,
+        read: impl FnOnce(&Object<'_>) -> Option<T>,
+    ) -> Option<T> {
         self.accept(|| json!({ "type": "object" }));
-        let Value::Object(entries) = &self.node.value else {
+        let entries: &[_] = if let Value::Object(entries) = &self.node.value {
+            entries
+        } else if self.is_probe() {
+            &[]
+        } else {
             return self.mistyped("an object");
         };
         let known = RefCell::new(Vec::with_capacity(INITIAL_FIELD_CAPACITY));
@@ -229,6 +269,8 @@ impl<'a> Field<'a> {
             at: self.at,
             mistakes: self.mistakes,
             known,
+            outer,
+            lent: RefCell::default(),
         };
         let value = read(&object);
         object.record_unknown_fields();
@@ -259,13 +301,18 @@ impl<'a> Field<'a> {
             0 => json!({ "type": "array" }),
             min => json!({ "type": "array", "minItems": min }),
         });
-        let Value::Array(items) = &self.node.value else {
+        let items = if let Value::Array(items) = &self.node.value {
+            items
+        } else if self.is_probe() {
+            std::slice::from_ref(self.node)
+        } else {
             return self.mistyped("an array");
         };
         let item = |(index, node)| {
             let at = ValuePath {
                 parent: Some(&self.at),
                 segment: PathSegment::Index(index),
+                recorded_below: None,
             };
             read(Field {
                 node,

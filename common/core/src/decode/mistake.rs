@@ -37,6 +37,9 @@ pub enum Weight {
 /// Maximum number of recorded mistakes.
 const MAX_MISTAKES: usize = 100;
 
+/// The code of a field that no reader knows.
+pub(super) const UNKNOWN_FIELD: &str = "unknown_field";
+
 /// Maximum bytes of a recorded pointer; longer ones are truncated.
 const MAX_POINTER_BYTES: usize = 256;
 
@@ -46,6 +49,8 @@ pub struct Mistakes {
     noted: RefCell<Vec<Mistake>>,
     /// What readers accept, if it is recorded.
     pub(super) accepted: Option<RefCell<AcceptedFields>>,
+    /// Whether an absent field is read as `null`, to record what its reader accepts.
+    pub(super) probes: bool,
 }
 
 impl Mistakes {
@@ -56,6 +61,16 @@ impl Mistakes {
         Self {
             accepted: Some(RefCell::default()),
             ..Self::default()
+        }
+    }
+
+    /// Creates a collector as [`Mistakes::recording_fields`] does, which also records what readers
+    /// accept of fields that the text does not set. The only mistakes are unknown fields.
+    #[must_use]
+    pub fn recording_settings() -> Self {
+        Self {
+            probes: true,
+            ..Self::recording_fields()
         }
     }
 
@@ -73,9 +88,10 @@ impl Mistakes {
         recorded.map(|all| all.borrow().clone()).unwrap_or_default()
     }
 
-    /// Records a mistake, unless [`Mistakes::is_full`]. Long pointers are truncated.
+    /// Records a mistake, unless [`Mistakes::is_full`]. Long pointers are truncated. The same mistake
+    /// of a value that several objects of a file have is recorded once.
     pub fn note(&self, mut mistake: Mistake) {
-        if self.is_full() {
+        if self.is_full() || (self.probes && mistake.code != UNKNOWN_FIELD) {
             return;
         }
         if mistake.pointer.len() > MAX_POINTER_BYTES {
@@ -84,7 +100,11 @@ impl Mistakes {
                 .find(|end| mistake.pointer.is_char_boundary(*end));
             mistake.pointer.truncate(end.unwrap_or(0));
         }
-        self.noted.borrow_mut().push(mistake);
+        let mut noted = self.noted.borrow_mut();
+        let is_in_file = mistake.offset > 0;
+        if !(is_in_file && noted.contains(&mistake)) {
+            noted.push(mistake);
+        }
     }
 
     /// Returns whether further mistakes are dropped. The bound keeps the memory for mistakes below

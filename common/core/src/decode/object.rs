@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
+use super::accepted::{AcceptedField, Declaration};
 use super::json::push_segment;
-use super::mistake::{Mistake, Mistakes, Weight};
+use super::mistake::{Mistake, Mistakes, UNKNOWN_FIELD, Weight};
 use super::path::{PathSegment, ValuePath};
 use super::{Field, Node, Value};
 
@@ -16,6 +17,10 @@ pub struct Object<'a> {
     pub(super) at: ValuePath<'a>,
     pub(super) mistakes: &'a Mistakes,
     pub(super) known: RefCell<Vec<&'static str>>,
+    /// The object whose fields this one has where it has none of its own.
+    pub(super) outer: Option<&'a Object<'a>>,
+    /// The fields that objects within this one have requested.
+    pub(super) lent: RefCell<Vec<&'static str>>,
 }
 
 // === impl Object ===
@@ -28,9 +33,7 @@ impl Object<'_> {
         read: impl FnOnce(Field<'_>) -> Option<T>,
     ) -> Option<T> {
         let found = self.field(name);
-        if let Some(recorded) = &self.mistakes.accepted {
-            recorded.borrow_mut().note_required(self.path_of(name));
-        }
+        self.note_required(name);
         if found.is_none() {
             self.fail_field(name, self.offset, "missing_field", "is required".to_owned());
         }
@@ -56,6 +59,79 @@ impl Object<'_> {
         self.optional(name, read).unwrap_or(default)
     }
 
+    /// Reads a field with a default that is written as in the text. An invalid value is recorded and
+    /// yields the default as well.
+    ///
+    /// # Panics
+    /// If `read` refuses the default.
+    pub fn or_value<T>(
+        &self,
+        name: &'static str,
+        default: impl Into<Value>,
+        read: impl Fn(Field<'_>) -> Option<T>,
+    ) -> T {
+        let node = self.absent(default.into());
+        self.note(name, |field| {
+            if let Some(declared) = &mut field.declared {
+                declared.default = Some(node.value.clone());
+            }
+        });
+        self.optional(name, &read).unwrap_or_else(|| {
+            read(self.child(PathSegment::Name(name), &node))
+                .unwrap_or_else(|| panic!("the default of {name} is not accepted"))
+        })
+    }
+
+    /// Reads a nested object, or an empty one if it is absent.
+    pub fn or_empty<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(Field<'_>) -> Option<T>,
+    ) -> Option<T> {
+        match self.field(name) {
+            Some(field) => read(field),
+            None => {
+                let node = self.absent(Value::Object(Vec::new()));
+                read(self.child(PathSegment::Name(name), &node))
+            }
+        }
+    }
+
+    /// Returns the node of a field that the text does not set.
+    fn absent(&self, value: Value) -> Node {
+        let offset = self.offset;
+        Node { value, offset }
+    }
+
+    /// Records the declaration of a field: the struct or function that declares it, the doc comment,
+    /// and the default in words. Part of [`settings!`](crate::settings).
+    pub fn declare(
+        &self,
+        name: &'static str,
+        owner: &'static str,
+        doc: &[&str],
+        default_words: &'static str,
+    ) {
+        if let Some(recorded) = &self.mistakes.accepted {
+            let declaration = Declaration {
+                owner,
+                meaning: first_paragraph(doc),
+                default_words,
+                default: None,
+            };
+            let path = self.path_of(name);
+            recorded.borrow_mut().note_declaration(path, declaration);
+        }
+    }
+
+    /// Records the doc comment of this object, unless its field has one.
+    pub fn declare_table(&self, doc: &[&str]) {
+        if let Some(recorded) = &self.mistakes.accepted {
+            let mut recorded = recorded.borrow_mut();
+            recorded.note_table(self.at.path(), first_paragraph(doc));
+        }
+    }
+
     /// Reads an optional nested object.
     pub fn section<T>(
         &self,
@@ -79,9 +155,7 @@ impl Object<'_> {
         detail: &str,
         read: impl FnMut(Field<'_>) -> Option<T>,
     ) -> Vec<T> {
-        if let Some(recorded) = &self.mistakes.accepted {
-            recorded.borrow_mut().note_required(self.path_of(name));
-        }
+        self.note_required(name);
         match self.field(name) {
             Some(field) if !field.is_empty_array() => field.array_of(1, read).unwrap_or_default(),
             Some(_) | None => {
@@ -89,6 +163,21 @@ impl Object<'_> {
                 Vec::new()
             }
         }
+    }
+
+    /// Reads every item of an optional list. What the items accept is recorded as that of the list of
+    /// this name in `model`.
+    pub fn list_like<T>(
+        &self,
+        name: &'static str,
+        model: &Object<'_>,
+        read: impl FnMut(Field<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        let Some(mut field) = self.field(name) else {
+            return Vec::new();
+        };
+        field.at.recorded_below = Some(&model.at);
+        field.array(read).unwrap_or_default()
     }
 
     /// Reads every field that was not requested by name before, for objects with user-defined keys.
@@ -101,13 +190,23 @@ impl Object<'_> {
         let values = unknown
             .filter_map(|(name, node)| read(name, self.child(PathSegment::UserKey(name), node)))
             .collect();
+        if self.mistakes.probes && self.entries.is_empty() {
+            let _accepted = read("NAME", self.child(PathSegment::UserKey("NAME"), &ABSENT));
+        }
         self.known.borrow_mut().push(ANY_NAME);
         values
     }
 
     /// Returns whether the field is present, with any value, and marks its name as known.
     pub fn has(&self, name: &'static str) -> bool {
-        self.field(name).is_some()
+        self.known.borrow_mut().push(name);
+        let outer = self.outer.and_then(|outer| outer.lend(name, &self.at));
+        outer.is_some() || self.has_entry(name)
+    }
+
+    /// Returns whether the object itself has the field, and marks its name as known.
+    pub fn has_own(&self, name: &'static str) -> bool {
+        self.has(name) && self.has_entry(name)
     }
 
     /// Records an unreadable object (400), such as two fields that exclude each other.
@@ -179,15 +278,41 @@ impl Object<'_> {
     }
 
     fn field(&self, name: &'static str) -> Option<Field<'_>> {
+        self.fields(name).last()
+    }
+
+    /// Returns the fields of this name: that of the outer object, and then that of this one.
+    pub fn fields(&self, name: &'static str) -> impl Iterator<Item = Field<'_>> {
         self.known.borrow_mut().push(name);
-        let (name, node) = self.entries.iter().find(|(known, _)| known == name)?;
-        Some(self.child(PathSegment::Name(name), node))
+        let outer = self.outer.and_then(|outer| outer.lend(name, &self.at));
+        let own = self.entry(name).map(|(_, node)| node);
+        let probe = self.mistakes.probes && outer.is_none();
+        let own = own.or(probe.then_some(&ABSENT));
+        let own = own.map(|node| self.child(PathSegment::Name(name), node));
+        outer.into_iter().chain(own)
+    }
+
+    /// Returns a field that an object within this one requests.
+    fn lend<'s>(&'s self, name: &'static str, inner: &'s ValuePath<'s>) -> Option<Field<'s>> {
+        let mut lent = self.lent.borrow_mut();
+        if !lent.contains(&name) {
+            lent.push(name);
+        }
+        let (name, node) = self.entry(name)?;
+        let mut field = self.child(PathSegment::Name(name), node);
+        field.at.recorded_below = Some(inner);
+        Some(field)
+    }
+
+    fn entry(&self, name: &str) -> Option<&(String, Node)> {
+        self.entries.iter().find(|(known, _)| known == name)
     }
 
     fn child<'s>(&'s self, segment: PathSegment<'s>, node: &'s Node) -> Field<'s> {
         let at = ValuePath {
             parent: Some(&self.at),
             segment,
+            recorded_below: None,
         };
         Field {
             node,
@@ -223,16 +348,24 @@ impl Object<'_> {
     }
 
     fn has_entry(&self, name: &str) -> bool {
-        self.entries.iter().any(|(known, _)| known == name)
+        self.entry(name).is_some()
+    }
+
+    /// Changes the record of a field.
+    fn note(&self, name: &str, change: impl FnOnce(&mut AcceptedField)) {
+        if let Some(recorded) = &self.mistakes.accepted {
+            change(recorded.borrow_mut().note_field(self.path_of(name)));
+        }
+    }
+
+    fn note_required(&self, name: &str) {
+        self.note(name, |field| field.required += 1);
     }
 
     fn record_known(&self, known: &[&'static str]) {
-        let Some(recorded) = &self.mistakes.accepted else {
-            return;
-        };
         for name in known {
             let name = if *name == ANY_NAME { "NAME" } else { name };
-            recorded.borrow_mut().note_field(self.path_of(name));
+            self.note(name, |_| {});
         }
     }
 
@@ -244,8 +377,9 @@ impl Object<'_> {
 
     /// Records as unknown (400) every field that was not requested.
     pub(super) fn record_unknown_fields(&self) {
-        let known = self.known.borrow();
+        let mut known = self.known.borrow_mut();
         self.record_known(&known);
+        known.extend(self.lent.borrow().iter());
         if known.contains(&ANY_NAME) {
             return;
         }
@@ -259,9 +393,22 @@ impl Object<'_> {
                 || "is not a known field".to_owned(),
                 |similar| format!("is not a known field; did you mean `{similar}`?"),
             );
-            self.fail_field(name, node.offset, "unknown_field", detail);
+            self.fail_field(name, node.offset, UNKNOWN_FIELD, detail);
         }
     }
+}
+
+/// The value of a field that is read although it is absent ([`Mistakes::recording_settings`]).
+static ABSENT: Node = Node {
+    value: Value::Null,
+    offset: 0,
+};
+
+/// Returns the first paragraph of a doc comment.
+fn first_paragraph(lines: &[&str]) -> String {
+    let lines = lines.iter().map(|line| line.trim());
+    let lines: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    lines.join(" ")
 }
 
 /// Initial capacity of the list of known names, enough for most objects.

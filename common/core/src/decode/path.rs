@@ -7,6 +7,8 @@ use super::json::push_segment;
 pub(super) struct ValuePath<'a> {
     pub(super) parent: Option<&'a ValuePath<'a>>,
     pub(super) segment: PathSegment<'a>,
+    /// The parent in the record of accepted fields, if it is another one.
+    pub(super) recorded_below: Option<&'a ValuePath<'a>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,7 @@ impl<'a> ValuePath<'a> {
         Self {
             parent: None,
             segment: PathSegment::Root,
+            recorded_below: None,
         }
     }
 
@@ -42,7 +45,8 @@ impl<'a> ValuePath<'a> {
 
     /// Returns the path as [`Mistakes::known_fields`](super::Mistakes::known_fields) writes it.
     pub(super) fn path(&self) -> String {
-        let parent = self.parent.map(ValuePath::path).unwrap_or_default();
+        let parent = self.recorded_below.or(self.parent);
+        let parent = parent.map(ValuePath::path).unwrap_or_default();
         let dot = if parent.is_empty() { "" } else { "." };
         match self.segment {
             PathSegment::Root => parent,

@@ -29,8 +29,7 @@ impl IdentityConfig {
             account.map_or("", |account| account.password.expose()),
         ];
         let pairs = ASSUMED_IDENTITY.iter().zip(values);
-        pairs
-            .filter_map(|((name, assumed), value)| (value == *assumed).then_some(*name))
-            .collect()
+        let assumed = pairs.filter(|((_, assumed), value)| value == assumed);
+        assumed.map(|((name, _), _)| *name).collect()
     }
 }

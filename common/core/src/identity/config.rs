@@ -5,27 +5,38 @@ use url::Url;
 use super::{IdentityConfig, Pool, ServiceAccount, TrustConfig, issuer};
 use crate::Secret;
 use crate::config::Env;
-use crate::decode::{Field, Object};
+use crate::decode::{Field, Object, defaults};
+use crate::settings;
 use crate::token::{Issuer, TokenLimits};
 
-/// What the file says of a pool.
-#[derive(Default)]
-struct FilePool {
-    is_present: bool,
-    issuer: Option<String>,
-    jwks_url: Option<Url>,
+settings! {
+    /// Issuer of a pool.
+    #[derive(Default)]
+    struct FilePool(table) {
+        /// Expected `iss`; one of Amazon's two stands for both.
+        issuer: Option<String> = None ("both issuers of the pool id")
+            => |field| issuer(field, table.has("jwks_url")),
+        /// Address of the pool's JWKS.
+        jwks_url: Option<Url> = None ("below the issuer") => |field| field.url(),
+    }
 }
 
-#[derive(Default)]
-struct FileIdentity {
-    actor: FilePool,
-    service: FilePool,
-    issuers: Vec<Issuer>,
-    limits: TokenLimits,
+settings! {
+    /// Issuers besides the pools, which are set by
+    /// [variables](../manual/deploy.md#secrets-and-environment-variables).
+    struct FileIdentity(table) {
+        limits: TokenLimits = (TokenLimits::read(table)),
+        /// Issuer of the pool of the users.
+        actor: Option<FilePool> = None ("") => |field| field.object(FilePool::read),
+        /// Issuer of the pool of the service accounts.
+        service: Option<FilePool> = None ("") => |field| field.object(FilePool::read),
+        /// Further issuers; the same in all processes.
+        issuers as issuer: Vec<Issuer> = [] => |field| field.array(|item| item.object(issuer::read)),
+    }
 }
 
 /// The settings of a process.
-struct ResolvedIdentity {
+struct IdentitySettings {
     region: String,
     endpoint: Option<Url>,
     trust: TrustConfig,
@@ -62,7 +73,7 @@ impl IdentityConfig {
     /// Reads the table `[identity]` of `root` and the environment. Returns `None` if a setting is
     /// missing or wrong; every mistake is recorded with its key and variable.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let read = ResolvedIdentity::read(root, env, true)?;
+        let read = IdentitySettings::read(root, env, true)?;
         Some(Self {
             region: read.region,
             endpoint: read.endpoint,
@@ -81,17 +92,17 @@ impl TrustConfig {
     /// Reads the settings as [`IdentityConfig::read`] does. A pool exists if the file has its table
     /// or the environment one of its ids; then it must be complete.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        Some(ResolvedIdentity::read(root, env, false)?.trust)
+        Some(IdentitySettings::read(root, env, false)?.trust)
     }
 }
 
-// === impl ResolvedIdentity ===
+// === impl IdentitySettings ===
 
-impl ResolvedIdentity {
+impl IdentitySettings {
     fn read(root: &Object<'_>, env: &Env, needs_pools: bool) -> Option<Self> {
-        let from_file = root
-            .section("identity", |table| Some(read_table(table)))
-            .unwrap_or_default();
+        root.declare("identity", module_path!(), &[], "");
+        let from_file = root.or_empty("identity", |field| field.object(FileIdentity::read));
+        let from_file = from_file.unwrap_or_else(|| defaults(FileIdentity::read));
         let region = env.get("CLOUD_REGION").unwrap_or("us-west-2").to_owned();
         // An invalid URL is recorded, and reading continues to find other mistakes.
         let endpoint = env.get(ENDPOINT_VARIABLE);
@@ -110,17 +121,12 @@ impl ResolvedIdentity {
         let pools = [&actor, &service].map(|pool| pool.as_ref().map(|pool| &pool.issuer));
         let aliases = [&actor, &service].map(|pool| pool.as_ref()?.issuer_alias.as_ref());
         if pools[0].is_some() && (pools[0] == pools[1] || pools[0] == aliases[1]) {
-            root.fail(
-                "same_pool",
-                "identity.actor and identity.service are the same pool; the pool of a token decides its kind",
-            );
+            let detail = "identity.actor and identity.service are the same pool; the pool of a token decides its kind";
+            root.fail("same_pool", detail);
             return None;
         }
-        if !issuer::check(
-            root,
-            pools.into_iter().chain(aliases).flatten(),
-            &from_file.issuers,
-        ) {
+        let known = pools.into_iter().chain(aliases).flatten();
+        if !issuer::check(root, known, &from_file.issuers) {
             return None;
         }
         Some(Self {
@@ -138,55 +144,12 @@ impl ResolvedIdentity {
 }
 
 fn endpoint_from_env(root: &Object<'_>, text: &str) -> Option<Url> {
-    let url = Url::parse(text)
-        .ok()
-        .filter(|url| matches!(url.scheme(), "http" | "https"));
+    let url = http_url(text);
     if url.is_none() {
-        root.fail(
-            "invalid_format",
-            format!("{ENDPOINT_VARIABLE} must be an absolute http or https URL"),
-        );
+        let detail = format!("{ENDPOINT_VARIABLE} must be an absolute http or https URL");
+        root.fail("invalid_format", detail);
     }
     url
-}
-
-fn read_table(table: &Object<'_>) -> FileIdentity {
-    let pool = |names: &PoolKeyNames| {
-        let pool = table.section(names.table, |pool| Some(read_pool(pool)));
-        pool.unwrap_or_default()
-    };
-    FileIdentity {
-        actor: pool(&ACTOR_KEYS),
-        service: pool(&SERVICE_KEYS),
-        issuers: table.list("issuer", issuer::read),
-        limits: read_limits(table),
-    }
-}
-
-fn read_limits(table: &Object<'_>) -> TokenLimits {
-    let default = TokenLimits::default();
-    TokenLimits {
-        bytes: table.or("token_bytes", default.bytes, |field| {
-            let bytes = usize::try_from(field.bytes()?).ok();
-            bytes
-                .filter(|bytes| TokenLimits::BYTES.contains(bytes))
-                .or_else(|| field.fail("out_of_range", "must be 1KiB to 64KiB"))
-        }),
-        leeway: table.or("leeway", default.leeway, |field| {
-            match field.duration()? {
-                leeway if leeway <= TokenLimits::MAX_LEEWAY => Some(leeway),
-                _ => field.fail("out_of_range", "must be at most 5m"),
-            }
-        }),
-    }
-}
-
-fn read_pool(table: &Object<'_>) -> FilePool {
-    FilePool {
-        is_present: true,
-        issuer: table.optional("issuer", |field| issuer(field, table.has("jwks_url"))),
-        jwks_url: table.optional("jwks_url", |field| field.url()),
-    }
 }
 
 /// Reads an issuer, which is compared with `iss` byte for byte. It must be a URL unless `jwks_url`
@@ -196,15 +159,17 @@ fn issuer(field: Field<'_>, has_jwks_url: bool) -> Option<String> {
     if has_jwks_url || jwks_url(&issuer).is_some() {
         return Some(issuer);
     }
-    field.reject(
-        "invalid_format",
-        "must be an absolute http or https URL, or `jwks_url` must be set",
-    )
+    let detail = "must be an absolute http or https URL, or `jwks_url` must be set";
+    field.reject("invalid_format", detail)
 }
 
 /// Returns the JWKS URL of a Cognito pool (the same as in its OpenID Connect Discovery document).
 fn jwks_url(issuer: &str) -> Option<Url> {
-    let url = Url::parse(&format!("{issuer}/.well-known/jwks.json")).ok()?;
+    http_url(&format!("{issuer}/.well-known/jwks.json"))
+}
+
+fn http_url(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
     matches!(url.scheme(), "http" | "https").then_some(url)
 }
 
@@ -220,9 +185,8 @@ pub fn partition_domain(region: &str) -> &'static str {
         ("us-isof-", "csp.hci.ic.gov"),
         ("eu-isoe-", "cloud.adc-e.uk"),
     ];
-    let found = partitions
-        .iter()
-        .find(|(prefix, _)| region.starts_with(prefix));
+    let mut partitions = partitions.iter();
+    let found = partitions.find(|(prefix, _)| region.starts_with(prefix));
     found.map_or("amazonaws.com", |(_, domain)| domain)
 }
 
@@ -240,14 +204,13 @@ struct SettingsResolver<'a> {
 impl SettingsResolver<'_> {
     /// Returns `Some(None)` for a pool that is not configured and not needed, and `None` if its
     /// settings are incomplete.
-    fn pool(&self, names: &PoolKeyNames, from_file: FilePool) -> Option<Option<Pool>> {
+    fn pool(&self, names: &PoolKeyNames, from_file: Option<FilePool>) -> Option<Option<Pool>> {
         let mut ids = [names.pool_id, names.client_id].into_iter();
-        if !self.needs_pools
-            && !from_file.is_present
-            && !ids.any(|name| self.env.get(name).is_some())
+        if !self.needs_pools && from_file.is_none() && !ids.any(|name| self.env.get(name).is_some())
         {
             return Some(None);
         }
+        let from_file = from_file.unwrap_or_default();
         let pool_id = self.required(names.pool_id);
         let client_id = self.required(names.client_id);
         let client_secret = self.env.optional_secret(self.root, names.client_secret);
@@ -316,9 +279,8 @@ impl SettingsResolver<'_> {
     fn jwks_url(&self, table: &str, issuer: &str) -> Option<Url> {
         let url = jwks_url(issuer);
         if url.is_none() {
-            let detail = format!(
-                "identity.{table}: the region and the pool id do not form a URL: `{issuer}`"
-            );
+            let detail = "the region and the pool id do not form a URL";
+            let detail = format!("identity.{table}: {detail}: `{issuer}`");
             self.root.fail("invalid_format", detail);
         }
         url

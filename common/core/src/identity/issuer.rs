@@ -1,69 +1,100 @@
 //! Additional issuers: `[[identity.issuer]]`.
 
+use std::collections::HashSet;
+
 use url::Url;
 
 use crate::decode::{Field, Object};
+use crate::settings;
 use crate::token::{Issuer, IssuerKind, IssuerRules, ServiceNames};
 
-/// Reads one entry.
-pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
-    field.object(|entry| {
-        let kinds = [("user", IssuerKind::User), ("service", IssuerKind::Service)];
-        let kind = entry.required("kind", |field| field.one_of(&kinds));
-        let issuer = entry.required("issuer", issuer_name);
-        let jwks_url = entry.optional("jwks_url", |field| field.url());
-        let client_ids = entry.or("clients", Vec::new(), names);
-        let rules = IssuerRules {
+settings! {
+    /// Reads one entry.
+    pub(super) fn read(entry) -> Issuer {
+        /// What its tokens identify.
+        kind => |field| {
+            field.one_of(&[("user", IssuerKind::User), ("service", IssuerKind::Service)])
+        },
+        /// Expected `iss`, byte for byte.
+        issuer => issuer_name,
+        /// Address of its JWKS.
+        jwks_url = { default_jwks_url(entry, issuer.as_deref()) } ("below the issuer")
+            => |field| field.url(),
+        /// Accepted `client_id` values; `clients` or `audiences` is required.
+        clients = [] => names,
+        /// Accepted values of `token_use`; empty for issuers without that claim, which need
+        /// `audiences`.
+        token_use = None ("`access` for users, `id` and `access` for services") => names,
+        /// Accepted `aud` values.
+        audiences = [] => |field| {
+            read_audiences(entry, field, clients.as_deref(), token_use.as_ref()?.as_deref())
+        },
+        /// Claim that contains the client id.
+        client_claim = None ("`client_id`") => name,
+        /// Claim with the groups of a user; also a path such as `realm_access.roles`.
+        groups_claim = None ("`cognito:groups`") => name,
+        /// Claim with the name of a service, such as `azp`.
+        service_claim = None ("`custom:service_id`") => name,
+        /// Service names of its tokens; required for the kind `service`.
+        services = [] => |field| read_services(entry, field, kind),
+    } => Issuer {
+        issuer,
+        jwks_url,
+        kind,
+        client_ids: clients,
+        rules: IssuerRules {
             alias: None,
-            token_uses: entry.optional("token_use", names),
-            audiences: entry.or("audiences", Vec::new(), names),
-            client_claim: entry.optional("client_claim", name),
-            groups_claim: entry.optional("groups_claim", name),
-            service_claim: entry.optional("service_claim", name),
-            services: read_services(entry, kind),
-        };
-        if client_ids.is_empty() && rules.audiences.is_empty() {
-            entry.fail(
-                "missing_field",
-                "clients or audiences is required; otherwise every token of the issuer would be accepted",
-            );
-        }
-        // Without `token_use`, only `aud` distinguishes an access token from an ID token (RFC 9068
-        // section 4).
-        if rules.token_uses.as_ref().is_some_and(Vec::is_empty) && rules.audiences.is_empty() {
-            entry.fail("missing_field", "audiences is required if token_use is empty");
-        }
-        let issuer = issuer?;
-        let jwks_url = match jwks_url {
-            Some(url) => Some(url),
-            None => Url::parse(&format!(
-                "{}/.well-known/jwks.json",
-                issuer.trim_end_matches('/')
-            ))
-            .ok(),
-        };
-        if jwks_url.is_none() {
-            entry.fail("missing_field", "jwks_url is required: the issuer is not a URL");
-        }
-        Some(Issuer {
-            issuer,
-            jwks_url: jwks_url?,
-            kind: kind?,
-            client_ids,
-            rules,
-            claims: Vec::new(),
-        })
-    })
+            token_uses: token_use,
+            audiences,
+            client_claim,
+            groups_claim,
+            service_claim,
+            services: ServiceNames::Only(services),
+        },
+        claims: Vec::new(),
+    }
+}
+
+fn default_jwks_url(entry: &Object<'_>, issuer: Option<&str>) -> Option<Url> {
+    let issuer = issuer?.trim_end_matches('/');
+    let url = Url::parse(&format!("{issuer}/.well-known/jwks.json"));
+    if url.is_err() {
+        let detail = "jwks_url is required: the issuer is not a URL";
+        entry.fail("missing_field", detail);
+    }
+    url.ok()
+}
+
+fn read_audiences(
+    entry: &Object<'_>,
+    field: Field<'_>,
+    clients: Option<&[String]>,
+    token_use: Option<&[String]>,
+) -> Option<Vec<String>> {
+    let audiences = names(field)?;
+    if clients.is_none_or(<[_]>::is_empty) && audiences.is_empty() {
+        entry.fail(
+            "missing_field",
+            "clients or audiences is required; otherwise every token of the issuer would be accepted",
+        );
+    }
+    // Without `token_use`, only `aud` distinguishes an access token from an ID token (RFC 9068
+    // section 4).
+    if token_use.is_some_and(<[_]>::is_empty) && audiences.is_empty() {
+        entry.fail(
+            "missing_field",
+            "audiences is required if token_use is empty",
+        );
+    }
+    Some(audiences)
 }
 
 /// Reads the issuer. `X-Postern-Issuer` carries it, which requires visible ASCII; `|` separates
 /// issuer and subject in stored identities.
 fn issuer_name(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=2048)?;
-    if text
-        .bytes()
-        .all(|byte| byte.is_ascii_graphic() && byte != b'|')
-    {
+    let is_allowed = |byte: u8| byte.is_ascii_graphic() && byte != b'|';
+    if text.bytes().all(is_allowed) {
         return Some(text);
     }
     field.fail("invalid_format", "must be visible ASCII without |")
@@ -71,14 +102,16 @@ fn issuer_name(field: Field<'_>) -> Option<String> {
 
 /// Reads the service names that the issuer may assert. They are required because a service's name
 /// decides its permissions.
-fn read_services(entry: &Object<'_>, kind: Option<IssuerKind>) -> ServiceNames {
-    let services = entry.or("services", Vec::new(), names);
+fn read_services(
+    entry: &Object<'_>,
+    field: Field<'_>,
+    kind: Option<IssuerKind>,
+) -> Option<Vec<String>> {
+    let services = names(field)?;
     match kind {
         Some(IssuerKind::Service) if services.is_empty() => {
-            entry.fail(
-                "missing_field",
-                "services is required: the service names that its tokens may contain",
-            );
+            let detail = "services is required: the service names that its tokens may contain";
+            entry.fail("missing_field", detail);
         }
         Some(IssuerKind::Service) if entry.has("groups_claim") => {
             entry.fail("conflicting_fields", "groups_claim requires kind = 'user'");
@@ -89,7 +122,7 @@ fn read_services(entry: &Object<'_>, kind: Option<IssuerKind>) -> ServiceNames {
         }
         Some(IssuerKind::Service | IssuerKind::User) | None => {}
     }
-    ServiceNames::Only(services)
+    Some(services)
 }
 
 fn names(field: Field<'_>) -> Option<Vec<String>> {
@@ -107,32 +140,21 @@ pub(super) fn check<'a>(
     pools: impl Iterator<Item = &'a String>,
     issuers: &'a [Issuer],
 ) -> bool {
-    let mut known: Vec<&String> = pools.collect();
-    for issuer in issuers {
-        if known.contains(&&issuer.issuer) {
-            root.fail(
-                "same_issuer",
-                format!("identity.issuer: {} is configured twice", issuer.issuer),
-            );
-            return false;
-        }
-        known.push(&issuer.issuer);
+    let mut known: HashSet<&String> = pools.collect();
+    let mut issuer_names = issuers.iter().map(|issuer| &issuer.issuer);
+    if let Some(issuer) = issuer_names.find(|name| !known.insert(*name)) {
+        let detail = format!("identity.issuer: {issuer} is configured twice");
+        root.fail("same_issuer", detail);
+        return false;
     }
-    let mut services = Vec::new();
-    for issuer in issuers {
-        let ServiceNames::Only(names) = &issuer.rules.services else {
-            continue;
-        };
-        for name in names {
-            if services.contains(&name) {
-                root.fail(
-                    "same_service",
-                    format!("identity.issuer: the service {name} is configured twice"),
-                );
-                return false;
-            }
-            services.push(name);
-        }
+    let mut known = HashSet::new();
+    let services = issuers
+        .iter()
+        .filter_map(|issuer| issuer.rules.services.only());
+    if let Some(name) = services.flatten().find(|name| !known.insert(*name)) {
+        let detail = format!("identity.issuer: the service {name} is configured twice");
+        root.fail("same_service", detail);
+        return false;
     }
     true
 }

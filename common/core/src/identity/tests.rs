@@ -2,6 +2,10 @@ use super::*;
 use crate::config::{Env, parse};
 use crate::exit::Exit;
 
+type Variables = [(&'static str, &'static str)];
+
+const ENDPOINT: &str = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
+
 const POOLS: [(&str, &str); 4] = [
     ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
     ("IDP_ACTOR_CLIENT_ID", "actor-client"),
@@ -9,9 +13,16 @@ const POOLS: [(&str, &str); 4] = [
     ("IDP_SERVICE_CLIENT_ID", "service-client"),
 ];
 
-fn read(text: &str, variables: &[(&str, &str)]) -> Result<IdentityConfig, Exit> {
+fn read(text: &str, variables: &Variables) -> Result<IdentityConfig, Exit> {
     let env: Env = variables.iter().copied().collect();
     parse("conf/x.toml", text, |root| IdentityConfig::read(root, &env))
+}
+
+/// Returns the messages of a configuration with mistakes.
+#[track_caller]
+fn mistakes(text: &str, variables: &Variables) -> String {
+    let exit = read(text, variables).expect_err("mistakes");
+    exit.message().to_owned()
 }
 
 /// Amazon's developer guide publishes no example value; the expected one was computed with `openssl
@@ -34,38 +45,24 @@ fn environment_variables_alone_are_sufficient() {
     ];
     let config = read("", &[&POOLS[..], &account, &secrets].concat()).expect("complete");
     assert_eq!(config.region, "us-west-2");
-    assert_eq!(
-        config.actor.issuer,
-        "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors"
-    );
-    assert_eq!(
-        config.service.jwks_url.as_str(),
-        "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_services/.well-known/jwks.json"
-    );
+    let pool = "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_";
+    assert_eq!(config.actor.issuer, format!("{pool}actors"));
+    let jwks_url = format!("{pool}services/.well-known/jwks.json");
+    assert_eq!(config.service.jwks_url.as_str(), jwks_url);
     let hash = secret_hash("ada", "actor-client", "s1");
     assert_eq!(config.actor.secret_hash("ada"), Some(hash));
-    assert_eq!(
-        config
-            .service_account
-            .as_ref()
-            .map(|account| account.username.as_str()),
-        Some("auth")
-    );
+    let account = config.service_account.as_ref().expect("an account");
+    assert_eq!(account.username, "auth");
     assert!(!format!("{config:?}").contains("hunter2"));
 }
 
 #[test]
 fn issuer_follows_endpoint_unless_the_file_names_it() {
     let text = "[identity.service]\nissuer = 'https://elsewhere.example/s'\n";
-    let endpoint = (
-        "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
-        "http://127.0.0.1:9999/",
-    );
+    let endpoint = (ENDPOINT, "http://127.0.0.1:9999/");
     let config = read(text, &[&POOLS[..], &[endpoint]].concat()).expect("complete");
-    assert_eq!(
-        config.actor.issuer,
-        "http://127.0.0.1:9999/us-west-2_actors"
-    );
+    let issuer = "http://127.0.0.1:9999/us-west-2_actors";
+    assert_eq!(config.actor.issuer, issuer);
     assert_eq!(config.service.issuer, "https://elsewhere.example/s");
     assert!(config.service_account.is_none() && config.actor.secret_hash("ada").is_none());
 }
@@ -108,15 +105,11 @@ fn pool_id_stands_for_both_issuers_of_its_partition() {
 
 #[test]
 fn missing_variables_are_all_listed() {
-    let exit = read("", &[("IDP_SERVICE_ACCOUNT_USERNAME", "auth")]).expect_err("nothing is set");
-    let expected = [
-        "conf/x.toml:1: the variable IDP_ACTOR_POOL_ID is not set",
-        "conf/x.toml:1: the variable IDP_ACTOR_CLIENT_ID is not set",
-        "conf/x.toml:1: the variable IDP_SERVICE_POOL_ID is not set",
-        "conf/x.toml:1: the variable IDP_SERVICE_CLIENT_ID is not set",
-        "conf/x.toml:1: the variable IDP_SERVICE_ACCOUNT_PASSWORD is not set",
-    ];
-    assert_eq!(exit.message(), expected.join("\n"));
+    let missing = POOLS.iter().map(|(name, _)| *name);
+    let missing = missing.chain(["IDP_SERVICE_ACCOUNT_PASSWORD"]);
+    let expected = missing.map(|name| format!("conf/x.toml:1: the variable {name} is not set"));
+    let said = mistakes("", &[("IDP_SERVICE_ACCOUNT_USERNAME", "auth")]);
+    assert_eq!(said, expected.collect::<Vec<_>>().join("\n"));
 }
 
 #[test]
@@ -137,33 +130,20 @@ fn pool_is_optional_where_tokens_are_only_verified() {
         // A secret alone names no pool: the environment may be that of all processes.
         ("", &[("IDP_ACTOR_CLIENT_SECRET", "s")][..], String::new()),
         ("", &POOLS[..2], pool("actors")),
-        (
-            own,
-            &POOLS[2..],
-            format!("{} https://a.example", pool("services")),
-        ),
-        (
-            "",
-            &POOLS[..],
-            format!("{} {}", pool("actors"), pool("services")),
-        ),
+        (own, &POOLS[2..], pool("services") + " https://a.example"),
+        ("", &POOLS[..], pool("actors") + " " + &pool("services")),
     ] {
         assert_eq!(trust(text, variables), Ok(expected), "{text}{variables:?}");
     }
+    let table = "[identity.actor]\nissuer = 'https://a.example'\n";
     for (text, variables, missing) in [
         ("", &POOLS[..1], "IDP_ACTOR_CLIENT_ID"),
         ("", &POOLS[3..], "IDP_SERVICE_POOL_ID"),
-        (
-            "[identity.actor]\nissuer = 'https://a.example'\n",
-            &POOLS[1..2],
-            "IDP_ACTOR_POOL_ID",
-        ),
+        (table, &POOLS[1..2], "IDP_ACTOR_POOL_ID"),
     ] {
         let said = trust(text, variables).expect_err(missing);
-        assert!(
-            said.contains(missing) && said.lines().count() == 1,
-            "{said}"
-        );
+        let is_alone = said.lines().count() == 1;
+        assert!(is_alone && said.contains(missing), "{said}");
     }
 }
 
@@ -187,84 +167,54 @@ fn keys_of_all_pools_or_of_one_issuer_are_required() {
     assert!(!usable(&trust, &["https://b.example"]) && usable(&trust, &["actor"]));
     trust.service = Some(pool("service"));
     assert!(!usable(&trust, &["actor"]) && usable(&trust, &["actor", "service"]));
-    assert!(
-        usable(&TrustConfig::default(), &[]),
-        "no issuer is configured"
-    );
+    let no_issuer = TrustConfig::default();
+    assert!(usable(&no_issuer, &[]));
 }
 
 #[test]
 fn limits_of_tokens_are_bounded() {
+    let bytes = "identity.token_bytes: must be 1KiB to 64KiB";
     for (line, wrong) in [
         ("leeway = '60s'\ntoken_bytes = '8KiB'", ""),
         ("leeway = '5m'\ntoken_bytes = '64KiB'", ""),
         ("leeway = '301s'", "identity.leeway: must be at most 5m"),
-        (
-            "token_bytes = 1023",
-            "identity.token_bytes: must be 1KiB to 64KiB",
-        ),
-        (
-            "token_bytes = '65KiB'",
-            "identity.token_bytes: must be 1KiB to 64KiB",
-        ),
+        ("token_bytes = 1023", bytes),
+        ("token_bytes = '65KiB'", bytes),
     ] {
         let read = read(&format!("[identity]\n{line}\n"), &POOLS);
         let said = read.map_or_else(|exit| exit.message().to_owned(), |_| String::new());
-        assert!(
-            said.ends_with(wrong) && said.is_empty() == wrong.is_empty(),
-            "{said}"
-        );
+        let is_expected = said.ends_with(wrong) && said.is_empty() == wrong.is_empty();
+        assert!(is_expected, "{said}");
     }
 }
 
 #[test]
 fn same_pool_for_both_kinds_is_rejected() {
-    let same = [
-        POOLS[0],
-        POOLS[1],
-        ("IDP_SERVICE_POOL_ID", "us-west-2_actors"),
-        POOLS[3],
-    ];
-    let exit = read("", &same).expect_err("the same pool");
-    assert!(exit.message().contains("are the same pool"), "{exit}");
+    let service = ("IDP_SERVICE_POOL_ID", "us-west-2_actors");
+    let said = mistakes("", &[POOLS[0], POOLS[1], service, POOLS[3]]);
+    assert!(said.contains("are the same pool"), "{said}");
 }
 
 #[test]
 fn wrong_endpoint_does_not_hide_other_mistakes() {
-    let exit = read(
-        "",
-        &[("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "not a URL")],
-    )
-    .expect_err("mistakes");
-    for part in [
-        "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
-        "IDP_ACTOR_POOL_ID",
-        "IDP_SERVICE_CLIENT_ID",
-    ] {
-        assert!(
-            exit.message().contains(part),
-            "{part} is missing in\n{exit}"
-        );
+    let said = mistakes("", &[(ENDPOINT, "not a URL")]);
+    for part in [ENDPOINT, "IDP_ACTOR_POOL_ID", "IDP_SERVICE_CLIENT_ID"] {
+        assert!(said.contains(part), "{part} is missing in\n{said}");
     }
 }
 
 #[test]
 fn issuer_that_is_no_url_is_reported_with_its_line() {
     let text = "[identity.actor]\nissuer = 'nowhere'\n[identity.service]\nissuer = 'mailto:a@b'\n";
-    let exit = read(text, &POOLS).expect_err("mistakes");
-    let expected = [
-        "conf/x.toml:2: identity.actor.issuer: must be an absolute http or https URL, or `jwks_url` must be set",
-        "conf/x.toml:4: identity.service.issuer: must be an absolute http or https URL, or `jwks_url` must be set",
-    ];
-    assert_eq!(exit.message(), expected.join("\n"));
+    let expected = [(2, "actor"), (4, "service")].map(|(line, pool)| {
+        format!(
+            "conf/x.toml:{line}: identity.{pool}.issuer: must be an absolute http or https URL, or `jwks_url` must be set"
+        )
+    });
+    assert_eq!(mistakes(text, &POOLS), expected.join("\n"));
     let elsewhere = "[identity.actor]\nissuer = 'nowhere'\njwks_url = 'https://keys.example/'\n";
-    assert_eq!(
-        read(elsewhere, &POOLS)
-            .expect("valid configuration")
-            .actor
-            .issuer,
-        "nowhere"
-    );
+    let config = read(elsewhere, &POOLS).expect("valid configuration");
+    assert_eq!(config.actor.issuer, "nowhere");
 }
 
 #[test]
@@ -275,75 +225,55 @@ fn additional_issuer_has_its_own_rules() {
                 clients = ['batch']\ntoken_use = ['access']\nservices = ['batch']\n";
     let issuers = read(text, &POOLS).expect("complete").issuers();
     assert_eq!(issuers.len(), 4);
-    assert_eq!(
-        issuers[2].jwks_url.as_str(),
-        "https://login.example/.well-known/jwks.json"
-    );
-    assert_eq!(issuers[2].rules.token_uses.as_deref(), Some(&[][..]));
-    assert_eq!(
-        (
-            issuers[2].rules.client_claim.as_deref(),
-            &issuers[2].client_ids[..]
-        ),
-        (Some("azp"), &["web".to_owned()][..])
-    );
-    assert_eq!(
-        (issuers[3].kind, issuers[3].issuer.as_str()),
-        (token::IssuerKind::Service, "mesh")
-    );
+    let [_, service_pool, login, mesh] = &issuers[..] else {
+        panic!("{issuers:?}")
+    };
+    let below = "https://login.example/.well-known/jwks.json";
+    assert_eq!(login.jwks_url.as_str(), below);
+    assert_eq!(login.rules.token_uses.as_deref(), Some(&[][..]));
+    assert_eq!(login.rules.client_claim.as_deref(), Some("azp"));
+    assert_eq!(login.client_ids, ["web"]);
+    let kind = (mesh.kind, mesh.issuer.as_str());
+    assert_eq!(kind, (token::IssuerKind::Service, "mesh"));
     let batch = vec!["batch".to_owned()];
-    assert_eq!(
-        issuers[3].rules.services,
-        token::ServiceNames::Only(batch.clone())
-    );
-    assert_eq!(
-        issuers[1].rules.services,
-        token::ServiceNames::AllBut(batch)
-    );
+    let only = token::ServiceNames::Only(batch.clone());
+    assert_eq!(mesh.rules.services, only);
+    let others = token::ServiceNames::AllBut(batch);
+    assert_eq!(service_pool.rules.services, others);
 }
 
 #[test]
 fn issuer_without_restrictions_is_rejected() {
-    for (entry, why) in [
+    let entry = |issuer: &str, rest: &str| {
+        format!("[[identity.issuer]]\nkind = 'service'\nissuer = '{issuer}'\n{rest}\n")
+    };
+    let (a, clients) = ("https://a.example", "clients = ['a']");
+    let named = "clients = ['a']\nservices = ['a']";
+    let pool = "cognito-idp.us-west-2.amazonaws.com/us-west-2_";
+    for (text, why) in [
+        (entry(a, ""), "clients or audiences is required"),
         (
-            "issuer = 'https://a.example'",
-            "clients or audiences is required",
-        ),
-        (
-            "issuer = 'https://a.example'\nclients = ['a']\ntoken_use = []",
+            entry(a, "clients = ['a']\ntoken_use = []"),
             "audiences is required if token_use is empty",
         ),
-        ("issuer = 'mesh'\nclients = ['a']", "jwks_url is required"),
+        (entry("mesh", clients), "jwks_url is required"),
+        (entry(a, clients), "services is required"),
+        (entry(&format!("{a}/ä"), clients), "must be visible ASCII"),
+        (entry(&format!("{a}/|b"), clients), "must be visible ASCII"),
         (
-            "issuer = 'https://a.example'\nclients = ['a']",
-            "services is required",
-        ),
-        (
-            "issuer = 'https://a.example/ä'\nclients = ['a']",
-            "must be visible ASCII",
-        ),
-        (
-            "issuer = 'https://a.example/|b'\nclients = ['a']",
-            "must be visible ASCII",
-        ),
-        (
-            "issuer = 'https://a.example'\nclients = ['a']\nservices = ['x', 'x']",
+            entry(a, "clients = ['a']\nservices = ['x', 'x']"),
             "the service x is configured twice",
         ),
         (
-            "issuer = 'https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors'\nclients = ['a']\nservices = ['a']",
+            entry(&format!("https://{pool}actors"), named),
             "is configured twice",
         ),
         (
-            "issuer = 'https://issuer-cognito-idp.us-west-2.amazonaws.com/us-west-2_services'\nclients = ['a']\nservices = ['a']",
+            entry(&format!("https://issuer-{pool}services"), named),
             "is configured twice",
         ),
     ] {
-        let exit = read(
-            &format!("[[identity.issuer]]\nkind = 'service'\n{entry}\n"),
-            &POOLS,
-        )
-        .expect_err(why);
-        assert!(exit.message().contains(why), "{exit}");
+        let said = mistakes(&text, &POOLS);
+        assert!(said.contains(why), "{said}");
     }
 }

@@ -62,17 +62,13 @@ impl AcceptedFields {
         schema: &mut Json,
         descriptions: &BTreeMap<String, FieldDescription>,
     ) {
-        let prefix = match path {
-            "" => String::new(),
-            path => format!("{path}."),
-        };
+        let prefix = format!("{path}.");
+        let prefix = prefix.trim_start_matches('.');
         let objects = self.0.get(path).map_or(0, |field| field.objects);
         let (mut properties, mut required) = (Map::new(), Vec::new());
         schema["additionalProperties"] = json!(false);
         for (child, field) in &self.0 {
-            let Some(name) = child.strip_prefix(&prefix) else {
-                continue;
-            };
+            let name = child.strip_prefix(prefix).unwrap_or_default();
             if name.is_empty() || name.contains(['.', '[']) {
                 continue;
             }
@@ -146,9 +142,8 @@ mod tests {
             default: Some("3".to_owned()),
         };
         let descriptions = [("a".to_owned(), about)].into_iter().collect();
-        mistakes
-            .accepted_fields()
-            .to_schema("example", &descriptions)
+        let accepted = mistakes.accepted_fields();
+        accepted.to_schema("example", &descriptions)
     }
 
     #[test]

@@ -75,9 +75,8 @@ const MIN_SHARD_BYTES: usize = 64 * 1024;
 
 impl TokenCache {
     pub(super) fn new(bytes: usize) -> Self {
-        let shards = (bytes / MIN_SHARD_BYTES)
-            .clamp(1, MAX_SHARDS)
-            .next_power_of_two();
+        let shards = (bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
+        let shards = shards.next_power_of_two();
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             shard_bytes: bytes / shards,
@@ -131,12 +130,12 @@ impl TokenCache {
 
     /// Returns the number of entries and their bytes.
     pub(super) fn size(&self) -> (usize, usize) {
-        self.shards
-            .iter()
-            .map(Mutex::lock)
-            .fold((0, 0), |(entries, bytes), shard| {
-                (entries + shard.index.len(), bytes + shard.bytes)
-            })
+        let mut size = (0, 0);
+        for shard in self.shards.iter().map(Mutex::lock) {
+            size.0 += shard.index.len();
+            size.1 += shard.bytes;
+        }
+        size
     }
 
     fn shard(&self, digest: TokenDigest) -> MutexGuard<'_, CacheShard> {
@@ -191,9 +190,8 @@ impl CacheShard {
     }
 
     fn remove(&mut self, slot: u32) {
-        if let CacheSlot::Occupied(entry) =
-            std::mem::replace(&mut self.slots[to_index(slot)], CacheSlot::Free)
-        {
+        let before = std::mem::replace(&mut self.slots[to_index(slot)], CacheSlot::Free);
+        if let CacheSlot::Occupied(entry) = before {
             self.bytes -= entry.cost();
             self.index.remove(&entry.digest.slot_bits());
             self.free.push(slot);

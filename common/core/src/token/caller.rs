@@ -130,12 +130,8 @@ impl Caller {
     /// Returns the maximum bytes of the strings and claims that are not shared with other
     /// identities.
     pub(super) fn text_bytes(&self) -> usize {
-        let list = |items: &[String]| {
-            items
-                .iter()
-                .map(|item| size_of::<String>() + item.len())
-                .sum::<usize>()
-        };
+        let bytes = |item: &String| size_of::<String>() + item.len();
+        let list = |items: &[String]| items.iter().map(bytes).sum::<usize>();
         match self {
             Self::User(user) => {
                 let names = user.subject.len() + user.username.len() + user.client_id.len();
@@ -172,17 +168,13 @@ impl Claims {
     /// Returns a claim, if the token has it and policies use it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0
-            .iter()
-            .find(|(known, _)| **known == *name)
-            .map(|(_, value)| value)
+        let claim = self.0.iter().find(|(known, _)| **known == *name);
+        claim.map(|(_, value)| value)
     }
 
     fn bytes(&self) -> usize {
-        self.0
-            .iter()
-            .map(|(_, value)| value.to_string().len() * VALUE_BYTES_PER_CHARACTER)
-            .sum()
+        let lengths = self.0.iter().map(|(_, value)| value.to_string().len());
+        lengths.sum::<usize>() * VALUE_BYTES_PER_CHARACTER
     }
 }
 

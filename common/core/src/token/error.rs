@@ -80,16 +80,16 @@ pub enum TokenError {
     Nonce,
     /// The keys of the issuer could not be fetched in time. Says nothing about the token.
     #[error("the keys of the issuer are not available")]
-    KeysUnavailable {
-        /// Seconds after which a retry is useful.
-        retry_after_s: u32,
-    },
+    KeysUnavailable,
 }
+
+/// `Retry-After` of requests that cannot be decided, in seconds.
+const RETRY_AFTER_S: u32 = 1;
 
 impl TokenError {
     /// Returns whether the token would be rejected for the same reason later.
     pub(super) const fn is_permanent(self) -> bool {
-        !matches!(self, Self::NotYetValid | Self::KeysUnavailable { .. })
+        !matches!(self, Self::NotYetValid | Self::KeysUnavailable)
     }
 
     /// Returns the stable code for body, access event and metric label.
@@ -116,7 +116,7 @@ impl TokenError {
             Self::TokenUse => Code::TokenUseNotAccepted,
             Self::Client | Self::AuthorizedParty => Code::ClientNotAccepted,
             Self::Kind => Code::TokenKindMismatch,
-            Self::KeysUnavailable { .. } => Code::KeysUnavailable,
+            Self::KeysUnavailable => Code::KeysUnavailable,
         }
     }
 }
@@ -124,10 +124,10 @@ impl TokenError {
 impl From<TokenError> for Problem {
     fn from(error: TokenError) -> Self {
         let problem = Self::new(error.code()).detail(error.to_string());
-        if let TokenError::KeysUnavailable { retry_after_s } = error {
-            return problem.retry_after(retry_after_s);
+        match error == TokenError::KeysUnavailable {
+            true => problem.retry_after(RETRY_AFTER_S),
+            false => problem,
         }
-        problem
     }
 }
 
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn token_error_renders_as_a_problem() {
-        let problem = Problem::from(TokenError::KeysUnavailable { retry_after_s: 3 }).render("r");
+        let problem = Problem::from(TokenError::KeysUnavailable).render("r");
         assert_eq!(problem.status, 503);
-        assert_eq!(problem.headers["retry-after"], "3");
+        assert_eq!(problem.headers["retry-after"], "1");
         let problem = Problem::from(TokenError::Expired).render("r");
         assert_eq!(problem.status, 401);
         let challenge = &problem.headers["www-authenticate"];

@@ -124,15 +124,11 @@ impl NamedKey {
     /// # Errors
     /// Returns the reason why the key cannot be used, for operators.
     pub(super) fn read(jwk: &Map<String, Value>) -> Result<Self, &'static str> {
-        let key_id = match jwk.get("kid") {
-            None => None,
-            Some(_) => Some(
-                text(jwk, "kid")
-                    .filter(|id| !id.is_empty())
-                    .ok_or(NO_KEY_ID)?
-                    .to_owned(),
-            ),
-        };
+        let key_id = jwk.get("kid").map(|id| {
+            let id = id.as_str().filter(|id| !id.is_empty());
+            id.map(str::to_owned).ok_or(NO_KEY_ID)
+        });
+        let key_id = key_id.transpose()?;
         check_purpose(jwk)?;
         let mut key = match text(jwk, "kty") {
             Some("RSA") => rsa(jwk),
@@ -155,19 +151,19 @@ fn public_members(jwk: &Map<String, Value>) -> Map<String, Value> {
     let members = jwk
         .iter()
         .filter(|(name, _)| PUBLIC.contains(&name.as_str()));
-    members
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+    let members = members.map(|(name, value)| (name.clone(), value.clone()));
+    members.collect()
 }
 
 fn check_purpose(jwk: &Map<String, Value>) -> Result<(), &'static str> {
     if jwk.get("use").is_some_and(|purpose| purpose != "sig") {
         return Err("its use is not sig");
     }
-    let operations = jwk
-        .get("key_ops")
-        .map(|all| all.as_array().cloned().unwrap_or_default());
-    if operations.is_some_and(|all| !all.iter().any(|operation| operation == "verify")) {
+    let can_verify = |all: &Value| {
+        let mut all = all.as_array().into_iter().flatten();
+        all.any(|operation| operation == "verify")
+    };
+    if !jwk.get("key_ops").is_none_or(can_verify) {
         return Err("its key_ops lack verify");
     }
     if ["d", "p", "q", "k"]

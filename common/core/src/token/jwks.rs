@@ -11,7 +11,6 @@ mod keys;
 mod status;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,9 +20,9 @@ use jsonwebtoken::Algorithm;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use url::Url;
 
-use super::TokenError;
 use super::jwk::VerificationKey;
-use crate::clock::{Clock, Timestamp};
+use super::{TokenError, VerifierOptions};
+use crate::clock::Timestamp;
 use crate::log_outage;
 use document::JwksDocument;
 use fetch::JwksFetcher;
@@ -31,24 +30,20 @@ pub use keys::{IssuerKeys, PublicKeyInfo};
 use status::FetchProgress;
 pub use status::{JwksStatus, SkippedKey};
 
-/// Settings of the key sets of all issuers. Units and defaults are documented at
-/// [`super::VerifierOptions`].
-#[derive(Clone, Debug)]
-pub(super) struct JwksSettings {
-    pub(super) clock: Clock,
-    pub(super) dir: Option<PathBuf>,
-    pub(super) refresh: Duration,
-    pub(super) refresh_max: Duration,
-    pub(super) max_staleness: Duration,
-    pub(super) fetch_timeout: Duration,
-    pub(super) refetch_burst: u32,
-    pub(super) refetch_interval: Duration,
-}
+/// Refresh interval of keys without `Cache-Control: max-age`.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5 * 60);
+/// Maximum refresh interval, which bounds how long a removed key is accepted.
+const MAX_REFRESH_INTERVAL: Duration = Duration::from_secs(15 * 60);
+/// Maximum age of the last fetched keys while the issuer is unavailable. Then requests get 503, not
+/// 401.
+const MAX_STALENESS: Duration = Duration::from_secs(24 * 60 * 60);
+/// Burst of refetches that unknown `kid`s may cause.
+const REFETCH_BURST: u32 = 4;
 
 /// The key set of one issuer.
 pub(super) struct KeySource {
     issuer: Arc<str>,
-    settings: JwksSettings,
+    settings: VerifierOptions,
     fetcher: JwksFetcher,
     snapshot: ArcSwap<KeySnapshot>,
     /// Allows one fetch at a time.
@@ -85,24 +80,17 @@ const MAX_WAITING: usize = 512;
 /// Failed fetches per log event at `warn`, after the first one.
 const FAILURES_PER_WARNING: u32 = 10;
 
-/// `Retry-After` of requests that cannot be decided, in seconds.
-const RETRY_AFTER_S: u32 = 1;
-
-const KEYS_UNAVAILABLE: TokenError = TokenError::KeysUnavailable {
-    retry_after_s: RETRY_AFTER_S,
-};
-
 // === impl KeySource ===
 
 impl KeySource {
-    pub(super) fn new(issuer: Arc<str>, url: Url, settings: JwksSettings) -> Self {
+    pub(super) fn new(issuer: Arc<str>, url: Url, settings: VerifierOptions) -> Self {
         let now = settings.clock.now();
         Self {
             issuer,
             fetcher: JwksFetcher::new(url, settings.fetch_timeout),
             snapshot: ArcSwap::default(),
             flight: Mutex::new(RefetchBudget {
-                tokens: settings.refetch_burst,
+                tokens: REFETCH_BURST,
                 refilled_at: now,
             }),
             started_fetches: AtomicU64::new(0),
@@ -122,8 +110,8 @@ impl KeySource {
     pub(super) fn find(&self, key_id: &str) -> Option<Arc<VerificationKey>> {
         let snapshot = self.snapshot.load();
         let key = snapshot.keys.get(key_id)?;
-        key.is_valid_at(self.settings.clock.now())
-            .then(|| Arc::clone(key))
+        let is_valid = key.is_valid_at(self.settings.clock.now());
+        is_valid.then(|| Arc::clone(key))
     }
 
     /// Returns the key, after a refetch if necessary.
@@ -132,19 +120,14 @@ impl KeySource {
             return Ok(key);
         }
         let seen = self.started_fetches.load(Ordering::Acquire);
-        let _permit = self
-            .wait_permits
-            .try_acquire()
-            .map_err(|_| KEYS_UNAVAILABLE)?;
+        let permit = self.wait_permits.try_acquire();
+        let _permit = permit.map_err(|_| TokenError::KeysUnavailable)?;
         self.load_saved().await;
         let mut budget = self.flight.lock().await;
         if let Some(key) = self.find(key_id) {
             return Ok(key);
         }
-        if self.completed_fetches.load(Ordering::Acquire) <= seen {
-            self.spend(&mut budget).await;
-            self.fetch().await;
-        }
+        self.fetch_unless_completed_since(seen, &mut budget).await;
         self.find(key_id).ok_or_else(|| self.missing_key_error())
     }
 
@@ -171,32 +154,28 @@ impl KeySource {
     pub(super) async fn refetch(&self) {
         let seen = self.started_fetches.load(Ordering::Acquire);
         let mut budget = self.flight.lock().await;
-        if self.completed_fetches.load(Ordering::Acquire) <= seen {
-            self.spend(&mut budget).await;
-            self.fetch().await;
+        self.fetch_unless_completed_since(seen, &mut budget).await;
+    }
+
+    /// Fetches, within the budget, unless a fetch that was started later than `seen` has completed.
+    async fn fetch_unless_completed_since(&self, seen: u64, budget: &mut RefetchBudget) {
+        if self.completed_fetches.load(Ordering::Acquire) > seen {
+            return;
         }
+        let interval = self.settings.refetch_interval;
+        budget.refill(self.settings.clock.now(), interval);
+        match budget.tokens {
+            0 => tokio::time::sleep(interval).await,
+            _ => budget.tokens -= 1,
+        }
+        self.fetch().await;
     }
 
     /// If the last fetch succeeded, the key does not exist. An older set does not decide that.
     fn missing_key_error(&self) -> TokenError {
-        if self.progress.lock().last_attempt_succeeded() {
-            TokenError::KeyUnknown
-        } else {
-            KEYS_UNAVAILABLE
-        }
-    }
-
-    async fn spend(&self, budget: &mut RefetchBudget) {
-        let interval = self.settings.refetch_interval;
-        budget.refill(
-            self.settings.clock.now(),
-            interval,
-            self.settings.refetch_burst,
-        );
-        if budget.tokens == 0 {
-            tokio::time::sleep(interval).await;
-        } else {
-            budget.tokens -= 1;
+        match self.progress.lock().last_attempt_succeeded() {
+            true => TokenError::KeyUnknown,
+            false => TokenError::KeysUnavailable,
         }
     }
 
@@ -232,8 +211,7 @@ impl KeySource {
     /// Returns whether there is a key set that is not too old.
     pub(super) fn is_usable(&self) -> bool {
         let fetched_at = self.snapshot.load().fetched_at;
-        fetched_at
-            .is_some_and(|at| self.settings.clock.now() < at.plus(self.settings.max_staleness))
+        fetched_at.is_some_and(|at| self.settings.clock.now() < at.plus(MAX_STALENESS))
     }
 
     /// Loads the saved key set from disk once.
@@ -242,7 +220,7 @@ impl KeySource {
     }
 
     async fn load_from_disk(&self) {
-        let Some(dir) = &self.settings.dir else {
+        let Some(dir) = &self.settings.jwks_dir else {
             return;
         };
         let Some(saved) = disk::load(dir, &self.issuer, self.url()).await else {
@@ -262,10 +240,8 @@ impl KeySource {
         match outcome {
             Ok((document, answer)) => {
                 self.install(document, started_at);
-                let lifetime = answer
-                    .max_age
-                    .unwrap_or(self.settings.refresh)
-                    .min(self.settings.refresh_max);
+                let lifetime = answer.max_age.unwrap_or(REFRESH_INTERVAL);
+                let lifetime = lifetime.min(MAX_REFRESH_INTERVAL);
                 let failures = self.progress.lock().succeeded(started_at, lifetime);
                 if failures > 0 {
                     let address = self.url().as_str();
@@ -276,7 +252,7 @@ impl KeySource {
                         "JWKS refresh recovered"
                     );
                 }
-                if let Some(dir) = &self.settings.dir {
+                if let Some(dir) = &self.settings.jwks_dir {
                     disk::save(dir, &self.issuer, self.url(), started_at, &answer.body).await;
                 }
             }
@@ -304,7 +280,7 @@ impl KeySource {
     /// Installs a key set as the snapshot. An unchanged key remains the same object, so that cached
     /// results of its tokens stay valid; a removed key stops verifying immediately.
     fn install(&self, document: JwksDocument, fetched_at: Timestamp) {
-        let until = fetched_at.plus(self.settings.max_staleness);
+        let until = fetched_at.plus(MAX_STALENESS);
         let before = self.snapshot.load();
         let mut keys: KeysById = KeysById::default();
         for (key_id, key) in document.keys {
@@ -318,19 +294,13 @@ impl KeySource {
             key.extend_until(until);
             keys.insert(key_id, key);
         }
-        let unnamed: Vec<Arc<VerificationKey>> =
-            document.unnamed.into_iter().map(Arc::new).collect();
+        let unnamed: Vec<_> = document.unnamed.into_iter().map(Arc::new).collect();
         unnamed.iter().for_each(|key| key.extend_until(until));
-        let is_kept = |key_id: &String, known: &Arc<VerificationKey>| {
-            keys.get(key_id)
-                .is_some_and(|kept| Arc::ptr_eq(kept, known))
+        let is_removed = |(key_id, known): &(&String, &Arc<VerificationKey>)| {
+            let kept = keys.get(*key_id);
+            !kept.is_some_and(|kept| Arc::ptr_eq(kept, known))
         };
-        let removed: Vec<&String> = before
-            .keys
-            .iter()
-            .filter(|(key_id, known)| !is_kept(key_id, known))
-            .map(|(key_id, _)| key_id)
-            .collect();
+        let removed: Vec<_> = before.keys.iter().filter(is_removed).collect();
         let added = keys.len() + removed.len() - before.keys.len();
         if added + removed.len() > 0 || document.skipped != before.skipped {
             let (issuer, count, skipped) = (&*self.issuer, keys.len(), document.skipped.len());
@@ -343,8 +313,8 @@ impl KeySource {
                 "JWKS keys changed"
             );
         }
-        for key_id in removed {
-            before.keys[key_id].retire();
+        for (_, key) in removed {
+            key.retire();
         }
         let skipped = document.skipped;
         self.snapshot.store(Arc::new(KeySnapshot {
@@ -359,11 +329,9 @@ impl KeySource {
     pub(super) fn issuer_keys(&self) -> IssuerKeys {
         let status = self.status();
         let snapshot = self.snapshot.load();
-        let mut keys: Vec<PublicKeyInfo> = snapshot
-            .keys
-            .iter()
-            .map(|(key_id, key)| PublicKeyInfo::of(key_id, key))
-            .collect();
+        let keys = snapshot.keys.iter();
+        let keys = keys.map(|(key_id, key)| PublicKeyInfo::of(key_id, key));
+        let mut keys: Vec<_> = keys.collect();
         keys.sort_by(|one, other| one.kid.cmp(&other.kid));
         IssuerKeys {
             issuer: status.issuer,
@@ -383,9 +351,7 @@ impl KeySource {
         let snapshot = self.snapshot.load();
         let mut keys: Vec<String> = snapshot.keys.keys().cloned().collect();
         keys.sort();
-        let age = snapshot
-            .fetched_at
-            .map(|at| self.settings.clock.now().since(at).as_secs());
+        let (fetched_at, now) = (snapshot.fetched_at, self.settings.clock.now());
         let progress = self.progress.lock();
         JwksStatus {
             issuer: self.issuer.to_string(),
@@ -393,7 +359,7 @@ impl KeySource {
             usable: self.is_usable(),
             keys,
             skipped: snapshot.skipped.clone(),
-            age_s: age,
+            age_s: fetched_at.map(|at| now.since(at).as_secs()),
             last_success: progress.last_success.map(|at| at.to_string()),
             last_error: progress.last_error.map(str::to_owned),
             last_error_at: progress.last_error_at.map(|at| at.to_string()),
@@ -405,14 +371,14 @@ impl KeySource {
 // === impl RefetchBudget ===
 
 impl RefetchBudget {
-    fn refill(&mut self, now: Timestamp, interval: Duration, burst: u32) {
+    fn refill(&mut self, now: Timestamp, interval: Duration) {
         if now.is_set_back(self.refilled_at) {
             self.refilled_at = now;
         }
         let intervals = now.since(self.refilled_at).as_millis() / interval.as_millis().max(1);
         if intervals > 0 {
             let earned = u32::try_from(intervals).unwrap_or(u32::MAX);
-            self.tokens = self.tokens.saturating_add(earned).min(burst);
+            self.tokens = self.tokens.saturating_add(earned).min(REFETCH_BURST);
             self.refilled_at = now;
         }
     }

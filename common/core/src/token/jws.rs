@@ -64,9 +64,8 @@ fn parts(token: &str) -> Result<(&str, &str, &str), TokenError> {
 /// Decodes base64url without padding. Padding and non-zero trailing bits are rejected, so that a
 /// token has one spelling.
 fn decode(part: &str) -> Result<Vec<u8>, TokenError> {
-    URL_SAFE_NO_PAD
-        .decode(part)
-        .map_err(|_| TokenError::NotBase64Url)
+    let decoded = URL_SAFE_NO_PAD.decode(part);
+    decoded.map_err(|_| TokenError::NotBase64Url)
 }
 
 fn read_header(text: &[u8]) -> Result<(Algorithm, Option<String>), TokenError> {
@@ -74,17 +73,12 @@ fn read_header(text: &[u8]) -> Result<(Algorithm, Option<String>), TokenError> {
     if REJECTED_PARAMETERS.iter().any(|name| header.contains(name)) {
         return Err(TokenError::HeaderParameter);
     }
-    if TEXT_PARAMETERS
-        .iter()
-        .any(|name| header.get(name).is_some_and(|value| !value.is_text()))
-    {
+    let is_text = |name: &&str| header.get(name).is_none_or(JsonValue::is_text);
+    if !TEXT_PARAMETERS.iter().all(is_text) {
         return Err(TokenError::HeaderType);
     }
-    let name = header
-        .get("alg")
-        .and_then(JsonValue::as_text)
-        .ok_or(TokenError::HeaderType)?;
-    let algorithm = algorithm(name).ok_or(TokenError::Algorithm)?;
+    let name = header.get("alg").and_then(JsonValue::as_text);
+    let algorithm = algorithm(name.ok_or(TokenError::HeaderType)?).ok_or(TokenError::Algorithm)?;
     let Some(key_id) = header.get("kid") else {
         return Ok((algorithm, None));
     };

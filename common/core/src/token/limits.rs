@@ -4,31 +4,48 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::TokenError;
+use crate::decode::{Field, defaults};
+use crate::settings;
 
-/// Limits that every token has to keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenLimits {
-    /// Maximum length in bytes; default 16 KiB.
-    pub bytes: usize,
-    /// Maximum time by which `nbf` and `iat` may be ahead of the clock; default 5 s. `exp` has no
-    /// leeway.
-    pub leeway: Duration,
+settings! {
+    /// Limits that every token has to keep, two keys of the table `[identity]`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct TokenLimits(identity) {
+        /// Longer tokens are 401. Read at start.
+        pub bytes as token_bytes: usize = "16KiB" => read_bytes,
+        /// Time by which `nbf` and `iat` may be ahead; `exp` has none. Read at start.
+        pub leeway: Duration = "5s" => read_leeway,
+    }
+}
+
+/// Lengths that can be configured. Request heads limit them as well.
+const BYTES: RangeInclusive<usize> = (1 << 10)..=(64 << 10);
+
+/// The highest leeway that can be configured.
+const MAX_LEEWAY: Duration = Duration::from_secs(5 * 60);
+
+fn read_bytes(field: Field<'_>) -> Option<usize> {
+    let bytes = usize::try_from(field.typed("`1KiB` to `64KiB`").bytes()?).ok();
+    let bytes = bytes.filter(|bytes| BYTES.contains(bytes));
+    bytes.or_else(|| field.fail("out_of_range", "must be 1KiB to 64KiB"))
+}
+
+fn read_leeway(field: Field<'_>) -> Option<Duration> {
+    match field.typed("up to `5m`").duration()? {
+        leeway if leeway <= MAX_LEEWAY => Some(leeway),
+        _ => field.fail("out_of_range", "must be at most 5m"),
+    }
 }
 
 // === impl TokenLimits ===
 
 impl TokenLimits {
-    /// Lengths that can be configured. Request heads limit them as well.
-    pub const BYTES: RangeInclusive<usize> = (1 << 10)..=(64 << 10);
-
-    /// The highest leeway that can be configured.
-    pub const MAX_LEEWAY: Duration = Duration::from_secs(5 * 60);
+    /// The longest tokens that can be configured.
+    pub(super) const MAX_BYTES: usize = *BYTES.end();
 
     pub(super) fn check_length(&self, token: &str) -> Result<(), TokenError> {
-        match token.len() <= self.bytes {
-            true => Ok(()),
-            false => Err(TokenError::TooLong),
-        }
+        let has_length = token.len() <= self.bytes;
+        has_length.then_some(()).ok_or(TokenError::TooLong)
     }
 
     pub(super) fn leeway_s(&self) -> i64 {
@@ -38,9 +55,6 @@ impl TokenLimits {
 
 impl Default for TokenLimits {
     fn default() -> Self {
-        Self {
-            bytes: 16 << 10,
-            leeway: Duration::from_secs(5),
-        }
+        defaults(Self::read)
     }
 }

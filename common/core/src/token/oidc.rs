@@ -11,9 +11,10 @@ use url::Url;
 use super::jwks::{JwksStatus, KeySource};
 use super::jws::CompactJws;
 use super::strict_json::{JsonValue, StrictObject};
-use super::trust::{TokenTimes, check_types, text};
+use super::trust::{TokenTimes, check_types, is_audience, text};
 use super::{TokenError, TokenLimits, VerifierOptions};
 use crate::clock::Clock;
+use crate::hidden_characters::is_hidden;
 
 /// The claims with names of a person (OpenID Connect Core 1.0 section 5.1) that are used.
 const NAME_CLAIMS: [&str; 3] = ["name", "given_name", "family_name"];
@@ -68,15 +69,14 @@ impl OidcVerifier {
         let settings = VerifierOptions {
             clock: clock.clone(),
             ..VerifierOptions::default()
-        }
-        .into_settings();
+        };
         let source = KeySource::new(Arc::clone(&issuer), jwks_url, settings);
         Arc::new(Self {
             issuer,
             client_id: client_id.into(),
             clock,
             limits: TokenLimits {
-                bytes: *TokenLimits::BYTES.end(),
+                bytes: TokenLimits::MAX_BYTES,
                 leeway,
             },
             source,
@@ -104,8 +104,8 @@ impl OidcVerifier {
         self.source.refresh_if_due().await;
         self.check_signature(&jws).await?;
         check_types(&claims)?;
-        TokenTimes::read(&claims)?
-            .check(self.clock.now().unix_seconds(), self.limits.leeway_s())?;
+        let (times, now_s) = (TokenTimes::read(&claims)?, self.clock.now().unix_seconds());
+        times.check(now_s, self.limits.leeway_s())?;
         if !claims.contains("iat") {
             return Err(TokenError::ClaimMissing("iat"));
         }
@@ -123,12 +123,8 @@ impl OidcVerifier {
         if let Some(key_id) = &jws.key_id {
             return self.source.obtain(key_id).await?.check(jws);
         }
-        if self
-            .source
-            .only_key(jws.algorithm)
-            .and_then(|key| key.check(jws))
-            .is_ok()
-        {
+        let key = self.source.only_key(jws.algorithm);
+        if key.is_ok_and(|key| key.check(jws).is_ok()) {
             return Ok(());
         }
         self.source.refetch().await;
@@ -138,14 +134,12 @@ impl OidcVerifier {
     /// Checks that this client is an audience. With several audiences, or if `azp` is present,
     /// `azp` must be this client.
     fn check_audience(&self, claims: &StrictObject<'_>) -> Result<(), TokenError> {
-        let (ours, several) = match claims.get("aud") {
-            Some(JsonValue::List(all)) => (
-                all.iter().any(|one| one.as_text() == Some(&self.client_id)),
-                all.len() > 1,
-            ),
-            Some(_) => (text(claims, "aud")? == self.client_id, false),
+        let several = match claims.get("aud") {
+            Some(JsonValue::List(all)) => all.len() > 1,
+            Some(_) => false,
             None => return Err(TokenError::ClaimMissing("aud")),
         };
+        let ours = is_audience(claims, &self.client_id);
         let authorized = match claims.get("azp") {
             Some(party) => party.as_text() == Some(&self.client_id),
             None => !several,
@@ -164,13 +158,11 @@ impl OidcVerifier {
     }
 }
 
-/// Returns a text of a provider as it may be shown: at most 256 characters, none of which controls
-/// or reorders others.
+/// Returns a text of a provider as it may be shown: at most 256 characters, none of which is hidden,
+/// or controls or reorders others.
 fn shown_text(text: &str) -> String {
-    let reorders = |char| matches!(char, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let shown = text
-        .chars()
-        .filter(|char| !char.is_control() && !reorders(*char));
+    let is_shown = |char: &char| !char.is_control() && !is_hidden(*char);
+    let shown = text.chars().filter(is_shown);
     shown.take(MAX_SHOWN_CHARS).collect()
 }
 

@@ -13,15 +13,13 @@ const GENERATOR: u32 = 65537;
 /// Returns whether a big-endian modulus is a power of 65537 modulo each of the primes. A random
 /// modulus is so with a probability of about 2^-27.
 pub(super) fn is_weak(modulus: &[u8]) -> bool {
-    PRIMES
-        .iter()
-        .all(|prime| is_power_of_generator(remainder(modulus, *prime), *prime))
+    let mut primes = PRIMES.iter();
+    primes.all(|prime| is_power_of_generator(remainder(modulus, *prime), *prime))
 }
 
 fn remainder(number: &[u8], prime: u32) -> u32 {
-    number
-        .iter()
-        .fold(0, |rest, byte| (rest * 256 + u32::from(*byte)) % prime)
+    let add = |rest, byte: &u8| (rest * 256 + u32::from(*byte)) % prime;
+    number.iter().fold(0, add)
 }
 
 fn is_power_of_generator(value: u32, prime: u32) -> bool {

@@ -63,11 +63,9 @@ impl<'a> StrictObject<'a> {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&JsonValue<'a>> {
-        let index = self
-            .members
-            .binary_search_by(|(known, _)| (**known).cmp(name))
-            .ok()?;
-        Some(&self.members[index].1)
+        let members = &self.members;
+        let index = members.binary_search_by(|(known, _)| (**known).cmp(name));
+        Some(&members[index.ok()?].1)
     }
 
     /// Returns the member of this name, or the one that a path of names separated by dots leads to,
@@ -87,10 +85,9 @@ impl<'a> StrictObject<'a> {
     }
 
     pub(super) fn to_map(&self) -> Map<String, Value> {
-        self.members
-            .iter()
-            .map(|(name, value)| (name.clone().into_owned(), value.to_value()))
-            .collect()
+        let members = self.members.iter();
+        let members = members.map(|(name, value)| (name.clone().into_owned(), value.to_value()));
+        members.collect()
     }
 
     /// Sorts the members. Returns `None` if a name occurs twice.
@@ -207,11 +204,11 @@ impl<'de> Visitor<'de> for StrictSeed<'_> {
         while let Some(JsonValue::Text(name)) = entries.next_key_seed(self)? {
             members.push((name, entries.next_value_seed(self)?));
         }
-        StrictObject::of(members)
-            .map(JsonValue::Object)
-            .ok_or_else(|| {
-                self.duplicate.set(true);
-                A::Error::custom("duplicate name")
-            })
+        let duplicate = || {
+            self.duplicate.set(true);
+            A::Error::custom("duplicate name")
+        };
+        let object = StrictObject::of(members).map(JsonValue::Object);
+        object.ok_or_else(duplicate)
     }
 }

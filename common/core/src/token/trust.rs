@@ -136,10 +136,8 @@ impl TokenTimes {
 }
 
 fn instant(claims: &StrictObject<'_>, name: &'static str) -> Result<Option<i64>, TokenError> {
-    claims
-        .get(name)
-        .map(|value| value.as_seconds().ok_or(TokenError::ClaimType(name)))
-        .transpose()
+    let seconds = |value: &JsonValue<'_>| value.as_seconds().ok_or(TokenError::ClaimType(name));
+    claims.get(name).map(seconds).transpose()
 }
 
 /// Checks the types of registered claims that are not used otherwise (RFC 7519 sections 4.1.3 and
@@ -195,6 +193,14 @@ fn text_as<'a>(
 // === impl ServiceNames ===
 
 impl ServiceNames {
+    /// Returns the listed names, if no others are accepted.
+    pub(crate) fn only(&self) -> Option<&Vec<String>> {
+        match self {
+            Self::Only(names) => Some(names),
+            Self::AllBut(_) => None,
+        }
+    }
+
     fn contains(&self, name: &str) -> bool {
         let listed = |names: &[String]| names.iter().any(|known| known == name);
         match self {
@@ -250,20 +256,18 @@ impl IssuerTrust {
             let name = name.as_deref().unwrap_or(default);
             name.to_owned()
         };
+        let shared = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Self {
             issuer: issuer.as_str().into(),
             kind: *kind,
-            clients: client_ids
-                .iter()
-                .map(|client| client.as_str().into())
-                .collect(),
+            clients: shared(client_ids),
             token_uses,
             audiences: rules.audiences.clone(),
             client_claim: claim(&rules.client_claim, CLIENT_ID_CLAIM),
             groups_claim: claim(&rules.groups_claim, GROUPS_CLAIM),
             service_claim: claim(&rules.service_claim, SERVICE_ID_CLAIM),
             services: rules.services.clone(),
-            claims: claims.iter().map(|name| name.as_str().into()).collect(),
+            claims: shared(claims),
             lists: InternedLists::default(),
         }
     }
@@ -275,11 +279,8 @@ impl IssuerTrust {
         claims: &StrictObject<'_>,
         times: TokenTimes,
     ) -> Result<Caller, TokenError> {
-        let token_use = self
-            .token_uses
-            .as_ref()
-            .map(|_| text(claims, "token_use"))
-            .transpose()?;
+        let token_use = self.token_uses.as_ref().map(|_| text(claims, "token_use"));
+        let token_use = token_use.transpose()?;
         let subject: Arc<str> = text(claims, "sub")?.into();
         match self.kind {
             IssuerKind::User => {
@@ -349,11 +350,7 @@ impl IssuerTrust {
             (Some(accepted), Some(token_use)) => accepted.iter().any(|name| name == token_use),
             (None, _) | (_, None) => true,
         };
-        if accepted {
-            Ok(())
-        } else {
-            Err(TokenError::TokenUse)
-        }
+        accepted.then_some(()).ok_or(TokenError::TokenUse)
     }
 
     /// Returns the client of the token: the audience of an ID token, otherwise the client claim.
@@ -362,19 +359,15 @@ impl IssuerTrust {
         claims: &StrictObject<'_>,
         token_use: Option<&str>,
     ) -> Result<Arc<str>, TokenError> {
-        if !self.audiences.is_empty()
-            && !self.audiences.iter().any(|ours| is_audience(claims, ours))
-        {
+        let mut audiences = self.audiences.iter();
+        if !self.audiences.is_empty() && !audiences.any(|ours| is_audience(claims, ours)) {
             return Err(TokenError::Client);
         }
         let has_claim = claims.contains(&self.client_claim);
         let named = || text_as(claims, &self.client_claim, "client");
         if self.clients.is_empty() {
-            return Ok(if has_claim {
-                named()?.into()
-            } else {
-                "".into()
-            });
+            let name = if has_claim { named()? } else { "" };
+            return Ok(name.into());
         }
         let name = match token_use {
             Some("id") => audience(claims)?,
@@ -382,16 +375,13 @@ impl IssuerTrust {
             Some(_) if has_claim => named()?,
             Some(_) => audience(claims)?,
         };
-        self.clients
-            .iter()
-            .find(|client| ***client == *name)
-            .cloned()
-            .ok_or(TokenError::Client)
+        let client = self.clients.iter().find(|client| ***client == *name);
+        client.cloned().ok_or(TokenError::Client)
     }
 }
 
 /// Returns whether `aud` is or contains `ours`.
-fn is_audience(claims: &StrictObject<'_>, ours: &str) -> bool {
+pub(super) fn is_audience(claims: &StrictObject<'_>, ours: &str) -> bool {
     match claims.get("aud") {
         Some(JsonValue::Text(one)) => one == ours,
         Some(JsonValue::List(all)) => all.iter().any(|one| one.as_text() == Some(ours)),

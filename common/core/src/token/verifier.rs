@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use super::cache::{CachedResult, TokenCache};
 use super::digest::{TokenDigest, TokenHasher};
 use super::jwk::VerificationKey;
-use super::jwks::{IssuerKeys, JwksSettings, JwksStatus, KeySource};
+use super::jwks::{IssuerKeys, JwksStatus, KeySource};
 use super::jws::CompactJws;
 use super::strict_json::StrictObject;
 use super::trust::{self, IssuerTrust, TokenTimes};
@@ -23,9 +23,7 @@ use crate::log_limited;
 
 /// Verifies Bearer tokens of the trusted issuers. One instance per process.
 pub struct Verifier {
-    settings: JwksSettings,
-    limits: TokenLimits,
-    negative_ttl: Duration,
+    options: VerifierOptions,
     trusted: ArcSwap<TrustedIssuers>,
     /// Incremented by each change of the trusted issuers; cached results of earlier generations are
     /// ignored.
@@ -47,22 +45,10 @@ pub struct VerifierOptions {
     pub jwks_dir: Option<PathBuf>,
     /// Limits of the tokens.
     pub limits: TokenLimits,
-    /// Refresh interval of keys without `Cache-Control: max-age`. Default 5 min.
-    pub refresh: Duration,
-    /// Maximum refresh interval, which bounds how long a removed key is accepted. Default 15 min.
-    pub refresh_max: Duration,
-    /// Maximum age of the last fetched keys while the issuer is unavailable. Default 24 h. Then
-    /// requests get 503, not 401.
-    pub max_staleness: Duration,
     /// Timeout of one fetch. Default 5 s.
     pub fetch_timeout: Duration,
-    /// Burst of refetches that unknown `kid`s may cause. Default 4.
-    pub refetch_burst: u32,
-    /// Interval between further refetches. Default 1 s.
+    /// Interval between refetches that unknown `kid`s cause, after a burst. Default 1 s.
     pub refetch_interval: Duration,
-    /// Time for which a rejected token is cached, so that repeated invalid tokens cost no signature
-    /// verification. Default 5 s.
-    pub negative_ttl: Duration,
 }
 
 #[derive(Default)]
@@ -87,6 +73,10 @@ struct TrustedPool {
 /// Maximum cache bytes for rejected tokens, or an eighth of the cache if that is less.
 const MAX_REFUSED_BYTES: usize = 4 * 1024 * 1024;
 
+/// Time for which a rejected token is cached, so that repeated invalid tokens cost no signature
+/// verification.
+const NEGATIVE_TTL: Duration = Duration::from_secs(5);
+
 /// Maximum length of a `kid` in the log, which a client chooses.
 const MAX_LOGGED_KEY_ID_CHARS: usize = 64;
 
@@ -100,28 +90,8 @@ impl Default for VerifierOptions {
             cache_bytes: 40 * 1024 * 1024,
             jwks_dir: None,
             limits: TokenLimits::default(),
-            refresh: Duration::from_secs(5 * 60),
-            refresh_max: Duration::from_secs(15 * 60),
-            max_staleness: Duration::from_secs(24 * 60 * 60),
             fetch_timeout: Duration::from_secs(5),
-            refetch_burst: 4,
             refetch_interval: Duration::from_secs(1),
-            negative_ttl: Duration::from_secs(5),
-        }
-    }
-}
-
-impl VerifierOptions {
-    pub(super) fn into_settings(self) -> JwksSettings {
-        JwksSettings {
-            clock: self.clock,
-            dir: self.jwks_dir,
-            refresh: self.refresh,
-            refresh_max: self.refresh_max,
-            max_staleness: self.max_staleness,
-            fetch_timeout: self.fetch_timeout,
-            refetch_burst: self.refetch_burst,
-            refetch_interval: self.refetch_interval,
         }
     }
 }
@@ -132,7 +102,7 @@ impl Verifier {
     /// Returns the leeway for times of tokens.
     #[must_use]
     pub fn leeway(&self) -> Duration {
-        self.limits.leeway
+        self.options.limits.leeway
     }
 
     /// Creates a verifier without keys. They are fetched by [`Verifier::run`],
@@ -145,23 +115,15 @@ impl Verifier {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret).expect("the system provides random bytes");
         let verifier = Self {
-            limits: options.limits,
-            negative_ttl: options.negative_ttl,
             trusted: ArcSwap::default(),
             generation: AtomicU32::new(0),
             hasher: TokenHasher::new(&secret),
             accepted: TokenCache::new(options.cache_bytes),
             rejected: TokenCache::new((options.cache_bytes / 8).min(MAX_REFUSED_BYTES)),
-            settings: options.into_settings(),
+            options,
         };
-        verifier.replace_issuers(issuers);
+        verifier.adopt(PreparedIssuers(verifier.pools(issuers)));
         Arc::new(verifier)
-    }
-
-    /// Replaces the trusted issuers. Cached results are discarded if an issuer changes; keys are
-    /// kept for issuers whose JWKS URL is unchanged.
-    pub fn replace_issuers(&self, issuers: Vec<Issuer>) {
-        self.adopt(PreparedIssuers(self.pools(issuers)));
     }
 
     /// Fetches the keys of new issuers ahead of [`Verifier::adopt`]. An issuer that does not
@@ -173,14 +135,13 @@ impl Verifier {
         PreparedIssuers(pools)
     }
 
-    /// Replaces the trusted issuers as [`Verifier::replace_issuers`] does.
+    /// Replaces the trusted issuers. Cached results are discarded if an issuer changes; keys are
+    /// kept for issuers whose JWKS URL is unchanged.
     pub fn adopt(&self, PreparedIssuers(issuers): PreparedIssuers) {
         let before = self.trusted.load();
         let is_unchanged = |pool: &TrustedPool| {
-            before
-                .issuers
-                .get(pool.issuer.issuer.as_str())
-                .is_some_and(|known| known.issuer == pool.issuer)
+            let known = before.issuers.get(pool.issuer.issuer.as_str());
+            known.is_some_and(|known| known.issuer == pool.issuer)
         };
         if issuers.len() == before.issuers.len() && issuers.values().all(is_unchanged) {
             return;
@@ -197,25 +158,21 @@ impl Verifier {
         let before = self.trusted.load();
         let pool = |issuer: Issuer| {
             let trust = Arc::new(IssuerTrust::new(&issuer));
-            let known = before
-                .issuers
-                .get(issuer.issuer.as_str())
-                .filter(|pool| *pool.source.url() == issuer.jwks_url);
-            let source = match known {
+            let known = before.issuers.get(issuer.issuer.as_str());
+            let source = match known.filter(|pool| *pool.source.url() == issuer.jwks_url) {
                 Some(pool) => Arc::clone(&pool.source),
                 None => {
                     let (name, url) = (Arc::clone(&trust.issuer), issuer.jwks_url.clone());
-                    Arc::new(KeySource::new(name, url, self.settings.clone()))
+                    Arc::new(KeySource::new(name, url, self.options.clone()))
                 }
             };
-            (
-                issuer.issuer.as_str().into(),
-                TrustedPool {
-                    issuer,
-                    trust,
-                    source,
-                },
-            )
+            let name = issuer.issuer.as_str().into();
+            let pool = TrustedPool {
+                issuer,
+                trust,
+                source,
+            };
+            (name, pool)
         };
         issuers.into_iter().map(pool).collect()
     }
@@ -224,10 +181,10 @@ impl Verifier {
     /// Returns `None` if [`Verifier::verify`] must decide.
     #[must_use]
     pub fn verify_cached(&self, token: &str) -> Option<Result<Caller, TokenError>> {
-        if let Err(error) = self.limits.check_length(token) {
+        if let Err(error) = self.options.limits.check_length(token) {
             return Some(Err(error));
         }
-        self.find_cached(self.hasher.digest(token), self.settings.clock.now())
+        self.find_cached(self.hasher.digest(token), self.options.clock.now())
     }
 
     fn find_cached(
@@ -236,9 +193,8 @@ impl Verifier {
         now: Timestamp,
     ) -> Option<Result<Caller, TokenError>> {
         let generation = self.generation.load(Ordering::Acquire);
-        self.accepted
-            .get(digest, now, generation)
-            .or_else(|| self.rejected.get(digest, now, generation))
+        let accepted = self.accepted.get(digest, now, generation);
+        accepted.or_else(|| self.rejected.get(digest, now, generation))
     }
 
     /// Verifies a token and returns the caller. Waits only if the issuer's keys must be fetched.
@@ -247,7 +203,7 @@ impl Verifier {
     /// Returns the reason why the token is rejected. [`TokenError::KeysUnavailable`] says nothing
     /// about the token.
     pub async fn verify(&self, token: &str) -> Result<Caller, TokenError> {
-        self.verify_at(token, self.settings.clock.now()).await
+        self.verify_at(token, self.options.clock.now()).await
     }
 
     /// As [`Verifier::verify`], with the time of the request for cached results.
@@ -255,7 +211,7 @@ impl Verifier {
     /// # Errors
     /// As [`Verifier::verify`].
     pub async fn verify_at(&self, token: &str, now: Timestamp) -> Result<Caller, TokenError> {
-        self.limits.check_length(token)?;
+        self.options.limits.check_length(token)?;
         let digest = self.hasher.digest(token);
         match self.find_cached(digest, now) {
             Some(outcome) => outcome,
@@ -281,7 +237,7 @@ impl Verifier {
         };
         let outcome = key.and_then(|key| Ok((self.check(&jws, &claims, &key, &pool.trust)?, key)));
         if let Err(error) = &outcome {
-            let now_s = self.settings.clock.now().unix_seconds();
+            let now_s = self.options.clock.now().unix_seconds();
             log_operator_fault(*error, &pool.issuer.issuer, key_id, &claims, now_s);
         }
         self.remember(digest, outcome, trusted.generation)
@@ -296,11 +252,8 @@ impl Verifier {
     ) -> Result<Caller, TokenError> {
         key.check(jws)?;
         trust::check_types(claims)?;
-        let times = TokenTimes::read(claims)?;
-        times.check(
-            self.settings.clock.now().unix_seconds(),
-            self.limits.leeway_s(),
-        )?;
+        let (times, now) = (TokenTimes::read(claims)?, self.options.clock.now());
+        times.check(now.unix_seconds(), self.options.limits.leeway_s())?;
         trust.decide(claims, times)
     }
 
@@ -312,24 +265,18 @@ impl Verifier {
     ) -> Result<Caller, TokenError> {
         match outcome {
             Ok((caller, key)) => {
-                self.accepted.insert(
-                    digest,
-                    CachedResult::Accepted {
-                        caller: caller.clone(),
-                        key,
-                    },
-                    generation,
-                );
+                let accepted = CachedResult::Accepted {
+                    caller: caller.clone(),
+                    key,
+                };
+                self.accepted.insert(digest, accepted, generation);
                 Ok(caller)
             }
             Err(error) => {
                 if error.is_permanent() {
-                    let period = Period::new(self.settings.clock.now(), self.negative_ttl);
-                    self.rejected.insert(
-                        digest,
-                        CachedResult::Rejected { error, period },
-                        generation,
-                    );
+                    let period = Period::new(self.options.clock.now(), NEGATIVE_TTL);
+                    let rejected = CachedResult::Rejected { error, period };
+                    self.rejected.insert(digest, rejected, generation);
                 }
                 Err(error)
             }
@@ -357,46 +304,32 @@ impl Verifier {
     }
 
     fn next_check(&self) -> Duration {
-        let now = self.settings.clock.now();
-        let next = self
-            .sources()
-            .iter()
-            .map(|source| source.due_at().since(now))
-            .min();
-        next.unwrap_or(MAX_REFRESH_CHECK_INTERVAL)
-            .clamp(Duration::from_millis(100), MAX_REFRESH_CHECK_INTERVAL)
+        let now = self.options.clock.now();
+        let sources = self.sources();
+        let due = sources.iter().map(|source| source.due_at().since(now));
+        let next = due.min().unwrap_or(MAX_REFRESH_CHECK_INTERVAL);
+        next.clamp(Duration::from_millis(100), MAX_REFRESH_CHECK_INTERVAL)
     }
 
     /// Returns whether tokens of this issuer can be verified.
     #[must_use]
     pub fn can_verify(&self, issuer: &str) -> bool {
-        self.trusted
-            .load()
-            .issuers
-            .get(issuer)
-            .is_some_and(|pool| pool.source.is_usable())
+        let trusted = self.trusted.load();
+        let pool = trusted.issuers.get(issuer);
+        pool.is_some_and(|pool| pool.source.is_usable())
     }
 
     /// Returns the status of every issuer's keys, sorted by issuer, for the admin listener
     /// (`/jwks/status`).
     #[must_use]
     pub fn status(&self) -> Vec<JwksStatus> {
-        let mut all: Vec<JwksStatus> = self
-            .sources()
-            .iter()
-            .map(|source| source.status())
-            .collect();
-        all.sort_by(|one, other| one.issuer.cmp(&other.issuer));
-        all
+        self.sources().iter().map(|it| it.status()).collect()
     }
 
     /// Returns the public keys of every issuer, sorted by issuer, for the admin API.
     #[must_use]
     pub fn issuer_keys(&self) -> Vec<IssuerKeys> {
-        let sources = self.sources();
-        let mut all: Vec<IssuerKeys> = sources.iter().map(|it| it.issuer_keys()).collect();
-        all.sort_by(|one, other| one.issuer.cmp(&other.issuer));
-        all
+        self.sources().iter().map(|it| it.issuer_keys()).collect()
     }
 
     /// Returns the number of cached tokens and their bytes, for metrics.
@@ -406,13 +339,12 @@ impl Verifier {
         (accepted.0 + rejected.0, accepted.1 + rejected.1)
     }
 
+    /// Returns the key sets of all issuers, sorted by issuer.
     fn sources(&self) -> Vec<Arc<KeySource>> {
-        self.trusted
-            .load()
-            .issuers
-            .values()
-            .map(|pool| Arc::clone(&pool.source))
-            .collect()
+        let trusted = self.trusted.load();
+        let mut pools: Vec<&TrustedPool> = trusted.issuers.values().collect();
+        pools.sort_by(|one, other| one.issuer.issuer.cmp(&other.issuer.issuer));
+        pools.iter().map(|pool| Arc::clone(&pool.source)).collect()
     }
 }
 

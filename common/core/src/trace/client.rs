@@ -4,19 +4,10 @@ use std::borrow::Cow;
 
 use opentelemetry::KeyValue;
 use opentelemetry::trace::SpanKind;
-use reqwest::{Client, Request, RequestBuilder, Response};
+use reqwest::{RequestBuilder, Response};
 
 use super::scope::Scope;
 use super::span::{ActiveSpan, known_method};
-
-/// Sends a request, see `execute`.
-///
-/// # Errors
-/// Those of the HTTP client.
-pub async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
-    let (client, request) = request.build_split();
-    execute(&client, request?).await
-}
 
 /// Sends a request with `X-Request-Id`, `traceparent` and `tracestate` of the current scope, within
 /// a client span if the trace is sampled. The span has neither path nor query, because those of
@@ -24,7 +15,9 @@ pub async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
 ///
 /// # Errors
 /// Those of the HTTP client.
-async fn execute(client: &Client, mut request: Request) -> reqwest::Result<Response> {
+pub async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
+    let (client, request) = request.build_split();
+    let mut request = request?;
     let Some(scope) = Scope::current() else {
         return client.execute(request).await;
     };
@@ -35,21 +28,18 @@ async fn execute(client: &Client, mut request: Request) -> reqwest::Result<Respo
         return client.execute(request).await;
     };
     span.set(KeyValue::new("http.request.method", method));
-    let url = request.url();
-    set_server(
-        &mut span,
-        url.host_str().unwrap_or_default(),
-        url.port_or_known_default(),
+    let (host, port) = (
+        request.url().host_str(),
+        request.url().port_or_known_default(),
     );
+    set_server(&mut span, host.unwrap_or_default(), port);
     inner.inject(request.headers_mut());
     let result = client.execute(request).await;
     match &result {
         Ok(response) => {
             let status = response.status().as_u16();
-            span.set(KeyValue::new(
-                "http.response.status_code",
-                i64::from(status),
-            ));
+            let value = i64::from(status);
+            span.set(KeyValue::new("http.response.status_code", value));
             if status >= 400 {
                 span.fail(status.to_string());
             }

@@ -27,13 +27,8 @@ pub(super) fn extract(headers: &HeaderMap) -> SpanContext {
     let states = headers.get_all(TRACESTATE).iter();
     let states: Option<Vec<&str>> = states.map(|state| state.to_str().ok()).collect();
     let state = states.and_then(|states| TraceState::from_str(&states.join(",")).ok());
-    SpanContext::new(
-        context.trace_id(),
-        context.span_id(),
-        context.trace_flags(),
-        true,
-        state.unwrap_or_default(),
-    )
+    let (trace, span, flags) = (context.trace_id(), context.span_id(), context.trace_flags());
+    SpanContext::new(trace, span, flags, true, state.unwrap_or_default())
 }
 
 /// Parses a `traceparent` of version 00 with non-zero ids.
@@ -47,24 +42,17 @@ pub fn parse_traceparent(text: &str) -> Option<SpanContext> {
     if !has_form || !text.starts_with("00") {
         return None;
     }
-    let context = SpanContext::new(
-        TraceId::from_hex(&text[3..35]).ok()?,
-        SpanId::from_hex(&text[36..52]).ok()?,
-        TraceFlags::new(u8::from_str_radix(&text[53..], 16).ok()?),
-        true,
-        TraceState::NONE,
-    );
+    let trace = TraceId::from_hex(&text[3..35]).ok()?;
+    let span = SpanId::from_hex(&text[36..52]).ok()?;
+    let flags = TraceFlags::new(u8::from_str_radix(&text[53..], 16).ok()?);
+    let context = SpanContext::new(trace, span, flags, true, TraceState::NONE);
     context.is_valid().then_some(context)
 }
 
 /// Formats a `traceparent`.
 pub(super) fn format(context: &SpanContext) -> String {
-    format!(
-        "00-{}-{}-{:02x}",
-        context.trace_id(),
-        context.span_id(),
-        context.trace_flags().to_u8()
-    )
+    let (trace, span) = (context.trace_id(), context.span_id());
+    format!("00-{trace}-{span}-{:02x}", context.trace_flags().to_u8())
 }
 
 /// Sets the fields of a valid context, and removes those of an invalid one.

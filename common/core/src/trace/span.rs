@@ -70,9 +70,8 @@ impl Tracer {
         let (spans, received) = mpsc::channel(QUEUE_CAPACITY);
         let queue = SpanQueue { spans, dropped };
         let sampler = Sampler::TraceIdRatioBased(sample_ratio);
-        let scope = InstrumentationScope::builder("postern")
-            .with_version(env!("CARGO_PKG_VERSION"))
-            .build();
+        let scope = InstrumentationScope::builder("postern");
+        let scope = scope.with_version(env!("CARGO_PKG_VERSION")).build();
         let provider = SdkTracerProvider::builder()
             .with_sampler(ParentBasedSampler::new(sampler.clone()))
             .with_span_processor(queue.clone())
@@ -98,10 +97,8 @@ impl Tracer {
     /// Returns whether a new trace is sampled.
     #[must_use]
     pub fn samples(&self, trace_id: TraceId) -> bool {
-        let result = self
-            .0
-            .sampler
-            .should_sample(None, trace_id, "", &SpanKind::Server, &[], &[]);
+        let (sampler, kind) = (&self.0.sampler, SpanKind::Server);
+        let result = sampler.should_sample(None, trace_id, "", &kind, &[], &[]);
         result.decision == SamplingDecision::RecordAndSample
     }
 
@@ -152,15 +149,13 @@ impl Tracer {
         let parent = Context::new().with_remote_span_context(parent.clone());
         let span = self.0.sdk.build_with_context(builder, &parent);
         let context = span.span_context().clone();
-        let started = Instant::now();
-        let active = span.is_recording().then(|| {
-            ActiveSpan(Box::new(Timed {
-                span,
-                began,
-                started,
-            }))
-        });
-        (context, active)
+        let (is_recording, started) = (span.is_recording(), Instant::now());
+        let timed = Timed {
+            span,
+            began,
+            started,
+        };
+        (context, is_recording.then(|| ActiveSpan(Box::new(timed))))
     }
 }
 
@@ -212,8 +207,8 @@ impl ActiveSpan {
 
 impl Drop for Timed {
     fn drop(&mut self) {
-        self.span
-            .end_with_timestamp(self.began + self.started.elapsed());
+        let ended = self.began + self.started.elapsed();
+        self.span.end_with_timestamp(ended);
     }
 }
 

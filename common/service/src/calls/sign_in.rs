@@ -10,8 +10,17 @@ use url::Url;
 
 use super::{ServiceTokenError, http_client, token};
 
+/// The operation, in the header `X-Amz-Target`.
+const TARGET: &str = "AWSCognitoIdentityProviderService.InitiateAuth";
 /// Maximum bytes of an answer.
 const MAX_ANSWER: usize = 64 << 10;
+
+/// Errors of a pool that end by themselves.
+const TEMPORARY: [&str; 3] = [
+    "TooManyRequestsException",
+    "InternalErrorException",
+    "LimitExceededException",
+];
 
 /// A client that signs in with the service account.
 pub(super) struct SignInClient {
@@ -59,12 +68,8 @@ impl SignInClient {
             "AuthParameters": parameters,
         });
         let request = self.http.post(endpoint).body(body.to_string());
-        let request = request
-            .header(CONTENT_TYPE, "application/x-amz-json-1.1")
-            .header(
-                "x-amz-target",
-                "AWSCognitoIdentityProviderService.InitiateAuth",
-            );
+        let request = request.header(CONTENT_TYPE, "application/x-amz-json-1.1");
+        let request = request.header("x-amz-target", TARGET);
         let unavailable = |error: reqwest::Error| {
             let kind = match () {
                 () if error.is_timeout() => "no answer in time",
@@ -120,12 +125,7 @@ async fn refusal(response: Response) -> ServiceTokenError {
     let name = body["__type"].as_str().unwrap_or(&unnamed);
     let name = name.rsplit('#').next().unwrap_or(name);
     let name: String = name.chars().take(100).collect();
-    let is_temporary = status.is_server_error()
-        || matches!(
-            name.as_str(),
-            "TooManyRequestsException" | "InternalErrorException" | "LimitExceededException"
-        );
-    match is_temporary {
+    match status.is_server_error() || TEMPORARY.contains(&&*name) {
         true => ServiceTokenError::Unavailable(name),
         false => ServiceTokenError::Refused(name),
     }

@@ -63,11 +63,8 @@ impl ServiceToken {
 /// Returns whether the token has `custom:service_id`; the pool decides whether its ID or its access
 /// token does.
 pub(super) fn has_service_id(token: &str) -> bool {
-    let claims = claims(token);
-    let name = claims
-        .as_ref()
-        .and_then(|claims| claims.get("custom:service_id"))
-        .and_then(Value::as_str);
+    let claims = claims(token).unwrap_or_default();
+    let name = claims["custom:service_id"].as_str();
     name.is_some_and(|name| !name.is_empty())
 }
 

@@ -26,6 +26,11 @@ const REFRESH_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// Delays before the next attempt after a failure.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
+/// Attempts of a command, which are made soon: the sign-in of the one before continues.
+const COMMAND_ATTEMPTS: u32 = 5;
+const COMMAND_RETRY_DELAYS: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_millis(500));
+
 /// Provides this service's own token. Clones share it.
 ///
 /// Only one sign-in of the process is in progress at a time. A token is refreshed ahead of its expiry
@@ -77,19 +82,23 @@ impl ServiceTokens {
 
     /// Checks that the account gets a token that identifies a service, for the command `check`.
     pub async fn check(&self) -> CheckResult {
-        let mut outcome = self.token().await;
-        // A request waits for 2 s, and a busy pool may need more.
-        for _ in 0..4 {
-            if !matches!(outcome, Err(ServiceTokenError::Unavailable(_))) {
-                break;
-            }
-            outcome = self.token().await;
-        }
+        let outcome = self.token_for_command().await;
         let outcome = outcome.map(|_| "gets a token with custom:service_id".to_owned());
-        CheckResult::new(
-            "service account",
-            outcome.map_err(|error| error.to_string()),
-        )
+        let outcome = outcome.map_err(|error| error.to_string());
+        CheckResult::new("service account", outcome)
+    }
+
+    /// Returns a token as [`ServiceTokens::token`] does, for a command: it can wait for longer than a
+    /// request, which a busy pool may need.
+    ///
+    /// # Errors
+    /// As [`ServiceTokens::token`].
+    pub async fn token_for_command(&self) -> Result<Secret, ServiceTokenError> {
+        let is_outage =
+            |outcome: &Result<_, _>| matches!(outcome, Err(ServiceTokenError::Unavailable(_)));
+        COMMAND_RETRY_DELAYS
+            .retry(COMMAND_ATTEMPTS, || self.token(), is_outage)
+            .await
     }
 
     /// Shows in readiness and metrics whether the service pool accepts the account. Call it before
@@ -125,7 +134,7 @@ impl ServiceTokens {
         let inner = self.0.as_ref().ok_or(ServiceTokenError::NotConfigured)?;
         let now = inner.clock.now();
         if let Some(current) = inner.current().filter(|current| current.is_usable(now)) {
-            if !current.is_fresh(now) && !inner.is_backing_off(now) {
+            if !current.is_fresh(now) && inner.recent_failure(now).is_none() {
                 inner.renew_in_background();
             }
             return Ok(current.token.clone());
@@ -137,16 +146,12 @@ impl ServiceTokens {
                 inner.renew(renewal).await
             }
         });
-        match tokio::time::timeout(MAX_CALLER_WAIT, renewing).await {
-            Ok(Ok(renewed)) => renewed.map(|current| current.token.clone()),
-            Ok(Err(_)) => Err(ServiceTokenError::Unavailable(
-                "the renewal was cancelled".to_owned(),
-            )),
-            Err(_) => Err(ServiceTokenError::Unavailable(format!(
-                "no token within {} s",
-                MAX_CALLER_WAIT.as_secs()
-            ))),
-        }
+        let reason = match tokio::time::timeout(MAX_CALLER_WAIT, renewing).await {
+            Ok(Ok(renewed)) => return renewed.map(|current| current.token.clone()),
+            Ok(Err(_)) => "the renewal was cancelled".to_owned(),
+            Err(_) => format!("no token within {} s", MAX_CALLER_WAIT.as_secs()),
+        };
+        Err(ServiceTokenError::Unavailable(reason))
     }
 }
 
@@ -175,7 +180,7 @@ impl TokenProvider {
     async fn renew_if_due(&self) {
         let now = self.clock.now();
         let is_fresh = self.current().is_some_and(|current| current.is_fresh(now));
-        if !is_fresh && !self.is_backing_off(now) {
+        if !is_fresh && self.recent_failure(now).is_none() {
             let renewal = self.renewal.clone().lock_owned().await;
             let _ = self.renew(renewal).await;
         }
@@ -191,37 +196,23 @@ impl TokenProvider {
         if let Some(current) = self.current().filter(|current| current.is_fresh(now)) {
             return Ok(current);
         }
-        if let Some(failure) = self
-            .state
-            .lock()
-            .failure
-            .as_ref()
-            .filter(|failure| failure.pause.contains(now))
-        {
-            return Err(failure.error.clone());
+        if let Some(error) = self.recent_failure(now) {
+            return Err(error);
         }
-        self.sign_in().await
-    }
-
-    async fn sign_in(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
-        let token = match self.client.sign_in().await {
-            Ok(token) => self
-                .read(token.expose())
-                .filter(|token| token.is_usable(self.clock.now()))
-                .ok_or_else(|| {
-                    ServiceTokenError::Refused("its token has no exp or has expired".to_owned())
-                }),
-            Err(error) => Err(error),
-        };
-        match token {
+        let signed_in = self.client.sign_in().await;
+        match signed_in.and_then(|token| self.read(&token)) {
             Ok(token) => Ok(self.store(token)),
             Err(error) => Err(self.record_failure(error)),
         }
     }
 
-    fn read(&self, token: &str) -> Option<ServiceToken> {
-        let chance = getrandom::u32().unwrap_or(0);
-        ServiceToken::read(token, self.clock.now(), chance)
+    fn read(&self, token: &Secret) -> Result<ServiceToken, ServiceTokenError> {
+        let (now, chance) = (self.clock.now(), getrandom::u32().unwrap_or(0));
+        let token = ServiceToken::read(token.expose(), now, chance);
+        let invalid = || ServiceTokenError::Refused("its token has no exp or has expired".into());
+        token
+            .filter(|token| token.is_usable(now))
+            .ok_or_else(invalid)
     }
 
     fn store(&self, token: ServiceToken) -> Arc<ServiceToken> {
@@ -238,10 +229,9 @@ impl TokenProvider {
 
     fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
         let is_outage = matches!(error, ServiceTokenError::Unavailable(_));
-        let cause = if is_outage {
-            "identity_pool"
-        } else {
-            "service_account"
+        let cause = match is_outage {
+            true => "identity_pool",
+            false => "service_account",
         };
         postern_core::log_outage!(cause, %error, account = self.client.username(), "service token renewal failed");
         if let Some(availability) = &self.availability {
@@ -263,12 +253,12 @@ impl TokenProvider {
         self.state.lock().current.clone()
     }
 
-    fn is_backing_off(&self, now: Timestamp) -> bool {
-        self.state
-            .lock()
-            .failure
-            .as_ref()
-            .is_some_and(|failure| failure.pause.contains(now))
+    /// Returns the error of the last attempt until the next one is due.
+    fn recent_failure(&self, now: Timestamp) -> Option<ServiceTokenError> {
+        let state = self.state.lock();
+        let failure = state.failure.as_ref()?;
+        let is_recent = failure.pause.contains(now);
+        is_recent.then(|| failure.error.clone())
     }
 }
 

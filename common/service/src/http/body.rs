@@ -69,12 +69,11 @@ impl Json {
         let (parts, body) = request.into_parts();
         let Raw(bytes, permit) = read_body(body, &parts.extensions, max).await?;
         let mistakes = Mistakes::default();
-        match decode::json(&bytes, &mistakes) {
-            Some(root) => Ok(Self(root, mistakes, permit)),
-            None => Err(Problem::from_mistakes(
-                mistakes.finish::<()>(None).err().unwrap_or_default(),
-            )),
-        }
+        let Some(root) = decode::json(&bytes, &mistakes) else {
+            let mistakes = mistakes.finish::<()>(None).err();
+            return Err(Problem::from_mistakes(mistakes.unwrap_or_default()));
+        };
+        Ok(Self(root, mistakes, permit))
     }
 
     /// Returns the memory reservation of the body, to be kept together with data read from it.
@@ -123,34 +122,23 @@ async fn read_body(mut body: Body, extensions: &Extensions, max: usize) -> Resul
         None => BodyMemoryBudget::new(BodyBudgets::anonymous(limit), limit)
             .reserve(BodyOwner::Anonymous(None), announced)?,
     };
-    let (mut first, mut grown) = (Bytes::new(), BytesMut::new());
+    // One contiguous buffer: a list of many small chunks would cost more memory than their contents.
+    let mut bytes = BytesMut::new();
     let started = Instant::now();
-    while let Some(frame) = next_frame(&mut body, started, first.len().max(grown.len())).await? {
+    while let Some(frame) = next_frame(&mut body, started, bytes.len()).await? {
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        if first.len().max(grown.len()) + data.len() > limit {
+        if bytes.len() + data.len() > limit {
             return Err(too_large(limit));
         }
         reservation.grow(data.len(), body.is_end_stream())?;
-        if first.is_empty() && grown.is_empty() {
-            first = data;
-        } else {
-            // One contiguous buffer: a list of many small chunks would cost more memory than their
-            // contents.
-            grown.extend_from_slice(&std::mem::take(&mut first));
-            grown.extend_from_slice(&data);
-        }
+        bytes.extend_from_slice(&data);
     }
     if !reservation.is_complete() {
         reservation.grow(0, true)?;
     }
-    let bytes = if grown.is_empty() {
-        first
-    } else {
-        grown.freeze()
-    };
-    Ok(Raw(bytes, reservation.into_permit()))
+    Ok(Raw(bytes.freeze(), reservation.into_permit()))
 }
 
 /// Returns the next frame, within the time limit for a body of which `received` bytes have arrived.
@@ -160,10 +148,8 @@ async fn next_frame(
     received: usize,
 ) -> Result<Option<Frame<Bytes>>, Problem> {
     let frame = tokio::time::timeout_at(started + arrival_timeout(received), body.frame()).await;
-    frame
-        .map_err(|_| incomplete())?
-        .transpose()
-        .map_err(|_| incomplete())
+    let frame = frame.ok().and_then(|frame| frame.transpose().ok());
+    frame.ok_or_else(|| Problem::new(Code::InvalidRequest).detail("the body is incomplete"))
 }
 
 /// Returns the time limit for a body of which `received` bytes have arrived. The limit grows only
@@ -177,30 +163,21 @@ fn too_large(limit: usize) -> Problem {
     Problem::new(Code::BodyTooLarge).detail(format!("the limit is {limit} bytes"))
 }
 
-fn incomplete() -> Problem {
-    Problem::new(Code::InvalidRequest).detail("the body is incomplete")
-}
-
 /// Returns whether the content type is `application/json` or `application/*+json`, with no charset
 /// or UTF-8 (RFC 8259 section 8.1).
 fn is_json(headers: &http::HeaderMap) -> bool {
-    let Some(value) = headers
+    let value = headers
         .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-    else {
-        return false;
-    };
+        .and_then(|value| value.to_str().ok());
+    let value = value.unwrap_or_default().to_ascii_lowercase();
     let mut parts = value.split(';').map(str::trim);
-    let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
-    let is_json_type = essence == "application/json"
-        || (essence.starts_with("application/") && essence.ends_with("+json"));
-    is_json_type
+    let subtype = parts
+        .next()
+        .and_then(|essence| essence.strip_prefix("application/"));
+    subtype.is_some_and(|subtype| subtype == "json" || subtype.ends_with("+json"))
         && parts.all(|parameter| {
-            let parameter = parameter.to_ascii_lowercase();
-            match parameter.strip_prefix("charset=") {
-                Some(charset) => charset.trim_matches('"') == "utf-8",
-                None => true,
-            }
+            let charset = parameter.strip_prefix("charset=");
+            charset.is_none_or(|charset| charset.trim_matches('"') == "utf-8")
         })
 }
 
@@ -219,48 +196,43 @@ mod tests {
             body,
             ..Limits::default()
         };
-        RequestInfo::new(
-            Peer::default(),
-            RequestId("r".into()),
-            limits,
-            budget.clone(),
-        )
+        let id = RequestId("r".into());
+        RequestInfo::new(Peer::default(), id, limits, budget.clone())
     }
 
     fn budget(bytes: usize) -> BodyMemoryBudget {
         BodyMemoryBudget::new(BodyBudgets::anonymous(bytes), bytes)
     }
 
-    async fn rejection_code(content_type: &str, body: &'static str) -> Code {
-        let request = Request::builder()
-            .header(CONTENT_TYPE, content_type)
-            .extension(info(16, &budget(16)))
-            .body(Body::from(body))
-            .expect("request");
-        Json::from_request(request, &())
-            .await
-            .expect_err("rejected")
-            .code()
+    async fn read(budget: &BodyMemoryBudget, body: Body) -> Result<Raw, Code> {
+        let request = Request::builder().extension(info(20, budget)).body(body);
+        let read = Raw::from_request(request.expect("request"), &()).await;
+        read.map_err(|rejected| {
+            let has_time = rejected.render("x").headers.contains_key("retry-after");
+            assert_eq!(has_time, rejected.code() == Code::Unavailable);
+            rejected.code()
+        })
     }
 
     #[tokio::test]
     async fn unreadable_body_is_rejected_with_its_code() {
-        assert_eq!(
-            rejection_code("text/plain", "{}").await,
-            Code::UnsupportedMediaType
-        );
-        assert_eq!(
-            rejection_code("application/json; charset=latin1", "{}").await,
-            Code::UnsupportedMediaType
-        );
-        assert_eq!(
-            rejection_code("application/json", "{\"a\":\"0123456789\"}").await,
-            Code::BodyTooLarge
-        );
-        assert_eq!(
-            rejection_code("application/json", "{\"a\":").await,
-            Code::InvalidRequest
-        );
+        let json = "application/json";
+        for (content_type, body, code) in [
+            ("text/plain", "{}", Code::UnsupportedMediaType),
+            (
+                "application/json; charset=latin1",
+                "{}",
+                Code::UnsupportedMediaType,
+            ),
+            (json, "{\"a\":\"0123456789\"}", Code::BodyTooLarge),
+            (json, "{\"a\":", Code::InvalidRequest),
+        ] {
+            let request = Request::builder().header(CONTENT_TYPE, content_type);
+            let request = request.extension(info(16, &budget(16)));
+            let request = request.body(Body::from(body)).expect("request");
+            let rejected = Json::from_request(request, &()).await;
+            assert_eq!(rejected.expect_err("rejected").code(), code, "{body}");
+        }
     }
 
     /// Reads a body that arrives in `pieces`, with an announced length if `announced` is set.
@@ -268,43 +240,35 @@ mod tests {
         budget: &BodyMemoryBudget,
         pieces: &'static [&'static str],
         announced: bool,
-    ) -> Result<Raw, Problem> {
-        let stream =
-            futures_util::stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece)));
-        let body = if announced {
-            Body::from(pieces.concat())
-        } else {
-            Body::from_stream(stream)
-        };
-        let request = Request::builder().extension(info(20, budget)).body(body);
-        Raw::from_request(request.expect("request"), &()).await
+    ) -> Result<Raw, Code> {
+        let pieces = pieces.iter().map(|piece| Ok::<_, Infallible>(*piece));
+        let stream = Body::from_stream(futures_util::stream::iter(pieces.clone()));
+        let whole: String = pieces.flatten().collect();
+        read(budget, if announced { whole.into() } else { stream }).await
     }
 
     #[tokio::test]
     async fn body_beyond_the_budget_is_rejected_until_it_is_released() {
         for announced in [true, false] {
             let budget = budget(20);
-            let Raw(bytes, permit) = read_pieces(&budget, &["0123", "4567", "89"], announced)
-                .await
-                .expect("budget for it");
+            let read = async |pieces: &'static [&'static str]| {
+                read_pieces(&budget, pieces, announced).await
+            };
+            let first = read(&["0123", "4567", "89"]).await;
+            let Raw(bytes, permit) = first.expect("budget for it");
             assert_eq!(bytes, "0123456789");
-            let rejected = read_pieces(&budget, &["0123456", "7890"], announced)
-                .await
-                .expect_err("11 and 10 are more than 20");
-            assert_eq!(rejected.code(), Code::Unavailable);
-            assert!(rejected.render("x").headers.contains_key("retry-after"));
-            let Raw(_, other) = read_pieces(&budget, &["0123456789"], announced)
-                .await
-                .expect("a rejected body releases its reservation");
+            let rejected = read(&["0123456", "7890"]).await;
+            let code = rejected.expect_err("11 and 10 are more than 20");
+            assert_eq!(code, Code::Unavailable);
+            let other = read(&["0123456789"]).await;
+            let Raw(_, other) = other.expect("a rejected body releases its reservation");
             let kept = permit.clone();
             drop((permit, other));
-            read_pieces(&budget, &["0123456", "7890"], announced)
-                .await
-                .expect_err("a clone keeps the budget");
+            let rejected = read(&["0123456", "7890"]).await;
+            rejected.expect_err("a clone keeps the budget");
             drop(kept);
-            read_pieces(&budget, &["01234567890123456789"], announced)
-                .await
-                .expect("the whole budget is available again");
+            let whole = read(&["01234567890123456789"]).await;
+            whole.expect("the whole budget is available again");
         }
     }
 
@@ -312,15 +276,10 @@ mod tests {
     async fn announced_bytes_reserve_nothing_until_they_arrive() {
         let budget = budget(20);
         let stalled = futures_util::stream::pending::<Result<Bytes, Infallible>>();
-        let request = Request::builder()
-            .extension(info(20, &budget))
-            .body(Body::from_stream(stalled));
-        let request = request.expect("request");
-        let mut waiting = Box::pin(Raw::from_request(request, &()));
+        let mut waiting = Box::pin(read(&budget, Body::from_stream(stalled)));
         assert!((&mut waiting).now_or_never().is_none());
-        read_pieces(&budget, &["01234567890123456789"], true)
-            .await
-            .expect("no memory is reserved");
+        let other = read(&budget, Body::from("01234567890123456789")).await;
+        other.expect("no memory is reserved");
     }
 
     #[test]
@@ -333,14 +292,9 @@ mod tests {
     async fn stalled_body_times_out_before_a_long_one() {
         let first = futures_util::stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{"))]);
         let body = Body::from_stream(first.chain(futures_util::stream::pending()));
-        let request = Request::builder()
-            .extension(info(20, &budget(20)))
-            .body(body);
         let started = Instant::now();
-        let rejected = Raw::from_request(request.expect("request"), &())
-            .await
-            .expect_err("a timeout");
-        assert_eq!(rejected.code(), Code::InvalidRequest);
+        let rejected = read(&budget(20), body).await;
+        assert_eq!(rejected.expect_err("a timeout"), Code::InvalidRequest);
         assert!((BASE_ARRIVAL_TIME..MAX_ARRIVAL_TIME).contains(&started.elapsed()));
     }
 }

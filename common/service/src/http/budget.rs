@@ -156,17 +156,11 @@ impl BodyMemoryBudget {
                 usage: Mutex::default(),
             }
         };
-        let BodyBudgets {
-            services,
-            users,
-            anonymous,
-            webhooks,
-        } = budgets;
         Self(Arc::new([
-            class(services, 1),
-            class(users, SHARES_PER_CLASS),
-            class(anonymous, SHARES_PER_CLASS),
-            class(webhooks, SHARES_FOR_WEBHOOKS),
+            class(budgets.services, 1),
+            class(budgets.users, SHARES_PER_CLASS),
+            class(budgets.anonymous, SHARES_PER_CLASS),
+            class(budgets.webhooks, SHARES_FOR_WEBHOOKS),
         ]))
     }
 
@@ -202,11 +196,8 @@ impl BodyMemoryBudget {
 
 impl ClassBudget {
     fn check_total(&self, used: usize, more: usize) -> Result<(), Problem> {
-        if more <= self.size.saturating_sub(used) {
-            Ok(())
-        } else {
-            Err(exhausted())
-        }
+        let has_room = more <= self.size.saturating_sub(used);
+        has_room.then_some(()).ok_or_else(exhausted)
     }
 
     fn check_share(
@@ -215,17 +206,13 @@ impl ClassBudget {
         source: Option<u128>,
         more: usize,
     ) -> Result<(), Problem> {
-        let used = source
-            .and_then(|source| usage.by_source.get(&source))
-            .copied()
-            .unwrap_or(0);
-        if more <= self.share.saturating_sub(used) {
+        let used = source.and_then(|source| usage.by_source.get(&source));
+        if more <= self.share.saturating_sub(used.copied().unwrap_or(0)) {
             return Ok(());
         }
         let detail = "too many bytes of requests are in progress for this caller";
-        Err(Problem::new(Code::RateLimited)
-            .detail(detail)
-            .retry_after(1))
+        let problem = Problem::new(Code::RateLimited).detail(detail);
+        Err(problem.retry_after(1))
     }
 }
 
@@ -279,10 +266,9 @@ impl BodyReservation {
 impl Drop for BodyReservation {
     fn drop(&mut self) {
         let mut usage = self.budget.0[self.class].usage.lock();
-        if self.is_complete {
-            usage.complete -= self.bytes;
-        } else {
-            usage.arriving -= self.bytes;
+        match self.is_complete {
+            true => usage.complete -= self.bytes,
+            false => usage.arriving -= self.bytes,
         }
         if let Some(source) = self.source
             && let Some(used) = usage.by_source.get_mut(&source)

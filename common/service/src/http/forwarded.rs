@@ -9,6 +9,7 @@ use http::HeaderMap;
 use super::Peer;
 use postern_core::decode::Object;
 use postern_core::network::{IpNetwork, IpNetworks};
+use postern_core::settings;
 
 /// Proxies whose `X-Forwarded-For` is trusted.
 #[derive(Clone, Debug)]
@@ -16,6 +17,15 @@ pub struct TrustedProxies {
     networks: Arc<IpNetworks>,
     /// Number of requests with `X-Forwarded-For` from addresses that are not listed.
     unlisted: Arc<AtomicU64>,
+}
+
+settings! {
+    fn read_key(root) -> Option<TrustedProxies> {
+        /// Gateways and other proxies whose `X-Forwarded-For` names the client; a service requires it
+        /// if `listen` is not loopback.
+        trusted_proxies = None ("loopback")
+            => |field| field.array(IpNetwork::read).map(TrustedProxies::from),
+    } => trusted_proxies
 }
 
 // === impl TrustedProxies ===
@@ -30,8 +40,13 @@ impl TrustedProxies {
                        gateways, such as [\"10.0.0.0/8\"]. Without them all clients would count as one";
             root.fail("missing_field", detail);
         }
-        root.optional("trusted_proxies", |field| field.array(IpNetwork::read))
-            .map_or_else(Self::default, Self::from)
+        Self::read_optional(root)
+    }
+
+    /// Reads the key `trusted_proxies`, which is not required.
+    #[must_use]
+    pub fn read_optional(root: &Object<'_>) -> Self {
+        read_key(root).flatten().unwrap_or_default()
     }
 
     /// Returns the client's address (see [`IpNetworks::client_address`]), or `None` if the peer has
@@ -79,10 +94,8 @@ impl From<Vec<IpNetwork>> for TrustedProxies {
 
 impl From<IpNetworks> for TrustedProxies {
     fn from(networks: IpNetworks) -> Self {
-        Self {
-            networks: networks.into(),
-            unlisted: Arc::default(),
-        }
+        let (networks, unlisted) = (networks.into(), Arc::default());
+        Self { networks, unlisted }
     }
 }
 

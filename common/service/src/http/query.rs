@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use url::form_urlencoded;
 
 use postern_core::decode::NO_NUL;
+use postern_core::exit::Exit;
 use postern_core::problem::{Code, Problem};
 
 /// Maximum bytes of a query string.
@@ -13,7 +14,7 @@ const MAX_QUERY_BYTES: usize = 8 << 10;
 const MAX_MISTAKES: usize = 20;
 
 /// The parameters of a query string. Each name is known to the reader and occurs at most once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Query {
     values: BTreeMap<String, String>,
     mistakes: Vec<(String, &'static str, String)>,
@@ -25,29 +26,32 @@ impl Query {
     /// Decodes a query string. Names that are not `known`, and repeated names, are mistakes.
     #[must_use]
     pub fn parse(text: &str, known: &[&str]) -> Self {
-        let mut query = Self {
-            values: BTreeMap::new(),
-            mistakes: Vec::new(),
-        };
+        let mut query = Self::default();
         if text.len() > MAX_QUERY_BYTES {
             let detail = format!("must be at most {MAX_QUERY_BYTES} bytes long");
             query.fail("", "invalid_length", detail);
             return query;
         }
         for (name, value) in form_urlencoded::parse(text.as_bytes()) {
+            let (name, value) = (name.into_owned(), value.into_owned());
             if !known.contains(&&*name) {
                 query.fail(&name, "unknown_field", "is not a known parameter");
             } else if value.contains('\0') {
                 query.fail(&name, "invalid_format", NO_NUL);
-            } else if query
-                .values
-                .insert(name.clone().into_owned(), value.into_owned())
-                .is_some()
-            {
+            } else if query.values.insert(name.clone(), value).is_some() {
                 query.fail(&name, "duplicate_field", "occurs more than once");
             }
         }
         query
+    }
+
+    /// Creates a query of the options of a command line.
+    #[must_use]
+    pub fn of_options<'a>(values: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Self {
+        let values = values.into_iter();
+        let values = values.filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+        let (values, mistakes) = (values.collect(), Vec::new());
+        Self { values, mistakes }
     }
 
     /// Returns a parameter.
@@ -74,8 +78,7 @@ impl Query {
     /// Records a mistake.
     pub fn fail(&mut self, name: &str, code: &'static str, detail: impl Into<String>) {
         if self.mistakes.len() < MAX_MISTAKES {
-            self.mistakes
-                .push((format!("?{name}"), code, detail.into()));
+            self.mistakes.push((name.to_owned(), code, detail.into()));
         }
     }
 
@@ -87,13 +90,22 @@ impl Query {
         if self.mistakes.is_empty() {
             return Ok(());
         }
-        let problem = Problem::new(Code::InvalidRequest);
-        Err(self
-            .mistakes
-            .into_iter()
-            .fold(problem, |problem, (pointer, code, detail)| {
-                problem.error(&pointer, code, detail)
-            }))
+        let mut problem = Problem::new(Code::InvalidRequest);
+        for (name, code, detail) in self.mistakes {
+            problem = problem.error(&format!("?{name}"), code, detail);
+        }
+        Err(problem)
+    }
+
+    /// Ends the decoding of options.
+    ///
+    /// # Errors
+    /// Exit status 64 with the first mistake.
+    pub fn finish_options(self) -> Result<(), Exit> {
+        match self.mistakes.first() {
+            Some((name, _, detail)) => Err(Exit::usage(format!("--{name} {detail}"))),
+            None => Ok(()),
+        }
     }
 }
 

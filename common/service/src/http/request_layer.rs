@@ -69,10 +69,8 @@ impl RequestInfo {
 
     /// Returns the caller that the body is charged to.
     pub(super) fn owner(&self) -> BodyOwner {
-        self.owner
-            .get()
-            .copied()
-            .unwrap_or(BodyOwner::Anonymous(None))
+        let owner = self.owner.get().copied();
+        owner.unwrap_or(BodyOwner::Anonymous(None))
     }
 
     pub(super) fn set_owner(&self, owner: BodyOwner) {
@@ -116,8 +114,8 @@ impl RequestLayer {
         let _in_flight = metrics.map(HttpMetrics::start);
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
-        let (scope, span) =
-            Scope::of_request(self.telemetry.tracer.as_ref(), &id.0, request.headers());
+        let tracer = self.telemetry.tracer.as_ref();
+        let (scope, span) = Scope::of_request(tracer, &id.0, request.headers());
         let info = RequestInfo::new(peer, id, self.limits, self.budget);
         request.extensions_mut().insert(Arc::clone(&info));
         let handled = scope.run(on_behalf::handling(async move {
@@ -154,8 +152,8 @@ impl RequestLayer {
 /// Records the matched route, which only layers within the router know.
 fn record_route(request: Request) -> Request {
     let extensions = request.extensions();
-    if let (Some(info), Some(route)) =
-        (RequestInfo::of(extensions), extensions.get::<MatchedPath>())
+    if let Some(info) = RequestInfo::of(extensions)
+        && let Some(route) = extensions.get::<MatchedPath>()
     {
         let _only_once = info.route.set(route.clone());
     }
@@ -176,9 +174,8 @@ fn finish_response(mut response: Response, id: &RequestId) -> Response {
     {
         let allow = response.headers_mut().remove(ALLOW);
         response = Code::MethodNotAllowed.into_response();
-        response
-            .headers_mut()
-            .extend(allow.map(|allow| (ALLOW, allow)));
+        let allow = allow.map(|allow| (ALLOW, allow));
+        response.headers_mut().extend(allow);
     }
     if let Some(problem) = response.extensions().get::<Problem>().cloned() {
         let rendered = problem.render(&id.0);
@@ -187,10 +184,8 @@ fn finish_response(mut response: Response, id: &RequestId) -> Response {
         response.headers_mut().remove(CONTENT_LENGTH);
         response.headers_mut().extend(rendered.headers);
         *response.body_mut() = Body::from(rendered.body);
-        response.headers_mut().insert(
-            PROBLEM_CODE,
-            HeaderValue::from_static(problem.code().as_str()),
-        );
+        let code = HeaderValue::from_static(problem.code().as_str());
+        response.headers_mut().insert(PROBLEM_CODE, code);
     }
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -211,10 +206,8 @@ fn finish_span(mut span: ActiveSpan, method: &Method, response: &Response, info:
         None => span.rename(method),
     }
     span.set(KeyValue::new("http.request.method", method));
-    span.set(KeyValue::new(
-        "http.response.status_code",
-        i64::from(status.as_u16()),
-    ));
+    let number = i64::from(status.as_u16());
+    span.set(KeyValue::new("http.response.status_code", number));
     span.set(KeyValue::new("postern.request_id", Arc::clone(&info.id.0)));
     let code = response.extensions().get::<Problem>().map(Problem::code);
     if let Some(code) = code {
@@ -227,10 +220,8 @@ fn finish_span(mut span: ActiveSpan, method: &Method, response: &Response, info:
 
 fn log_request(method: &Method, response: &Response, info: &RequestInfo, elapsed: Duration) {
     let route = info.route();
-    let code = response
-        .extensions()
-        .get::<Problem>()
-        .map_or("ok", |problem| problem.code().as_str());
+    let problem = response.extensions().get::<Problem>();
+    let code = problem.map_or("ok", |problem| problem.code().as_str());
     let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
     let status = response.status().as_u16();
     let request_id = &*info.id.0;

@@ -48,14 +48,13 @@ impl RequestTelemetry {
 /// Exit status 69 with the address and the reason, such as an address in use.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
     TcpListener::bind(address).await.map_err(|error| {
-        let (is_used, port) = (error.kind() == ErrorKind::AddrInUse, address.port());
-        let hint = match is_used {
-            true => format!(
+        let (mut hint, port) = (String::new(), address.port());
+        if error.kind() == ErrorKind::AddrInUse {
+            hint = format!(
                 "; stop the process that `ss -ltnp 'sport = :{port}'` names, or choose another address \
                  (`postern` has --port)"
-            ),
-            false => String::new(),
-        };
+            );
+        }
         Exit::unavailable(format!("cannot listen on {address}: {error}{hint}"))
     })
 }
@@ -88,13 +87,8 @@ pub async fn serve_observed(
 ) {
     let request_layer = RequestLayer::new(router, limits, telemetry);
     let serve = |stream, peer| {
-        serve_connection(
-            stream,
-            peer,
-            request_layer.clone(),
-            limits,
-            shutdown.clone(),
-        )
+        let (layer, stop) = (request_layer.clone(), shutdown.clone());
+        serve_connection(stream, peer, layer, limits, stop)
     };
     if !serve_connections(listener, limits.connections, limits.drain, &shutdown, serve).await {
         tracing::warn!(
@@ -112,17 +106,14 @@ async fn serve_connection(
     shutdown: CancellationToken,
 ) {
     let service = service_fn(|request| {
-        request_layer
-            .clone()
-            .handle(Peer(Some(peer)), request)
-            .map(|mut response| {
-                if shutdown.is_cancelled() {
-                    response
-                        .headers_mut()
-                        .insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-                Ok::<_, Infallible>(response)
-            })
+        let handling = request_layer.clone().handle(Peer(Some(peer)), request);
+        handling.map(|mut response| {
+            if shutdown.is_cancelled() {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        })
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -148,113 +139,99 @@ async fn serve_connection(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Json;
+    use crate::http::{Json, PROBLEM_CODE};
     use axum::routing::{get, post};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    async fn started() -> (String, CancellationToken, tokio::task::JoinHandle<()>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
-        let url = format!("http://{}", listener.local_addr().expect("address"));
-        let router = Router::new()
-            .route("/panic", get(|| async { panic!("on purpose") as &str }))
-            .route(
-                "/echo",
-                post(|body: Json| async {
-                    body.read(|object| object.required("n", |n| n.integer(0..=9)))
-                        .map(|n| n.to_string())
-                }),
-            );
-        let shutdown = CancellationToken::new();
-        let served = tokio::spawn(serve(listener, router, Limits::default(), shutdown.clone()));
-        (url, shutdown, served)
+    /// A server on a loopback port.
+    struct Served {
+        url: String,
+        shutdown: CancellationToken,
+        task: tokio::task::JoinHandle<()>,
+    }
+
+    impl Served {
+        async fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
+            let url = format!("http://{}", listener.local_addr().expect("address"));
+            let router = Router::new()
+                .route("/panic", get(|| async { panic!("on purpose") as &str }))
+                .route(
+                    "/echo",
+                    post(|body: Json| async {
+                        body.read(|object| object.required("n", |n| n.integer(0..=9)))
+                            .map(|n| n.to_string())
+                    }),
+                );
+            let shutdown = CancellationToken::new();
+            let serving = serve(listener, router, Limits::default(), shutdown.clone());
+            Self {
+                url,
+                shutdown,
+                task: tokio::spawn(serving),
+            }
+        }
+
+        async fn get(&self, path: &str) -> reqwest::Response {
+            let response = reqwest::get(format!("{}{path}", self.url)).await;
+            response.expect("a response")
+        }
+
+        async fn post(&self, body: serde_json::Value) -> reqwest::Response {
+            let request = reqwest::Client::new().post(format!("{}/echo", self.url));
+            request.json(&body).send().await.expect("a response")
+        }
+
+        async fn connect(&self) -> TcpStream {
+            let connected = TcpStream::connect(self.url.trim_start_matches("http://")).await;
+            connected.expect("connects")
+        }
+
+        async fn stop(self) {
+            self.shutdown.cancel();
+            self.task.await.expect("drained");
+        }
     }
 
     async fn problem(response: reqwest::Response) -> (u16, serde_json::Value) {
-        assert_eq!(
-            response.headers()["content-type"],
-            "application/problem+json"
-        );
-        let id = response.headers()["x-request-id"]
-            .to_str()
-            .expect("id")
-            .to_owned();
-        let status = response.status().as_u16();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        assert_eq!(headers["content-type"], "application/problem+json");
         let body: serde_json::Value = response.json().await.expect("JSON");
-        assert_eq!(body["requestId"], id.as_str());
+        assert_eq!(
+            body["requestId"].as_str().expect("an id"),
+            headers["x-request-id"]
+        );
+        assert_eq!(
+            body["code"].as_str().expect("a code"),
+            headers[PROBLEM_CODE]
+        );
         (status, body)
     }
 
     #[tokio::test]
     async fn every_error_is_a_problem_with_the_request_id() {
-        let (url, shutdown, served) = started().await;
-        let client = reqwest::Client::new();
-        let (status, _) = problem(
-            client
-                .get(format!("{url}/nowhere"))
-                .send()
-                .await
-                .expect("a response"),
-        )
-        .await;
+        let served = Served::start().await;
+        let response = served.get("/echo").await;
+        assert_eq!(response.headers()["allow"], "POST");
+        let (status, body) = problem(response).await;
+        assert_eq!((status, &body["code"]), (405, &"method_not_allowed".into()));
+        let (status, _) = problem(served.get("/nowhere").await).await;
         assert_eq!(status, 404);
-        let response = client
-            .get(format!("{url}/echo"))
-            .send()
-            .await
-            .expect("a response");
-        let heads = (
-            &response.headers()["allow"].clone(),
-            &response.headers()[crate::http::PROBLEM_CODE].clone(),
-        );
-        assert_eq!(
-            heads,
-            (
-                &"POST".parse().expect("text"),
-                &"method_not_allowed".parse().expect("text")
-            )
-        );
-        let (status, _) = problem(response).await;
-        assert_eq!(status, 405);
-        let (status, body) = problem(
-            client
-                .get(format!("{url}/panic"))
-                .send()
-                .await
-                .expect("a response"),
-        )
-        .await;
+        let (status, body) = problem(served.get("/panic").await).await;
         assert_eq!((status, &body["code"]), (500, &"internal_error".into()));
-        let wrong = client
-            .post(format!("{url}/echo"))
-            .json(&serde_json::json!({"n": "x", "m": 1}));
-        let (status, body) = problem(wrong.send().await.expect("a response")).await;
-        assert_eq!(
-            (status, body["errors"].as_array().map(Vec::len)),
-            (400, Some(2))
-        );
-        drop(client);
-        shutdown.cancel();
-        served.await.expect("drained");
+        let wrong = serde_json::json!({"n": "x", "m": 1});
+        let (status, body) = problem(served.post(wrong).await).await;
+        let mistakes = body["errors"].as_array().map(Vec::len);
+        assert_eq!((status, mistakes), (400, Some(2)));
+        served.stop().await;
     }
 
     #[tokio::test]
     async fn shutdown_waits_for_the_request_in_flight() {
-        let (url, shutdown, served) = started().await;
-        let response = reqwest::Client::new()
-            .post(format!("{url}/echo"))
-            .json(&serde_json::json!({"n": 3}));
-        assert_eq!(
-            response
-                .send()
-                .await
-                .expect("a response")
-                .text()
-                .await
-                .expect("text"),
-            "3"
-        );
-        shutdown.cancel();
-        served.await.expect("drained");
+        let served = Served::start().await;
+        let response = served.post(serde_json::json!({"n": 3})).await;
+        assert_eq!(response.text().await.expect("text"), "3");
+        served.stop().await;
     }
 
     const REQUEST: &[u8] = b"GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -264,64 +241,46 @@ mod tests {
     async fn last_answer(mut stream: TcpStream) {
         stream.write_all(REQUEST).await.expect("writes");
         let mut response = String::new();
-        stream
-            .read_to_string(&mut response)
-            .await
-            .expect("an response and an end");
+        let ended = stream.read_to_string(&mut response).await;
+        ended.expect("a response and an end");
         assert!(response.starts_with("HTTP/1.1 404 "), "{response:?}");
-        assert!(
-            response.contains("\r\nconnection: close\r\n"),
-            "{response:?}"
-        );
+        let closes = response.contains("\r\nconnection: close\r\n");
+        assert!(closes, "{response:?}");
     }
 
     #[tokio::test]
     async fn new_connection_is_served_after_shutdown_begins() {
-        let (url, shutdown, served) = started().await;
-        let address = url.trim_start_matches("http://").to_owned();
-        let first = TcpStream::connect(&address).await.expect("connects");
+        let served = Served::start().await;
+        let first = served.connect().await;
         // Connections are accepted in order, so the first one has been accepted after this
         // response.
-        let other = reqwest::get(format!("{url}/nowhere"))
-            .await
-            .expect("a response");
-        assert_eq!(other.status(), 404);
-        drop(other);
+        assert_eq!(served.get("/nowhere").await.status(), 404);
         // No task runs between these two statements, so the connection is in the accept queue at
         // shutdown.
-        let queued = std::net::TcpStream::connect(&address).expect("connects");
-        shutdown.cancel();
+        let address = served.url.trim_start_matches("http://");
+        let queued = std::net::TcpStream::connect(address).expect("connects");
+        served.shutdown.cancel();
         queued.set_nonblocking(true).expect("a socket");
         tokio::task::yield_now().await;
         last_answer(first).await;
         last_answer(TcpStream::from_std(queued).expect("a socket")).await;
-        served.await.expect("drained");
+        served.stop().await;
     }
 
     #[tokio::test]
     async fn idle_connection_may_send_one_request_after_shutdown() {
-        let (url, shutdown, served) = started().await;
-        let mut kept = TcpStream::connect(url.trim_start_matches("http://"))
-            .await
-            .expect("connects");
+        let served = Served::start().await;
+        let mut kept = served.connect().await;
         kept.write_all(REQUEST).await.expect("writes");
-        let (mut response, mut idle) = (
-            Vec::new(),
-            TcpStream::connect(url.trim_start_matches("http://"))
-                .await
-                .expect("connects"),
-        );
+        let (mut response, mut idle) = (Vec::new(), served.connect().await);
         while !response.ends_with(b"}") {
-            assert_ne!(kept.read_buf(&mut response).await.expect("an response"), 0);
+            assert_ne!(kept.read_buf(&mut response).await.expect("a response"), 0);
         }
-        shutdown.cancel();
+        served.shutdown.cancel();
         tokio::task::yield_now().await;
         last_answer(kept).await;
-        assert_eq!(
-            idle.read(&mut [0; 1]).await.expect("an end"),
-            0,
-            "an idle connection is closed after the linger time"
-        );
-        served.await.expect("drained");
+        let end = idle.read(&mut [0; 1]).await.expect("an end");
+        assert_eq!(end, 0, "an idle connection is closed after the linger time");
+        served.stop().await;
     }
 }

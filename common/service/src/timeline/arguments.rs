@@ -4,12 +4,9 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::{
-    DEFAULT_ENTRIES, MAX_ENTRIES, Timeline, TimelineQuery, TimelineSelector, parse_id,
-    parse_instant,
-};
+use super::{DEFAULT_ENTRIES, Timeline, TimelineQuery};
+use crate::http::Query;
 use postern_core::clock::Timestamp;
-use postern_core::email::EmailAddress;
 use postern_core::exit::Exit;
 
 /// The options of commands that print a time line.
@@ -46,48 +43,26 @@ impl TimelineArguments {
     /// # Errors
     /// Exit status 64 if an option is malformed.
     pub fn query(&self, now: Timestamp) -> Result<TimelineQuery, Exit> {
-        let id = |name: &str, text: &Option<String>| {
-            let parsed = text.as_deref().map(|text| {
-                let usage = || Exit::usage(format!("--{name} must be an identifier"));
-                parse_id(text).ok_or_else(usage)
-            });
-            parsed.transpose()
-        };
-        let instant = |name: &str, text: &Option<String>, default| {
-            let parsed = text.as_deref().map(|text| {
-                let form = "must be an RFC 3339 time, or a duration such as 24h";
-                parse_instant(text, now).ok_or_else(|| Exit::usage(format!("--{name} {form}")))
-            });
-            parsed.unwrap_or(Ok(default))
-        };
-        let email = self.email.as_deref().map(|text| {
-            let usage = || Exit::usage("--email must be an e-mail address");
-            EmailAddress::parse(text.trim()).ok_or_else(usage)
-        });
-        let selector = email
-            .transpose()?
-            .map(TimelineSelector::Email)
-            .or(id("user", &self.user)?.map(TimelineSelector::User))
-            .or(id("request", &self.request)?.map(TimelineSelector::Request))
-            .unwrap_or(TimelineSelector::All);
-        if !(1..=MAX_ENTRIES).contains(&self.limit) {
-            return Err(Exit::usage(format!("--limit must be 1 to {MAX_ENTRIES}")));
-        }
-        Ok(TimelineQuery {
-            selector,
-            since: instant("since", &self.since, Timestamp(0))?,
-            until: instant("until", &self.until, Timestamp(i64::MAX))?,
-            limit: self.limit,
-        })
+        let limit = self.limit.to_string();
+        let mut query = Query::of_options([
+            ("email", self.email.as_deref().map(str::trim)),
+            ("user", self.user.as_deref()),
+            ("request", self.request.as_deref()),
+            ("since", self.since.as_deref()),
+            ("until", self.until.as_deref()),
+            ("limit", Some(&limit)),
+        ]);
+        let read = TimelineQuery::read(&mut query, now);
+        query.finish_options()?;
+        Ok(read)
     }
 
     /// Writes a time line: one line for each event, or JSON. A reader that closes the pipe early,
     /// such as `head`, is no error.
     pub fn write(&self, timeline: &Timeline, out: &mut impl Write) {
         let _closed = if self.json {
-            serde_json::to_string_pretty(timeline)
-                .map_err(std::io::Error::from)
-                .and_then(|text| writeln!(out, "{text}"))
+            let text = serde_json::to_string_pretty(timeline).map_err(std::io::Error::from);
+            text.and_then(|text| writeln!(out, "{text}"))
         } else {
             write_text(timeline, out)
         };

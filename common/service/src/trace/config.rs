@@ -6,18 +6,21 @@ use url::Url;
 use postern_core::Secret;
 use postern_core::config::Env;
 use postern_core::decode::{Field, Object};
+use postern_core::settings;
 
-/// `[tracing]`: export of OpenTelemetry spans.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TracingConfig {
-    /// The URL to which spans are posted as OTLP in protobuf; if it has no path, `/v1/traces` is
-    /// added.
-    pub(super) endpoint: Url,
-    /// The sampled fraction of traces that start here; default 0.01. The decision of a caller is
-    /// kept.
-    pub(super) sample_ratio: f64,
-    /// Header fields of export requests, such as the authorization of a hosted collector.
-    pub(super) headers: Vec<(HeaderName, Secret)>,
+settings! {
+    /// Export of OpenTelemetry spans. Read at start.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct TracingConfig(table, env: &Env) {
+        /// The collector, such as `http://127.0.0.1:4318`; without a path `/v1/traces` is added.
+        pub(super) endpoint: Url => read_endpoint,
+        /// Fraction of the traces that start here; the decision of a caller is kept.
+        pub(super) sample_ratio: f64 = 0.01 => |field| field.number(0.0..=1.0),
+        /// Header fields of export requests, such as `authorization`: the variables of their values.
+        pub(super) headers: Vec<(HeaderName, Secret)> = {} => |field| field.object(|headers| {
+            Some(headers.entries(|name, field| read_header(name, field, env)))
+        }),
+    }
 }
 
 // === impl TracingConfig ===
@@ -26,20 +29,8 @@ impl TracingConfig {
     /// Reads the optional table `[tracing]` of `root`.
     #[must_use]
     pub fn read_optional(root: &Object<'_>, env: &Env) -> Option<Self> {
+        root.declare("tracing", module_path!(), &[], "none");
         root.section("tracing", |table| Self::read(table, env))
-    }
-
-    fn read(table: &Object<'_>, env: &Env) -> Option<Self> {
-        let sample_ratio = table.or("sample_ratio", 0.01, |field| field.number(0.0..=1.0));
-        let headers = table.section("headers", |headers| {
-            Some(headers.entries(|name, field| read_header(name, field, env)))
-        });
-        let endpoint = table.required("endpoint", read_endpoint);
-        Some(Self {
-            endpoint: endpoint?,
-            sample_ratio,
-            headers: headers.unwrap_or_default(),
-        })
     }
 }
 
@@ -56,7 +47,7 @@ fn read_endpoint(field: Field<'_>) -> Option<Url> {
 
 /// Reads a header field whose value is the name of an environment variable.
 fn read_header(name: &str, field: Field<'_>, env: &Env) -> Option<(HeaderName, Secret)> {
-    let variable = field.text(1..=255)?;
+    let variable = field.typed("variable").text(1..=255)?;
     let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
         return field.fail("invalid_format", "the key must be a header field name");
     };

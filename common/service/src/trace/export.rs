@@ -146,11 +146,9 @@ fn build_exporter(config: &TracingConfig) -> Result<SpanExporter, ExporterBuildE
         .user_agent(concat!("postern/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))?;
-    let headers: HashMap<String, String> = config
-        .headers
-        .iter()
-        .map(|(name, value)| (name.to_string(), value.expose().to_owned()))
-        .collect();
+    let headers = config.headers.iter();
+    let headers = headers.map(|(name, value)| (name.to_string(), value.expose().to_owned()));
+    let headers: HashMap<String, String> = headers.collect();
     SpanExporter::builder()
         .with_http()
         .with_http_client(client)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::redis::{millis, script};
 use super::{Cache, CacheError, CacheStore};
 use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
@@ -69,22 +70,18 @@ impl AttemptPolicy {
         let failures = u32::try_from(count.saturating_sub(self.free)).unwrap_or(u32::MAX);
         self.delays.delay(failures)
     }
+
+    /// Returns the policy as arguments of a script.
+    fn arguments(&self) -> [u64; 5] {
+        let times = [self.window, self.delays.initial, self.delays.max];
+        let [window, initial, max] = times.map(millis);
+        [self.free, self.delayed_from, window, initial, max]
+    }
 }
 
 // === impl AttemptState ===
 
 impl AttemptState {
-    fn new(era: &str, window_end: Timestamp) -> Self {
-        Self {
-            era: era.to_owned(),
-            failures: 0,
-            pending: 0,
-            window_end,
-            delayed_until: Timestamp(0),
-            holder: NO_HOLDER.to_owned(),
-        }
-    }
-
     fn parse(stored: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(stored).ok()?;
         let fields: Vec<&str> = text.split(' ').collect();
@@ -140,11 +137,14 @@ impl AttemptState {
     fn in_window(state: Option<Self>, era: &str, policy: &AttemptPolicy, now: Timestamp) -> Self {
         match state {
             Some(state) if now < state.window_end => state,
-            other => {
-                let mut state = Self::new(era, now.plus(policy.window));
-                state.delayed_until = other.map_or(Timestamp(0), |other| other.delayed_until);
-                state
-            }
+            other => Self {
+                era: era.to_owned(),
+                failures: 0,
+                pending: 0,
+                window_end: now.plus(policy.window),
+                delayed_until: other.map_or(Timestamp(0), |other| other.delayed_until),
+                holder: NO_HOLDER.to_owned(),
+            },
         }
     }
 }
@@ -238,7 +238,12 @@ impl Cache {
                     reserved,
                 )
             })?,
-            CacheStore::Redis(redis) => redis.reserve_attempt(&key, &token, policy).await?,
+            CacheStore::Redis(redis) => {
+                let mut script = script::RESERVE_ATTEMPT.key(key);
+                script.arg(&token).arg(&policy.arguments());
+                let (count, era): (u64, String) = redis.invoke(&script).await?;
+                (count > 0).then_some((count, era))
+            }
         };
         Ok(reserved.map(|(count, era)| AttemptReservation { count, token, era }))
     }
@@ -266,9 +271,10 @@ impl Cache {
             CacheStore::Redis(redis) => {
                 let AttemptReservation { token, era, .. } = reservation;
                 let is_failure = outcome == AttemptOutcome::Failed;
-                redis
-                    .settle_attempt(&key, policy, [token, era], is_failure)
-                    .await
+                let mut script = script::SETTLE_ATTEMPT.key(key);
+                script.arg(token).arg(&policy.arguments()).arg(era);
+                script.arg(if is_failure { "failed" } else { "released" });
+                redis.invoke(&script).await.map(|_: i64| ())
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::redis::{millis, script};
 use super::{Cache, CacheError, CacheStore};
 
 // === impl Cache ===
@@ -17,7 +18,7 @@ impl Cache {
     pub async fn epoch(&self, key: &str) -> Result<String, CacheError> {
         match &self.0.store {
             CacheStore::Memory(memory) => Ok(memory.epoch().to_owned()),
-            CacheStore::Redis(redis) => redis.epoch(&self.key(key)).await,
+            CacheStore::Redis(redis) => redis.invoke(&script::EPOCH.key(self.key(key))).await,
         }
     }
 
@@ -33,7 +34,7 @@ impl Cache {
         let key = self.key(key);
         match &self.0.store {
             CacheStore::Memory(memory) => Ok((memory.take(&key), memory.epoch().to_owned())),
-            CacheStore::Redis(redis) => redis.take_with_epoch(&key).await,
+            CacheStore::Redis(redis) => redis.invoke(&script::TAKE.key(key)).await,
         }
     }
 
@@ -55,7 +56,12 @@ impl Cache {
                 memory.set_if_absent(&key, value, ttl)
             }
             CacheStore::Memory(_) => Ok(false),
-            CacheStore::Redis(redis) => redis.set_if_absent_in(epoch, &key, value, ttl).await,
+            CacheStore::Redis(redis) => {
+                let mut script = script::SET_IF_ABSENT.key(key);
+                redis
+                    .invoke(script.arg(value).arg(millis(ttl)).arg(epoch))
+                    .await
+            }
         }
     }
 }

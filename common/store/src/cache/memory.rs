@@ -11,11 +11,16 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
-use super::{CacheError, CacheOptions};
+use super::CacheError;
 use postern_core::clock::{Clock, Timestamp};
 
 /// Approximate overhead per entry in bytes: two map slots and two allocations.
 const ENTRY_OVERHEAD_BYTES: usize = 160;
+
+/// Maximum entries.
+const MAX_ENTRIES: usize = 200_000;
+/// Maximum bytes, including keys and overhead.
+const MAX_BYTES: usize = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct MemoryCache {
@@ -46,12 +51,12 @@ struct MemoryEntry {
 // === impl MemoryCache ===
 
 impl MemoryCache {
-    pub(super) fn new(options: &CacheOptions) -> Self {
+    pub(super) fn new(clock: Clock) -> Self {
         Self {
-            clock: options.clock.clone(),
+            clock,
             epoch: Uuid::new_v4().simple().to_string(),
-            max_entries: options.memory_entries,
-            max_bytes: options.memory_bytes,
+            max_entries: MAX_ENTRIES,
+            max_bytes: MAX_BYTES,
             state: Mutex::default(),
         }
     }
@@ -233,13 +238,11 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     fn small(clock: &Clock) -> MemoryCache {
-        let memory_bytes = 3 * (ENTRY_OVERHEAD_BYTES + 100);
-        MemoryCache::new(&CacheOptions {
-            clock: clock.clone(),
-            memory_entries: 3,
-            memory_bytes,
-            ..CacheOptions::default()
-        })
+        MemoryCache {
+            max_entries: 3,
+            max_bytes: 3 * (ENTRY_OVERHEAD_BYTES + 100),
+            ..MemoryCache::new(clock.clone())
+        }
     }
 
     #[test]

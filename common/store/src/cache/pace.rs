@@ -7,11 +7,12 @@
 
 use std::time::Duration;
 
+use super::redis::script;
 use super::{Cache, CacheError, CacheStore};
 use postern_core::clock::Timestamp;
 
 /// Number of slots that may be reserved in advance. More mean that the clock was set back.
-pub(super) const MAX_SLOTS_AHEAD: i64 = 1000;
+const MAX_SLOTS_AHEAD: i64 = 1000;
 
 impl Cache {
     /// Reserves the next slot of `key`, and returns the time until it begins.
@@ -35,7 +36,12 @@ impl Cache {
                 let expiry = Timestamp(following / 1000 + 1000);
                 (Some((following.to_string(), expiry)), slot - now)
             })?,
-            CacheStore::Redis(redis) => redis.reserve_slot(&key, interval).await?,
+            CacheStore::Redis(redis) => {
+                let mut script = script::RESERVE_SLOT.key(key);
+                redis
+                    .invoke(script.arg(interval).arg(MAX_SLOTS_AHEAD))
+                    .await?
+            }
         };
         Ok(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
     }

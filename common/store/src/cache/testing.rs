@@ -31,9 +31,7 @@ pub async fn redis() -> TestCache {
         "{server}?namespace={}&deadline=5000ms",
         Uuid::new_v4().simple()
     );
-    let cache = Cache::open(&url)
-        .await
-        .expect("POSTERN_TEST_REDIS is a URL");
+    let cache = Cache::open(&url, &Clock::system()).expect("POSTERN_TEST_REDIS is a URL");
     TestCache { url, cache }
 }
 

@@ -2,33 +2,50 @@
 
 mod attempts;
 mod connection;
-mod failover;
 mod servers;
-mod tls;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::testing::TestCache;
+use super::testing::{TestCache, both};
 use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < MINUTE, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Returns the answers of concurrent calls, the arguments of which are their numbers.
+async fn at_once<T: Send + 'static, F>(
+    calls: u8,
+    call: impl Fn(Cache, u8) -> F,
+    cache: &Cache,
+) -> Vec<T>
+where
+    F: Future<Output = Result<T, CacheError>> + Send + 'static,
+{
+    let calls = (0..calls).map(|number| tokio::spawn(call(cache.clone(), number)));
+    let answers = join_all(calls).await.into_iter();
+    answers
+        .map(|answer| answer.expect("no panic").expect("answers"))
+        .collect()
+}
+
 #[tokio::test]
 async fn value_can_be_set_read_replaced_and_deleted() {
-    for TestCache { cache, url } in testing::both().await {
+    for TestCache { cache, url } in both().await {
+        let stored = |value: &[u8]| Ok(Some(value.to_vec()));
         assert_eq!(cache.get("a").await, Ok(None), "{url}");
         cache.set("a", b"\x00\xff1", MINUTE).await.expect("set");
-        assert_eq!(
-            cache.get("a").await,
-            Ok(Some(b"\x00\xff1".to_vec())),
-            "{url}"
-        );
+        assert_eq!(cache.get("a").await, stored(b"\x00\xff1"), "{url}");
         cache.set("a", b"2", MINUTE).await.expect("set");
-        assert_eq!(
-            cache.get("postern:a").await,
-            Ok(Some(b"2".to_vec())),
-            "{url}: the prefix may be written out"
-        );
+        let written_out = cache.get("postern:a").await;
+        assert_eq!(written_out, stored(b"2"), "{url}");
         assert_eq!(cache.delete("a").await, Ok(true), "{url}");
         assert_eq!(cache.delete("a").await, Ok(false), "{url}");
         cache.ping().await.expect("answers");
@@ -36,161 +53,99 @@ async fn value_can_be_set_read_replaced_and_deleted() {
 }
 
 #[tokio::test]
-async fn concurrent_takes_return_the_value_once() {
-    for TestCache { cache, url } in testing::both().await {
+async fn concurrent_calls_take_and_store_once() {
+    for TestCache { cache, url } in both().await {
         for round in 0..50_u8 {
             cache.set("once", &[round], MINUTE).await.expect("set");
-            let taker = |_| {
-                let cache = cache.clone();
-                tokio::spawn(async move { cache.take_with_epoch("once").await.expect("answers").0 })
-            };
-            let taken = futures_util::future::join_all((0..16).map(taker)).await;
-            let winners: Vec<Vec<u8>> = taken
-                .into_iter()
-                .filter_map(|taken| taken.expect("no panic"))
-                .collect();
+            let take = |cache: Cache, _| async move { cache.take_with_epoch("once").await };
+            let taken = at_once(16, take, &cache).await;
+            let winners: Vec<_> = taken.into_iter().filter_map(|(value, _)| value).collect();
             assert_eq!(winners, [[round]], "{url}");
         }
-    }
-}
-
-#[tokio::test]
-async fn concurrent_set_if_absent_succeeds_once() {
-    for TestCache { cache, url } in testing::both().await {
-        let setter = |n: u8| {
-            let cache = cache.clone();
-            tokio::spawn(async move {
-                cache
-                    .set_if_absent("first", &[n], MINUTE)
-                    .await
-                    .expect("answers")
-            })
-        };
-        let kept = futures_util::future::join_all((0..16).map(setter)).await;
-        assert_eq!(
-            kept.into_iter()
-                .filter(|kept| *kept.as_ref().expect("no panic"))
-                .count(),
-            1,
-            "{url}"
-        );
+        let set = |cache: Cache, n| async move { cache.set_if_absent("first", &[n], MINUTE).await };
+        let stored = at_once(16, set, &cache).await;
+        assert_eq!(stored.iter().filter(|stored| **stored).count(), 1, "{url}");
     }
 }
 
 #[tokio::test]
 async fn concurrent_increments_count_in_a_fixed_window() {
-    for TestCache { cache, url } in testing::both().await {
-        let counter = |_| {
-            let cache = cache.clone();
-            tokio::spawn(async move { cache.increment("n", MINUTE).await.expect("answers") })
-        };
-        let counts = futures_util::future::join_all((0..32).map(counter)).await;
-        let mut counts: Vec<u64> = counts
-            .into_iter()
-            .map(|count| count.expect("no panic"))
-            .collect();
+    for TestCache { cache, url } in both().await {
+        let count = |cache: Cache, _| async move { cache.increment("n", MINUTE).await };
+        let mut counts = at_once(32, count, &cache).await;
         counts.sort_unstable();
         assert_eq!(counts, (1..=32).collect::<Vec<u64>>(), "{url}");
-        cache
-            .set("text", b"not a number", MINUTE)
-            .await
-            .expect("set");
-        assert_eq!(
-            cache.increment("text", MINUTE).await,
-            Err(CacheError::Unavailable),
-            "{url}"
-        );
-        cache
-            .ping()
-            .await
-            .expect("a rejected command does not break the cache");
+        let set = cache.set("text", b"not a number", MINUTE);
+        set.await.expect("set");
+        let rejected = cache.increment("text", MINUTE).await;
+        assert_eq!(rejected, Err(CacheError::Unavailable), "{url}");
+        let answer = cache.ping().await;
+        answer.expect("a rejected command does not break the cache");
     }
 }
 
 /// This test waits, because the clock of Redis cannot be controlled.
 #[tokio::test]
 async fn slots_follow_each_other_at_the_interval() {
-    for TestCache { cache, url } in testing::both().await {
+    for TestCache { cache, url } in both().await {
         let interval = Duration::from_secs(7);
-        let reserve = async || cache.reserve_slot("pace", interval).await.expect("answers");
+        let reserve = async |time| cache.reserve_slot("pace", time).await.expect("answers");
         let began = Instant::now();
         for place in 0..4 {
-            let (wait, slot) = (reserve().await, interval * place);
+            let (wait, slot) = (reserve(interval).await, interval * place);
             assert!(wait <= slot, "{url}: {wait:?} before {slot:?}");
             let precision = Duration::from_millis(2);
             let end = wait + began.elapsed() + precision;
             assert!(end >= slot, "{url}: {wait:?}, {slot:?}");
         }
         // A slot far ahead is of a time before the clock was set back.
-        let short = Duration::from_millis(1);
-        let wait = cache.reserve_slot("pace", short).await.expect("answers");
+        let wait = reserve(Duration::from_millis(1)).await;
         assert_eq!(wait, Duration::ZERO, "{url}");
     }
 }
 
+async fn locked(cache: &Cache, ttl: Duration) -> lock::LockGuard {
+    let lock = cache.lock("l", ttl).await.expect("answers");
+    lock.expect("free")
+}
+
+async fn is_locked(cache: &Cache) -> bool {
+    let lock = cache.with_lock("l", MINUTE, Duration::ZERO, async {}).await;
+    lock.expect("answers").is_none()
+}
+
 #[tokio::test]
 async fn every_kind_of_entry_expires() {
-    for TestCache { cache, url } in testing::both().await {
+    for TestCache { cache, url } in both().await {
         let short = Duration::from_millis(40);
         cache.set("a", b"1", short).await.expect("set");
         assert!(cache.set_if_absent("b", b"1", short).await.expect("set"));
         cache.increment("n", short).await.expect("counted");
         cache.increment("n", MINUTE).await.expect("counted");
-        let lock = cache
-            .lock("l", short)
-            .await
-            .expect("answers")
-            .expect("free");
+        let lock = locked(&cache, short).await;
         let start = Instant::now();
-        while cache.get("a").await != Ok(None) || start.elapsed() < short * 2 {
-            assert!(start.elapsed() < MINUTE, "{url}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let is_over = async || start.elapsed() > short * 2 && cache.get("a").await == Ok(None);
+        eventually("the entry expires", is_over).await;
         assert_eq!(cache.get("b").await, Ok(None), "{url}");
+        let count = cache.increment("n", MINUTE).await;
         assert_eq!(
-            cache.increment("n", MINUTE).await,
+            count,
             Ok(1),
             "{url}: the window starts at the first increment"
         );
-        let other = cache
-            .lock("l", MINUTE)
-            .await
-            .expect("answers")
-            .expect("free again");
+        let other = locked(&cache, MINUTE).await;
         lock.release().await;
-        assert!(
-            cache.lock("l", MINUTE).await.expect("answers").is_none(),
-            "{url}: a lock of another holder is not released"
-        );
+        assert!(is_locked(&cache).await, "{url}: another's is not released");
         other.release().await;
-        assert!(
-            cache.lock("l", MINUTE).await.expect("answers").is_some(),
-            "{url}"
-        );
+        assert!(!is_locked(&cache).await, "{url}");
     }
 }
 
 #[tokio::test]
-async fn dropped_lock_is_released() {
-    for TestCache { cache, url } in testing::both().await {
-        drop(
-            cache
-                .lock("l", MINUTE)
-                .await
-                .expect("answers")
-                .expect("free"),
-        );
-        let start = Instant::now();
-        while cache.lock("l", MINUTE).await.expect("answers").is_none() {
-            assert!(start.elapsed() < MINUTE, "{url}");
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn cancelled_lock_call_leaves_no_lock_behind() {
-    for TestCache { cache, url } in testing::both().await {
+async fn dropped_or_cancelled_lock_is_released() {
+    for TestCache { cache, url } in both().await {
+        drop(locked(&cache, MINUTE).await);
+        eventually("the lock is free", async || !is_locked(&cache).await).await;
         let mut taking = Box::pin(cache.lock("l", MINUTE));
         // After Redis has executed the command, before the caller sees the answer.
         while futures_util::poll!(taking.as_mut()).is_pending()
@@ -199,17 +154,26 @@ async fn cancelled_lock_call_leaves_no_lock_behind() {
         drop(taking);
         let run = cache.with_lock("l", MINUTE, Duration::from_secs(5), async {});
         assert_eq!(run.await, Ok(Some(())), "{url}");
+        let (entered, has_entered) = tokio::sync::oneshot::channel();
+        let work = async {
+            entered.send(()).expect("waits");
+            std::future::pending::<()>().await;
+        };
+        let mut run = Box::pin(cache.with_lock("l", MINUTE, MINUTE, work));
+        tokio::select! {
+            _ = run.as_mut() => panic!("{url}: the work does not end"),
+            _ = has_entered => {}
+        }
+        assert!(is_locked(&cache).await, "{url}");
+        drop(run);
+        eventually("the lock is free", async || !is_locked(&cache).await).await;
     }
 }
 
 #[tokio::test]
 async fn waiter_acquires_the_lock_once_it_is_free() {
-    for TestCache { cache, url } in testing::both().await {
-        let held = cache
-            .lock("l", MINUTE)
-            .await
-            .expect("answers")
-            .expect("free");
+    for TestCache { cache, url } in both().await {
+        let held = locked(&cache, MINUTE).await;
         let none = cache.with_lock("l", MINUTE, Duration::from_millis(60), async {});
         assert_eq!(none.await, Ok(None), "{url}");
         let free = async {
@@ -223,58 +187,22 @@ async fn waiter_acquires_the_lock_once_it_is_free() {
 }
 
 #[tokio::test]
-async fn lock_of_cancelled_work_is_released() {
-    for TestCache { cache, url } in testing::both().await {
-        let (entered, has_entered) = tokio::sync::oneshot::channel();
-        let work = async {
-            entered.send(()).expect("waits");
-            std::future::pending::<()>().await;
-        };
-        let mut run = Box::pin(cache.with_lock("l", MINUTE, MINUTE, work));
-        tokio::select! {
-            _ = run.as_mut() => panic!("{url}: the work does not end"),
-            _ = has_entered => {}
-        }
-        let held = cache.with_lock("l", MINUTE, Duration::ZERO, async {});
-        assert_eq!(held.await, Ok(None), "{url}");
-        drop(run);
-        let free = cache.with_lock("l", MINUTE, Duration::from_secs(5), async {});
-        assert_eq!(free.await, Ok(Some(())), "{url}");
-    }
-}
-
-#[tokio::test]
 async fn value_is_stored_in_its_epoch_and_taken_once() {
-    for TestCache { cache, url } in testing::both().await {
-        assert!(
-            !cache
-                .set_if_absent_in("of another", "c", b"1", MINUTE)
-                .await
-                .expect("answers"),
-            "{url}"
-        );
+    for TestCache { cache, url } in both().await {
         let epoch = cache.epoch("c").await.expect("an epoch");
-        assert!(
-            cache
-                .set_if_absent_in(&epoch, "c", b"1", MINUTE)
-                .await
-                .expect("answers"),
-            "{url}"
-        );
-        assert!(
-            !cache
-                .set_if_absent_in(&epoch, "c", b"1", MINUTE)
-                .await
-                .expect("answers"),
-            "{url}"
-        );
-        assert_eq!(
-            cache.take_with_epoch("c").await,
-            Ok((Some(b"1".to_vec()), epoch.clone())),
-            "{url}"
-        );
-        assert_eq!(cache.take_with_epoch("c").await, Ok((None, epoch)), "{url}");
+        assert!(epoch.len() >= 32, "{url}: {epoch:?}");
+        assert_eq!(cache.epoch("another").await.as_ref(), Ok(&epoch), "{url}");
+        for (of, expected) in [("of another", false), (&epoch, true), (&epoch, false)] {
+            let stored = cache.set_if_absent_in(of, "c", b"1", MINUTE).await;
+            assert_eq!(stored, Ok(expected), "{url}");
+        }
+        for value in [Some(b"1".to_vec()), None] {
+            let taken = cache.take_with_epoch("c").await;
+            assert_eq!(taken, Ok((value, epoch.clone())), "{url}");
+        }
     }
+    let new = || Cache::memory(Clock::system());
+    assert_ne!(new().epoch("k").await, new().epoch("k").await);
 }
 
 #[tokio::test]
@@ -288,8 +216,9 @@ async fn memory_cache_expires_by_its_clock() {
     assert_eq!(cache.get("a").await, Ok(None));
 }
 
-#[tokio::test]
-async fn url_is_parsed_and_mistakes_hide_the_password() {
+#[test]
+fn url_is_parsed_and_mistakes_hide_the_password() {
+    let open = |url: &str| Cache::open(url, &Clock::system());
     for good in [
         "memory:",
         "memory:?namespace=blue",
@@ -299,9 +228,7 @@ async fn url_is_parsed_and_mistakes_hide_the_password() {
         "redis-cluster://u:hunter2@a:1,b:2,[::1]:3",
         "redis-sentinel://:hunter2@a:26379,b:26379/mymaster/2?sentinel_password=hunter3",
     ] {
-        let cache = Cache::open(good)
-            .await
-            .unwrap_or_else(|exit| panic!("{good}: {exit}"));
+        let cache = open(good).unwrap_or_else(|exit| panic!("{good}: {exit}"));
         assert!(!cache.label().contains("hunter"), "{}", cache.label());
     }
     for (bad, reason) in [
@@ -328,12 +255,11 @@ async fn url_is_parsed_and_mistakes_hide_the_password() {
             "the path must name the master",
         ),
     ] {
-        let exit = Cache::open(bad).await.expect_err(bad);
+        let exit = open(bad).expect_err(bad);
         assert_eq!(exit.status(), 64, "{bad}");
-        assert!(
-            exit.message().contains(reason) && !exit.message().contains("hunter2"),
-            "{bad}: {exit}"
-        );
+        let message = exit.message();
+        assert!(message.contains(reason), "{bad}: {exit}");
+        assert!(!message.contains("hunter2"), "{bad}: {exit}");
     }
 }
 
@@ -342,21 +268,4 @@ async fn namespaces_are_separate() {
     let (a, b) = (testing::redis().await.cache, testing::redis().await.cache);
     a.set("k", b"1", MINUTE).await.expect("set");
     assert_eq!(b.get("k").await, Ok(None));
-}
-
-#[tokio::test]
-async fn epoch_is_stable_within_a_run() {
-    for TestCache { cache, url } in testing::both().await {
-        let first = cache.epoch("k").await.expect("answers");
-        assert_eq!(
-            cache.epoch("another").await.as_deref(),
-            Ok(first.as_str()),
-            "{url}"
-        );
-        assert!(first.len() >= 32, "{url}: {first:?}");
-    }
-    assert_ne!(
-        Cache::memory(Clock::system()).epoch("k").await,
-        Cache::memory(Clock::system()).epoch("k").await
-    );
 }

@@ -14,21 +14,19 @@ use postern_core::secret::{PERCENT_ENCODE, has_misplaced_password};
 /// Maximum bytes of the certificate authorities.
 const MAX_CA_FILE_BYTES: usize = 4 << 20;
 
+/// Maximum time of a call unless the URL sets it.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(250);
+
 /// A parsed cache URL.
 pub(super) struct CacheUrl {
-    pub(super) target: CacheTarget,
+    /// The server; `None` for process memory.
+    pub(super) server: Option<RedisServerKind>,
     /// Prefix of every key, with its trailing colon.
     pub(super) prefix: String,
     /// The scheme and the hosts, without credentials, for messages.
     pub(super) label: String,
-    /// `?deadline=`, if set.
-    pub(super) deadline: Option<Duration>,
-}
-
-/// The store that a URL names.
-pub(super) enum CacheTarget {
-    Memory,
-    Redis(Box<RedisServerKind>),
+    /// Maximum time of a call, including the wait for a connection: `?deadline=`.
+    pub(super) deadline: Duration,
 }
 
 /// The parts of `scheme://[user[:password]@]host[:port][,host[:port]…][/path…][?name=value…]`. The
@@ -55,25 +53,24 @@ pub(super) fn parse(url: &str) -> Result<CacheUrl, String> {
     let mut parts = UrlParts::of(scheme, rest.strip_prefix("//").unwrap_or(rest));
     let prefix = parts.prefix()?;
     let deadline = parts.deadline()?;
-    let label = if scheme == "memory" {
-        url.to_owned()
-    } else {
-        format!("{scheme}://{}", parts.hosts.join(","))
+    let label = match scheme {
+        "memory" => url.to_owned(),
+        _ => format!("{scheme}://{}", parts.hosts.join(",")),
     };
-    let target = match scheme {
-        "memory" => Ok(CacheTarget::Memory),
-        "redis" | "rediss" => single(&mut parts).map(CacheTarget::redis),
-        "redis-cluster" | "rediss-cluster" => cluster(&mut parts).map(CacheTarget::redis),
-        "redis-sentinel" | "rediss-sentinel" => sentinel(&mut parts).map(CacheTarget::redis),
+    let server = match scheme {
+        "memory" => Ok(None),
+        "redis" | "rediss" => single(&mut parts).map(Some),
+        "redis-cluster" | "rediss-cluster" => cluster(&mut parts).map(Some),
+        "redis-sentinel" | "rediss-sentinel" => sentinel(&mut parts).map(Some),
         other => Err(format!(
             "`{other}:` is not a cache; use memory:, redis:, rediss:, redis-cluster: or redis-sentinel:"
         )),
     };
-    let target = target
-        .and_then(|target| parts.finish().map(|()| target))
+    let server = server
+        .and_then(|server| parts.finish().map(|()| server))
         .map_err(|reason| format!("{label}: {reason}"))?;
     Ok(CacheUrl {
-        target,
+        server,
         prefix,
         label,
         deadline,
@@ -102,9 +99,8 @@ fn cluster(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
         return Err("a cluster has no database number".to_owned());
     }
     let certificates = parts.certificates()?;
-    parts
-        .nodes("")
-        .map(|nodes| RedisServerKind::Cluster(nodes, certificates))
+    let nodes = parts.nodes("")?;
+    Ok(RedisServerKind::Cluster(nodes, certificates))
 }
 
 fn sentinel(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
@@ -116,11 +112,7 @@ fn sentinel(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
         );
     }
     let nodes = parts.nodes(database)?;
-    let master_settings = nodes
-        .first()
-        .ok_or("names no sentinel")?
-        .redis_settings()
-        .clone();
+    let master_settings = nodes.first().ok_or("names no sentinel")?.redis_settings();
     let sentinels = nodes.iter().map(|node| node.addr().clone());
     let error = |error: redis::RedisError| error.to_string();
     let mut client = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)
@@ -152,14 +144,6 @@ fn sentinel(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
     )))
 }
 
-// === impl CacheTarget ===
-
-impl CacheTarget {
-    fn redis(server: RedisServerKind) -> Self {
-        Self::Redis(Box::new(server))
-    }
-}
-
 // === impl UrlParts ===
 
 impl<'a> UrlParts<'a> {
@@ -189,26 +173,22 @@ impl<'a> UrlParts<'a> {
         let Some(name) = self.take("namespace") else {
             return Ok("postern:".to_owned());
         };
-        if name.is_empty()
-            || !name
-                .bytes()
-                .all(|byte| byte.is_ascii_graphic() && byte != b':')
-        {
+        let is_allowed = |byte: u8| byte.is_ascii_graphic() && byte != b':';
+        if name.is_empty() || !name.bytes().all(is_allowed) {
             return Err("namespace must be visible ASCII without a colon".to_owned());
         }
         Ok(format!("postern:{name}:"))
     }
 
     /// Returns the time limit of a call, the parameter `deadline`.
-    fn deadline(&mut self) -> Result<Option<Duration>, String> {
+    fn deadline(&mut self) -> Result<Duration, String> {
         let Some(text) = self.take("deadline") else {
-            return Ok(None);
+            return Ok(DEFAULT_DEADLINE);
         };
         let millis = text.strip_suffix("ms").and_then(|count| count.parse().ok());
-        match millis.filter(|millis| (1..=60_000).contains(millis)) {
-            Some(millis) => Ok(Some(Duration::from_millis(millis))),
-            None => Err("deadline must be 1ms to 60000ms, such as 250ms".to_owned()),
-        }
+        let millis = millis.filter(|millis| (1..=60_000).contains(millis));
+        let wrong = "deadline must be 1ms to 60000ms, such as 250ms";
+        millis.map(Duration::from_millis).ok_or(wrong.to_owned())
     }
 
     /// Reads the private certificate authority of the server's certificate.
@@ -242,11 +222,8 @@ impl<'a> UrlParts<'a> {
         let node = |host: &&str| {
             let scheme = if self.tls { "rediss" } else { "redis" };
             let at = if self.credentials.is_empty() { "" } else { "@" };
-            let url = format!(
-                "{scheme}://{}{at}{host}/{}",
-                self.credentials,
-                database.trim_matches('/')
-            );
+            let (credentials, database) = (self.credentials, database.trim_matches('/'));
+            let url = format!("{scheme}://{credentials}{at}{host}/{database}");
             let url = Url::parse(&url).map_err(|error| format!("`{host}`: {error}"))?;
             url.into_connection_info()
                 .map_err(|error| format!("`{host}`: {error}"))

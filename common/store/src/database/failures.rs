@@ -84,24 +84,8 @@ impl StatementFailures {
         }
     }
 
-    fn record<T>(&self, sql: &str, result: &Result<T, Error>) {
-        match result {
-            Err(error) if !matches!(error, Error::RowNotFound) && !is_unique_violation(error) => {
-                self.counter.with_label_values(&[&*summary(sql)]).inc();
-                self.fail(sql, one_line(error));
-            }
-            Ok(_) | Err(_) => {
-                let mut failing = self.failing.lock();
-                // The name costs more than the rest.
-                if !failing.is_empty() {
-                    failing.remove(&summary(sql));
-                }
-            }
-        }
-    }
-
-    fn fail(&self, sql: &str, cause: String) {
-        let (statement, now) = (summary(sql), Instant::now());
+    fn fail(&self, statement: String, cause: String) {
+        let now = Instant::now();
         let mut failing = self.failing.lock();
         let since = failing.get(&statement).map_or(now, |it| it.since);
         let entry = Failing {
@@ -131,10 +115,25 @@ impl StatementFailures {
 impl InProgress<'_> {
     /// Records the result. A statement that violates a constraint or has no row did its work.
     pub(super) fn end<T>(mut self, result: &Result<T, Error>) {
-        if result.is_err() || self.since.elapsed() < SLOW_TIME {
-            self.is_recorded = true;
-            self.failures.record(self.sql, result);
+        let did_its_work =
+            |error: &&Error| matches!(error, Error::RowNotFound) || is_unique_violation(error);
+        if let Some(error) = result.as_ref().err().filter(|error| !did_its_work(error)) {
+            let statement = summary(self.sql);
+            self.failures
+                .counter
+                .with_label_values(&[&*statement])
+                .inc();
+            self.failures.fail(statement, one_line(error));
+        } else if self.since.elapsed() < SLOW_TIME {
+            let mut failing = self.failures.failing.lock();
+            // The name costs more than the rest.
+            if !failing.is_empty() {
+                failing.remove(&summary(self.sql));
+            }
+        } else {
+            return;
         }
+        self.is_recorded = true;
     }
 }
 
@@ -143,7 +142,7 @@ impl Drop for InProgress<'_> {
         let elapsed = self.since.elapsed();
         if elapsed >= SLOW_TIME && !self.is_recorded {
             let cause = format!("it took {:.1} s or longer", elapsed.as_secs_f64());
-            self.failures.fail(self.sql, cause);
+            self.failures.fail(summary(self.sql), cause);
         }
     }
 }

@@ -6,6 +6,7 @@ use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
 
 use super::{Database, is_unavailable, postgres};
+use crate::with_dialect;
 use postern_core::exit::Exit;
 
 /// Maximum time for all migrations of a service, including the wait for another process that
@@ -77,17 +78,10 @@ pub(super) async fn run(database: &Database, migrations: &Migrations) -> Result<
 /// Verifies that all migrations were applied.
 pub(super) async fn verify(database: &Database, migrations: &Migrations) -> Result<(), Exit> {
     let (owner, known) = (migrations.owner, newest(steps(database, migrations)));
-    let sql = AssertSqlSafe(newer_migrations_query(owner));
-    let found: Result<Vec<NewerMigration>, _> = match database {
-        Database::Postgres(pool) => {
-            let query = sqlx::query_as(sql).bind(known - 1);
-            query.fetch_all(pool).await
-        }
-        Database::Sqlite(sqlite) => {
-            let query = sqlx::query_as(sql).bind(known - 1);
-            query.fetch_all(&sqlite.readers).await
-        }
-    };
+    let found: Result<Vec<NewerMigration>, _> = with_dialect!(database.readers(), pool => {
+        let query = sqlx::query_as(AssertSqlSafe(newer_migrations_query(owner)));
+        query.bind(known - 1).fetch_all(pool).await
+    });
     let outcome = match found {
         Ok(found) => match found.split_first() {
             Some(((version, _), newer)) if *version == known => check_newer(newer, owner, known),

@@ -29,8 +29,7 @@ const SERVER_TIMEOUTS: [(&str, &str); 2] = [
     ("idle_in_transaction_session_timeout", "60s"),
 ];
 
-/// Creates a pool without connections.
-pub(super) fn pool(url: &str, options: &DatabaseOptions) -> Result<PostgresPool, Exit> {
+fn connector(url: &str, options: &DatabaseOptions) -> Result<Connector, Exit> {
     let mut targets = ConnectTargets::parse(url).map_err(|error| {
         Exit::usage(format!(
             "database `{}`: not a PostgreSQL URL: {error}",
@@ -46,7 +45,20 @@ pub(super) fn pool(url: &str, options: &DatabaseOptions) -> Result<PostgresPool,
             .extra_float_digits(None)
             .disable_statement_logging();
     }
-    let connector = Connector::new(targets, &SERVER_TIMEOUTS);
+    Ok(Connector::new(targets, &SERVER_TIMEOUTS))
+}
+
+pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<PostgresPool, Exit> {
+    let connector = connector(url, options)?;
+    let connected = connector.probe(FIRST_CONNECT_TIMEOUT).await;
+    connected.map_err(|error| unavailable(&connector, &error))?;
+    if connector.shares_sessions(FIRST_CONNECT_TIMEOUT).await {
+        return Err(Exit::usage(format!(
+            "database {}: a connection pooler shares its sessions between clients and does not preserve session settings, \
+             prepared statements, locks or LISTEN; set pool_mode = session in PgBouncer, or connect to PostgreSQL itself",
+            connector.label()
+        )));
+    }
     Ok(PostgresPool::new(
         connector,
         options.max_connections,
@@ -56,44 +68,24 @@ pub(super) fn pool(url: &str, options: &DatabaseOptions) -> Result<PostgresPool,
     ))
 }
 
-pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<PostgresPool, Exit> {
-    let pool = pool(url, options)?;
-    try_connect(&pool)
-        .await
-        .map_err(|error| unavailable(&pool, &error))?;
-    if pool.shares_sessions(FIRST_CONNECT_TIMEOUT).await {
-        return Err(Exit::usage(format!(
-            "database {}: a connection pooler shares its sessions between clients and does not preserve session settings, \
-             prepared statements, locks or LISTEN; set pool_mode = session in PgBouncer, or connect to PostgreSQL itself",
-            pool.label()
-        )));
-    }
-    Ok(pool)
-}
-
 /// Connects once and reports whether a later attempt may succeed.
 pub(super) async fn probe(url: &str, options: &DatabaseOptions) -> Result<Availability, Exit> {
-    let pool = pool(url, options)?;
-    match try_connect(&pool).await {
+    let connector = connector(url, options)?;
+    match connector.probe(FIRST_CONNECT_TIMEOUT).await {
         Ok(()) => Ok(Availability::Available),
-        Err(error) if error.is_transient => Ok(Availability::Unavailable(
-            unavailable(&pool, &error).message().to_owned(),
-        )),
-        Err(error) => Err(unavailable(&pool, &error)),
+        Err(error) => {
+            let exit = unavailable(&connector, &error);
+            match error.is_transient {
+                true => Ok(Availability::Unavailable(exit.message().to_owned())),
+                false => Err(exit),
+            }
+        }
     }
 }
 
-/// Connects once outside the pool, to obtain the reason of a failure.
-async fn try_connect(pool: &PostgresPool) -> Result<(), ConnectError> {
-    pool.try_connect(FIRST_CONNECT_TIMEOUT).await
-}
-
-fn unavailable(pool: &PostgresPool, error: &ConnectError) -> Exit {
-    Exit::unavailable(format!(
-        "database {} is not available: {}",
-        pool.label(),
-        error.cause
-    ))
+fn unavailable(connector: &Connector, error: &ConnectError) -> Exit {
+    let (label, cause) = (connector.label(), &error.cause);
+    Exit::unavailable(format!("database {label} is not available: {cause}"))
 }
 
 /// Returns the innermost cause on one line, without the names of the driver around it.

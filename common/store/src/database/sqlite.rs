@@ -68,10 +68,8 @@ pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite,
     })?;
     let label = label::sqlite(&connect);
     let unavailable = |error: &sqlx::Error| {
-        Exit::unavailable(format!(
-            "database {label} is not available: {}",
-            postgres::one_line(error)
-        ))
+        let error = postgres::one_line(error);
+        Exit::unavailable(format!("database {label} is not available: {error}"))
     };
     let writer = pool(1, options.acquire_timeout.max(BUSY_TIMEOUT))
         .connect_with(
@@ -113,14 +111,10 @@ fn has_stale_transaction(connection: &SqliteConnection) -> bool {
 /// Creates the file with mode 0600, and its directory with mode 0700. SQLite creates its
 /// write-ahead log with the same mode as the file.
 fn create_file(path: &Path) -> std::io::Result<()> {
-    if let Some(folder) = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-    {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)?;
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    if let Some(folder) = folder {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(folder)?;
     }
     match OpenOptions::new()
         .write(true)

@@ -19,7 +19,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use uuid::Uuid;
 
 pub use self::relay::Relay;
-use super::{Database, DatabaseOptions};
+use super::{Database, DatabaseOptions, PostgresPool};
 use postern_core::testing::required;
 
 /// An empty store. It must be kept until the test ends.
@@ -99,6 +99,18 @@ async fn open(url: &str) -> Database {
 }
 
 impl TestDatabase {
+    /// Returns the pool of PostgreSQL.
+    ///
+    /// # Panics
+    /// If this is a SQLite file.
+    #[must_use]
+    pub fn pool(&self) -> &PostgresPool {
+        match &self.database {
+            Database::Postgres(pool) => pool,
+            Database::Sqlite(_) => panic!("a SQLite file has no pool of PostgreSQL"),
+        }
+    }
+
     /// Sets the clock of PostgreSQL ahead, for the connections that are opened after the first call.
     ///
     /// # Panics

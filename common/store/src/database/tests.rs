@@ -5,79 +5,71 @@ mod outage;
 
 use super::*;
 
-const FIRST: Migrations = Migrations {
-    owner: "postern_first",
-    postgres: &[(
+type Steps = &'static [(i64, &'static str)];
+
+/// Migrations whose text is the same in both dialects.
+const fn migrations(owner: &'static str, steps: Steps) -> Migrations {
+    Migrations {
+        owner,
+        postgres: steps,
+        sqlite: steps,
+    }
+}
+
+const fn second(steps: Steps) -> Migrations {
+    migrations("postern_second", steps)
+}
+
+const SECOND_A: (i64, &str) = (1, "CREATE TABLE second_a (id BIGINT)");
+const SECOND_B: (i64, &str) = (2, "CREATE TABLE second_b (id BIGINT)");
+
+const FIRST: Migrations = migrations(
+    "postern_first",
+    &[(
         1,
         "CREATE TABLE first_note (id BIGINT PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
     )],
-    sqlite: &[(
-        1,
-        "CREATE TABLE first_note (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT",
-    )],
-};
-const SECOND: Migrations = Migrations {
-    owner: "postern_second",
-    postgres: &[
-        (1, "CREATE TABLE second_a (id BIGINT)"),
-        (2, "CREATE TABLE second_b (id BIGINT)"),
-    ],
-    sqlite: &[
-        (1, "CREATE TABLE second_a (id INTEGER)"),
-        (2, "CREATE TABLE second_b (id INTEGER)"),
-    ],
-};
-const SECOND_OLDER: Migrations = Migrations {
-    owner: "postern_second",
-    postgres: &[(1, "CREATE TABLE second_a (id BIGINT)")],
-    sqlite: &[(1, "CREATE TABLE second_a (id INTEGER)")],
-};
-/// The migrations of `SECOND` and one of a later release.
-const SECOND_EXPANDED: Migrations = Migrations {
-    owner: "postern_second",
-    postgres: &[(3, "ALTER TABLE second_a ADD COLUMN note TEXT")],
-    sqlite: &[(3, "ALTER TABLE second_a ADD COLUMN note TEXT")],
-};
-const SECOND_CONTRACTED: Migrations = Migrations {
-    owner: "postern_second",
-    postgres: &[(
-        4,
-        "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b",
-    )],
-    sqlite: &[(
-        4,
-        "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b",
-    )],
-};
-const SECOND_EDITED: Migrations = Migrations {
-    owner: "postern_second",
-    postgres: &[
-        (1, "CREATE TABLE other (id BIGINT)"),
-        (2, "CREATE TABLE second_b (id BIGINT)"),
-    ],
-    sqlite: &[
-        (1, "CREATE TABLE other (id INTEGER)"),
-        (2, "CREATE TABLE second_b (id INTEGER)"),
-    ],
-};
-const BROKEN: Migrations = Migrations {
-    owner: "postern_broken",
-    postgres: &[(1, "CREATE TABLE broken (id BIGINT); SELECT * FROM nowhere")],
-    sqlite: &[(1, "CREATE TABLE broken (id INTEGER); SELECT * FROM nowhere")],
-};
+);
+const SECOND: Migrations = second(&[SECOND_A, SECOND_B]);
+const SECOND_OLDER: Migrations = second(&[SECOND_A]);
+const SECOND_EDITED: Migrations = second(&[(1, "CREATE TABLE other (id BIGINT)"), SECOND_B]);
+/// One migration of a later release.
+const SECOND_EXPANDED: Migrations = second(&[(3, "ALTER TABLE second_a ADD COLUMN note TEXT")]);
+const SECOND_CONTRACTED: Migrations = second(&[(
+    4,
+    "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b",
+)]);
+const BROKEN: Migrations = migrations(
+    "postern_broken",
+    &[(1, "CREATE TABLE broken (id BIGINT); SELECT * FROM nowhere")],
+);
+
+/// Executes a statement and returns its error, if it fails.
+async fn execute(database: &Database, sql: &'static str) -> Option<sqlx::Error> {
+    with_dialect!(database.writer(), pool => sqlx::query(sql).execute(pool).await.err())
+}
+
+async fn open(url: &str) -> Result<Database, Exit> {
+    Database::open(url, DatabaseOptions::new("test")).await
+}
+
+/// Returns the message of the rejection, which has one line.
+#[track_caller]
+fn rejected<T>(outcome: Result<T, Exit>, status: u8) -> String {
+    let exit = outcome.err().expect("rejected");
+    assert_eq!(exit.status(), status, "{exit}");
+    assert!(!exit.message().contains('\n'), "{exit}");
+    exit.message().to_owned()
+}
 
 #[tokio::test]
 async fn two_services_share_a_database_and_restart_changes_nothing() {
     for test in testing::both().await {
         for _ in 0..2 {
-            test.database
-                .migrate(&FIRST)
-                .await
-                .expect("the first service");
-            test.database
-                .migrate(&SECOND)
-                .await
-                .expect("the second service");
+            for service in [&FIRST, &SECOND] {
+                let migrated = test.database.migrate(service).await;
+                migrated.expect("each has its own table of migrations");
+            }
         }
         test.database.ping().await.expect("answers");
     }
@@ -86,26 +78,25 @@ async fn two_services_share_a_database_and_restart_changes_nothing() {
 #[tokio::test]
 async fn verification_of_the_schema_changes_nothing() {
     for test in testing::both().await {
-        let verify = async |migrations| {
-            let verified = test.database.verify_schema(migrations).await;
-            verified.map_err(|exit| exit.message().to_owned())
+        let verify = async |migrations| test.database.verify_schema(migrations).await;
+        let migrate = async |migrations| {
+            let migrated = test.database.migrate(migrations).await;
+            migrated.expect("migrated");
         };
-        for _ in 0..2 {
-            let reason = verify(&SECOND).await.expect_err("there are no tables");
-            assert!(reason.contains("lacks migrations"), "{reason}");
-        }
-        test.database.migrate(&SECOND).await.expect("fresh");
+        let lacking = async |migrations| {
+            for _ in 0..2 {
+                let reason = rejected(verify(migrations).await, 69);
+                assert!(reason.contains("lacks migrations"), "{reason}");
+            }
+        };
+        lacking(&SECOND).await;
+        migrate(&SECOND).await;
         verify(&SECOND).await.expect("it is up to date");
-        for _ in 0..2 {
-            let reason = verify(&SECOND_EXPANDED).await.expect_err("one is missing");
-            assert!(reason.contains("lacks migrations"), "{reason}");
-        }
-        let expanded = test.database.migrate(&SECOND_EXPANDED).await;
-        expanded.expect("the next release migrates");
+        lacking(&SECOND_EXPANDED).await;
+        migrate(&SECOND_EXPANDED).await;
         verify(&SECOND).await.expect("the schema is supported");
-        let contracted = test.database.migrate(&SECOND_CONTRACTED).await;
-        contracted.expect("a later release migrates");
-        let reason = verify(&SECOND).await.expect_err("it is not supported");
+        migrate(&SECOND_CONTRACTED).await;
+        let reason = rejected(verify(&SECOND).await, 69);
         assert!(reason.contains("start a newer binary"), "{reason}");
     }
 }
@@ -116,9 +107,8 @@ async fn command_creates_no_file() {
     let file = folder.path().join("none.db");
     let url = format!("sqlite://{}", file.display());
     let opened = Database::open(&url, DatabaseOptions::for_command("test")).await;
-    let exit = opened.expect_err("there is no file");
-    assert_eq!(exit.status(), 69);
-    assert!(exit.message().contains("does not exist"), "{exit}");
+    let reason = rejected(opened, 69);
+    assert!(reason.contains("does not exist"), "{reason}");
     assert!(!file.exists());
 }
 
@@ -127,10 +117,7 @@ async fn concurrent_replicas_migrate_once() {
     let test = testing::postgres().await;
     let start = |_| {
         let url = test.url.clone();
-        tokio::spawn(async move {
-            let database = Database::open(&url, DatabaseOptions::new("replica")).await?;
-            database.migrate(&SECOND).await
-        })
+        tokio::spawn(async move { open(&url).await?.migrate(&SECOND).await })
     };
     for replica in futures_util::future::join_all((0..8).map(start)).await {
         replica.expect("no panic").expect("migrated");
@@ -138,76 +125,35 @@ async fn concurrent_replicas_migrate_once() {
 }
 
 #[tokio::test]
-async fn edited_migration_is_rejected() {
+async fn edited_or_undeclared_newer_migration_is_rejected() {
     for test in testing::both().await {
-        test.database.migrate(&SECOND).await.expect("fresh");
-        let exit = test
-            .database
-            .migrate(&SECOND_EDITED)
-            .await
-            .expect_err("an edited step");
-        assert_eq!(exit.status(), 69);
-        assert!(
-            exit.message()
-                .contains("migration 1 of postern_second was applied with a different text"),
-            "{exit}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn newer_migration_without_declaration_is_rejected() {
-    for test in testing::both().await {
-        test.database.migrate(&SECOND).await.expect("fresh");
+        let migrate = async |migrations| test.database.migrate(migrations).await;
+        migrate(&SECOND).await.expect("fresh");
+        let reason = rejected(migrate(&SECOND_EDITED).await, 69);
+        let different = "migration 1 of postern_second was applied with a different text";
+        assert!(reason.contains(different), "{reason}");
         let sql = "UPDATE postern_second_migrations SET description = 'by another hand' WHERE version = 2";
-        match &test.database {
-            Database::Postgres(pool) => sqlx::query(sql).execute(pool).await.map(drop),
-            Database::Sqlite(sqlite) => sqlx::query(sql).execute(&sqlite.writer).await.map(drop),
-        }
-        .expect("updated");
-        test.database
-            .migrate(&SECOND)
-            .await
-            .expect("the binary that has the migration is accepted");
-        let exit = test
-            .database
-            .migrate(&SECOND_OLDER)
-            .await
-            .expect_err("the migration declares no binary");
-        assert!(
-            exit.message()
-                .contains("requires a binary that knows version 2 or later"),
-            "{exit}"
-        );
+        assert!(execute(&test.database, sql).await.is_none());
+        let same = migrate(&SECOND).await;
+        same.expect("the binary that has the migration is accepted");
+        let reason = rejected(migrate(&SECOND_OLDER).await, 69);
+        let required = "requires a binary that knows version 2 or later";
+        assert!(reason.contains(required), "{reason}");
     }
 }
 
 #[tokio::test]
 async fn failed_migration_is_rolled_back_and_releases_the_lock() {
     for test in testing::both().await {
-        let exit = test.database.migrate(&BROKEN).await.expect_err("nowhere");
+        let reason = rejected(test.database.migrate(&BROKEN).await, 69);
         assert!(
-            exit.message()
-                .contains("migration 1 of postern_broken fails: "),
-            "{exit}"
+            reason.contains("migration 1 of postern_broken fails: ") && reason.contains("nowhere"),
+            "{reason}"
         );
-        assert!(exit.message().contains("nowhere"), "{exit}");
-        assert!(!exit.message().contains('\n'), "{exit}");
-        test.database
-            .migrate(&FIRST)
-            .await
-            .expect("the lock is free");
-        let left = match &test.database {
-            Database::Postgres(pool) => sqlx::query("SELECT 1 FROM broken")
-                .execute(pool)
-                .await
-                .map(drop),
-            Database::Sqlite(sqlite) => sqlx::query("SELECT 1 FROM broken")
-                .execute(&sqlite.readers)
-                .await
-                .map(drop),
-        };
-        left.expect_err("rolled back");
+        let other = test.database.migrate(&FIRST).await;
+        other.expect("the lock is free");
+        let left = execute(&test.database, "SELECT 1 FROM broken").await;
+        left.expect("rolled back");
     }
 }
 
@@ -217,36 +163,32 @@ async fn unavailable_store_is_reported_without_the_password() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("bound").port()
     };
-    let url = format!("postgres://postern:hunter2@127.0.0.1:{closed}/postern?sslmode=disable");
-    let exit = Database::open(&url, DatabaseOptions::new("test"))
-        .await
-        .expect_err("no server listens");
-    assert_eq!(exit.status(), 69);
-    let expected =
+    let postgres = format!("postgres://postern:hunter2@127.0.0.1:{closed}/postern?sslmode=disable");
+    let label =
         format!("database postgres://postern@127.0.0.1:{closed}/postern is not available: ");
-    assert!(exit.message().starts_with(&expected), "{exit}");
-    assert!(
-        exit.message().contains("refused") && !exit.message().contains("hunter2"),
-        "{exit}"
-    );
-    assert!(!exit.message().contains('\n'), "{exit}");
-
-    let exit = Database::open("mysql://a:hunter2@h/x", DatabaseOptions::new("test"))
-        .await
-        .expect_err("no such store");
-    assert_eq!(
-        (exit.status(), exit.message().contains("hunter2")),
-        (64, false)
-    );
-    let exit = Database::open("sqlite:///proc/nowhere/a.db", DatabaseOptions::new("test"))
-        .await
-        .expect_err("read-only");
-    assert_eq!(exit.status(), 69);
-    assert!(exit.message().contains("cannot create the file"), "{exit}");
-    let exit = Database::open("sqlite::memory:", DatabaseOptions::new("test"))
-        .await
-        .expect_err("no file");
-    assert_eq!(exit.status(), 64);
+    for (url, status, beginning, part) in [
+        (&*postgres, 69, &*label, "refused"),
+        (
+            "mysql://a:hunter2@h/x",
+            64,
+            "database",
+            "must begin with postgres://",
+        ),
+        (
+            "sqlite:///proc/nowhere/a.db",
+            69,
+            "database",
+            "cannot create the file",
+        ),
+        ("sqlite::memory:", 64, "database", "must name a file"),
+    ] {
+        let reason = rejected(open(url).await, status);
+        assert!(
+            reason.starts_with(beginning) && reason.contains(part),
+            "{reason}"
+        );
+        assert!(!reason.contains("hunter2"), "{reason}");
+    }
 }
 
 #[tokio::test]
@@ -261,58 +203,53 @@ async fn sqlite_file_is_private_and_durable() {
     assert_eq!(mode(&path), 0o600);
     assert_eq!(mode(&path.with_extension("db-wal")), 0o600);
     assert_eq!(mode(path.parent().expect("a folder")), 0o700);
-    let Database::Sqlite(sqlite) = &test.database else {
-        panic!("SQLite")
-    };
-    let pragma = |name: &'static str| sqlx::query_scalar::<_, i64>(name).fetch_one(&sqlite.writer);
-    assert_eq!(
-        pragma("PRAGMA synchronous").await.expect("answers"),
-        2,
-        "FULL"
-    );
-    assert_eq!(pragma("PRAGMA foreign_keys").await.expect("answers"), 1);
-    assert_eq!(
-        pragma("PRAGMA temp_store").await.expect("answers"),
-        2,
-        "memory"
-    );
-    assert_eq!(pragma("PRAGMA busy_timeout").await.expect("answers"), 5000);
-    let journal: String = sqlx::query_scalar("PRAGMA journal_mode")
-        .fetch_one(&sqlite.writer)
-        .await
-        .expect("answers");
+    let writer = &sqlite(&test).writer;
+    for (pragma, expected) in [
+        // FULL
+        ("PRAGMA synchronous", 2),
+        ("PRAGMA foreign_keys", 1),
+        // In memory
+        ("PRAGMA temp_store", 2),
+        ("PRAGMA busy_timeout", 5000),
+    ] {
+        let set: i64 = sqlx::query_scalar(pragma)
+            .fetch_one(writer)
+            .await
+            .expect("answers");
+        assert_eq!(set, expected, "{pragma}");
+    }
+    let journal = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(writer);
+    let journal: String = journal.await.expect("answers");
     assert_eq!(journal, "wal");
+}
+
+fn sqlite(test: &testing::TestDatabase) -> &Sqlite {
+    match &test.database {
+        Database::Sqlite(sqlite) => sqlite,
+        Database::Postgres(_) => panic!("SQLite"),
+    }
 }
 
 #[tokio::test]
 async fn readers_see_committed_rows_and_cannot_write() {
     let test = testing::sqlite().await;
     test.database.migrate(&FIRST).await.expect("migrated");
-    let Database::Sqlite(sqlite) = &test.database else {
-        panic!("SQLite")
-    };
-    let count = || {
-        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note").fetch_one(&sqlite.readers)
+    let sqlite = sqlite(&test);
+    let count = async || {
+        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note");
+        count.fetch_one(&sqlite.readers).await.expect("reads")
     };
     let mut transaction = sqlite.begin().await.expect("begins");
-    let insert = "INSERT INTO first_note (id, text) VALUES (1, 'a')";
-    sqlx::query(insert)
-        .execute(&mut *transaction)
-        .await
-        .expect("inserted");
-    assert_eq!(count().await.expect("reads"), 0, "not committed yet");
+    let insert = || sqlx::query("INSERT INTO first_note (id, text) VALUES (1, 'a')");
+    let inserted = insert().execute(&mut *transaction).await;
+    inserted.expect("inserted");
+    assert_eq!(count().await, 0, "not committed yet");
     transaction.commit().await.expect("committed");
-    assert_eq!(count().await.expect("reads"), 1);
-    sqlx::query(insert)
-        .execute(&sqlite.readers)
-        .await
-        .expect_err("a reader does not write");
-    let error = sqlx::query(insert)
-        .execute(&sqlite.writer)
-        .await
-        .expect_err("the key is taken");
-    assert!(
-        is_unique_violation(&error) && !is_unavailable(&error),
-        "{error}"
-    );
+    assert_eq!(count().await, 1);
+    let read_only = insert().execute(&sqlite.readers).await;
+    read_only.expect_err("a reader does not write");
+    let error = insert().execute(&sqlite.writer).await;
+    let error = error.expect_err("the key is taken");
+    let is_taken = is_unique_violation(&error) && !is_unavailable(&error);
+    assert!(is_taken, "{error}");
 }

@@ -52,14 +52,12 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
-    use crate::database::{Database, testing};
+    use crate::database::testing;
 
     #[tokio::test]
     async fn connections_in_use_and_waiting_callers_are_counted() {
         let test = testing::postgres().await;
-        let Database::Postgres(pool) = &test.database else {
-            panic!("PostgreSQL")
-        };
+        let pool = test.pool();
         let pool = pool.separate(1, &[], pool.deadline());
         let registry = Registry::new();
         let metrics = PoolMetrics::new(&registry).expect("registered");

@@ -21,17 +21,15 @@ fn over(text: &str) -> Result<serde_json::Value, Exit> {
     let path = folder.path().join("own.toml");
     std::fs::write(&path, text).expect("written");
     let layer = ConfigLayer::parse("base.toml", BASE)?.overlay(&path, &["fixed"]);
-    layer.map(|layer| layer.root.to_json()).map_err(|exit| {
-        Exit::usage(
-            exit.message()
-                .replace(&format!("{}/", folder.path().display()), ""),
-        )
-    })
+    let folder = format!("{}/", folder.path().display());
+    let layer = layer.map_err(|exit| Exit::usage(exit.message().replace(&folder, "")))?;
+    Ok(layer.root.to_json())
 }
 
 #[test]
 fn overlay_merges_tables_and_replaces_values() {
-    let json = over(
+    let merged = |text| over(text).expect("TOML");
+    let json = merged(
         "a = 2\n[t]\nb = 'z'\n[[l]]\nname = 'm'\np = { e = 3 }\nlist = [3]\n[[l]]\nname = 'new'\n[u.v]\nx = 2\n",
     );
     let expected = serde_json::json!({
@@ -44,43 +42,30 @@ fn overlay_merges_tables_and_replaces_values() {
         ],
         "u": {"v": {"w": 1, "x": 2}},
     });
-    assert_eq!(
-        json.expect("read"),
-        expected,
-        "inline tables are replaced as a whole"
-    );
-    assert_eq!(
-        over("t = { b = 'z' }\n").expect("read")["t"],
-        serde_json::json!({"b": "z"})
-    );
-    assert_eq!(over("l = []\n").expect("read")["l"], serde_json::json!([]));
-    assert_eq!(over("").expect("read")["a"], 1);
+    assert_eq!(json, expected, "inline tables are replaced as a whole");
+    let table = serde_json::json!({"b": "z"});
+    assert_eq!(merged("t = { b = 'z' }\n")["t"], table);
+    assert_eq!(merged("l = []\n")["l"], serde_json::json!([]));
+    assert_eq!(merged("")["a"], 1);
 }
 
 #[test]
 fn mistake_of_an_overlay_has_its_file_and_line() {
-    assert_eq!(
-        over("\na = = 1\n")
-            .expect_err("syntax")
-            .message()
-            .split(": ")
-            .next(),
-        Some("own.toml:2")
-    );
-    let fixed = over("a = 1\n[fixed]\nb = 1\n").expect_err("fixed");
-    assert!(
-        fixed
-            .message()
-            .starts_with("own.toml:2: fixed: cannot be overridden"),
-        "{fixed}"
-    );
+    for (text, reason) in [
+        ("\na = = 1\n", "own.toml:2: "),
+        (
+            "a = 1\n[fixed]\nb = 1\n",
+            "own.toml:2: fixed: cannot be overridden",
+        ),
+    ] {
+        let exit = over(text).expect_err(reason);
+        assert!(exit.message().starts_with(reason), "{exit}");
+    }
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("own.toml");
     std::fs::write(&path, "\n[t]\nb = 7\n").expect("written");
-    let layer = ConfigLayer::parse("base.toml", BASE)
-        .expect("TOML")
-        .overlay(&path, &[])
-        .expect("TOML");
+    let base = ConfigLayer::parse("base.toml", BASE).expect("TOML");
+    let layer = base.overlay(&path, &[]).expect("TOML");
     let wrong = layer.read(|root| {
         root.optional("a", |field| field.text(1..=9));
         root.section("t", |t| t.optional("b", |field| field.text(1..=9)));
@@ -92,10 +77,9 @@ fn mistake_of_an_overlay_has_its_file_and_line() {
     let message = wrong.expect_err("two mistakes").message().to_owned();
     let lines: Vec<&str> = message.lines().collect();
     assert!(lines[0].starts_with("base.toml:1: a: "), "{message}");
+    let mistake = "own.toml:3: t.b: must be a string, not an integer";
     assert!(
-        lines
-            .iter()
-            .any(|line| line.ends_with("own.toml:3: t.b: must be a string, not an integer")),
+        lines.iter().any(|line| line.ends_with(mistake)),
         "{message}"
     );
 }

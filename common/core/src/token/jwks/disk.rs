@@ -69,10 +69,6 @@ pub(super) async fn save(dir: &Path, issuer: &str, url: &Url, fetched_at: Timest
 }
 
 fn path(dir: &Path, issuer: &str, url: &Url) -> PathBuf {
-    let digest = Sha256::new()
-        .chain_update(issuer)
-        .chain_update([0])
-        .chain_update(url.as_str())
-        .finalize();
+    let digest = Sha256::digest(format!("{issuer}\0{url}"));
     dir.join(format!("jwks-{}.json", hex::encode(&digest[..16])))
 }

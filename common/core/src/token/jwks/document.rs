@@ -33,8 +33,8 @@ impl JwksDocument {
     /// # Errors
     /// Returns the reason why the text is not a JWKS, for operators.
     pub(super) fn read(text: &[u8]) -> Result<Self, &'static str> {
-        let raw: RawKeySet<'_> =
-            serde_json::from_slice(text).map_err(|_| "the answer is not a JWKS")?;
+        let raw = serde_json::from_slice(text);
+        let raw: RawKeySet<'_> = raw.map_err(|_| "the answer is not a JWKS")?;
         if raw.keys.len() > MAX_KEYS {
             return Err("the JWKS has more than 100 keys");
         }
@@ -51,34 +51,25 @@ impl JwksDocument {
     }
 
     fn add(&mut self, jwk: &RawValue) {
-        let Ok(members) = StrictObject::read(jwk.get().as_bytes()).map(|object| object.to_map())
-        else {
-            self.skipped.push(SkippedKey {
-                key_id: None,
-                reason: "it is not an object with each name once",
-            });
-            return;
+        let Ok(object) = StrictObject::read(jwk.get().as_bytes()) else {
+            return self.skip(None, "it is not an object with each name once");
         };
-        match NamedKey::read(&members) {
-            Ok(NamedKey {
-                key_id: Some(key_id),
-                key,
-            }) => self.keys.push((key_id, key)),
-            Ok(NamedKey { key_id: None, key }) => {
+        let members = object.to_map();
+        match NamedKey::read(&members).map(|named| (named.key_id, named.key)) {
+            Ok((Some(key_id), key)) => self.keys.push((key_id, key)),
+            Ok((None, key)) => {
                 self.unnamed.push(key);
-                self.skipped.push(SkippedKey {
-                    key_id: None,
-                    reason: NO_KEY_ID,
-                });
+                self.skip(None, NO_KEY_ID);
             }
             Err(reason) => {
-                let key_id = members
-                    .get("kid")
-                    .and_then(|id| id.as_str())
-                    .map(str::to_owned);
-                self.skipped.push(SkippedKey { key_id, reason });
+                let key_id = members.get("kid").and_then(|id| id.as_str());
+                self.skip(key_id.map(str::to_owned), reason);
             }
         }
+    }
+
+    fn skip(&mut self, key_id: Option<String>, reason: &'static str) {
+        self.skipped.push(SkippedKey { key_id, reason });
     }
 
     /// Removes keys that share a `kid`, because it does not identify one of them.
@@ -89,10 +80,8 @@ impl JwksDocument {
         }
         counts.retain(|_, count| *count > 1);
         self.keys.retain(|(key_id, _)| !counts.contains_key(key_id));
-        self.skipped
-            .extend(counts.into_keys().map(|key_id| SkippedKey {
-                key_id: Some(key_id),
-                reason: "several keys have this kid",
-            }));
+        for key_id in counts.into_keys() {
+            self.skip(Some(key_id), "several keys have this kid");
+        }
     }
 }

@@ -42,15 +42,9 @@ impl JwksFetcher {
     /// # Errors
     /// Returns the reason of the failure, for operators.
     pub(super) async fn fetch(&self) -> Result<FetchedKeySet, &'static str> {
-        let client = self
-            .client
-            .as_ref()
-            .map_err(|describe_error| *describe_error)?;
-        let mut response = client
-            .get(self.url.clone())
-            .send()
-            .await
-            .map_err(|error| describe_error(&error))?;
+        let client = self.client.as_ref().map_err(|reason| *reason)?;
+        let response = client.get(self.url.clone()).send().await;
+        let mut response = response.map_err(|error| describe_error(&error))?;
         match response.status() {
             StatusCode::OK => {}
             status if status.is_redirection() => return Err("the server answered with a redirect"),
@@ -63,11 +57,8 @@ impl JwksFetcher {
         }
         let max_age = max_age(response.headers());
         let mut body = Vec::new();
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .map_err(|error| describe_error(&error))?
-        {
+        let failed = |error| describe_error(&error);
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > MAX_BODY_BYTES {
                 return Err("the answer is larger than 256 KiB");
             }
@@ -91,18 +82,15 @@ fn client(url: &Url, timeout: Duration) -> Result<reqwest::Client, &'static str>
         // Avoids loading the system's certificates, and works without them.
         builder = builder.tls_certs_only([]);
     }
-    builder
-        .build()
-        .map_err(|_| "the TLS client could not be built")
+    let built = builder.build();
+    built.map_err(|_| "the TLS client could not be built")
 }
 
 fn describe_error(error: &reqwest::Error) -> &'static str {
-    if error.is_timeout() {
-        "the server did not answer in time"
-    } else if error.is_connect() {
-        "the server cannot be reached"
-    } else {
-        "the exchange with the server failed"
+    match () {
+        () if error.is_timeout() => "the server did not answer in time",
+        () if error.is_connect() => "the server cannot be reached",
+        () => "the exchange with the server failed",
     }
 }
 

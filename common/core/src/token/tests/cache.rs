@@ -7,12 +7,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::fixtures::{NOW_S, RSA, USERS, World, b64, clock, issuers, user_claims, with};
+use super::fixtures::{
+    NOW_S, RSA, USERS, World, b64, claims_of, clock, issuers, user_claims, with,
+};
 use crate::clock::{Period, Timestamp};
 use crate::token::cache::{CachedResult, TokenCache};
 use crate::token::digest::TokenHasher;
 use crate::token::jwk::NamedKey;
-use crate::token::{Caller, Claims, Service, TokenError, User};
+use crate::token::{Caller, Claims, Service, TokenError, User, VerifierOptions};
 
 #[tokio::test]
 async fn token_is_cached_until_exp() {
@@ -21,12 +23,8 @@ async fn token_is_cached_until_exp() {
     assert!(world.verifier.verify_cached(&token).is_none());
     assert!(world.accepts(&token).await);
     world.clock.advance(Duration::from_millis(59_999));
-    let caller = world
-        .verifier
-        .verify_cached(&token)
-        .expect("cached")
-        .expect("accepted");
-    assert_eq!(caller.issuer(), USERS);
+    let cached = world.verifier.verify_cached(&token).expect("cached");
+    assert_eq!(cached.expect("accepted").issuer(), USERS);
     world.clock.advance(Duration::from_millis(1));
     assert!(world.verifier.verify_cached(&token).is_none());
     assert_eq!(world.rejection(&token).await, TokenError::Expired);
@@ -37,17 +35,13 @@ async fn what_a_clock_that_was_ahead_decided_ends_when_it_is_right() {
     let world = World::usual().await;
     let token = RSA.token("u1", &user_claims());
     world.clock.advance(Duration::from_secs(100 * 86_400));
-    let rejected = world.verifier.verify(&token).await;
-    assert_eq!(rejected.unwrap_err(), TokenError::Expired);
+    assert_eq!(world.rejection(&token).await, TokenError::Expired);
     world.clock.set(Timestamp::from_unix_seconds(NOW_S));
-    assert!(world.verifier.verify(&token).await.is_ok());
+    assert!(world.accepts(&token).await);
     let fetches = world.users.requests();
     world.verifier.refresh_due().await;
-    assert_eq!(
-        world.users.requests(),
-        fetches + 1,
-        "the keys are from later"
-    );
+    // The keys are from later.
+    assert_eq!(world.users.requests(), fetches + 1);
 }
 
 #[tokio::test]
@@ -60,14 +54,10 @@ async fn cached_token_does_not_match_a_changed_token() {
         other[place] = if other[place] == b'A' { b'B' } else { b'A' };
         let other = String::from_utf8(other).unwrap();
         assert!(world.verifier.verify_cached(&other).is_none());
-        assert!(world.verifier.verify(&other).await.is_err(), "byte {place}");
+        assert!(!world.accepts(&other).await, "byte {place}");
     }
-    assert!(
-        world
-            .verifier
-            .verify_cached(&token[..token.len() - 1])
-            .is_none()
-    );
+    let shorter = &token[..token.len() - 1];
+    assert!(world.verifier.verify_cached(shorter).is_none());
     assert!(world.verifier.verify_cached("").is_none());
 }
 
@@ -78,20 +68,15 @@ async fn change_of_trusted_issuers_clears_the_cache() {
     assert!(world.accepts(&token).await);
     let mut changed = issuers(&world.users.url, &world.services.url);
     changed[0].client_ids = vec!["another".to_owned()];
-    world.verifier.replace_issuers(changed.clone());
+    world.trust(changed.clone()).await;
     assert!(world.verifier.verify_cached(&token).is_none());
     assert_eq!(world.rejection(&token).await, TokenError::Client);
-    assert_eq!(
-        world.users.requests(),
-        1,
-        "the keys of an issuer that stays are kept"
-    );
-    world.verifier.replace_issuers(changed);
-    assert!(
-        world.verifier.verify_cached(&token).is_some(),
-        "a rejection stays cached: nothing has changed"
-    );
-    world.verifier.replace_issuers(Vec::new());
+    // The keys of an issuer that stays are kept.
+    assert_eq!(world.users.requests(), 1);
+    world.trust(changed).await;
+    // Nothing has changed.
+    assert!(world.verifier.verify_cached(&token).is_some());
+    world.trust(Vec::new()).await;
     assert_eq!(world.rejection(&token).await, TokenError::Issuer);
 }
 
@@ -102,14 +87,8 @@ async fn rejection_is_cached_briefly() {
     let (input, _) = token.rsplit_once('.').unwrap();
     let forged = format!("{input}.{}", b64([1; 256]));
     assert_eq!(world.rejection(&forged).await, TokenError::Signature);
-    assert_eq!(
-        world
-            .verifier
-            .verify_cached(&forged)
-            .expect("cached")
-            .unwrap_err(),
-        TokenError::Signature
-    );
+    let cached = world.verifier.verify_cached(&forged).expect("cached");
+    assert_eq!(cached.err(), Some(TokenError::Signature));
     world.clock.advance(Duration::from_secs(5));
     assert!(world.verifier.verify_cached(&forged).is_none());
 }
@@ -123,15 +102,19 @@ async fn temporary_rejection_is_not_cached() {
     assert!(world.accepts(&early).await);
 }
 
+async fn with_cache(cache_bytes: usize) -> World {
+    let options = |options| VerifierOptions {
+        cache_bytes,
+        ..options
+    };
+    World::with_options(&[RSA.jwk("u1")], &[], options).await
+}
+
 #[tokio::test]
 async fn memory_is_bounded_and_used_entries_stay() {
     const BYTES: usize = 100_000;
-    let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
-        options.cache_bytes = BYTES;
-        options
-    })
-    .await;
-    let token = |n: usize| RSA.token("u1", &with(user_claims(), "sub", json!(format!("{n}"))));
+    let world = with_cache(BYTES).await;
+    let token = |n: usize| RSA.token("u1", &claims_of(n));
     let favourite = token(0);
     assert!(world.accepts(&favourite).await);
     let mut kept = 0;
@@ -139,10 +122,7 @@ async fn memory_is_bounded_and_used_entries_stay() {
         assert!(world.accepts(&token(n)).await);
         kept += usize::from(world.verifier.verify_cached(&favourite).is_some());
         let (entries, bytes) = world.verifier.cache_size();
-        assert!(
-            bytes <= BYTES && entries < 400,
-            "{entries} entries, {bytes} bytes"
-        );
+        assert!(bytes <= BYTES && entries < 400, "{entries} {bytes}");
     }
     assert_eq!(kept, 599);
     assert!(world.verifier.cache_size().0 > 50);
@@ -150,11 +130,7 @@ async fn memory_is_bounded_and_used_entries_stay() {
 
 #[tokio::test]
 async fn cache_of_zero_bytes_stores_nothing() {
-    let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
-        options.cache_bytes = 0;
-        options
-    })
-    .await;
+    let world = with_cache(0).await;
     let token = RSA.token("u1", &user_claims());
     assert!(world.accepts(&token).await);
     assert!(world.verifier.verify_cached(&token).is_none());
@@ -162,10 +138,7 @@ async fn cache_of_zero_bytes_stores_nothing() {
 
 #[test]
 fn digest_covers_the_whole_token_and_the_secret() {
-    let (hasher, other) = (
-        TokenHasher::new(b"one fixed secret"),
-        TokenHasher::new(b"another's secret"),
-    );
+    let [hasher, other] = [b"one fixed secret", b"another's secret"].map(TokenHasher::new);
     let token = RSA.token("u1", &user_claims());
     let digest = hasher.digest(&token);
     assert!(hasher.digest(&token.clone()) == digest && other.digest(&token) != digest);
@@ -285,14 +258,8 @@ fn default_size_holds_a_hundred_thousand_tokens() {
         };
         let caller = Caller::User(Arc::new(user));
         let digest = hasher.digest(&number.to_string());
-        cache.insert(
-            digest,
-            CachedResult::Accepted {
-                caller,
-                key: Arc::clone(&key),
-            },
-            0,
-        );
+        let key = Arc::clone(&key);
+        cache.insert(digest, CachedResult::Accepted { caller, key }, 0);
     }
     assert_eq!(cache.size().0, 100_000, "{} bytes", cache.size().1);
 }

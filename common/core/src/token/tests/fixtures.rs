@@ -65,23 +65,15 @@ impl Signer {
     }
 
     pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
+        let random = SystemRandom::new();
         match self {
             Self::Rsa(pair) => {
                 let mut signature = vec![0; pair.public_modulus_len()];
-                pair.sign(
-                    &RSA_PKCS1_SHA256,
-                    &SystemRandom::new(),
-                    message,
-                    &mut signature,
-                )
-                .unwrap();
+                let signed = pair.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature);
+                signed.unwrap();
                 signature
             }
-            Self::Ec(pair) => pair
-                .sign(&SystemRandom::new(), message)
-                .unwrap()
-                .as_ref()
-                .to_vec(),
+            Self::Ec(pair) => pair.sign(&random, message).unwrap().as_ref().to_vec(),
             Self::Ed(pair) => pair.sign(message).as_ref().to_vec(),
         }
     }
@@ -122,6 +114,16 @@ impl Signer {
 
 pub(super) fn jwks(keys: &[Value]) -> String {
     json!({"keys": keys}).to_string()
+}
+
+/// Serves these keys.
+pub(super) fn keys(keys: &[Value]) -> Behaviour {
+    Behaviour::Serve(jwks(keys))
+}
+
+/// The usual user claims of another subject.
+pub(super) fn claims_of(subject: impl std::fmt::Display) -> Value {
+    with(user_claims(), "sub", json!(subject.to_string()))
 }
 
 pub(super) fn user_claims() -> Value {
@@ -169,9 +171,7 @@ pub(super) struct Server {
 impl Server {
     pub(super) async fn start(behaviour: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/jwks.json", listener.local_addr().unwrap())
-            .parse()
-            .unwrap();
+        let url = format!("http://{}/jwks.json", listener.local_addr().unwrap());
         let behaviour = Arc::new(Mutex::new(behaviour));
         let requests = Arc::new(AtomicUsize::new(0));
         let (shared, counter) = (Arc::clone(&behaviour), Arc::clone(&requests));
@@ -183,7 +183,7 @@ impl Server {
             }
         });
         Self {
-            url,
+            url: url.parse().unwrap(),
             behaviour,
             requests,
         }
@@ -208,11 +208,10 @@ async fn answer(mut stream: TcpStream, behaviour: Behaviour) {
     }
     let response = match behaviour {
         Behaviour::Serve(body) => response(200, "", &body),
-        Behaviour::ServeFor(body, seconds) => response(
-            200,
-            &format!("Cache-Control: public, max-age={seconds}\r\n"),
-            &body,
-        ),
+        Behaviour::ServeFor(body, seconds) => {
+            let lifetime = format!("Cache-Control: public, max-age={seconds}\r\n");
+            response(200, &lifetime, &body)
+        }
         Behaviour::Status(status) => response(status, "", "no"),
         Behaviour::Redirect(to) => response(302, &format!("Location: {to}\r\n"), ""),
         Behaviour::Hang => return tokio::time::sleep(Duration::from_secs(600)).await,
@@ -277,8 +276,8 @@ impl World {
         change: impl FnOnce(VerifierOptions) -> VerifierOptions,
     ) -> Self {
         let clock = clock();
-        let users = Server::start(Behaviour::Serve(jwks(user_keys))).await;
-        let services = Server::start(Behaviour::Serve(jwks(service_keys))).await;
+        let users = Server::start(keys(user_keys)).await;
+        let services = Server::start(keys(service_keys)).await;
         let verifier = Verifier::new(issuers(&users.url, &services.url), change(options(&clock)));
         Self {
             clock,
@@ -292,6 +291,11 @@ impl World {
     /// `OTHER_RSA` as `s1`.
     pub(super) async fn usual() -> Self {
         Self::new(&[RSA.jwk("u1")], &[OTHER_RSA.jwk("s1")]).await
+    }
+
+    /// Replaces the trusted issuers.
+    pub(super) async fn trust(&self, issuers: Vec<Issuer>) {
+        self.verifier.adopt(self.verifier.prepare(issuers).await);
     }
 
     pub(super) async fn accepts(&self, token: &str) -> bool {

@@ -11,28 +11,19 @@ use crate::token::jwks::KeySource;
 use crate::token::jws::{self, CompactJws};
 
 fn groups(name: &str) -> Vec<Value> {
-    let text =
-        std::fs::read(testing::vectors(&format!("wycheproof/{name}"))).expect("a readable file");
-    let mut vectors: Value = serde_json::from_slice(&text).expect("the vectors are JSON");
-    vectors["testGroups"]
-        .take()
-        .as_array()
-        .expect("groups")
-        .clone()
+    let path = testing::vectors(&format!("wycheproof/{name}"));
+    let text = std::fs::read(path).expect("a readable file");
+    let vectors: Value = serde_json::from_slice(&text).expect("the vectors are JSON");
+    vectors["testGroups"].as_array().expect("groups").clone()
 }
 
 async fn serve(key: &Value) -> KeySource {
-    let set = if key.get("keys").is_some() {
-        key.to_string()
-    } else {
-        json!({"keys": [key]}).to_string()
+    let set = match key.get("keys") {
+        Some(_) => key.to_string(),
+        None => json!({"keys": [key]}).to_string(),
     };
     let server = Server::start(Behaviour::Serve(set)).await;
-    KeySource::new(
-        "https://issuer.test".into(),
-        server.url,
-        options(&clock()).into_settings(),
-    )
+    KeySource::new("https://issuer.test".into(), server.url, options(&clock()))
 }
 
 async fn verdict(source: &KeySource, token: &str) -> Result<(), TokenError> {
@@ -50,29 +41,23 @@ async fn verdict(source: &KeySource, token: &str) -> Result<(), TokenError> {
 fn is_supported(key: &Value, token: &str) -> bool {
     let keys = key["keys"]
         .as_array()
-        .cloned()
-        .unwrap_or_else(|| vec![key.clone()]);
-    keys.iter()
-        .all(|key| key["alg"].as_str().and_then(jws::algorithm).is_some())
-        && !token.starts_with('{')
+        .map_or(std::slice::from_ref(key), Vec::as_slice);
+    let is_known = |key: &Value| key["alg"].as_str().and_then(jws::algorithm).is_some();
+    keys.iter().all(is_known) && !token.starts_with('{')
 }
 
 async fn run(file: &str, token: &str, at_least_valid: usize) {
     let groups = groups(file);
     let (mut accepted, mut refused) = (0, 0);
     for group in &groups {
-        let key = group
-            .get("public")
-            .or_else(|| group.get("private"))
-            .expect("a key");
+        let key = group.get("public").or(group.get("private"));
+        let key = key.expect("a key");
         let source = serve(key).await;
         for test in group["tests"].as_array().expect("tests") {
             let Some(text) = test.get(token) else {
                 continue;
             };
-            let text = text
-                .as_str()
-                .map_or_else(|| text.to_string(), str::to_owned);
+            let text = text.as_str().map_or(text.to_string(), str::to_owned);
             let outcome = verdict(&source, &text).await;
             let name = format!("{file} {}: {}", test["tcId"], test["comment"]);
             match test["result"].as_str() {
@@ -89,10 +74,7 @@ async fn run(file: &str, token: &str, at_least_valid: usize) {
         }
     }
     println!("{file}: {accepted} accepted, {refused} refused");
-    assert!(
-        accepted >= at_least_valid && refused > 0,
-        "{accepted} accepted, {refused} refused"
-    );
+    assert!(accepted >= at_least_valid && refused > 0, "{file}");
 }
 
 #[tokio::test]

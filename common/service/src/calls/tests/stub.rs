@@ -41,16 +41,14 @@ pub(super) struct Stub {
 }
 
 impl Stub {
-    pub(super) async fn start(clock: &Clock) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+    pub(super) async fn start(clock: &Clock, mood: Mood) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let state = Arc::new(Mutex::new((Mood::Good, Vec::new())));
         let stub = Self {
             url,
             clock: clock.clone(),
-            state,
+            state: Arc::new(Mutex::new((mood, Vec::new()))),
         };
         let router = Router::new()
             .route("/", post(answer))
@@ -71,8 +69,8 @@ impl Stub {
     fn tokens(&self, number: usize, in_id: bool, in_access: bool, seconds: i64) -> Value {
         let now = self.clock.now().unix_seconds();
         let token = |token_use: &str, claim: bool| {
-            let mut claims =
-                json!({"iat": now, "exp": now + seconds, "token_use": token_use, "n": number});
+            let exp = now + seconds;
+            let mut claims = json!({"iat": now, "exp": exp, "token_use": token_use, "n": number});
             if claim {
                 claims["custom:service_id"] = json!("auth");
             }
@@ -85,14 +83,10 @@ impl Stub {
 }
 
 async fn answer(State(stub): State<Stub>, headers: HeaderMap, body: String) -> Response {
-    assert_eq!(
-        headers["x-amz-target"],
-        "AWSCognitoIdentityProviderService.InitiateAuth"
-    );
-    assert!(
-        !headers.contains_key(header::AUTHORIZATION),
-        "sign-in is not signed"
-    );
+    let target = "AWSCognitoIdentityProviderService.InitiateAuth";
+    assert_eq!(headers["x-amz-target"], target);
+    let is_signed = headers.contains_key(header::AUTHORIZATION);
+    assert!(!is_signed);
     let (mood, number) = {
         let mut state = stub.state.lock();
         state.1.push(serde_json::from_str(&body).expect("JSON"));
@@ -103,19 +97,11 @@ async fn answer(State(stub): State<Stub>, headers: HeaderMap, body: String) -> R
         Mood::ClaimInAccessToken => (200, stub.tokens(number, false, true, 3600)),
         Mood::NoClaim => (200, stub.tokens(number, false, false, 3600)),
         Mood::Over => (200, stub.tokens(number, true, false, 0)),
-        Mood::Challenge => (
-            200,
-            json!({"ChallengeName": "NEW_PASSWORD_REQUIRED", "Session": "s",
-                                        "ChallengeParameters": {}}),
-        ),
+        Mood::Challenge => (200, json!({"ChallengeName": "NEW_PASSWORD_REQUIRED"})),
         Mood::Error(status, name) => (status, json!({"__type": name, "message": "no"})),
         Mood::Hang => return std::future::pending().await,
     };
     let status = StatusCode::from_u16(status).expect("a status");
-    (
-        status,
-        [(header::CONTENT_TYPE, "application/x-amz-json-1.1")],
-        body.to_string(),
-    )
-        .into_response()
+    let content_type = [(header::CONTENT_TYPE, "application/x-amz-json-1.1")];
+    (status, content_type, body.to_string()).into_response()
 }

@@ -3,15 +3,13 @@ use super::*;
 const BODY: usize = 100;
 
 fn budgets() -> BodyMemoryBudget {
-    BodyMemoryBudget::new(
-        BodyBudgets {
-            services: 1600,
-            users: 1600,
-            anonymous: 1600,
-            webhooks: 1600,
-        },
-        BODY,
-    )
+    let budgets = BodyBudgets {
+        services: 1600,
+        users: 1600,
+        anonymous: 1600,
+        webhooks: 1600,
+    };
+    BodyMemoryBudget::new(budgets, BODY)
 }
 
 /// Adds incomplete bodies of 99 bytes each until one is rejected.
@@ -30,15 +28,21 @@ fn fill(budget: &BodyMemoryBudget, owner: BodyOwner) -> (Vec<BodyReservation>, C
 }
 
 fn complete(budget: &BodyMemoryBudget, owner: BodyOwner) -> Result<BodyReservation, Code> {
-    let mut one = budget
-        .reserve(owner, 100)
-        .map_err(|refused| refused.code())?;
-    one.grow(100, true).map_err(|refused| refused.code())?;
-    Ok(one)
+    let one = budget.reserve(owner, 100);
+    let one = one.and_then(|mut one| one.grow(100, true).map(|()| one));
+    one.map_err(|refused| refused.code())
 }
 
 fn address(text: &str) -> Option<IpAddr> {
     Some(text.parse().expect("an address"))
+}
+
+fn anonymous(address: &str) -> BodyOwner {
+    BodyOwner::Anonymous(self::address(address))
+}
+
+fn webhook(address: &str) -> BodyOwner {
+    BodyOwner::Webhook(self::address(address))
 }
 
 #[test]
@@ -65,8 +69,8 @@ fn complete_body_is_read_despite_incomplete_ones() {
     let budget = budgets();
     let (unfinished, code) = fill(&budget, BodyOwner::Anonymous(None));
     assert_eq!((unfinished.len(), code), (16, Code::Unavailable));
-    let whole_one = complete(&budget, BodyOwner::Anonymous(address("192.0.2.1")))
-        .expect("complete bodies have their own budget");
+    let whole_one = complete(&budget, anonymous("192.0.2.1"));
+    let whole_one = whole_one.expect("complete bodies have their own budget");
     drop(unfinished);
     let unfinished = fill(&budget, BodyOwner::Anonymous(None)).0;
     assert_eq!(unfinished.len(), 16, "all reservations are released");
@@ -76,40 +80,19 @@ fn complete_body_is_read_despite_incomplete_ones() {
 
 #[test]
 fn one_source_is_limited_to_its_share() {
+    let user = |issuer| BodyOwner::user(issuer, "ada");
     for (owner, other, at_most) in [
-        (
-            BodyOwner::Anonymous(address("192.0.2.1")),
-            BodyOwner::Anonymous(address("192.0.2.2")),
-            2,
-        ),
-        (
-            BodyOwner::Anonymous(address("2001:db8::1")),
-            BodyOwner::Anonymous(address("2001:db8:0:1::")),
-            2,
-        ),
-        (
-            BodyOwner::Webhook(address("192.0.2.1")),
-            BodyOwner::Webhook(address("192.0.2.2")),
-            4,
-        ),
-        (
-            BodyOwner::user("https://a", "ada"),
-            BodyOwner::user("https://b", "ada"),
-            2,
-        ),
+        (anonymous("192.0.2.1"), anonymous("192.0.2.2"), 2),
+        (anonymous("2001:db8::1"), anonymous("2001:db8:0:1::"), 2),
+        (webhook("192.0.2.1"), webhook("192.0.2.2"), 4),
+        (user("https://a"), user("https://b"), 2),
     ] {
         let budget = budgets();
         let (unfinished, code) = fill(&budget, owner);
-        assert_eq!(
-            (unfinished.len(), code),
-            (at_most, Code::RateLimited),
-            "{owner:?}"
-        );
-        assert_eq!(
-            complete(&budget, owner).err(),
-            Some(Code::RateLimited),
-            "{owner:?}"
-        );
+        let full = (at_most, Code::RateLimited);
+        assert_eq!((unfinished.len(), code), full, "{owner:?}");
+        let code = complete(&budget, owner).err();
+        assert_eq!(code, Some(Code::RateLimited), "{owner:?}");
         let mut one = budget.reserve(other, 100).expect("another source");
         one.grow(100, false).expect("another source");
     }
@@ -117,20 +100,16 @@ fn one_source_is_limited_to_its_share() {
 
 #[test]
 fn ipv6_addresses_of_one_network_share_a_limit() {
-    let one = BodyOwner::Anonymous(address("2001:db8::1"));
-    assert_eq!(
-        one.source(),
-        BodyOwner::Anonymous(address("2001:db8::ffff:1")).source()
-    );
-    let mapped = BodyOwner::Anonymous(address("::ffff:192.0.2.1"));
-    assert_eq!(
-        mapped.source(),
-        BodyOwner::Anonymous(address("192.0.2.1")).source()
-    );
+    for (one, other) in [
+        ("2001:db8::1", "2001:db8::ffff:1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+    ] {
+        assert_eq!(anonymous(one).source(), anonymous(other).source());
+    }
 }
 
 #[test]
 fn budget_allows_at_least_one_body() {
     let budget = BodyMemoryBudget::new(BodyBudgets::split(8), BODY);
-    complete(&budget, BodyOwner::Webhook(address("192.0.2.1"))).expect("one");
+    complete(&budget, webhook("192.0.2.1")).expect("one");
 }

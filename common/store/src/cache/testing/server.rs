@@ -1,12 +1,12 @@
 //! A Redis server process for tests of failures.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use redis::{FromRedisValue, RedisResult};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
-    options: &'static [&'static str],
+    arguments: Vec<String>,
     folder: PathBuf,
     child: Child,
 }
@@ -26,18 +26,44 @@ impl RedisServer {
     ///
     /// # Panics
     /// If `redis-server` is not installed or does not start.
-    pub async fn start(options: &'static [&'static str]) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("postern-redis-{}", Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder).expect("the temporary directory can be written");
-        let port = free_port();
-        let child = spawn(port, &folder, options).await;
-        Self {
-            port,
-            options,
+    pub async fn start(options: &[&str]) -> Self {
+        let port = free_port().to_string();
+        let own = ["--port", &port, "--bind", "127.0.0.1"];
+        let arguments = own.iter().chain(options).map(ToString::to_string).collect();
+        Self::run(&port, arguments, temporary_folder()).await
+    }
+
+    /// Starts a sentinel that monitors a master under the name `mymaster`, with settings in a file
+    /// that it rewrites.
+    ///
+    /// # Panics
+    /// As [`RedisServer::start`].
+    pub async fn sentinel_of(master: &Self) -> Self {
+        let (port, of, folder) = (free_port().to_string(), master.port, temporary_folder());
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {of} 1\n\
+             sentinel failover-timeout mymaster 5000\n"
+        );
+        std::fs::write(folder.join("sentinel.conf"), settings).expect("written");
+        let arguments = ["sentinel.conf", "--sentinel"].map(str::to_owned);
+        Self::run(&port, arguments.into(), folder).await
+    }
+
+    async fn run(port: &str, arguments: Vec<String>, folder: PathBuf) -> Self {
+        let mut server = Self {
+            port: port.parse().expect("a port"),
+            child: spawn(&folder, &arguments),
+            arguments,
             folder,
-            child,
-        }
+        };
+        server.wait().await;
+        server
+    }
+
+    /// Returns the server's port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Returns the server's URL as a cache.
@@ -51,16 +77,26 @@ impl RedisServer {
     /// # Panics
     /// If the answer is different.
     pub async fn command(&self, command: &str) {
-        let mut connection = TcpStream::connect(("127.0.0.1", self.port))
-            .await
-            .expect("Redis listens");
-        connection
-            .write_all(format!("{command}\r\n").as_bytes())
-            .await
-            .expect("sent");
-        let mut answer = [0; 5];
-        connection.read_exact(&mut answer).await.expect("answered");
-        assert_eq!(&answer, b"+OK\r\n", "{command}");
+        let answer: String = self.query(command).await.expect("Redis answers");
+        assert_eq!(answer, "OK", "{command}");
+    }
+
+    /// Sends a command.
+    ///
+    /// # Errors
+    /// The server does not answer, or with an error.
+    ///
+    /// # Panics
+    /// If the command is empty.
+    pub async fn query<T: FromRedisValue>(&self, command: &str) -> RedisResult<T> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut words = command.split(' ');
+        let mut command = redis::cmd(words.next().expect("a command"));
+        for word in words {
+            command.arg(word);
+        }
+        command.query_async(&mut connection).await
     }
 
     /// Kills the server with SIGKILL.
@@ -68,13 +104,8 @@ impl RedisServer {
     /// # Panics
     /// If it has exited by itself before.
     pub async fn kill(&mut self) {
-        assert!(
-            self.child
-                .try_wait()
-                .expect("the child can be polled")
-                .is_none(),
-            "Redis exited by itself"
-        );
+        let ended = self.child.try_wait().expect("the child can be polled");
+        assert!(ended.is_none(), "Redis exited by itself");
         self.child.kill().await.expect("the child can be killed");
     }
 
@@ -83,7 +114,8 @@ impl RedisServer {
     /// # Panics
     /// As [`RedisServer::start`].
     pub async fn restart(&mut self) {
-        self.child = spawn(self.port, &self.folder, self.options).await;
+        self.child = spawn(&self.folder, &self.arguments);
+        self.wait().await;
     }
 
     /// Sends a signal: `STOP` suspends the server, `CONT` resumes it.
@@ -98,6 +130,15 @@ impl RedisServer {
             .await;
         assert!(sent.expect("kill can be run").success());
     }
+
+    /// Waits until the server answers.
+    async fn wait(&mut self) {
+        while self.query::<String>("PING").await.is_err() {
+            let ended = self.child.try_wait().expect("the child can be polled");
+            assert!(ended.is_none(), "Redis exited before it was ready");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 /// Returns a free port below the ephemeral range, so that the system does not assign it before the
@@ -111,29 +152,21 @@ pub(in crate::cache) fn free_port() -> u16 {
         .expect("a free port")
 }
 
-async fn spawn(port: u16, folder: &PathBuf, options: &[&str]) -> Child {
-    let mut command = Command::new("redis-server");
-    command
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-        .arg("--dir")
-        .arg(folder);
-    command
-        .args(options)
+fn temporary_folder() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("postern-redis-{}", Uuid::new_v4().simple()));
+    std::fs::create_dir(&folder).expect("the temporary directory can be written");
+    folder
+}
+
+fn spawn(folder: &Path, arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(arguments)
+        .current_dir(folder)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true);
-    let mut child = command
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
         .spawn()
-        .expect("redis-server is installed: tests/run installs it");
-    let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
-    while let Some(line) = lines.next_line().await.expect("Redis writes text") {
-        if line.contains("Ready to accept connections") {
-            // Later output must not fill the pipe.
-            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-            return child;
-        }
-    }
-    panic!("Redis exited before it was ready");
+        .expect("redis-server is installed: tests/run installs it")
 }
 
 impl Drop for RedisServer {

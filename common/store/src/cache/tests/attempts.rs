@@ -1,10 +1,7 @@
 //! Reserved attempts, with both caches.
 
-use futures_util::future::join_all;
-
-use super::super::testing::{TestCache, both, memory};
-use super::super::*;
-use super::MINUTE;
+use super::testing::memory;
+use super::*;
 use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
 
@@ -26,16 +23,10 @@ async fn settle(cache: &Cache, reservation: &AttemptReservation, outcome: Attemp
     settled.await.expect("answers");
 }
 
-async fn reserve_at_once(cache: &Cache, callers: usize) -> Vec<AttemptReservation> {
-    let reserver = |_| {
-        let cache = cache.clone();
-        tokio::spawn(async move { reserve(&cache, &POLICY).await })
-    };
-    let reserved = join_all((0..callers).map(reserver)).await;
-    reserved
-        .into_iter()
-        .filter_map(|reserved| reserved.expect("no panic"))
-        .collect()
+async fn reserve_at_once(cache: &Cache, callers: u8) -> Vec<AttemptReservation> {
+    let reserve = |cache: Cache, _| async move { cache.reserve_attempt("n", &POLICY).await };
+    let reserved = at_once(callers, reserve, cache).await;
+    reserved.into_iter().flatten().collect()
 }
 
 #[tokio::test]
@@ -50,11 +41,8 @@ async fn concurrent_attempts_do_not_exceed_the_limit() {
         let reserved = reserve_at_once(&cache, 32).await;
         assert_eq!(reserved.len(), 3, "{url}: all were given back");
         settle(&cache, &reserved[0], AttemptOutcome::Released).await;
-        assert_eq!(
-            reserve_at_once(&cache, 32).await.len(),
-            1,
-            "{url}: one was given back"
-        );
+        let reserved = reserve_at_once(&cache, 32).await;
+        assert_eq!(reserved.len(), 1, "{url}: one was given back");
     }
 }
 
@@ -77,14 +65,20 @@ async fn one_attempt_is_admitted_after_a_delay() {
     }
 }
 
-#[tokio::test]
-async fn failure_extends_a_shorter_delay() {
+/// Reserves the free attempts of a cache with a manual clock.
+async fn three_attempts() -> (Clock, Cache, Vec<AttemptReservation>) {
     let clock = Clock::manual(Timestamp(1_000_000));
     let TestCache { cache, .. } = memory(clock.clone());
     let mut reserved = Vec::new();
     for _ in 0..3 {
         reserved.extend(reserve(&cache, &POLICY).await);
     }
+    (clock, cache, reserved)
+}
+
+#[tokio::test]
+async fn failure_extends_a_shorter_delay() {
+    let (clock, cache, mut reserved) = three_attempts().await;
     // The pool is slow: each delay ends before the attempts have failed.
     for seconds in [1, 1, 2] {
         clock.advance(Duration::from_secs(seconds));
@@ -102,22 +96,14 @@ async fn failure_extends_a_shorter_delay() {
 
 #[tokio::test]
 async fn release_does_not_end_the_delay_of_a_later_attempt() {
-    let clock = Clock::manual(Timestamp(1_000_000));
-    let TestCache { cache, .. } = memory(clock.clone());
-    let mut reserved = Vec::new();
-    for _ in 0..3 {
-        reserved.extend(reserve(&cache, &POLICY).await);
-    }
+    let (clock, cache, reserved) = three_attempts().await;
     settle(&cache, &reserved[0], AttemptOutcome::Failed).await;
     settle(&cache, &reserved[1], AttemptOutcome::Failed).await;
     clock.advance(Duration::from_secs(1));
     let later = reserve(&cache, &POLICY).await.expect("after the delay");
     settle(&cache, &reserved[2], AttemptOutcome::Released).await;
-    assert_eq!(
-        reserve(&cache, &POLICY).await,
-        None,
-        "the delay belongs to the later attempt"
-    );
+    let refused = reserve(&cache, &POLICY).await;
+    assert_eq!(refused, None, "the delay belongs to the later attempt");
     settle(&cache, &later, AttemptOutcome::Released).await;
     assert!(reserve(&cache, &POLICY).await.is_some());
 }
@@ -155,36 +141,33 @@ const SLOW_POLICY: AttemptPolicy = AttemptPolicy {
     ..POLICY
 };
 
-/// A counter without tokens, its times relative to `now` and rounded to minutes.
-async fn state(cache: &Cache) -> Option<String> {
+async fn fields(cache: &Cache) -> Option<Vec<String>> {
     let stored = cache.get("n").await.expect("answers")?;
     let text = String::from_utf8(stored).expect("text");
-    let fields: Vec<&str> = text.split(' ').collect();
+    Some(text.split(' ').map(str::to_owned).collect())
+}
+
+/// A counter without tokens, its times relative to now and rounded to minutes.
+async fn state(cache: &Cache) -> Option<String> {
+    let fields = fields(cache).await?;
     let now = Clock::system().now().0;
     let minutes = |field: &str| {
         let left = field.parse::<i64>().expect("a number") - now;
         (left.max(0) + 30_000) / 60_000
     };
+    let (failures, pending, has_no_holder) = (&fields[1], &fields[2], fields[5] == "-");
+    let (window, delay) = (minutes(&fields[3]), minutes(&fields[4]));
     Some(format!(
-        "{} {} {} {} {}",
-        fields[1],
-        fields[2],
-        minutes(fields[3]),
-        minutes(fields[4]),
-        fields[5] == "-"
+        "{failures} {pending} {window} {delay} {has_no_holder}"
     ))
 }
 
 async fn end_delay(cache: &Cache) {
-    let Some(stored) = cache.get("n").await.expect("answers") else {
-        return;
-    };
-    let text = String::from_utf8(stored).expect("text");
-    let mut fields: Vec<&str> = text.split(' ').collect();
-    fields[4] = "0";
-    let changed = fields.join(" ");
-    let set = cache.set("n", changed.as_bytes(), MINUTE);
-    set.await.expect("set");
+    if let Some(mut fields) = fields(cache).await {
+        fields[4] = "0".to_owned();
+        let set = cache.set("n", fields.join(" ").as_bytes(), MINUTE).await;
+        set.expect("set");
+    }
 }
 
 #[tokio::test]
@@ -214,15 +197,13 @@ async fn both_caches_count_alike() {
                     settled.await.expect("answers");
                 }
             }
-            // A failure count that grows without end would test the maximum delay only.
-            _ if step % 40 == 39 => {
-                for cache in &caches {
-                    cache.delete("n").await.expect("answers");
-                }
-            }
             _ => {
                 for cache in &caches {
-                    end_delay(cache).await;
+                    // A failure count that grows without end would test the maximum delay only.
+                    match step % 40 == 39 {
+                        true => drop(cache.delete("n").await.expect("answers")),
+                        false => end_delay(cache).await,
+                    }
                 }
             }
         }

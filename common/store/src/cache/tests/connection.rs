@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::TcpListener;
-use tokio::time::Instant;
 
-use super::super::*;
+use super::*;
 
 /// Starts a server that accepts connections, never answers, and counts them.
 async fn hung_server() -> (String, Arc<AtomicUsize>) {
@@ -25,27 +24,23 @@ async fn hung_server() -> (String, Arc<AtomicUsize>) {
 
 #[tokio::test]
 async fn unresponsive_server_opens_the_circuit_breaker() {
+    const DEADLINE: Duration = Duration::from_millis(30);
     let (url, tried) = hung_server().await;
-    let options = CacheOptions {
-        deadline: Duration::from_millis(30),
-        ..CacheOptions::default()
-    };
-    let cache = Cache::open_with(&url, &options).expect("a URL");
-    for _ in 0..breaker::FAILURE_THRESHOLD {
+    let cache = Cache::open(&format!("{url}?deadline=30ms"), &Clock::system()).expect("a URL");
+    for _ in 0..redis::BREAKER_POLICY.failure_threshold {
         let start = Instant::now();
         assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
-        assert!(start.elapsed() >= options.deadline);
+        assert!(start.elapsed() >= DEADLINE);
     }
     let start = Instant::now();
     for _ in 0..1000 {
         assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
     }
     let cost = start.elapsed();
-    assert!(cost < options.deadline * 100, "1000 calls took {cost:?}");
-    let probes = cost.as_millis() / breaker::OPEN_DURATION.as_millis() + 1;
+    assert!(cost < DEADLINE * 100, "1000 calls took {cost:?}");
+    let open_time = redis::BREAKER_POLICY.open_time.initial;
+    let probes = cost.as_millis() / open_time.as_millis() + 1;
     let most = usize::from(u8::try_from(probes).expect("few")) + 6;
-    assert!(
-        tried.load(Ordering::SeqCst) <= most,
-        "connections do not accumulate"
-    );
+    let tried = tried.load(Ordering::SeqCst);
+    assert!(tried <= most, "connections do not accumulate");
 }

@@ -2,6 +2,7 @@
 //! accept writes.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
@@ -26,6 +27,8 @@ const SERVER_KEEPALIVE: [(&str, &str); 4] = [
 /// Number of attempts to detect session sharing. A pooler assigns the most recently used session to
 /// the next client, but another client may take it first.
 const SESSION_PROBES: usize = 3;
+/// Maximum time for closing a connection cleanly.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Opens connections.
 #[derive(Clone, Debug)]
@@ -57,26 +60,43 @@ impl Connector {
         Self { targets, setup }
     }
 
+    /// Returns the servers' URL without password and parameters.
+    pub(super) fn label(&self) -> String {
+        crate::database::label::postgres(&self.targets.hosts)
+    }
+
+    /// Connects once, to obtain the reason of a failure.
+    pub(super) async fn probe(&self, limit: Duration) -> Result<(), ConnectError> {
+        let connection = self.connect(Instant::now() + limit).await?;
+        let _closed = timeout(CLOSE_TIMEOUT, connection.close()).await;
+        Ok(())
+    }
+
     /// Tries each host in order. The remaining time is divided equally among the remaining hosts.
-    pub(super) async fn connect(
-        &self,
-        deadline: Instant,
-    ) -> Result<(PgConnection, &PgConnectOptions), ConnectError> {
-        let mut left = u32::try_from(self.targets.hosts.len()).unwrap_or(u32::MAX);
-        let mut failed: Option<ConnectError> = None;
-        for options in &self.targets.hosts {
-            let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
-            left = left.saturating_sub(1);
-            let error = match timeout(share, self.connect_to(options)).await {
-                Ok(Ok(connection)) => return Ok((connection, options)),
+    /// The reasons of several hosts are each prefixed by the host.
+    pub(super) async fn connect(&self, deadline: Instant) -> Result<PgConnection, ConnectError> {
+        let (hosts, mut failed) = (&self.targets.hosts, Vec::new());
+        for (index, options) in hosts.iter().enumerate() {
+            let left = u32::try_from(hosts.len() - index).unwrap_or(u32::MAX);
+            let share = deadline.saturating_duration_since(Instant::now()) / left;
+            let mut error = match timeout(share, self.connect_to(options)).await {
+                Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => error,
                 Err(_) => {
                     ConnectError::transient(format!("no answer within {} ms", share.as_millis()))
                 }
             };
-            failed = Some(self.merged(failed, error, options));
+            if hosts.len() > 1 {
+                let (host, port) = (options.get_host(), options.get_port());
+                error.cause = format!("{host}:{port}: {}", error.cause);
+            }
+            failed.push(error);
         }
-        Err(failed.unwrap_or_else(|| ConnectError::transient("no host".to_owned())))
+        let causes: Vec<&str> = failed.iter().map(|error| &*error.cause).collect();
+        Err(ConnectError {
+            cause: causes.join("; "),
+            is_transient: failed.iter().any(|error| error.is_transient),
+        })
     }
 
     async fn connect_to(&self, options: &PgConnectOptions) -> Result<PgConnection, ConnectError> {
@@ -98,30 +118,15 @@ impl Connector {
         }
     }
 
-    /// Combines the reasons of several hosts, each prefixed by its host.
-    fn merged(
-        &self,
-        before: Option<ConnectError>,
-        error: ConnectError,
-        options: &PgConnectOptions,
-    ) -> ConnectError {
-        if self.targets.hosts.len() == 1 {
-            return error;
-        }
-        let (before, before_is_transient) = before.map_or((String::new(), false), |before| {
-            (format!("{}; ", before.cause), before.is_transient)
-        });
-        let host = options.get_host();
-        ConnectError {
-            cause: format!("{before}{host}:{}: {}", options.get_port(), error.cause),
-            is_transient: error.is_transient || before_is_transient,
-        }
+    /// Returns whether a pooler, as in transaction mode, runs statements of one connection in different
+    /// sessions while it is not in a transaction.
+    pub(super) async fn shares_sessions(&self, limit: Duration) -> bool {
+        let asked = self.probe_sessions(Instant::now() + limit);
+        timeout(limit, asked).await.unwrap_or(false)
     }
 
-    /// Returns whether a pooler runs statements of one connection in different sessions while it is
-    /// not in a transaction.
-    pub(super) async fn shares_sessions(&self, deadline: Instant) -> bool {
-        let (Ok((mut one, _)), Ok((mut other, _))) =
+    async fn probe_sessions(&self, deadline: Instant) -> bool {
+        let (Ok(mut one), Ok(mut other)) =
             (self.connect(deadline).await, self.connect(deadline).await)
         else {
             return false;

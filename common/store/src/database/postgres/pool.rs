@@ -9,7 +9,7 @@ mod transaction;
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -20,7 +20,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub use self::transaction::PostgresTransaction;
-use super::connect::Connector;
+use super::connect::{CLOSE_TIMEOUT, Connector};
 use super::error::{breaks_connection, timeout_error};
 use crate::database::PoolUsage;
 use crate::database::failures::StatementFailures;
@@ -50,8 +50,8 @@ struct PoolState {
     connector: Connector,
     permits: Arc<Semaphore>,
     max_connections: usize,
-    /// Callers that wait for a permit.
-    waiting: AtomicUsize,
+    /// Each caller that waits for a permit has a copy.
+    waiting: Arc<()>,
     acquire_timeout: Duration,
     /// Idle connections, most recently used last.
     idle: Mutex<Vec<IdleConnection>>,
@@ -79,8 +79,6 @@ const CHECK_TIMEOUT: Duration = Duration::from_millis(700);
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
 /// Age after which a connection is closed.
 const MAX_LIFETIME: Duration = Duration::from_secs(3600);
-/// Maximum time for closing a connection cleanly.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Message of the panic if a released connection is used, which the API prevents by consuming it.
 const RELEASED_CONNECTION: &str = "a released connection cannot be used";
 /// Delays between attempts to connect.
@@ -105,7 +103,7 @@ impl PostgresPool {
                 connector,
                 permits,
                 max_connections,
-                waiting: AtomicUsize::new(0),
+                waiting: Arc::default(),
                 acquire_timeout,
                 idle,
                 generation,
@@ -155,7 +153,7 @@ impl PostgresPool {
     /// Returns the servers' URL without password and parameters.
     #[must_use]
     pub(crate) fn label(&self) -> String {
-        crate::database::label::postgres(&self.shared.connector.targets.hosts)
+        self.shared.connector.label()
     }
 
     pub(crate) fn may_be_unencrypted(&self) -> bool {
@@ -168,7 +166,7 @@ impl PostgresPool {
     /// No connection became available within the acquire timeout, or the pool is closed.
     pub async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
         let deadline_at = Instant::now() + self.shared.acquire_timeout;
-        let waiting = WaitingCaller::new(&self.shared.waiting);
+        let waiting = Arc::clone(&self.shared.waiting);
         let permit = timeout_at(
             deadline_at,
             Arc::clone(&self.shared.permits).acquire_owned(),
@@ -200,7 +198,7 @@ impl PostgresPool {
         loop {
             let delay = delays.next_delay();
             match self.shared.connector.connect(deadline_at).await {
-                Ok((connection, _)) => return Ok(self.wrap(connection, Instant::now(), permit)),
+                Ok(connection) => return Ok(self.wrap(connection, Instant::now(), permit)),
                 Err(error) if error.is_transient && Instant::now() + delay < deadline_at => {}
                 Err(error) => return Err(error.into_statement_error()),
             }
@@ -267,30 +265,6 @@ impl PostgresPool {
         result
     }
 
-    /// Connects once, to obtain the reason of a failure.
-    pub(super) async fn try_connect(
-        &self,
-        timeout_after: Duration,
-    ) -> Result<(), super::connect::ConnectError> {
-        let (connection, _) = self
-            .shared
-            .connector
-            .connect(Instant::now() + timeout_after)
-            .await?;
-        let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
-        Ok(())
-    }
-
-    /// Returns whether statements of one connection run in several sessions, as behind a pooler in
-    /// transaction mode.
-    pub(super) async fn shares_sessions(&self, timeout_after: Duration) -> bool {
-        let asked = self
-            .shared
-            .connector
-            .shares_sessions(Instant::now() + timeout_after);
-        timeout(timeout_after, asked).await.unwrap_or(false)
-    }
-
     /// Closes idle connections now and the others when they are released, without waiting for them.
     pub async fn close(&self) {
         self.shared.permits.close();
@@ -311,7 +285,7 @@ impl PostgresPool {
             max: shared.max_connections,
             in_use: shared.max_connections.saturating_sub(free),
             idle: self.idle_connections(),
-            waiting: shared.waiting.load(Ordering::Relaxed),
+            waiting: Arc::strong_count(&shared.waiting) - 1,
         }
     }
 
@@ -319,22 +293,6 @@ impl PostgresPool {
     #[must_use]
     pub fn idle_connections(&self) -> usize {
         self.shared.idle.lock().len()
-    }
-}
-
-/// A caller that waits for a connection, until it is dropped.
-struct WaitingCaller<'a>(&'a AtomicUsize);
-
-impl<'a> WaitingCaller<'a> {
-    fn new(waiting: &'a AtomicUsize) -> Self {
-        waiting.fetch_add(1, Ordering::Relaxed);
-        Self(waiting)
-    }
-}
-
-impl Drop for WaitingCaller<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -348,9 +306,11 @@ async fn is_alive(connection: &mut PgConnection) -> bool {
 impl PooledConnection {
     /// Returns the connection to the pool after its last statement was answered.
     pub fn release(mut self) {
-        if let Some(connection) = self.connection.take() {
+        if let Some(connection) = self.connection.take()
+            && !self.shared.permits.is_closed()
+        {
             let (opened, generation) = (self.opened, self.generation);
-            self.shared.put_back(IdleConnection {
+            self.shared.idle.lock().push(IdleConnection {
                 connection,
                 opened,
                 since: Instant::now(),
@@ -432,12 +392,6 @@ impl PoolState {
         let mut idle = self.idle.lock();
         idle.retain(|it| it.since.elapsed() < MAX_IDLE_TIME && it.opened.elapsed() < MAX_LIFETIME);
         idle.pop()
-    }
-
-    fn put_back(&self, it: IdleConnection) {
-        if !self.permits.is_closed() {
-            self.idle.lock().push(it);
-        }
     }
 
     /// Handles a failed connection. The idle connections are checked before their next use, or

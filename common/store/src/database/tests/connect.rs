@@ -5,6 +5,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::super::testing::{Relay, TestDatabase, postgres};
+use super::outage::opened;
 use super::*;
 
 /// Returns the URL of a store with these hosts instead of its own.
@@ -24,9 +25,7 @@ async fn first_writable_host_is_connected_to() {
     // A closed port, an unresponsive server, and a server that answers.
     let hosts = format!("127.0.0.1:1,127.0.0.1:{},127.0.0.1:{port}", silent.port());
     let several = with_hosts(&primary, &hosts);
-    let database = Database::open(&several, DatabaseOptions::new("test"))
-        .await
-        .expect("the third answers");
+    let database = open(&several).await.expect("the third answers");
     database.ping().await.expect("answers");
     assert!(database.label().contains(&hosts), "{}", database.label());
 }
@@ -41,10 +40,7 @@ async fn hosts_are_tried_in_order_at_each_connect() {
         statement_timeout: Duration::from_secs(1),
         ..DatabaseOptions::new("hosts")
     };
-    let Ok(Database::Postgres(pool)) = Database::open(&with_hosts(&test, &hosts), options).await
-    else {
-        panic!("PostgreSQL")
-    };
+    let pool = opened(&with_hosts(&test, &hosts), options).await;
     let held = pool.acquire().await.expect("the first answers");
     assert!(first.accepted() > 0);
     assert_eq!(second.accepted(), 0, "the first host is enough");

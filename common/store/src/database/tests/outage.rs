@@ -13,6 +13,13 @@ use postern_core::health::Health;
 /// Upper bound for a statement on a busy machine; without a deadline it would take minutes.
 const MAX_STATEMENT_TIME: Duration = Duration::from_secs(20);
 
+pub(super) async fn opened(url: &str, options: DatabaseOptions) -> PostgresPool {
+    match Database::open(url, options).await {
+        Ok(Database::Postgres(pool)) => pool,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Opens a store through a relay, with short timeouts.
 async fn behind_a_relay(test: &TestDatabase) -> (Relay, PostgresPool) {
     let (relay, url) = Relay::start(&test.url).await;
@@ -22,10 +29,7 @@ async fn behind_a_relay(test: &TestDatabase) -> (Relay, PostgresPool) {
         statement_timeout: Duration::from_secs(1),
         ..DatabaseOptions::new("outage")
     };
-    let Ok(Database::Postgres(pool)) = Database::open(&url, options).await else {
-        panic!("PostgreSQL")
-    };
-    (relay, pool)
+    (relay, opened(&url, options).await)
 }
 
 async fn one(pool: &PostgresPool) -> Result<i32, sqlx::Error> {
@@ -103,10 +107,7 @@ async fn readiness_check_has_a_deadline_of_its_own() {
     database.verify_writable(&FIRST).await.expect("ready");
     relay.stop_forwarding();
     let check = timeout(MAX_STATEMENT_TIME, database.verify_writable(&FIRST)).await;
-    let exit = check
-        .expect("the check ends by itself")
-        .expect_err("not ready");
-    assert!(exit.is_temporary(), "{exit}");
+    rejected(check.expect("the check ends by itself"), 75);
     let ping = timeout(MAX_STATEMENT_TIME, database.ping()).await;
     ping.expect("it ends by itself").expect_err("no answer");
 }
@@ -114,9 +115,7 @@ async fn readiness_check_has_a_deadline_of_its_own() {
 #[tokio::test]
 async fn sqlstate_decides_whether_connections_are_discarded() {
     let test = postgres().await;
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
-    };
+    let pool = test.pool();
     let mut wrong = Vec::new();
     for (sqlstate, is_discarded, may_succeed_later) in [
         ("25006", true, true),
@@ -184,9 +183,7 @@ async fn unanswered_transaction_times_out_and_is_closed() {
 #[tokio::test]
 async fn cancelled_request_does_not_leave_its_answer_to_the_next() {
     let test = postgres().await;
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
-    };
+    let pool = test.pool();
     let slow = sqlx::query_scalar::<_, i32>("SELECT 7 FROM pg_sleep(5)").fetch_one(pool);
     timeout(Duration::from_millis(200), slow)
         .await
@@ -214,51 +211,26 @@ async fn cancelled_statement_makes_the_pool_check_other_connections() {
 }
 
 #[tokio::test]
-async fn readiness_probe_repeats_on_a_new_session() {
+async fn readiness_probe_repeats_on_a_new_session_that_accepts_writes() {
     let test = postgres().await;
     test.database.migrate(&FIRST).await.expect("migrated");
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
+    let pool = test.pool();
+    let run = async |sql: &str| {
+        let ended = pool.execute(AssertSqlSafe(sql.to_owned())).await;
+        ended.expect("executed");
     };
-    let set = |value| format!("SET default_transaction_read_only = {value}");
-    pool.execute(AssertSqlSafe(set("on"))).await.expect("set");
+    let set = "SET default_transaction_read_only = on";
+    run(set).await;
     let probe = || test.database.verify_writable(&FIRST);
     probe().await.expect("the server accepts writes");
-    let name: String = sqlx::query_scalar("SELECT current_database()::text")
-        .fetch_one(pool)
-        .await
-        .expect("a name");
-    let demoted = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
-    pool.execute(AssertSqlSafe(demoted)).await.expect("altered");
-    pool.execute(AssertSqlSafe(set("on"))).await.expect("set");
-    let exit = probe().await.expect_err("no session accepts writes");
-    assert!(
-        exit.is_temporary() && exit.message().contains("read-only"),
-        "{exit}"
-    );
-}
-
-#[tokio::test]
-async fn read_only_server_is_not_connected_to() {
-    let test = postgres().await;
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
-    };
     let name = test.url.rsplit_once('/').expect("a path").1;
-    let set = AssertSqlSafe(format!(
-        "ALTER DATABASE {name} SET default_transaction_read_only = on"
-    ));
-    pool.execute(set).await.expect("set");
-    let exit = Database::open(&test.url, DatabaseOptions::new("test"))
-        .await
-        .expect_err("read-only");
-    assert!(
-        exit.status() == 69
-            && exit
-                .message()
-                .contains("is read-only and accepts no writes"),
-        "{exit}"
-    );
+    run(&format!("ALTER DATABASE {name} {set}")).await;
+    run(set).await;
+    let reason = rejected(probe().await, 75);
+    assert!(reason.contains("read-only"), "{reason}");
+    let reason = rejected(open(&test.url).await, 69);
+    let is_named = reason.contains("is read-only and accepts no writes");
+    assert!(is_named, "{reason}");
 }
 
 #[tokio::test]
@@ -272,20 +244,15 @@ async fn close_does_not_wait_for_connections_in_use() {
         .await
         .expect("it is closed");
     held.release();
-    assert_eq!(
-        pool.idle_connections(),
-        0,
-        "a connection released later is closed"
-    );
+    let idle = pool.idle_connections();
+    assert_eq!(idle, 0, "a connection released later is closed");
     assert!(matches!(one(&pool).await, Err(sqlx::Error::PoolClosed)));
 }
 
 #[tokio::test]
 async fn server_ends_runaway_statements_and_lost_sessions() {
     let test = postgres().await;
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
-    };
+    let pool = test.pool();
     for (setting, expected) in [
         ("statement_timeout", "30s"),
         ("idle_in_transaction_session_timeout", "1min"),
@@ -309,9 +276,7 @@ async fn slow_statement_is_named_also_if_its_caller_gives_up() {
     let (health, registry) = (Health::new(), prometheus::Registry::new());
     let dependencies = Dependencies::new(&health, &registry).expect("registered");
     let statements = StatementHealth::new(&test.database, &dependencies, &registry);
-    let Database::Postgres(pool) = &test.database else {
-        panic!("PostgreSQL")
-    };
+    let pool = test.pool();
     let pool = pool.with_deadline(Duration::from_secs(5));
     let slow = || pool.execute("SELECT pg_sleep(2.2) FROM pg_class LIMIT 1");
     slow().await.expect("it has an answer");
