@@ -32,9 +32,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_core::config::{AdminListener, Env, read_admin_with};
-use postern_core::decode::{Field, Object};
+use postern_core::config::{AdminListener, Env};
+use postern_core::decode::Field;
 use postern_core::identity::TrustConfig;
+use postern_core::settings;
 use postern_core::token::Issuer;
 use postern_service::log::Log;
 use postern_service::trace::TracingConfig;
@@ -103,7 +104,7 @@ pub struct Config {
     pub tracing: Option<TracingConfig>,
     /// The upstreams.
     pub upstreams: Vec<UpstreamConfig>,
-    /// The routes, in the order of the file.
+    /// The routes: those of `[[route]]` and then those of `[[group]]`, in the order of the file.
     pub routes: Vec<Route>,
     /// The CORS policy for requests that match no route: that of `[defaults]`, or else that of the first
     /// route with one.
@@ -114,103 +115,129 @@ pub struct Config {
     pub tests: Vec<RouteTest>,
 }
 
-/// `[tokens]`: the token cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenConfig {
-    /// Memory for results of token verification in bytes; default 40 MiB, about 100,000 tokens. The
-    /// identity is cached under a digest of the token, not the token itself.
-    pub cache_bytes: usize,
-    /// Directory in which the last valid keys of each issuer are stored across restarts; default
-    /// none.
-    pub jwks_dir: Option<PathBuf>,
+settings! {
+    /// Cache of verified tokens. Read at start.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct TokenConfig(table) {
+        /// For about 100,000 tokens.
+        ///
+        /// The identity is cached under a digest of the token, not the token itself.
+        pub cache_bytes: usize = "40MiB" => memory_size,
+        /// Folder that keeps the last good keys across restarts, 0700; refused if others may write it.
+        pub jwks_dir: Option<PathBuf> = None => file_path,
+    }
 }
 
-/// `[stop]`: graceful shutdown.
-#[derive(Clone, Copy, Debug)]
-pub struct ShutdownConfig {
-    /// Time for which the process reports not ready but still accepts requests, so that load
-    /// balancers stop sending first; default 0.
-    pub notice: Duration,
-    /// Time for which an idle HTTP/1.1 connection may still send a request after `notice`. Its
-    /// response carries `Connection: close`. Less than `drain`, or 0; default 1 s, but at most half
-    /// of `drain`. A busy client is thus not disconnected without notice (RFC 9112 section 9.6).
-    pub linger: Duration,
-    /// Maximum time for requests in flight, from the same moment; default 30 s. The process exits
-    /// as soon as no connection is open.
-    pub drain: Duration,
+settings! {
+    /// Graceful shutdown.
+    #[derive(Clone, Copy, Debug)]
+    pub struct ShutdownConfig(table) {
+        /// From unready to the end of accepting.
+        ///
+        /// The process still accepts requests, so that load balancers stop sending first.
+        pub notice: Duration = "0s" => |field| field.duration(),
+        /// Time for requests in flight.
+        ///
+        /// From the end of `notice`. The process exits as soon as no connection is open.
+        pub drain: Duration = "30s" => |field| field.duration(),
+        /// Time for a last request of an idle HTTP/1.1 connection.
+        ///
+        /// From the end of `notice`. Its response carries `Connection: close`. Less than `drain`, or 0.
+        /// A busy client is thus not disconnected without notice (RFC 9112 section 9.6).
+        pub linger: Duration = { Some(Duration::from_secs(1).min(drain? / 2)) }
+            ("`1s`, at most half of `drain`")
+            => |field| match field.duration()? {
+                linger if linger.is_zero() || linger < drain? => Some(linger),
+                _ => field.fail("out_of_range", "must be less than drain, or 0"),
+            },
+    }
 }
 
 impl Config {
-    /// Decodes the root of the document, without running the route tests. Returns `None`, with the
-    /// mistakes recorded, if it is invalid.
-    pub fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let listen =
-            root.non_empty_list("listen", "at least one [[listen]] is required", |field| {
-                field.object(ListenerConfig::read)
-            });
-        let acme = acme::read(root, &listen);
-        let (admin, config_history) = read_admin(root, env);
-        let log = Log::read(root, env);
-        let workers = root.optional("workers", |field| field.integer(1..=256));
-        let identity = TrustConfig::read(root, env);
-        let tokens = root
-            .section("tokens", TokenConfig::read)
-            .unwrap_or_default();
-        let api_keys = root.section("api_keys", ApiKeyConfig::read);
-        let mut limits = root
-            .section("limits", ClientLimits::read)
-            .unwrap_or_default();
-        let defaults = root.section("defaults", |section| {
-            let built_in = RouteSettings::default();
-            Some(RouteSettings::read(section, &built_in, None))
-        });
-        let defaults = defaults.unwrap_or_default();
-        Arc::make_mut(&mut limits.http).deadline = defaults.deadline;
-        let stop = root
-            .section("stop", ShutdownConfig::read)
-            .unwrap_or_default();
-        let handover = root.section("handover", |section| {
-            section.required("socket", |f| f.text(1..=100))
-        });
-        let access_log = root
-            .section("access_log", AccessLogConfig::read)
-            .unwrap_or_default();
-        let tracing = TracingConfig::read_optional(root, env);
-        let upstreams = root.section("upstream", |section| {
-            Some(section.entries(UpstreamConfig::read))
-        });
-        let upstreams = upstreams.unwrap_or_default();
-        let mut routes = route::read_all(root, &upstreams, &defaults);
-        let issuers = identity.as_ref().map(|identity| identity.issuers());
-        policy::restrict_owners(&mut routes, issuers.unwrap_or_default());
-        let ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
-        Arc::make_mut(&mut limits.http).head.ambiguous_paths = ambiguous_paths;
-        // So that a page can read the error response.
-        let of_routes = routes.iter().find_map(|route| route.settings.cors.clone());
-        let cors = defaults.cors.or(of_routes);
-        let tests = root.list("test", |field| route_test::read(field, &routes, &upstreams));
-        Some(Self {
-            listen,
-            acme,
-            admin,
-            config_history,
-            log,
-            workers,
-            identity: identity?,
-            tokens,
-            api_keys,
-            limits,
-            stop,
-            handover: handover.map(PathBuf::from),
-            access_log,
-            tracing,
-            upstreams,
-            cors,
-            response_headers: defaults.response_headers,
-            routes,
-            tests,
-        })
+    settings! {
+        /// Decodes the root of the document, without running the route tests. Returns `None`, with the
+        /// mistakes recorded, if it is invalid.
+        pub fn decode(root, env: &Env) -> Self {
+            /// Listeners for clients; at least one. Read at start, but `access`.
+            listen = [..] ("at least one [[listen]] is required")
+                => |field| field.object(ListenerConfig::read),
+            /// ACME server (RFC 8555) for `tls.acme`, see [ACME](../manual/gateway.md#acme). Read at
+            /// start.
+            acme = None => |field| field.object(AcmeConfig::read),
+            admin = (Some(root.section("admin", |table| read_admin(table, env)))),
+            log = (Some(Log::read_section(root, env))),
+            /// Worker threads. Read at start.
+            workers = None ("number of cores") => |field| field.integer(1..=256),
+            identity = (TrustConfig::read(root, env)),
+            tokens = {} => |field| field.object(TokenConfig::read),
+            api_keys = None => |field| field.object(ApiKeyConfig::read),
+            limits = {} => |field| field.object(ClientLimits::read),
+            /// Settings of all routes.
+            defaults = {} => |field| field.object(|table| {
+                Some(RouteSettings::read(table, &RouteSettings::default(), None))
+            }),
+            stop = {} => |field| field.object(ShutdownConfig::read),
+            /// Hot restart with `run --take-over`. Read at start.
+            handover = None => |field| field.object(read_handover),
+            access_log = {} => |field| field.object(AccessLogConfig::read),
+            tracing = (Some(TracingConfig::read_optional(root, env))),
+            /// Upstreams by name.
+            upstreams as upstream = {}
+                => |field| field.object(|table| Some(table.entries(UpstreamConfig::read_named))),
+            routing = (Some(route::read_all(
+                root,
+                upstreams.as_deref().unwrap_or_default(),
+                defaults.as_ref().unwrap_or(&RouteSettings::default()),
+            ))),
+            acme_is_checked = (listen.as_deref().map(|listen| acme::check(root, listen))),
+        } => {
+            let (admin, config_history) = admin.unzip();
+            let (mut routes, tests) = routing;
+            policy::restrict_owners(&mut routes, identity.issuers());
+            let mut limits = limits;
+            let http = Arc::make_mut(&mut limits.http);
+            http.deadline = defaults.deadline;
+            http.head.ambiguous_paths = routes.iter().any(|route| route.settings.ambiguous_paths);
+            // So that a page can read the error response.
+            let of_routes = routes.iter().find_map(|route| route.settings.cors.clone());
+            Self {
+                listen,
+                acme,
+                admin,
+                config_history: config_history.flatten(),
+                log,
+                workers,
+                identity,
+                tokens,
+                api_keys,
+                limits,
+                stop,
+                handover,
+                access_log,
+                tracing,
+                upstreams,
+                cors: defaults.cors.or(of_routes),
+                response_headers: defaults.response_headers,
+                routes,
+                tests,
+            }
+        }
     }
+}
+
+settings! {
+    fn read_admin(table, env: &Env) -> (AdminListener, Option<PathBuf>) {
+        /// Folder of the last 50 configurations, 0700; with `admin.token_env` only. Read at start.
+        history = None ("the file with `.history` added") => file_path,
+        listener = (AdminListener::read(table, None, env)),
+    } => (listener, history)
+}
+
+settings! {
+    fn read_handover(table) -> PathBuf {
+        /// Unix socket for it, in a folder of its owner only.
+        socket => |field| field.typed("path").text(1..=100),
+    } => socket.into()
 }
 
 impl Config {
@@ -230,69 +257,17 @@ impl Config {
     }
 }
 
-/// Reads `[admin]` with the folder of the history.
-fn read_admin(root: &Object<'_>, env: &Env) -> (Option<AdminListener>, Option<PathBuf>) {
-    let mut history = None;
-    let admin = read_admin_with(root, None, env, |admin| {
-        history = admin.optional("history", |field| field.text(1..=4096));
-    });
-    (admin, history.map(PathBuf::from))
-}
-
-impl TokenConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let default = Self::default();
-        Some(Self {
-            cache_bytes: section.or("cache_bytes", default.cache_bytes, memory_size),
-            jwks_dir: section
-                .optional("jwks_dir", |field| field.text(1..=4096))
-                .map(PathBuf::from),
-        })
-    }
-}
-
-impl Default for TokenConfig {
-    fn default() -> Self {
-        Self {
-            cache_bytes: 40 << 20,
-            jwks_dir: None,
-        }
-    }
-}
-
-impl ShutdownConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let default = Self::default();
-        let drain = section.or("drain", default.drain, |field| field.duration());
-        Some(Self {
-            notice: section.or("notice", default.notice, |field| field.duration()),
-            linger: section.or("linger", default.linger.min(drain / 2), |field| match field
-                .duration()?
-            {
-                linger if linger.is_zero() || linger < drain => Some(linger),
-                _ => field.fail("out_of_range", "must be less than drain, or 0"),
-            }),
-            drain,
-        })
-    }
-}
-
-impl Default for ShutdownConfig {
-    fn default() -> Self {
-        Self {
-            notice: Duration::ZERO,
-            linger: Duration::from_secs(1),
-            drain: Duration::from_secs(30),
-        }
-    }
-}
-
 /// Reads a size that fits into memory.
 fn memory_size(field: Field<'_>) -> Option<usize> {
     let bytes = field.bytes()?;
     usize::try_from(bytes)
         .ok()
         .or_else(|| field.fail("out_of_range", "is more than this machine can hold"))
+}
+
+/// Reads the path of a file or folder.
+fn file_path(field: Field<'_>) -> Option<PathBuf> {
+    field.typed("path").text(1..=4096).map(PathBuf::from)
 }
 
 /// Reads a duration that is not zero: a timeout of zero would reject everything.

@@ -168,10 +168,8 @@ mod tests {
 
     impl TokenBucket {
         fn take(&mut self, now: u64) -> bool {
-            let (interval, burst) = (
-                u128::from(self.rate.interval_ns),
-                u128::from(self.rate.burst),
-            );
+            let interval = u128::from(self.rate.interval_ns);
+            let burst = u128::from(self.rate.burst);
             self.filled = (self.filled + u128::from(now - self.at)).min(interval * burst);
             self.at = now;
             let may = self.filled >= interval;

@@ -8,7 +8,6 @@ mod admin_api;
 mod admin_client;
 mod agreement;
 mod ambiguous_paths;
-mod answer_config;
 mod answers;
 mod api_keys;
 mod bodies;
@@ -23,7 +22,6 @@ mod config_editing_hostile;
 mod connection_authentication;
 mod connections;
 mod cors;
-mod defaults;
 mod early_responses;
 mod external_authorization;
 mod forwarded;
@@ -41,7 +39,6 @@ mod idle_connections;
 mod live_tail;
 mod load_balancers;
 mod log_events;
-mod logs;
 mod migrating;
 mod migrating_peers;
 mod mirroring;
@@ -63,12 +60,10 @@ mod server_names;
 mod shared_connections;
 mod shutdown;
 mod slow_clients;
-mod slow_readers;
 mod socket_activation;
 mod spans;
 mod tls;
 mod tls_gateway;
-mod tls_settings;
 mod truncated_responses;
 mod tunnel_expiry;
 mod upgrade;
@@ -92,23 +87,28 @@ use postern_core::clock::Timestamp;
 use postern_core::config::{Env, parse};
 use postern_core::exit::Exit;
 use postern_core::testing::{CapturedLog, assert_members};
+use postern_http::message::framing::BodyFraming;
+use postern_http::message::head::BodyKind;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use certificate_folder::{CertificateFolder, first_certificate, free_port, run, s_client};
 use harness::{
-    ADMIN_TOKEN, ROUTES, STEP_TIMEOUT, TestGateway, bind, fetch, has_field, in_time, route,
-    route_table, wait_until,
+    ADMIN_TOKEN, ROUTES, STEP_TIMEOUT, TestGateway, bind, connect_narrow, in_time, route,
+    route_table, unused_address, wait_for, wait_until,
 };
 use origin::{OriginBehavior, TestOrigin};
-use raw_client::{GET, RawClient, RawResponse, UPGRADE};
+use raw_client::{
+    GET, RawClient, RawResponse, UPGRADE, assert_fields, bearer, content_length, fetch, has_field,
+    values,
+};
 use scripted_origin::{
-    OK, OriginConnection, answer_http2, content_length, http2_client, http2_client_on, start_http2,
+    OK, OriginConnection, answer_http2, http2_client, http2_client_on, start_http2,
 };
 use tls::{CertificateAuthority, UpstreamTls};
-use tls_gateway::{TlsGateway, call, get, head, open_body, reply, send, upload};
-use upstream_shares::{client_from, connect_from, http2_from};
+use tls_gateway::{TlsGateway, call, get, head, open_body, reply, send, status, upload};
+use upstream_shares::{begin_from, client_from, connect_from, http2_from};
 
 use crate::Config;
 
@@ -127,6 +127,23 @@ fn env() -> Env {
 /// Reads a configuration with both user pools.
 pub(crate) fn read_config(text: &str) -> Result<Config, Exit> {
     parse("p.toml", text, |root| Config::read(root, &env()))
+}
+
+/// A listener and an upstream, in four lines.
+pub(crate) const LISTENER_AND_ORIGIN: &str =
+    "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.origin]\naddresses = [\"127.0.0.1:2\"]\n";
+
+/// Reads a configuration with a listener, the upstream `origin` and these tables, or returns its
+/// mistakes.
+pub(crate) fn read_tables(tables: &str) -> Result<Config, String> {
+    let config = read_config(&format!("{LISTENER_AND_ORIGIN}{tables}"));
+    config.map_err(|exit| exit.message().to_owned())
+}
+
+/// Returns the position of a pattern.
+fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    let mut windows = bytes.windows(pattern.len());
+    windows.position(|window| window == pattern)
 }
 
 /// Returns the rows of a table, whose cells are separated by bars. `\r\n` in a cell is a line break.

@@ -25,5 +25,5 @@ pub(super) fn route(state: &Arc<GatewayState>, health: &Health) -> Router {
             started_at,
         }
     };
-    admin_api::info_route_of(info, health.clone(), clock)
+    admin_api::info_route(info, health.clone(), clock)
 }

@@ -133,10 +133,8 @@ mod tests {
             },
         };
         let slot = CertificateSlot::new("a.pem".to_owned());
-        slot.install(
-            loaded,
-            &GatewayMetrics::new().expect("metrics").certificates,
-        );
+        let metrics = GatewayMetrics::new().expect("metrics");
+        slot.install(loaded, &metrics.certificates);
         slot
     }
 
@@ -154,21 +152,14 @@ mod tests {
             (&short, 4 * DAY_S, 3),
         ] {
             slot.warn_of_expiry(Timestamp::from_unix_seconds(seconds));
-            let words = [
-                " WARN ",
-                "certificate expires soon",
-                "certificate=\"a.test\"",
-            ];
+            let name = "certificate=\"a.test\"";
+            let words = [" WARN ", "certificate expires soon", name];
             assert_eq!(log.with(&words), count, "{}", log.text());
         }
         assert_eq!(log.with(&["expires_in_days=29"]), 1, "{}", log.text());
         long.warn_of_expiry(Timestamp::from_unix_seconds(366 * DAY_S));
-        assert_eq!(
-            log.with(&["ERROR", "certificate expired"]),
-            1,
-            "{}",
-            log.text()
-        );
+        let actual = log.with(&["ERROR", "certificate expired"]);
+        assert_eq!(actual, 1, "{}", log.text());
     }
 
     #[test]

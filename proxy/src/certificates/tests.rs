@@ -10,40 +10,11 @@ use proptest::prelude::*;
 
 use super::client_auth::TlsClient;
 use super::hosts::HostGuard;
-use super::leaf::Leaf;
-use super::names::NameIndex;
 use super::server_tls::ServerTls;
 use crate::config::{CertificateConfig, CertificateSource, ClientAuthConfig, ListenerTlsConfig};
 use crate::config::{HostPattern, MethodSet, PathPattern, RoutePattern};
 use crate::routing::{RouteMatcher, RouteRequest};
 use crate::telemetry::metrics::GatewayMetrics;
-
-#[test]
-fn wildcard_matches_one_label() {
-    let mut index = NameIndex::<u8>::default();
-    for (name, value) in [
-        ("*.example.com", 1),
-        ("a.example.com", 2),
-        ("example.com.", 3),
-    ] {
-        index.insert(name, value);
-    }
-    for (host, expected) in [
-        ("b.example.com", Some(1)),
-        ("a.example.com", Some(2)),
-        ("example.com", Some(3)),
-        ("a.b.example.com", None),
-        (".example.com", None),
-        ("com", None),
-        ("", None),
-        ("*.example.com", Some(1)),
-    ] {
-        assert_eq!(index.get(host).copied(), expected, "{host}");
-        let in_request = expected.or((host == "a.b.example.com").then_some(1));
-        let in_request = in_request.or((host == ".example.com").then_some(1));
-        assert_eq!(index.closest(host).copied(), in_request, "{host}");
-    }
-}
 
 /// The client authentications of the tests.
 static POLICIES: LazyLock<(tempfile::TempDir, [Arc<ClientAuthConfig>; 2])> = LazyLock::new(|| {
@@ -136,13 +107,4 @@ proptest! {
             }
         }
     }
-}
-
-#[test]
-fn leaf_has_its_names_in_lower_case() {
-    let names = ["A.example.test", "*.example.test"].map(str::to_owned);
-    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
-    let leaf = Leaf::read(made.cert.der()).expect("well-formed");
-    assert_eq!(leaf.names, ["a.example.test", "*.example.test"]);
-    assert!(leaf.not_before < leaf.not_after);
 }

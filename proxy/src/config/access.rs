@@ -3,17 +3,27 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use postern_core::decode::Object;
 use postern_core::network::IpNetwork;
+use postern_core::settings;
 
-/// An access list. `deny` takes precedence over `allow`; an address in neither list is accepted
-/// only if there is no `allow`. An unknown address is never accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessList {
-    /// The accepted networks; `None` for all that `deny` does not contain.
-    allow: Option<Box<[IpNetwork]>>,
-    /// The refused networks; default none.
-    deny: Box<[IpNetwork]>,
+settings! {
+    /// [Client addresses](../manual/gateway.md#access-lists) that may use a route; others get 403.
+    ///
+    /// An address in neither list is accepted only if there is no `allow`. An unknown address is never
+    /// accepted.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AccessList(table) {
+        /// Accepted networks; others are refused.
+        allow: Option<Vec<IpNetwork>> = None ("all")
+            => |field| field.non_empty_array(IpNetwork::read),
+        /// Refused networks; takes precedence over `allow`.
+        deny: Vec<IpNetwork> = { Some(Vec::new()) } ("none")
+            => |field| field.non_empty_array(IpNetwork::read),
+    } => {
+        if !table.has("allow") && !table.has("deny") {
+            table.fail("missing_field", "must have allow or deny");
+        }
+    }
 }
 
 // === impl AccessList ===
@@ -32,25 +42,6 @@ impl AccessList {
     /// Returns the networks of both lists.
     pub(crate) fn networks(&self) -> impl Iterator<Item = &IpNetwork> {
         self.allow.iter().flatten().chain(&self.deny)
-    }
-
-    /// Reads `{ allow = ["10.0.0.0/8"], deny = ["10.1.0.0/16"] }`, with at least one of the two.
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let deny = section.optional("deny", |field| field.non_empty_array(IpNetwork::read));
-        let deny = deny.unwrap_or_default();
-        let allow = section.optional("allow", |field| field.non_empty_array(IpNetwork::read));
-        if !section.has("allow") && !section.has("deny") {
-            section.fail("missing_field", "must have allow or deny");
-            return None;
-        }
-        Some(Self {
-            // An invalid list accepts nothing: its mistakes are recorded.
-            allow: match section.has("allow") {
-                true => Some(allow.unwrap_or_default().into()),
-                false => None,
-            },
-            deny: deny.into(),
-        })
     }
 }
 

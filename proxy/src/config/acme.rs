@@ -3,57 +3,46 @@
 use std::path::PathBuf;
 
 use postern_core::decode::Object;
+use postern_core::settings;
 use url::Url;
 
-use crate::config::ListenerConfig;
+use crate::config::{ListenerConfig, file_path};
 
-/// `[acme]`: the ACME server that issues the certificates of `listen.tls.acme`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcmeConfig {
-    /// The directory of the server; default Let's Encrypt.
-    pub directory: Url,
-    /// The store directory, which replicas share.
-    pub store: PathBuf,
-    /// Certificate authorities of the server's own certificate; default those of the system.
-    pub ca: Option<PathBuf>,
-}
-
-/// The directory of Let's Encrypt.
-const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
-
-impl AcmeConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let directory = section.or("directory", Url::parse(LETS_ENCRYPT).ok(), |field| {
+settings! {
+    /// The ACME server that issues the certificates of `listen.tls.acme`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AcmeConfig(table) {
+        /// Directory of the server; https.
+        pub directory: Url = { Url::parse(LETS_ENCRYPT).ok() } ("Let's Encrypt") => |field| {
             let url = field.url()?;
             match url.scheme() {
-                "https" => Some(Some(url)),
+                "https" => Some(url),
                 _ => field.fail(
                     "invalid_format",
                     "must be an https URL (RFC 8555 section 6.1)",
                 ),
             }
-        });
-        let terms = section.required("accept_terms", |field| match field.is_true() {
-            true => Some(()),
+        },
+        /// Agreement to the terms of service of the server.
+        pub accept_terms: bool => |field| match field.is_true() {
+            true => Some(true),
             false => field.fail(
                 "invalid_choice",
                 "must be true: the account agrees to the terms of service of the ACME server",
             ),
-        });
-        let store = section.required("store", |field| field.text(1..=4096));
-        let ca = section.optional("ca", |field| field.text(1..=4096));
-        terms?;
-        Some(Self {
-            directory: directory?,
-            store: store?.into(),
-            ca: ca.map(PathBuf::from),
-        })
+        },
+        /// Folder of account, certificates and challenges, 0700; replicas share it.
+        pub store: PathBuf => file_path,
+        /// Certificate authorities of the server's own certificate, PEM.
+        pub ca: Option<PathBuf> = None ("system") => file_path,
     }
 }
 
-/// Reads the table `[acme]`, which names of listeners require.
-pub(super) fn read(root: &Object<'_>, listen: &[ListenerConfig]) -> Option<AcmeConfig> {
-    let acme = root.section("acme", AcmeConfig::read);
+/// The directory of Let's Encrypt.
+const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
+/// Records an ACME server without names of listeners, and names without a server.
+pub(super) fn check(root: &Object<'_>, listen: &[ListenerConfig]) {
     let mut names = listen
         .iter()
         .filter_map(|listener| listener.tls.as_ref())
@@ -67,5 +56,4 @@ pub(super) fn read(root: &Object<'_>, listen: &[ListenerConfig]) -> Option<AcmeC
         (true, false) => root.fail("conflicting_fields", "acme: no listener has tls.acme"),
         (true, true) | (false, false) => {}
     }
-    acme
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use postern_core::decode::Object;
+use postern_core::settings;
 
 use crate::config::{RedirectTarget, RoutePattern};
 
@@ -18,13 +19,21 @@ pub enum RouteAnswer {
     Respond(FixedResponse),
 }
 
-/// `redirect = { to = "…", status = 308 }`.
-#[derive(Clone, Debug)]
-pub struct RedirectAnswer {
-    /// The value of `Location`.
-    pub to: RedirectTarget,
-    /// 301, 302, 303, 307 or 308; default 308.
-    pub status: StatusCode,
+settings! {
+    /// [Redirect](../manual/gateway.md#redirects-and-fixed-responses) instead of an upstream.
+    #[derive(Clone, Debug)]
+    pub struct RedirectAnswer(table, pattern: Option<&RoutePattern>) {
+        /// `Location`, with variables; `{host}` needs `hosts`.
+        pub to: RedirectTarget => |field| RedirectTarget::read(field, pattern),
+        /// Status.
+        pub status: StatusCode = 308 => |field| {
+            let status: u16 = field.typed("301, 302, 303, 307, 308").integer(301..=308)?;
+            match status {
+                301..=303 | 307 | 308 => StatusCode::from_u16(status).ok(),
+                _ => field.fail("invalid_choice", "must be 301, 302, 303, 307 or 308"),
+            }
+        },
+    }
 }
 
 /// `respond = { status = 200, body = "…" }`.
@@ -49,7 +58,7 @@ impl RouteAnswer {
             RedirectAnswer::read(section, pattern).map(Self::Redirect)
         });
         let respond = route.section("respond", |section| {
-            FixedResponse::read(section).map(Self::Respond)
+            read_response(section).map(Self::Respond)
         });
         redirect.or(respond)
     }
@@ -71,55 +80,40 @@ impl RouteAnswer {
     }
 }
 
-// === impl RedirectAnswer ===
-
-impl RedirectAnswer {
-    fn read(section: &Object<'_>, pattern: Option<&RoutePattern>) -> Option<Self> {
-        let status = section.or("status", StatusCode::PERMANENT_REDIRECT, |field| {
-            let status: u16 = field.integer(301..=308)?;
-            match status {
-                301..=303 | 307 | 308 => StatusCode::from_u16(status).ok(),
-                _ => field.fail("invalid_choice", "must be 301, 302, 303, 307 or 308"),
-            }
-        });
-        let to = section.required("to", |field| RedirectTarget::read(field, pattern));
-        Some(Self { to: to?, status })
-    }
-}
-
-// === impl FixedResponse ===
-
-impl FixedResponse {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let status = section.or("status", StatusCode::OK, |field| {
-            StatusCode::from_u16(field.integer(200..=599)?).ok()
-        });
-        let text = section.optional("body", |field| {
+settings! {
+    /// Reads a fixed response instead of an upstream.
+    fn read_response(table) -> FixedResponse {
+        /// Status.
+        status = 200 => |field| StatusCode::from_u16(field.integer(200..=599)?).ok(),
+        /// Body, at most 1 MiB.
+        body = "" => |field| {
             let text = field.string()?;
             match text.len() <= MAX_BODY_BYTES {
                 true => Some(text.to_owned()),
                 false => field.fail("invalid_length", "must not be longer than 1 MiB"),
             }
-        });
-        let content_type = section.optional("content_type", |field| {
+        },
+        /// Media type; none without a body.
+        content_type = None ("`text/plain; charset=utf-8`") => |field| {
             let text = field.text(1..=200)?;
             HeaderValue::from_str(&text)
                 .ok()
                 .filter(|_| text.contains('/'))
                 .or_else(|| field.fail("invalid_format", "must be a media type such as text/html"))
-        });
-        let has_body = text.as_ref().is_some_and(|text| !text.is_empty());
+        },
+    } => {
+        let has_body = !body.is_empty();
         if has_body && matches!(status.as_u16(), 204 | 205 | 304) {
-            section.fail(
+            table.fail(
                 "conflicting_fields",
                 "a response with this status has no body",
             );
         }
         let default_type = has_body.then_some(HeaderValue::from_static(TEXT_TYPE));
-        Some(Self {
+        FixedResponse {
             status,
             content_type: content_type.or(default_type),
-            body: text.unwrap_or_default().into(),
-        })
+            body: body.into(),
+        }
     }
 }

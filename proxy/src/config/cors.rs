@@ -2,24 +2,29 @@
 
 use std::time::Duration;
 
-use postern_core::decode::{Field, Object};
+use postern_core::decode::Field;
+use postern_core::settings;
 
 use crate::config::short_texts;
 
-/// `[defaults.cors]` and `[route.cors]`: the origins whose pages may read responses (CORS protocol of the
-/// Fetch standard).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CorsPolicy {
-    /// Allowed origins; empty for none.
-    pub origins: Vec<OriginPattern>,
-    /// Request header fields that scripts may send; default `authorization`, `content-type`,
-    /// `idempotency-key`, `if-none-match` and `traceparent`.
-    pub headers: Vec<String>,
-    /// Response header fields that scripts may read, in addition to those of the gateway and those
-    /// that the upstream exposes; default none.
-    pub exposed_headers: Vec<String>,
-    /// Time for which a browser may cache a preflight response; default 10 min.
-    pub max_age: Duration,
+settings! {
+    /// Cross-origin rules (CORS protocol of the Fetch standard).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CorsPolicy(table) {
+        /// `*`, an origin, one with any port (`http://localhost:*`), or any subdomain
+        /// (`https://*.example.com`).
+        ///
+        /// Empty for none.
+        pub origins: Vec<OriginPattern> => |field| field.array(OriginPattern::read),
+        /// Request fields that scripts may send.
+        pub headers: Vec<String> =
+            ["authorization", "content-type", "idempotency-key", "if-none-match", "traceparent"]
+            => short_texts,
+        /// Response fields that scripts may read, besides those of the gateway and the upstream.
+        pub exposed_headers: Vec<String> = [] => short_texts,
+        /// Time for which a browser may cache a preflight.
+        pub max_age: Duration = "10m" => |field| field.duration(),
+    }
 }
 
 /// A pattern of origins.
@@ -37,37 +42,9 @@ pub enum OriginPattern {
     Subdomains(String, String),
 }
 
-/// Default of [`CorsPolicy::headers`].
-const DEFAULT_HEADERS: [&str; 5] = [
-    "authorization",
-    "content-type",
-    "idempotency-key",
-    "if-none-match",
-    "traceparent",
-];
-
 // === impl CorsPolicy ===
 
 impl CorsPolicy {
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let origins = section.required("origins", |field| field.array(OriginPattern::read));
-        let headers = section.or(
-            "headers",
-            DEFAULT_HEADERS.map(str::to_owned).to_vec(),
-            short_texts,
-        );
-        let exposed_headers = section.or("exposed_headers", Vec::new(), short_texts);
-        let max_age = section.or("max_age", Duration::from_secs(600), |field| {
-            field.duration()
-        });
-        Some(Self {
-            origins: origins?,
-            headers,
-            exposed_headers,
-            max_age,
-        })
-    }
-
     /// Returns whether pages of this origin may read responses.
     #[must_use]
     pub fn allows(&self, origin: &[u8]) -> bool {
@@ -175,35 +152,35 @@ mod tests {
 
     #[test]
     fn origin_pattern_matches_serialized_origins() {
-        for (pattern, origin, matches) in [
-            ("*", "https://any", true),
-            ("https://app", "https://app", true),
-            ("https://app", "https://app:8443", false),
-            ("https://app", "http://app", false),
-            ("https://app", "https://app.evil", false),
-            ("http://localhost:*", "http://localhost", true),
-            ("http://localhost:*", "http://localhost:5173", true),
-            ("http://localhost:*", "http://localhost:", false),
-            ("http://localhost:*", "http://localhost:1.evil", false),
-            ("http://localhost:*", "http://localhost.evil", false),
-            ("http://localhost:*", "https://localhost", false),
-            ("http://[::1]:*", "http://[::1]:5173", true),
-            ("tauri://localhost", "tauri://localhost", true),
-            ("https://*.example.com", "https://a.example.com", true),
-            ("https://*.example.com", "https://a-1.b.example.com", true),
-            ("https://*.example.com", "https://example.com", false),
-            ("https://*.example.com", "https://.example.com", false),
-            ("https://*.example.com", "http://a.example.com", false),
-            ("https://*.example.com", "https://evil/.example.com", false),
-            ("https://*.example.com", "https://aexample.com", false),
-            ("https://*.example.com", "https://a.example.com:8443", false),
-            ("https://*.a.test:8443", "https://x.a.test:8443", true),
+        for (pattern, matching, others) in [
+            ("*", "https://any", ""),
+            (
+                "https://app",
+                "https://app",
+                "https://app:8443 http://app https://app.evil",
+            ),
+            (
+                "http://localhost:*",
+                "http://localhost http://localhost:5173",
+                "http://localhost: http://localhost:1.evil http://localhost.evil https://localhost",
+            ),
+            ("http://[::1]:*", "http://[::1]:5173", ""),
+            ("tauri://localhost", "tauri://localhost", ""),
+            (
+                "https://*.example.com",
+                "https://a.example.com https://a-1.b.example.com",
+                "https://example.com https://.example.com http://a.example.com https://evil/.example.com \
+                 https://aexample.com https://a.example.com:8443",
+            ),
+            ("https://*.a.test:8443", "https://x.a.test:8443", ""),
         ] {
-            assert_eq!(
-                read(pattern).expect(pattern).matches(origin.as_bytes()),
-                matches,
-                "{pattern} {origin}"
-            );
+            let rule = read(pattern).expect(pattern);
+            for (origins, is_matched) in [(matching, true), (others, false)] {
+                for origin in origins.split_whitespace() {
+                    let matches = rule.matches(origin.as_bytes());
+                    assert_eq!(matches, is_matched, "{pattern} {origin}");
+                }
+            }
         }
     }
 

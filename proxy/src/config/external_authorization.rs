@@ -4,48 +4,36 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, HOST};
-use postern_core::decode::{Field, Object};
+use postern_core::decode::Field;
+use postern_core::settings;
 use postern_http::message::headers;
 use url::Url;
 
 use crate::config::nonzero_duration;
 
-/// `authorize`: a service that decides on each request that the policy allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExternalAuthorization {
-    /// The URL that is called.
-    pub url: Url,
-    /// Time for a response; default 1 s.
-    pub timeout: Duration,
-    /// Maximum calls in flight; default 256.
-    pub in_flight: usize,
-    /// Header fields of the response that are added to the request. Those of the client are removed.
-    pub forward_headers: Vec<HeaderName>,
-}
-
-// === impl ExternalAuthorization ===
-
-impl ExternalAuthorization {
-    /// Reads `{ url = "http://…", timeout = "1s", forward_headers = ["x-tenant"] }`.
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let url = section.required("url", |field| match field.url()? {
-            url if url.fragment().is_some() => {
-                field.fail("invalid_format", "must have no fragment")
-            }
+settings! {
+    /// [A service](../manual/gateway.md#external-authorization) decides as well.
+    ///
+    /// On each request that the policy allows.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ExternalAuthorization(table) {
+        /// Address that is called.
+        pub url: Url => |field| match field.url()? {
+            url if url.fragment().is_some() => field.fail("invalid_format", "must have no fragment"),
             url => Some(url),
-        });
-        Some(Self {
-            timeout: section.or("timeout", Duration::from_secs(1), nonzero_duration),
-            in_flight: section.or("in_flight", 256, |field| field.integer(1..=100_000)),
-            forward_headers: section.list("forward_headers", read_header),
-            url: url?,
-        })
+        },
+        /// Time for a response.
+        pub timeout: Duration = "1s" => nonzero_duration,
+        /// Concurrent calls; more are 503. Beyond half, one client address has an eighth.
+        pub in_flight: usize = 256 => |field| field.integer(1..=100_000),
+        /// Fields of its response that replace those of the client.
+        pub forward_headers: Vec<HeaderName> = [] => |field| field.array(read_header),
     }
 }
 
 /// Reads the name of a field that the service may set: no credentials, identity or framing.
 fn read_header(field: Field<'_>) -> Option<HeaderName> {
-    let text = field.string()?;
+    let text = field.typed("name").string()?;
     let is_own = |name: &HeaderName| {
         headers::is_filled(name.as_str())
             || headers::is_hop_by_hop(name.as_str())

@@ -4,45 +4,51 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use postern_core::decode::{Field, Object};
+use postern_core::settings;
 use postern_http::message::headers;
 
 use crate::config::{PathPattern, Template};
 
-/// Changes of the header fields of a message, in this order: fields are removed, set, and added.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeaderChanges {
-    /// Names of fields to remove.
-    pub remove: Vec<HeaderName>,
-    /// Fields that replace all fields of the same name.
-    pub set: Vec<(HeaderName, Template)>,
-    /// Fields that are added to those of the same name.
-    pub add: Vec<(HeaderName, Template)>,
+settings! {
+    /// [Changes](../manual/gateway.md#header-changes) of the header fields of a message.
+    ///
+    /// In this order: fields are removed, set, and added. `path` is the path of the route; `None` in
+    /// `[defaults]`.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct HeaderChanges(table, path: Option<&PathPattern>) {
+        /// Names of fields to remove.
+        pub remove: Vec<HeaderName> = []
+            => |field| field.array(|item| changeable_name(&item.text(1..=256)?, item)),
+        /// Fields that replace those of the same name. A value may have variables such as
+        /// `{request_id}`; without one the field is removed.
+        pub set: Vec<(HeaderName, Template)> = { Some(Vec::new()) } ("none")
+            => |field| field.object(|fields| Some(read_fields(fields, path))),
+        /// Fields that are added to those of the same name; without its variable none is added.
+        pub add: Vec<(HeaderName, Template)> = { Some(Vec::new()) } ("none")
+            => |field| field.object(|fields| Some(read_fields(fields, path))),
+    }
+}
+
+settings! {
+    fn read_inherit(table) -> bool {
+        /// Add the changes that the group or `defaults` makes to other fields.
+        inherit = false => |field| field.boolean(),
+    } => inherit
 }
 
 // === impl HeaderChanges ===
 
 impl HeaderChanges {
-    /// Reads `{ set = { NAME = "value" }, add = { NAME = "value" }, remove = ["NAME"] }`, and with
-    /// `inherit = true` adds `inherited`. Returns `None` if there is nothing to change. `path` is the
-    /// path of the route; `None` in `[defaults]`.
-    pub(super) fn read(
-        section: &Object<'_>,
+    /// Reads the changes, and with `inherit = true` adds `inherited`. Returns `Some(None)` if there is
+    /// nothing to change.
+    pub(super) fn read_within(
+        table: &Object<'_>,
         inherited: Option<&Arc<Self>>,
         path: Option<&PathPattern>,
     ) -> Option<Option<Arc<Self>>> {
-        let fields = |name: &'static str| {
-            let read = |section: &Object<'_>| Some(read_fields(section, path));
-            section.section(name, read).unwrap_or_default()
-        };
-        let mut changes = Self {
-            set: fields("set"),
-            add: fields("add"),
-            remove: section.list("remove", |field| {
-                changeable_name(&field.text(1..=256)?, field)
-            }),
-        };
+        let mut changes = Self::read(table, path)?;
         if path.is_some()
-            && section.or("inherit", false, |field| field.boolean())
+            && read_inherit(table)?
             && let Some(inherited) = inherited
         {
             changes.inherit(inherited);
@@ -70,10 +76,7 @@ impl HeaderChanges {
 }
 
 /// Reads `{ NAME = "value" }`. Two spellings of a name are a mistake.
-pub(super) fn read_fields(
-    section: &Object<'_>,
-    path: Option<&PathPattern>,
-) -> Vec<(HeaderName, Template)> {
+fn read_fields(section: &Object<'_>, path: Option<&PathPattern>) -> Vec<(HeaderName, Template)> {
     let mut names: Vec<HeaderName> = Vec::new();
     section.entries(|name, field| {
         let name = changeable_name(name, field)?;

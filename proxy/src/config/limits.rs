@@ -4,32 +4,92 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postern_core::decode::{Field, Object};
 use postern_core::network::IpNetwork;
+use postern_core::settings;
 use postern_http::downstream::HttpLimits;
 use postern_http::message::head::HeadLimits;
 
-use crate::config::{memory_size, nonzero_duration};
+use crate::config::{RouteSettings, memory_size, nonzero_duration};
 use crate::rate_limiter::Rate;
 
-/// `[limits]`: limits on clients. Every limit has a default and none can be disabled, except the
-/// rate limits, which are off until they are set.
-#[derive(Clone, Debug)]
-pub struct ClientLimits {
-    /// Maximum open client connections; default 20,000. Connections above the limit wait in the
-    /// kernel's accept queue. Read at startup only.
-    pub connections: usize,
-    /// Maximum open connections of one client address; default 1,000. Connections above the limit
-    /// are closed.
-    pub connections_per_address: usize,
-    /// Maximum concurrent streams of one HTTP/2 connection; default 100.
-    pub streams: u32,
-    /// Rate limit of one client address; default none. Requests with a rejected head are counted as
-    /// well.
-    pub address: Option<Rate>,
-    /// The limits of each connection and its requests. The deadline is that of `[defaults]`, until
-    /// the route of a request is known.
-    pub http: Arc<HttpLimits>,
+settings! {
+    /// Limits for clients.
+    ///
+    /// Every limit has a default and none can be disabled, except the rate limits, which are off
+    /// until they are set.
+    #[derive(Clone, Debug)]
+    pub struct ClientLimits(table) {
+        /// Open connections; further ones wait in the accept queue. Read at start.
+        pub connections: usize = 20_000 => |field| field.integer(1..=1_000_000),
+        /// Open connections of a client address; further ones are closed.
+        pub connections_per_address: usize = 1000 => |field| field.integer(1..=1_000_000),
+        /// Concurrent streams of an HTTP/2 connection.
+        pub streams: u32 = 100 => |field| field.integer(1..=10_000),
+        /// The limits of each connection and its requests. The deadline is that of `[defaults]`, until
+        /// the route of a request is known.
+        pub http: Arc<HttpLimits> = (read_http(table).map(Arc::new)),
+        /// Rate limit of a client address (/64 for IPv6); rejected heads count.
+        pub address: Option<Rate> = None
+            => |field| field.object(read_rate).map(|(rate, ..)| rate),
+    }
+}
+
+settings! {
+    fn read_http(table) -> HttpLimits {
+        /// Request head; more is 431.
+        head_bytes = "32KiB" => memory_size,
+        /// Header fields; more is 431.
+        head_fields = 100 => |field| field.integer(8..=240),
+        /// Request target; more is 414.
+        target_bytes = "8KiB" => memory_size,
+        /// From the first byte of a head to its last.
+        ///
+        /// For the first request from the connection.
+        head_timeout = "10s" => nonzero_duration,
+        /// Idle time of a connection between requests.
+        idle_timeout = "60s" => nonzero_duration,
+        /// Silence of a WebSocket in both directions.
+        tunnel_timeout = "10m" => nonzero_duration,
+        /// Minimum rate of a body that is sent or read.
+        min_rate = 512 => |field| field.typed("bytes per second").integer(1..=1_000_000),
+        /// Time below `min_rate`; over HTTP/2 up to twice that.
+        stall_timeout = "20s" => nonzero_duration,
+        /// Responses buffered for [slow readers](../manual/gateway.md#slow-readers); beyond half, one
+        /// client address has an eighth. Read at start.
+        ///
+        /// A response reserves 64 KiB. Above the limit, new requests get 503, and a response whose
+        /// reader is slow is aborted.
+        response_buffer_bytes = "256MiB" => memory_size,
+        /// Proxies whose `X-Forwarded-For` is accepted, and `postern-console`.
+        trusted_proxies = [] => |field| field.array(IpNetwork::read),
+    } => HttpLimits {
+        head: HeadLimits {
+            bytes: head_bytes,
+            fields: head_fields,
+            target: target_bytes,
+            ambiguous_paths: false,
+        },
+        head_timeout,
+        idle_timeout,
+        tunnel_timeout,
+        min_rate,
+        stall_timeout,
+        response_buffer_bytes,
+        deadline: RouteSettings::default().deadline,
+        trusted_proxies: trusted_proxies.into_iter().collect(),
+    }
+}
+
+settings! {
+    /// Reads `{ requests = 100, per = "1s", burst = 200 }`.
+    fn read_rate(table) -> (Rate, u32, Duration) {
+        /// Requests per window.
+        requests => |field| field.integer(1..=10_000_000),
+        /// Window.
+        per = "1s" => nonzero_duration,
+        /// Size of the token bucket.
+        burst = None ("`requests`") => |field| field.integer(1..=10_000_000),
+    } => (Rate::new(requests, per, burst), requests, per)
 }
 
 /// A rate limit of a route.
@@ -43,6 +103,18 @@ pub struct RateLimit {
     pub requests: u32,
     /// The window as configured.
     pub per: Duration,
+}
+
+settings! {
+    /// Rate limit of a route.
+    pub(super) fn read_rate_limit(table) -> RateLimit {
+        /// One bucket per client address, per principal, or for the route.
+        by => |field| field.one_of(&RateLimitKey::ALL.map(|key| (key.as_str(), key))),
+        rate = (read_rate(table)),
+    } => {
+        let (rate, requests, per) = rate;
+        RateLimit { by, rate, requests, per }
+    }
 }
 
 /// The key by which a rate limit counts requests.
@@ -71,6 +143,8 @@ impl RateLimit {
 // === impl RateLimitKey ===
 
 impl RateLimitKey {
+    const ALL: [Self; 3] = [Self::Address, Self::Principal, Self::Route];
+
     /// Returns the name in the configuration and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -89,95 +163,5 @@ impl ClientLimits {
     /// clients.
     pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {
         self.http.is_trusted_proxy(address)
-    }
-
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let default = Self::default();
-        Some(Self {
-            connections: section.or("connections", default.connections, |f| {
-                f.integer(1..=1_000_000)
-            }),
-            connections_per_address: section.or(
-                "connections_per_address",
-                default.connections_per_address,
-                |field| field.integer(1..=1_000_000),
-            ),
-            streams: section.or("streams", default.streams, |field| {
-                field.integer(1..=10_000)
-            }),
-            address: section.section("address", read_rate).map(|(rate, ..)| rate),
-            http: Arc::new(read_http(section)),
-        })
-    }
-}
-
-impl Default for ClientLimits {
-    fn default() -> Self {
-        Self {
-            connections: 20_000,
-            connections_per_address: 1_000,
-            streams: 100,
-            address: None,
-            http: Arc::default(),
-        }
-    }
-}
-
-fn read_http(section: &Object<'_>) -> HttpLimits {
-    let default = HttpLimits::default();
-    HttpLimits {
-        head: HeadLimits {
-            bytes: section.or("head_bytes", default.head.bytes, memory_size),
-            fields: section.or("head_fields", default.head.fields, |field| {
-                field.integer(8..=240)
-            }),
-            target: section.or("target_bytes", default.head.target, memory_size),
-            ambiguous_paths: false,
-        },
-        head_timeout: section.or("head_timeout", default.head_timeout, nonzero_duration),
-        idle_timeout: section.or("idle_timeout", default.idle_timeout, nonzero_duration),
-        tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, nonzero_duration),
-        min_rate: section.or("min_rate", default.min_rate, |field| {
-            field.integer(1..=1_000_000)
-        }),
-        stall_timeout: section.or("stall_timeout", default.stall_timeout, nonzero_duration),
-        response_buffer_bytes: section.or(
-            "response_buffer_bytes",
-            default.response_buffer_bytes,
-            memory_size,
-        ),
-        deadline: default.deadline,
-        trusted_proxies: section
-            .list("trusted_proxies", IpNetwork::read)
-            .into_iter()
-            .collect(),
-    }
-}
-
-/// Reads `{ requests = 100, per = "1s", burst = 200 }`.
-fn read_rate(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
-    let requests = section.required("requests", |field| field.integer(1..=10_000_000));
-    let per = section.or("per", Duration::from_secs(1), nonzero_duration);
-    let burst = section.optional("burst", |field| field.integer(1..=10_000_000));
-    requests.map(|requests| (Rate::new(requests, per, burst), requests, per))
-}
-
-impl RateLimit {
-    pub(super) fn read(field: Field<'_>) -> Option<Self> {
-        field.object(|limit| {
-            let choices = [
-                ("address", RateLimitKey::Address),
-                ("principal", RateLimitKey::Principal),
-                ("route", RateLimitKey::Route),
-            ];
-            let by = limit.required("by", |field| field.one_of(&choices));
-            let (rate, requests, per) = read_rate(limit)?;
-            Some(Self {
-                by: by?,
-                rate,
-                requests,
-                per,
-            })
-        })
     }
 }

@@ -3,40 +3,79 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use postern_core::decode::{Field, Object, Value};
+use postern_core::decode::{Field, Value};
 use postern_core::network::{IpNetwork, IpNetworks};
+use postern_core::settings;
 
 use crate::config::{AccessList, ListenerTlsConfig};
 
-/// `[[listen]]`: a listening address for clients.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ListenerConfig {
-    /// IP address and port.
-    pub address: SocketAddr,
-    /// The peer addresses whose connections are accepted; default all. Changed by a reload.
-    pub access: Option<AccessList>,
-    /// The load balancers whose connections begin with a PROXY protocol header; default none.
-    pub proxy_protocol: Option<IpNetworks>,
-    /// TLS settings; plain HTTP without.
-    pub tls: Option<ListenerTlsConfig>,
-    /// Whether clients without TLS may use HTTP/2 with prior knowledge (RFC 9113 section 3.3);
-    /// default false.
-    pub h2c: bool,
-    /// The port to which every request of this listener is redirected by HTTPS; default none. For
-    /// listeners without TLS.
-    pub redirect_to_https: Option<u16>,
+settings! {
+    /// A listening address for clients.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ListenerConfig(table) {
+        /// IP address and port.
+        pub address: SocketAddr => |field| field.socket_addr(),
+        /// TLS; plain HTTP without it.
+        pub tls: Option<ListenerTlsConfig> = None => |field| field.object(ListenerTlsConfig::read),
+        /// HTTP/2 with prior knowledge (RFC 9113 section 3.3) without TLS.
+        pub h2c: bool = false => |field| match field.boolean()? {
+            true if matches!(tls, Some(Some(_))) => field.fail(
+                "invalid_choice",
+                "is for listeners without TLS: with it, HTTP/2 is tls.http2",
+            ),
+            h2c => Some(h2c),
+        },
+        /// [Redirect](../manual/gateway.md#redirects-and-fixed-responses) (308) to `https://`, unless a
+        /// trusted proxy says `X-Forwarded-Proto: https`.
+        ///
+        /// The port of the target. For listeners without TLS.
+        pub redirect_to_https: Option<u16> = false => |field| {
+            let port = read_https_port(field)?;
+            if port.is_some() && matches!(tls, Some(Some(_))) {
+                return field.fail("invalid_choice", "is for listeners without TLS");
+            }
+            Some(port)
+        },
+        /// Peer addresses that are accepted; with `proxy_protocol` source addresses. Applied by a
+        /// reload.
+        pub access: Option<AccessList> = None ("all") => |field| field.object(AccessList::read),
+        /// PROXY protocol 1 and 2: connections begin with a header that names the client.
+        pub proxy_protocol: Option<IpNetworks> = None => |field| field.object(read_balancers),
+    }
+}
+
+settings! {
+    fn read_balancers(table) -> IpNetworks {
+        /// Load balancers that send it; their connections without a valid header are closed.
+        from => |field| field.non_empty_array(IpNetwork::read),
+    } => from.into_iter().collect()
+}
+
+settings! {
+    fn read_redirect_port(table) -> u16 {
+        /// Port of the target.
+        port = 443 => |field| field.integer(1..=65535),
+    } => port
 }
 
 /// The port of `https` URLs without a port.
 pub(crate) const DEFAULT_HTTPS_PORT: u16 = 443;
 
-/// `[access_log]`: the destination of access events, one JSON object per line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessLogConfig {
-    /// The destination; default `stdout`.
-    pub to: AccessLogSink,
-    /// Detail of the client address in an event; default none.
-    pub client_address: ClientAddressDetail,
+settings! {
+    /// One JSON object per request. Read at start.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AccessLogConfig(table) {
+        /// Destination; a file is reopened on SIGUSR1.
+        pub to: AccessLogSink = "stdout" => read_sink,
+        /// How much of the client address is logged; `network` is the /24 or /48.
+        pub client_address: ClientAddressDetail = "off" => |field| {
+            field.one_of(&[
+                ("off", ClientAddressDetail::Off),
+                ("network", ClientAddressDetail::Network),
+                ("full", ClientAddressDetail::Full),
+            ])
+        },
+    }
 }
 
 /// A destination of access events.
@@ -73,36 +112,6 @@ impl ListenerConfig {
             ..self.clone()
         }
     }
-
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let address = section.required("address", |field| field.socket_addr());
-        let tls = section.section("tls", ListenerTlsConfig::read);
-        let h2c = section.or("h2c", false, |field| match field.boolean()? {
-            true if tls.is_some() => field.fail(
-                "invalid_choice",
-                "is for listeners without TLS: with it, HTTP/2 is tls.http2",
-            ),
-            h2c => Some(h2c),
-        });
-        let redirect = section.optional("redirect_to_https", |field| {
-            let port = read_https_port(field)?;
-            if port.is_some() && tls.is_some() {
-                return field.fail("invalid_choice", "is for listeners without TLS");
-            }
-            port
-        });
-        Some(Self {
-            address: address?,
-            access: section.section("access", AccessList::read),
-            proxy_protocol: section.section("proxy_protocol", |section| {
-                let from = section.required("from", |field| field.non_empty_array(IpNetwork::read));
-                from.map(|networks| networks.into_iter().collect())
-            }),
-            tls,
-            h2c,
-            redirect_to_https: redirect,
-        })
-    }
 }
 
 /// Reads `true`, or `{ port = 8443 }`. Returns `Some(None)` for `false`.
@@ -111,46 +120,19 @@ fn read_https_port(field: Field<'_>) -> Option<Option<u16>> {
         let is_on = field.boolean()?;
         return Some(is_on.then_some(DEFAULT_HTTPS_PORT));
     }
-    field.object(|section| {
-        let port = section.or("port", DEFAULT_HTTPS_PORT, |field| field.integer(1..=65535));
-        Some(Some(port))
-    })
+    field.object(read_redirect_port).map(Some)
 }
 
-// === impl AccessLogConfig ===
-
-impl AccessLogConfig {
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let default = Self::default();
-        let to = section.or("to", default.to, |field| {
-            match field.text(1..=4096)?.as_str() {
-                "off" => Some(AccessLogSink::Off),
-                "stdout" => Some(AccessLogSink::Stdout),
-                "stderr" => Some(AccessLogSink::Stderr),
-                path if path.contains('/') => Some(AccessLogSink::File(path.into())),
-                _ => field.fail(
-                    "invalid_choice",
-                    "must be off, stdout, stderr or a path with a slash",
-                ),
-            }
-        });
-        let choices = [
-            ("off", ClientAddressDetail::Off),
-            ("network", ClientAddressDetail::Network),
-            ("full", ClientAddressDetail::Full),
-        ];
-        let client_address = section.or("client_address", default.client_address, |f| {
-            f.one_of(&choices)
-        });
-        Some(Self { to, client_address })
-    }
-}
-
-impl Default for AccessLogConfig {
-    fn default() -> Self {
-        Self {
-            to: AccessLogSink::Stdout,
-            client_address: ClientAddressDetail::Off,
-        }
+fn read_sink(field: Field<'_>) -> Option<AccessLogSink> {
+    let field = field.typed("`off`, `stdout`, `stderr`, path");
+    match field.text(1..=4096)?.as_str() {
+        "off" => Some(AccessLogSink::Off),
+        "stdout" => Some(AccessLogSink::Stdout),
+        "stderr" => Some(AccessLogSink::Stderr),
+        path if path.contains('/') => Some(AccessLogSink::File(path.into())),
+        _ => field.fail(
+            "invalid_choice",
+            "must be off, stdout, stderr or a path with a slash",
+        ),
     }
 }

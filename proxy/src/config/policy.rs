@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use postern_core::decode::{Field, Object, Value};
+use postern_core::settings;
 use postern_core::token::{Issuer, IssuerKind};
 use serde_json::Value as Json;
 
@@ -26,18 +27,23 @@ pub struct CallerRules {
     pub services: Option<ServiceRule>,
 }
 
-/// The requirements for users.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct UserRule {
-    /// Required scopes, all of which the token must contain.
-    pub scopes: Vec<String>,
-    /// Groups, at least one of which the user must be a member of; empty for any user, or with
-    /// `owner` for no other user.
-    pub groups: Vec<String>,
-    /// The path parameter that must be the subject of the user, unless a group admits the user.
-    pub owner: Option<OwnerRule>,
-    /// Required claims, each with a value that it is or, as a list, contains.
-    pub claims: Vec<(String, Json)>,
+settings! {
+    /// Users.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct UserRule(table, path: Option<&PathPattern>) {
+        /// Scopes, all of which the token must have.
+        pub scopes: Vec<String> = [] => short_texts,
+        /// Groups, one of which the user must be in.
+        ///
+        /// Empty for any user, or with `owner` for no other user.
+        pub groups: Vec<String> = [] => short_texts,
+        /// Path parameter that must be the user's subject, unless the user is in one of `groups`.
+        pub owner: Option<OwnerRule> = None => |field| read_owner(field.typed("name"), path?),
+        /// Claims that the token must have. The value is that of the claim, or one that it contains; of
+        /// a list, each. A name may be a path: `"realm_access.roles"`.
+        pub claims: Vec<(String, Json)> = { Some(Vec::new()) } ("none")
+            => |field| field.object(read_required),
+    }
 }
 
 /// A path parameter with the subject of the user to whom an object belongs.
@@ -52,13 +58,15 @@ pub struct OwnerRule {
     pub foreign: Arc<[String]>,
 }
 
-/// The requirements for services.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ServiceRule {
-    /// Names of the allowed services; `None` for any.
-    pub allow: Option<Vec<String>>,
-    /// Required scopes, all of which the token must contain.
-    pub scopes: Vec<String>,
+settings! {
+    /// Services by name.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ServiceRule(table) {
+        /// Service names.
+        pub allow: Option<Vec<String>> = None ("any") => short_texts,
+        /// Scopes, all of which the token must have.
+        pub scopes: Vec<String> = [] => short_texts,
+    }
 }
 
 // === impl OwnerRule ===
@@ -140,14 +148,7 @@ fn read_users(field: Field<'_>, path: Option<&PathPattern>) -> Option<UserRule> 
             "must be \"any\" or a table with scopes, groups, owner or claims",
         );
     }
-    field.object(|rule| {
-        Some(UserRule {
-            scopes: rule.or("scopes", Vec::new(), short_texts),
-            groups: rule.or("groups", Vec::new(), short_texts),
-            owner: rule.optional("owner", |field| read_owner(field, path?)),
-            claims: rule.section("claims", read_required).unwrap_or_default(),
-        })
-    })
+    field.object(|rule| UserRule::read(rule, path))
 }
 
 /// Sets the issuers whose users own nothing.
@@ -228,18 +229,12 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
             "must be \"any\", a list of names or a table with allow or scopes",
         );
     }
-    field.object(|rule| {
-        Some(ServiceRule {
-            allow: rule.optional("allow", short_texts),
-            scopes: rule.or("scopes", Vec::new(), short_texts),
-        })
-    })
+    field.object(ServiceRule::read)
 }
 
 /// Records the first route whose policy nobody can satisfy, because nothing that is configured
 /// identifies such a caller. The gateway would be ready and refuse everyone.
 pub(crate) fn check_callers(root: &Object<'_>, config: &Config) {
-    // With other mistakes, list positions differ from those of the file.
     if !root.is_good() {
         return;
     }
@@ -256,12 +251,12 @@ pub(crate) fn check_callers(root: &Object<'_>, config: &Config) {
         client_auth.is_some_and(|client_auth| !client_auth.principals.is_empty())
     });
     let services = has_issuer(IssuerKind::Service) || config.api_keys.is_some() || has_certificates;
-    let mut unsatisfiable = config.routes.iter().enumerate().filter(|(_, route)| {
+    let mut unsatisfiable = config.routes.iter().filter(|route| {
         matches!(&route.policy, RoutePolicy::Protected(rules)
             if !(users && (rules.users.is_some() || route.settings.report_only)
                 || services && (rules.services.is_some() || route.settings.report_only)))
     });
-    let Some((first, _)) = unsatisfiable.next() else {
+    let Some(first) = unsatisfiable.next() else {
         return;
     };
     let detail = format!(
@@ -270,5 +265,6 @@ pub(crate) fn check_callers(root: &Object<'_>, config: &Config) {
          [[identity.issuer]]; for services also api_keys or client_certificates",
         unsatisfiable.count()
     );
-    root.fail_at(&format!("route.{first}.policy"), "missing_issuer", detail);
+    let policy = format!("{}.policy", first.place);
+    root.fail_at(&policy, "missing_issuer", detail);
 }

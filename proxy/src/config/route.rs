@@ -1,22 +1,29 @@
-//! `[[route]]`: routes to upstreams.
+//! `[[route]]` and `[[group]]`: routes to upstreams.
+//!
+//! `Route::read` is not declared with `settings!`: the keys that a route may have depend on its
+//! destination and its group.
 
 use std::sync::Arc;
 
 use ahash::AHashMap;
 use http::HeaderName;
 use postern_core::decode::{Field, Object, Value};
+use postern_core::settings;
 use postern_http::message::headers;
 use serde_json::json;
 
 use crate::config::upstream::find_upstream;
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
 use crate::config::{
-    MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, UpstreamConfig, Variable, policy,
+    MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, RouteTest, UpstreamConfig, Variable,
+    policy, route_test,
 };
 
 /// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]
 pub struct Route {
+    /// The path of its table in the file, such as `group.0.route.1`.
+    pub place: String,
     /// The name in tests, logs and metrics; default the methods and the path.
     pub name: String,
     /// The match conditions.
@@ -45,47 +52,117 @@ pub struct RouteTarget {
     pub weight: u32,
 }
 
-/// A path prefix rewrite: `{ strip = "/v1" }` or `{ strip = "/v1", add = "/api" }`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathRewrite {
-    /// The prefix to remove; every path of the route begins with it.
-    pub strip: String,
-    /// The prefix to insert.
-    pub add: String,
+settings! {
+    /// Prefix rewriting.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct PathRewrite(table) {
+        /// Prefix to remove, in whole segments.
+        ///
+        /// Every path of the route begins with it.
+        pub strip: String = "" => read_path_prefix,
+        /// Prefix to add.
+        pub add: String = "" => read_path_prefix,
+    }
 }
 
-/// Reads all routes. A route with an unknown upstream or a duplicate name, or one that an earlier
-/// route shadows, is reported at its line.
+/// A `[[group]]`: a table whose keys its routes have unless they have their own, and the beginning of
+/// their paths.
+type RouteGroup<'a> = (&'a Object<'a>, &'a str);
+
+/// The routes that have been read so far.
+struct RouteReader<'a> {
+    root: &'a Object<'a>,
+    upstreams: &'a [UpstreamConfig],
+    defaults: &'a RouteSettings,
+    routes: Vec<Route>,
+    /// The offsets of the routes by name.
+    names: AHashMap<String, usize>,
+    /// Positions in `routes` by shape.
+    shapes: AHashMap<String, Vec<usize>>,
+}
+
+/// Reads all routes and tests: first those of the root, then those of the groups. A route with an
+/// unknown upstream or a duplicate name, or one that an earlier route shadows, is reported at its line.
 pub(super) fn read_all(
     root: &Object<'_>,
     upstreams: &[UpstreamConfig],
     defaults: &RouteSettings,
-) -> Vec<Route> {
-    let mut earlier: Vec<Route> = Vec::new();
-    let mut offsets: Vec<usize> = Vec::new();
-    let mut names: AHashMap<String, usize> = AHashMap::new();
-    let mut shapes: AHashMap<String, Vec<usize>> = AHashMap::new();
-    let _count = root.list("route", |field| {
-        let route = Route::read(field, upstreams, defaults)?;
-        if let Some(first) = names.insert(route.name.clone(), field.node().offset) {
+) -> (Vec<Route>, Vec<RouteTest>) {
+    let mut reader = RouteReader {
+        root,
+        upstreams,
+        defaults,
+        routes: Vec::new(),
+        names: AHashMap::new(),
+        shapes: AHashMap::new(),
+    };
+    root.list("route", |field| reader.add(field, None));
+    let mut tests = root.list("test", |field| read_test(field, upstreams));
+    let of_groups = root.list("group", |field| field.object(|it| reader.add_group(it)));
+    tests.extend(of_groups.into_iter().flatten());
+    for test in &tests {
+        let mut names = test.route.iter();
+        if let Some(name) = names.find(|name| !reader.names.contains_key(*name)) {
+            let detail = format!("there is no route called {name}");
+            root.fail_at(&format!("{}.route", test.place), "unknown_route", detail);
+        }
+    }
+    (reader.routes, tests)
+}
+
+impl RouteReader<'_> {
+    /// Reads the routes of a group, and returns its tests.
+    fn add_group(&mut self, group: &Object<'_>) -> Option<Vec<RouteTest>> {
+        let prefix = group.or("prefix", String::new(), read_prefix);
+        for key in ["name", "path"] {
+            let detail = "is a key of routes; the key of groups is `prefix`";
+            group.refuse(key, "invalid_choice", detail);
+        }
+        let mut count = 0;
+        group.list_like("route", self.root, |field| {
+            count += 1;
+            self.add(field, Some((group, prefix.as_str())))
+        });
+        if count == 0 {
+            group.fail("missing_field", "must have routes: [[group.route]]");
+            // No route has asked for the other keys.
+            group.entries(|_, _| Some(()));
+        }
+        Some(group.list_like("test", self.root, |it| read_test(it, self.upstreams)))
+    }
+
+    fn add(&mut self, field: Field<'_>, group: Option<RouteGroup<'_>>) -> Option<()> {
+        let route = Route::read(field, group, self.upstreams, self.defaults)?;
+        let offset = field.node().offset;
+        if let Some(first) = self.names.insert(route.name.clone(), offset) {
             let detail = format!("a route is already called {}", route.name);
             field.conflict::<()>("duplicate_name", detail, first);
         }
-        let same = shapes.entry(route.pattern.shape()).or_default();
-        if let Some(by) = same
-            .iter()
-            .find(|at| earlier[**at].pattern.covers(&route.pattern))
-        {
-            let name = &earlier[*by].name;
-            let detail = format!("can never be taken: {name} takes all its requests");
-            field.conflict::<()>("unreachable_route", detail, offsets[*by]);
+        let same = self.shapes.entry(route.pattern.shape()).or_default();
+        let mut earlier = same.iter().map(|at| &self.routes[*at]);
+        if let Some(by) = earlier.find(|by| by.pattern.covers(&route.pattern)) {
+            let detail = format!("can never be taken: {} takes all its requests", by.name);
+            let by = self.root.offset_at(&by.place).unwrap_or_default();
+            field.conflict::<()>("unreachable_route", detail, by);
         }
-        same.push(earlier.len());
-        earlier.push(route);
-        offsets.push(field.node().offset);
+        same.push(self.routes.len());
+        self.routes.push(route);
         Some(())
-    });
-    earlier
+    }
+}
+
+fn read_test(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<RouteTest> {
+    field.object(|table| route_test::read(table, field.place(), upstreams))
+}
+
+/// Reads the beginning of the paths of a group.
+fn read_prefix(field: Field<'_>) -> Option<String> {
+    let text = field.string_as(|| json!({ "type": "string", "pattern": "^/" }))?;
+    match PathPattern::parse(text) {
+        Ok(path) if !path.prefix && !text.ends_with('/') => Some(text.to_owned()),
+        Ok(_) => field.fail("invalid_format", "must not end with / or /*"),
+        Err(detail) => field.fail("invalid_format", detail),
+    }
 }
 
 impl Route {
@@ -107,15 +184,23 @@ impl Route {
 
     fn read(
         field: Field<'_>,
+        group: Option<RouteGroup<'_>>,
         upstreams: &[UpstreamConfig],
         defaults: &RouteSettings,
     ) -> Option<Self> {
-        field.object(|route| {
-            let pattern = read_pattern(route);
+        let (group, prefix) = group.unzip();
+        field.object_within(group, |route| {
+            let pattern = read_pattern(route, prefix.unwrap_or_default());
             let name = route.optional("name", |field| field.text(1..=100));
-            let targets = route.optional("upstream", |field| read_targets(field, upstreams));
-            let answer = RouteAnswer::read(route, pattern.as_ref());
-            check_destination(route);
+            let is_forwarded = is_forwarded(route);
+            let targets = match is_forwarded {
+                true => route.optional("upstream", |field| read_targets(field, upstreams)),
+                false => None,
+            };
+            let answer = match is_forwarded {
+                true => None,
+                false => RouteAnswer::read(route, pattern.as_ref()),
+            };
             let policy = route.required("policy", |field| {
                 policy::read(field, pattern.as_ref().map(|pattern| &pattern.path))
             });
@@ -127,7 +212,10 @@ impl Route {
             if matches!(policy, Some(RoutePolicy::Public)) {
                 settings.remove_principal_limits(route);
             }
-            let rewrite = route.section("rewrite", PathRewrite::read);
+            let rewrite = match is_forwarded {
+                true => route.section("rewrite", PathRewrite::read),
+                false => None,
+            };
             let pattern = pattern?;
             if rewrite
                 .as_ref()
@@ -141,6 +229,7 @@ impl Route {
                 return None;
             }
             Some(Self {
+                place: field.place(),
                 name: name
                     .unwrap_or_else(|| format!("{} {}", pattern.methods, pattern.path.template)),
                 targets: targets.unwrap_or_default(),
@@ -157,14 +246,14 @@ impl Route {
     }
 }
 
-/// Checks that a route has exactly one destination.
-fn check_destination(route: &Object<'_>) {
-    let destinations = ["upstream", "redirect", "respond"];
-    match destinations
-        .into_iter()
-        .filter(|key| route.has(key))
-        .count()
-    {
+/// Returns whether the destination of a route is an upstream. It has exactly one, of its own or else
+/// of its group.
+fn is_forwarded(route: &Object<'_>) -> bool {
+    let keys = ["upstream", "redirect", "respond"];
+    let all: Vec<_> = keys.into_iter().filter(|key| route.has(key)).collect();
+    let own: Vec<_> = keys.into_iter().filter(|key| route.has_own(key)).collect();
+    let destinations = if own.is_empty() { all } else { own };
+    match destinations.len() {
         0 => route.fail("missing_field", "must have upstream, redirect or respond"),
         1 => {}
         _ => route.fail(
@@ -172,58 +261,80 @@ fn check_destination(route: &Object<'_>) {
             "must have one of upstream, redirect and respond",
         ),
     }
-    if !route.has("upstream") && route.has("rewrite") {
+    let is_forwarded = destinations.contains(&"upstream");
+    if !is_forwarded && route.has_own("rewrite") {
         route.fail(
             "conflicting_fields",
             "rewrite is for routes with an upstream",
         );
     }
+    is_forwarded
 }
 
-fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
-    let path = route.required("path", |field| {
-        PathPattern::parse(field.string_as(|| json!({ "type": "string", "pattern": "^/" }))?)
-            .or_else(|detail| field.fail("invalid_format", detail).ok_or(()))
-            .ok()
-    });
-    let ignore_case = route.or("ignore_case", false, |field| field.boolean());
-    let methods = route.required("methods", |field| {
-        let all = field.non_empty_array(|item| {
-            let name = item.string_as(MethodSet::schema)?;
-            let known = if name == "*" {
-                Some(MethodSet::ALL)
-            } else {
-                MethodSet::named(name)
-            };
-            known.or_else(|| {
-                let detail = format!(
-                    "must be a registered method such as {}, or * for all",
-                    MethodSet::COMMON
-                );
-                item.fail("invalid_choice", detail)
-            })
-        })?;
-        Some(all.into_iter().fold(MethodSet::default(), MethodSet::union))
-    });
-    let hosts = route.list("hosts", |item| {
-        HostPattern::parse(item.string()?).or_else(|| {
-            item.fail(
-                "invalid_format",
-                "must be a name such as example.com or *.example.com",
-            )
-        })
-    });
-    let headers = route.section("headers", |section| Some(read_conditions(section, true)));
-    let queries = route.section("query", |section| Some(read_conditions(section, false)));
-    Some(RoutePattern {
-        hosts,
-        path: PathPattern {
-            ignore_case,
-            ..path?
+settings! {
+    fn read_pattern(route, prefix: &str) -> RoutePattern {
+        /// `/v1/{id}/*`: `{id}` is one segment, `/*` the rest, if any.
+        path => |field| read_path(field.typed("pattern"), prefix),
+        /// Whether literal segments of the path match in any case.
+        ignore_case = false => |field| field.boolean(),
+        /// Registered methods, `PURGE`; or `["*"]`: any but `TRACE` and `CONNECT`.
+        methods => |field| {
+            let all = field.typed("list").non_empty_array(read_methods)?;
+            Some(all.into_iter().fold(MethodSet::default(), MethodSet::union))
         },
-        methods: methods?,
-        headers: headers.unwrap_or_default(),
-        queries: queries.unwrap_or_default(),
+        /// Host names, `*.example.com` for subdomains.
+        hosts = { Some(Vec::new()) } ("any") => |field| field.array(read_host),
+        /// Header fields that must be present, in any spelling.
+        headers = { Some(Vec::new()) } ("none")
+            => |field| field.object(|section| Some(read_conditions(section, true))),
+        /// Query parameters that must be present, compared decoded.
+        queries as query = { Some(Vec::new()) } ("none")
+            => |field| field.object(|section| Some(read_conditions(section, false))),
+    } => RoutePattern {
+        hosts,
+        path: PathPattern { ignore_case, ..path },
+        methods,
+        headers,
+        queries,
+    }
+}
+
+/// Reads the path of a route below the prefix of its group.
+fn read_path(field: Field<'_>, prefix: &str) -> Option<PathPattern> {
+    let own = field.string_as(|| json!({ "type": "string", "pattern": "^(/|$)" }))?;
+    let path = match own.is_empty() || own.starts_with('/') {
+        true => format!("{prefix}{own}"),
+        false => own.to_owned(),
+    };
+    match PathPattern::parse(&path) {
+        Ok(path) => Some(path),
+        Err(detail) => field.fail("invalid_format", detail),
+    }
+}
+
+/// Reads the name of a method, or `*` for all.
+fn read_methods(item: Field<'_>) -> Option<MethodSet> {
+    let name = item.string_as(MethodSet::schema)?;
+    let known = if name == "*" {
+        Some(MethodSet::ALL)
+    } else {
+        MethodSet::named(name)
+    };
+    known.or_else(|| {
+        let detail = format!(
+            "must be a registered method such as {}, or * for all",
+            MethodSet::COMMON
+        );
+        item.fail("invalid_choice", detail)
+    })
+}
+
+fn read_host(item: Field<'_>) -> Option<HostPattern> {
+    HostPattern::parse(item.string()?).or_else(|| {
+        item.fail(
+            "invalid_format",
+            "must be a name such as example.com or *.example.com",
+        )
     })
 }
 
@@ -280,29 +391,19 @@ fn read_targets(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<Vec<Ro
     Some(targets)
 }
 
-impl PathRewrite {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let path = |name: &'static str| {
-            section.optional(name, |field| {
-                let text = field.text(0..=1024)?;
-                let plain =
-                    text.is_empty() || PathPattern::parse(&text).is_ok_and(|path| !path.prefix);
-                if plain && !text.ends_with('/') && !text.contains('{') {
-                    return Some(text);
-                }
-                field.fail(
-                    "invalid_format",
-                    "must be empty or a path such as /v1, without a slash at its end",
-                )
-            })
-        };
-        let rewrite = Self {
-            strip: path("strip").unwrap_or_default(),
-            add: path("add").unwrap_or_default(),
-        };
-        Some(rewrite)
+fn read_path_prefix(field: Field<'_>) -> Option<String> {
+    let text = field.typed("path").text(0..=1024)?;
+    let plain = text.is_empty() || PathPattern::parse(&text).is_ok_and(|path| !path.prefix);
+    if plain && !text.ends_with('/') && !text.contains('{') {
+        return Some(text);
     }
+    field.fail(
+        "invalid_format",
+        "must be empty or a path such as /v1, without a slash at its end",
+    )
+}
 
+impl PathRewrite {
     /// Returns whether `strip` consists of the first whole segments of the template.
     fn fits(&self, template: &str) -> bool {
         template
@@ -326,75 +427,4 @@ impl PathRewrite {
 }
 
 #[cfg(test)]
-mod tests {
-    use postern_core::exit::Exit;
-
-    use crate::config::Config;
-    use crate::tests::{read_config, rows};
-
-    /// Reads a route for `/v1x` with these additional lines.
-    fn read(lines: &str) -> Result<Config, Exit> {
-        let text = format!(
-            "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n\
-             [[route]]\npath = \"/v1x\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n{lines}\n"
-        );
-        read_config(&text)
-    }
-
-    fn is_good(lines: &str) -> bool {
-        read(lines).is_ok()
-    }
-
-    #[test]
-    fn rewrite_strips_whole_segments_only() {
-        assert!(is_good("rewrite = { strip = \"/v1x\" }"));
-        assert!(is_good("rewrite = { add = \"/api\" }"));
-        assert!(!is_good("rewrite = { strip = \"/v1\", add = \"/api\" }"));
-    }
-
-    #[test]
-    fn rewrite_replaces_the_beginning_of_the_target() {
-        for [strip, add, target, forwarded] in rows(
-            "/v1x | /api | /v1x | /api
-             /v1x | /api | /v1x?a=b | /api?a=b
-             /v1x | | /v1x | /
-             /v1x | | /v1x?a=b | /?a=b
-             /v1x | /api | /v1x/a?b | /api/a?b
-             /v1x | | /V1x/A | /A
-             | /api | /v1x | /api/v1x",
-        ) {
-            let config = read(&format!(
-                "rewrite = {{ strip = \"{strip}\", add = \"{add}\" }}"
-            ));
-            let rewrite = config.expect("reads").routes.remove(0).rewrite;
-            let found = rewrite.expect("a rewrite").apply(target.as_bytes());
-            assert_eq!(
-                String::from_utf8_lossy(&found),
-                forwarded,
-                "{strip} {add} {target}"
-            );
-        }
-    }
-
-    #[test]
-    fn framing_and_identity_headers_cannot_be_changed() {
-        for table in ["request_headers", "response_headers"] {
-            for change in [
-                "set = { NAME = \"5\" }",
-                "add = { NAME = \"5\" }",
-                "remove = [\"NAME\"]",
-            ] {
-                let reads = |name: &str| {
-                    is_good(&format!("{table} = {{ {} }}", change.replace("NAME", name)))
-                };
-                assert!(reads("X-Frame-Options"), "{table} {change}");
-                let names = "Content-Length content_length transfer-encoding Transfer_Encoding Connection \
-                    Keep-Alive TE Upgrade Host Expect X-Postern-Kind x_postern_subject \
-                    X-Forwarded-For X-Request-Id traceparent";
-                for name in names.split(' ') {
-                    assert!(!reads(name), "{table} {change} {name}");
-                }
-            }
-        }
-    }
-}
+mod tests;

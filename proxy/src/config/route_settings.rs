@@ -1,10 +1,14 @@
 //! `[defaults]`: settings that all routes have unless they override them.
+//!
+//! Their reader is not declared with `settings!`: the default of a key is the value of the group or
+//! of `[defaults]`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::decode::Object;
 
+use crate::config::limits::read_rate_limit;
 use crate::config::{
     AccessList, CompressionConfig, CorsPolicy, ExternalAuthorization, HeaderChanges, PathPattern,
     RateLimit, RateLimitKey, nonzero_duration,
@@ -28,9 +32,6 @@ pub struct RouteSettings {
     pub websocket: bool,
     /// Whether the token of a WebSocket may be among its subprotocols, after `bearer`; default false.
     pub websocket_token: bool,
-    /// Whether a WebSocket stays open after its token has expired; default false: it is closed on
-    /// both sides.
-    pub outlives_token: bool,
     /// Whether the upstream may set cookies; default false, because sessions are not kept in
     /// cookies.
     pub cookies: bool,
@@ -60,14 +61,18 @@ pub struct RouteSettings {
 }
 
 impl RouteSettings {
-    /// Reads the settings of `[defaults]` or of a route. A key that is absent has the value of
-    /// `inherited`. `path` is the path of a route, whose parameters header fields may contain.
+    /// Reads the settings of `[defaults]` or of a route, within its group if it has one. A key that is
+    /// absent has the value of `inherited`. `path` is the path of a route, whose parameters header fields may contain.
     pub(super) fn read(section: &Object<'_>, inherited: &Self, path: Option<&PathPattern>) -> Self {
         let changes = |name: &'static str, inherited: &Option<Arc<HeaderChanges>>| {
-            let own = section.section(name, |section| {
-                HeaderChanges::read(section, inherited.as_ref(), path)
-            });
-            own.unwrap_or_else(|| inherited.clone())
+            // Those of a group, and then those of the route itself.
+            section
+                .fields(name)
+                .fold(inherited.clone(), |inherited, field| {
+                    let read =
+                        |it: &Object<'_>| HeaderChanges::read_within(it, inherited.as_ref(), path);
+                    field.object(read).unwrap_or(inherited)
+                })
         };
         let or_flag =
             |name: &'static str, default: bool| section.or(name, default, |field| field.boolean());
@@ -81,11 +86,12 @@ impl RouteSettings {
                 .optional("retries", |field| field.integer(0..=5))
                 .or(inherited.retries),
             limits: section
-                .optional("limits", |field| field.array(RateLimit::read))
+                .optional("limits", |field| {
+                    field.array(|item| item.object(read_rate_limit))
+                })
                 .unwrap_or_else(|| inherited.limits.clone()),
             websocket: or_flag("websocket", inherited.websocket),
             websocket_token: or_flag("websocket_token", inherited.websocket_token),
-            outlives_token: or_flag("outlives_token", inherited.outlives_token),
             cookies: or_flag("cookies", inherited.cookies),
             ambiguous_paths: or_flag("ambiguous_paths", inherited.ambiguous_paths),
             report_only: or_flag("report_only", inherited.report_only),
@@ -102,7 +108,7 @@ impl RouteSettings {
                 .or_else(|| inherited.authorize.clone()),
             compression: match section.has("compression") {
                 true => section
-                    .optional("compression", CompressionConfig::read)
+                    .optional("compression", CompressionConfig::read_form)
                     .map(Arc::new),
                 false => inherited.compression.clone(),
             },
@@ -121,7 +127,7 @@ impl RouteSettings {
         let count = self.limits.len();
         self.limits
             .retain(|limit| limit.by != RateLimitKey::Principal);
-        if self.limits.len() < count && route.has("limits") {
+        if self.limits.len() < count && route.has_own("limits") {
             route.fail(
                 "invalid_choice",
                 "a public route has no principal to limit by",
@@ -140,7 +146,6 @@ impl Default for RouteSettings {
             limits: Vec::new(),
             websocket: false,
             websocket_token: false,
-            outlives_token: false,
             cookies: false,
             ambiguous_paths: false,
             report_only: false,

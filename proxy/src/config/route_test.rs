@@ -4,15 +4,18 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_core::decode::{Field, Object, Value};
+use postern_core::settings;
 use postern_http::message::head::is_authority;
 use serde_json::json;
 
 use crate::config::upstream::find_upstream;
-use crate::config::{Route, UpstreamConfig, policy, short_texts};
+use crate::config::{UpstreamConfig, policy, short_texts};
 
 /// `[[test]]`: a request and its expected decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteTest {
+    /// The path of its table in the file, such as `test.0`.
+    pub place: String,
     /// The method.
     pub method: String,
     /// The request target.
@@ -69,37 +72,37 @@ const ASSUMED_SUBJECT: &str = "test";
 /// The decisions that are no rejections.
 const DECISIONS: [&str; 3] = ["allow", "redirect", "respond"];
 
-pub(super) fn read(
-    field: Field<'_>,
-    routes: &[Route],
-    upstreams: &[UpstreamConfig],
-) -> Option<RouteTest> {
-    field.object(|test| {
-        let request = test.required("request", read_request);
-        let host = test.or("host", "localhost".to_owned(), read_host);
-        let headers = test
-            .section("headers", |section| Some(read_headers(section)))
-            .unwrap_or_default();
-        let client_address = test.optional("client_address", read_address);
-        let token = test.or("token", TestToken::None, TestToken::read);
-        let route = test.optional("route", |field| {
-            let name = field.text(1..=100)?;
-            let known = routes.iter().any(|route| route.name == name);
-            if known {
-                Some(name)
-            } else {
-                field.fail("unknown_route", format!("there is no route called {name}"))
-            }
-        });
-        let upstream = test.optional("upstream", |field| {
-            let name = field.text(1..=64)?;
+settings! {
+    /// Reads a test. Whether the route exists is examined when all are known.
+    pub(super) fn read(table, place: String, upstreams: &[UpstreamConfig]) -> RouteTest {
+        /// Method and target: `"GET /actors/42?a=b"`.
+        request => read_request,
+        /// `Host`.
+        host = "localhost" => read_host,
+        /// Header fields.
+        headers = { Some(HeaderMap::new()) } ("none")
+            => |field| field.object(|table| Some(read_headers(table))),
+        /// Client address; access lists refuse an unknown one.
+        client_address = None ("unknown") => read_address,
+        /// Caller.
+        token = "none" => TestToken::read,
+        /// Route that must be selected.
+        route = None ("not compared") => |field| field.typed("name").text(1..=100),
+        /// Upstream that must be possible.
+        upstream = None ("not compared") => |field| {
+            let name = field.typed("name").text(1..=64)?;
             find_upstream(upstreams, &name, field).and(Some(name))
-        });
-        let decision = test.required("decision", read_decision);
-        let status = test.optional("status", |field| field.integer(200..=599));
-        let location = test.optional("location", |field| field.text(1..=4096));
-        let (method, target) = request?;
-        Some(RouteTest {
+        },
+        /// `allow` (forwarded), `redirect`, `respond` or a problem code.
+        decision => read_decision,
+        /// Status of the gateway's own response.
+        status = None ("not compared") => |field| field.integer(200..=599),
+        /// `Location` of a redirect.
+        location = None ("not compared") => |field| field.text(1..=4096),
+    } => {
+        let (method, target) = request;
+        RouteTest {
+            place,
             method,
             target,
             host,
@@ -108,11 +111,24 @@ pub(super) fn read(
             token,
             route,
             upstream,
-            decision: decision?,
+            decision,
             status,
             location,
-        })
-    })
+        }
+    }
+}
+
+settings! {
+    fn read_user(table) -> TestToken {
+        /// Subject of the user.
+        subject = "test" => |field| field.text(1..=256),
+        /// Groups and scopes of the token.
+        groups = [] => short_texts,
+        /// Groups and scopes of the token.
+        scopes = [] => short_texts,
+        /// Claims of the token.
+        claims = { Some(Vec::new()) } ("none") => |field| field.object(policy::read_claims),
+    } => TestToken::User { subject, groups, scopes, claims }
 }
 
 /// Reads a method and a target.
@@ -141,7 +157,7 @@ pub(crate) fn read_host(field: Field<'_>) -> Option<String> {
 
 /// Reads the address of a client.
 pub(crate) fn read_address(field: Field<'_>) -> Option<IpAddr> {
-    let address = field.string()?.parse::<IpAddr>().ok();
+    let address = field.typed("IP address").string()?.parse::<IpAddr>().ok();
     let address = address.map(|address| address.to_canonical());
     address.or_else(|| field.fail("invalid_format", "must be an IP address such as 192.0.2.1"))
 }
@@ -206,6 +222,7 @@ impl TestToken {
     /// Reads a text of [`TestToken::parse`] or, for a user, `{ subject = "…", groups = […],
     /// scopes = […], claims = { … } }`.
     pub(crate) fn read(field: Field<'_>) -> Option<Self> {
+        let field = field.typed("`none`, `user`, `user:SUBJECT`, `service:NAME`, table");
         let form = || json!({ "type": "string", "pattern": "^(none|user(:.+)?|service:.+)$" });
         let choices = "must be none, user, user:SUBJECT, service:NAME or a table";
         if let Some(text) = field.if_string(form) {
@@ -214,15 +231,6 @@ impl TestToken {
         if !matches!(field.value(), Value::Object(_)) {
             return field.fail("invalid_choice", choices);
         }
-        field.object(|user| {
-            Some(Self::User {
-                subject: user.or("subject", ASSUMED_SUBJECT.to_owned(), |it| it.text(1..=256)),
-                groups: user.or("groups", Vec::new(), short_texts),
-                scopes: user.or("scopes", Vec::new(), short_texts),
-                claims: user
-                    .section("claims", policy::read_claims)
-                    .unwrap_or_default(),
-            })
-        })
+        field.object(read_user)
     }
 }

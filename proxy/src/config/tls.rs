@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use postern_core::decode::{Field, Object};
+use postern_core::settings;
 use serde_json::json;
 
-use crate::config::short_texts;
+use crate::config::{file_path, short_texts};
 
 /// `[listen.tls]`: files are PEM, and reloaded when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,44 +90,94 @@ impl CertificateName {
     }
 }
 
+settings! {
+    struct TlsKeys(table, client_auth: Option<&Arc<ClientAuthConfig>>) {
+        /// Further certificates; without `certificate` the first is the default. They have the client
+        /// authentication of the listener, unless they have their own.
+        further as certificates: Vec<CertificateConfig> = []
+            => |field| read_further(field, client_auth),
+        /// Names for each of which a certificate is obtained.
+        domains as acme: Vec<String> = [] => |field| field.array(read_domain),
+        /// Lowest version, see [cipher suites](../manual/gateway.md#cipher-suites).
+        requires_tls13 as min_version: bool = "1.2"
+            => |field| field.one_of(&[("1.2", false), ("1.3", true)]),
+        /// Offer HTTP/2 by ALPN.
+        http2: bool = true => |field| field.boolean(),
+    }
+}
+
+settings! {
+    struct ClientAuthKeys(table) {
+        /// Authorities of client certificates, PEM; without it none is requested.
+        client_ca: Option<PathBuf> = None => file_path,
+        /// Their revocation lists, PEM; each status must be known, and no list expired.
+        client_crl: Option<PathBuf> = None => file_path,
+        /// `required` fails a handshake without a client certificate; `off` requests none.
+        client_auth: Option<Option<bool>> = None ("`required`") => |field| {
+            field.one_of(&[
+                ("required", Some(true)),
+                ("optional", Some(false)),
+                ("off", None),
+            ])
+        },
+        /// Services that client certificates identify; the first match.
+        client_certificates: Vec<CertificatePrincipal> = []
+            => |field| field.array(|item| item.object(read_principal)),
+    }
+}
+
+settings! {
+    fn read_files(table) -> CertificateSource {
+        /// Certificate and chain, PEM; reloaded when modified.
+        ///
+        /// Of the listener: required without `certificates` and `acme`.
+        certificate = None ("") => file_path,
+        /// Its private key, PEM.
+        key = None ("") => file_path,
+    } => CertificateSource::Files { certificate: certificate?, key: key? }
+}
+
+settings! {
+    /// Reads `{ uri = "spiffe://…", service = "partner", scopes = […] }`.
+    fn read_principal(table) -> CertificatePrincipal {
+        /// The name in the certificate; exactly one of the two.
+        uri = None ("") => visible,
+        /// The name in the certificate; exactly one of the two.
+        dns = None ("") => visible,
+        /// Name of the service, as in policies.
+        service => visible,
+        /// Its scopes.
+        scopes = [] => short_texts,
+        name = (certificate_name(table, uri.as_ref()?.as_ref(), dns.as_ref()?.as_ref())),
+    } => CertificatePrincipal { name, service, scopes }
+}
+
 impl ListenerTlsConfig {
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let (client_auth, is_good) = match read_client_auth(section, None) {
-            Ok(client_auth) => (client_auth, true),
-            Err(Invalid) => (None, false),
+    pub(super) fn read(table: &Object<'_>) -> Option<Self> {
+        let client_auth = read_client_auth(table, None);
+        let inherited = client_auth.as_ref().and_then(Option::as_ref);
+        let is_first_given = table.has("certificate") || table.has("key");
+        let first = match is_first_given {
+            true => CertificateConfig::read(table, String::new(), inherited.cloned()),
+            false => None,
         };
-        let mut certificates = Vec::new();
-        let is_first_given = section.has("certificate") || section.has("key");
-        if is_first_given {
-            let first = CertificateConfig::read(section, String::new(), client_auth.clone());
-            certificates.extend(first);
-        }
-        let mut index = 0_usize..;
-        let further = section.list("certificates", |field| {
-            let key_prefix = format!(".certificates.{}", index.next().unwrap_or_default());
-            field.object(|entry| {
-                let client_auth = read_client_auth(entry, client_auth.as_ref()).ok()?;
-                CertificateConfig::read(entry, key_prefix, client_auth)
-            })
-        });
-        certificates.extend(further);
-        let domains = section.list("acme", read_domain);
-        certificates.extend(domains.into_iter().map(|domain| CertificateConfig {
+        let keys = TlsKeys::read(table, inherited)?;
+        let of_domains = keys.domains.into_iter().map(|domain| CertificateConfig {
             key_prefix: ".acme".to_owned(),
             source: CertificateSource::Acme(domain),
-            client_auth: client_auth.clone(),
-        }));
-        if !(is_first_given || section.has("certificates") || section.has("acme")) {
-            section.fail("missing_field", "certificate and key are required");
-        }
-        let requires_tls13 = section.or("min_version", false, |field| {
-            field.one_of(&[("1.2", false), ("1.3", true)])
+            client_auth: inherited.cloned(),
         });
-        let http2 = section.or("http2", true, |field| field.boolean());
-        (is_good && !certificates.is_empty()).then_some(Self {
+        let certificates = first.into_iter().chain(keys.further).chain(of_domains);
+        let certificates: Vec<_> = certificates.collect();
+        let is_given = is_first_given || table.has("certificates") || table.has("acme");
+        if !is_given || certificates.is_empty() && table.is_good() {
+            table.fail("missing_field", "certificate and key are required");
+        }
+        client_auth?;
+        (!certificates.is_empty()).then_some(Self {
             certificates,
-            requires_tls13,
-            http2,
+            requires_tls13: keys.requires_tls13,
+            http2: keys.http2,
         })
     }
 }
@@ -153,100 +204,87 @@ impl CertificateConfig {
         if !(section.has("certificate") && section.has("key")) {
             section.fail("missing_field", "certificate and key are required");
         }
-        let certificate = section.optional("certificate", |field| field.text(1..=4096));
-        let key = section.optional("key", |field| field.text(1..=4096));
         Some(Self {
             key_prefix,
-            source: CertificateSource::Files {
-                certificate: certificate?.into(),
-                key: key?.into(),
-            },
+            source: read_files(section)?,
             client_auth,
         })
     }
 }
 
-/// The client authentication of a table is invalid, which has been recorded.
-struct Invalid;
+/// Reads `[[listen.tls.certificates]]`.
+fn read_further(
+    field: Field<'_>,
+    inherited: Option<&Arc<ClientAuthConfig>>,
+) -> Option<Vec<CertificateConfig>> {
+    let mut index = 0_usize..;
+    field.array(|item| {
+        let key_prefix = format!(".certificates.{}", index.next().unwrap_or_default());
+        item.object(|table| {
+            let client_auth = read_client_auth(table, inherited)?;
+            CertificateConfig::read(table, key_prefix, client_auth)
+        })
+    })
+}
 
 /// Reads the client authentication of a table. A table without any of its keys has that of the
-/// listener; `client_auth = "off"` has none.
+/// listener; `client_auth = "off"` has none. Returns `None` if it is invalid, which is recorded.
 fn read_client_auth(
-    section: &Object<'_>,
+    table: &Object<'_>,
     inherited: Option<&Arc<ClientAuthConfig>>,
-) -> Result<Option<Arc<ClientAuthConfig>>, Invalid> {
-    let modes = [
-        ("required", Some(true)),
-        ("optional", Some(false)),
-        ("off", None),
-    ];
-    let is_given = section.has("client_ca");
-    let ca = section.optional("client_ca", |field| field.text(1..=4096));
-    let crl = section.optional("client_crl", |field| field.text(1..=4096));
-    let mode = section.optional("client_auth", |field| field.one_of(&modes));
-    let principals = section.list("client_certificates", read_principal);
-    let has_others = section.has("client_crl") || section.has("client_certificates");
-    if !is_given {
-        return match mode {
-            None if !has_others => Ok(inherited.cloned()),
-            Some(None) if !has_others => Ok(None),
+) -> Option<Option<Arc<ClientAuthConfig>>> {
+    let keys = ClientAuthKeys::read(table)?;
+    let has_others = table.has("client_crl") || table.has("client_certificates");
+    if !table.has("client_ca") {
+        return match keys.client_auth {
+            None if !has_others => Some(inherited.cloned()),
+            Some(None) if !has_others => Some(None),
             Some(Some(_) | None) | None => {
-                section.fail(
+                table.fail(
                     "missing_field",
                     "client_crl, client_auth and client_certificates require client_ca",
                 );
-                Err(Invalid)
+                None
             }
         };
     }
-    let required = match mode.unwrap_or(Some(true)) {
-        Some(required) => required,
-        None => {
-            section.fail("conflicting_fields", "client_auth is off, with a client_ca");
-            return Err(Invalid);
-        }
+    let Some(required) = keys.client_auth.unwrap_or(Some(true)) else {
+        table.fail("conflicting_fields", "client_auth is off, with a client_ca");
+        return None;
     };
     let mut seen = Vec::new();
-    for principal in &principals {
+    for principal in &keys.client_certificates {
         if seen.contains(&&principal.name) {
             let name = principal.name.as_str();
-            section.fail(
+            table.fail(
                 "duplicate",
                 format!("client_certificates: {name} occurs twice"),
             );
         }
         seen.push(&principal.name);
     }
-    Ok(Some(Arc::new(ClientAuthConfig {
-        ca: ca.ok_or(Invalid)?.into(),
-        crl: crl.map(PathBuf::from),
+    Some(Some(Arc::new(ClientAuthConfig {
+        ca: keys.client_ca?,
+        crl: keys.client_crl,
         required,
-        principals,
+        principals: keys.client_certificates,
     })))
 }
 
-/// Reads `{ uri = "spiffe://…", service = "partner", scopes = […] }`.
-fn read_principal(field: Field<'_>) -> Option<CertificatePrincipal> {
-    field.object(|entry| {
-        let uri = entry.optional("uri", visible);
-        let dns = entry.optional("dns", visible);
-        let service = entry.required("service", visible);
-        let scopes = entry.or("scopes", Vec::new(), short_texts);
-        let name = match (uri, dns) {
-            (Some(uri), None) => CertificateName::Uri(uri),
-            (None, Some(dns)) => CertificateName::Dns(dns.to_ascii_lowercase()),
-            (Some(_), Some(_)) | (None, None) => {
-                let detail = "exactly one of uri and dns is required";
-                entry.fail("conflicting_fields", detail);
-                return None;
-            }
-        };
-        Some(CertificatePrincipal {
-            name,
-            service: service?,
-            scopes,
-        })
-    })
+fn certificate_name(
+    table: &Object<'_>,
+    uri: Option<&String>,
+    dns: Option<&String>,
+) -> Option<CertificateName> {
+    match (uri, dns) {
+        (Some(uri), None) => Some(CertificateName::Uri(uri.clone())),
+        (None, Some(dns)) => Some(CertificateName::Dns(dns.to_ascii_lowercase())),
+        (Some(_), Some(_)) | (None, None) => {
+            let detail = "exactly one of uri and dns is required";
+            table.fail("conflicting_fields", detail);
+            None
+        }
+    }
 }
 
 /// Reads visible ASCII, which a header field can carry.

@@ -4,50 +4,58 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderValue;
-use postern_core::decode::{Field, Object, is_similar};
+use postern_core::decode::{Field, is_similar};
+use postern_core::settings;
 use postern_http::message::head::is_authority;
 
-use crate::config::upstream_address::read_addresses;
-use crate::config::{UpstreamAddress, nonzero_duration};
+use crate::config::{UpstreamAddress, file_path, nonzero_duration};
 
-/// `[upstream.NAME]`: a backend service.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UpstreamConfig {
-    /// The name that routes use.
-    pub name: String,
-    /// The addresses; at least one.
-    pub addresses: Vec<UpstreamAddress>,
-    /// `Host` and `:authority` of requests, and by default the name of its certificate; default the
-    /// requested host.
-    pub host: Option<HeaderValue>,
-    /// The load balancing algorithm; default least-loaded.
-    pub load_balancing: LoadBalancing,
-    /// Time to establish a connection, including the TLS handshake; default 2 s.
-    pub connect_timeout: Duration,
-    /// Time from the end of the request to the first byte of the response, and between two reads of
-    /// the response; default 30 s.
-    pub read_timeout: Duration,
-    /// Time for one write; default 30 s.
-    pub write_timeout: Duration,
-    /// Time for which an idle connection is kept open; default 4 s. Node.js closes after 5 s.
-    pub idle_timeout: Duration,
-    /// Maximum requests in flight to one address, including those that wait for a connection;
-    /// default 1,024. Requests above the limit get 503 at once, without queueing. While half of the
-    /// limit is in use, one client address may use an eighth of it; trusted proxies are exempt,
-    /// because they carry requests of many clients.
-    pub in_flight: usize,
-    /// Maximum retries of a request that was not sent or that is idempotent; default 1.
-    pub retries: u32,
-    /// Retry budget: retries of requests that were sent, in percent of requests; default 20.
-    pub retry_budget: u32,
-    /// Active health checks; default none.
-    pub health: Option<HealthCheckConfig>,
-    /// Outlier detection; on by default.
-    pub outlier: OutlierDetection,
-    /// TLS to the upstream; default none.
-    pub tls: Option<UpstreamTlsConfig>,
-    /// Whether the upstream is spoken to in HTTP/2; default false.
-    pub http2: bool,
+settings! {
+    /// One service behind the gateway.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct UpstreamConfig(table, of: &str) {
+        /// The name that routes use.
+        pub name: String = (Some(of.to_owned())),
+        /// `"host:port"` or `"unix:/path"`.
+        pub addresses: Vec<UpstreamAddress> => |field| field.non_empty_array(UpstreamAddress::read),
+        /// `Host` of requests, and the name in the certificate unless `tls.name` is set.
+        pub host: Option<HeaderValue> = None ("the requested one") => read_host,
+        /// The less loaded of two, or each in turn.
+        pub load_balancing: LoadBalancing = "least_loaded" => |field| {
+            field.one_of(&[
+                ("least_loaded", LoadBalancing::LeastLoaded),
+                ("round_robin", LoadBalancing::RoundRobin),
+            ])
+        },
+        /// Time to connect, TLS included.
+        pub connect_timeout: Duration = "2s" => nonzero_duration,
+        /// Until the first byte of the response, and between two reads.
+        ///
+        /// From the end of the request.
+        pub read_timeout: Duration = "30s" => nonzero_duration,
+        /// One write, until all of it is accepted.
+        pub write_timeout: Duration = "30s" => nonzero_duration,
+        /// Time for which an idle connection is kept; Node.js closes after 5 s.
+        pub idle_timeout: Duration = "4s" => nonzero_duration,
+        /// Concurrent requests to one address; more are 503. Beyond half, one client address has an
+        /// eighth.
+        ///
+        /// Including those that wait for a connection. There is no queue. Trusted proxies are exempt
+        /// from the eighth, because they carry requests of many clients.
+        pub in_flight: usize = 1024 => |field| field.integer(1..=1_000_000),
+        /// Further attempts of a request that was not sent or is idempotent.
+        pub retries: u32 = 1 => |field| field.integer(0..=5),
+        /// Share of requests that may be retries of sent ones.
+        pub retry_budget: u32 = 20 => |field| field.typed("percent").integer(0..=100),
+        /// HTTP/2 to the upstream, which gRPC needs.
+        pub http2: bool = false => |field| field.boolean(),
+        /// Active health checks.
+        pub health: Option<HealthCheckConfig> = None => |field| field.object(read_health),
+        /// Outlier detection.
+        pub outlier: OutlierDetection = {} => |field| field.object(OutlierDetection::read),
+        /// TLS to the upstream.
+        pub tls: Option<UpstreamTlsConfig> = None => |field| field.object(UpstreamTlsConfig::read),
+    }
 }
 
 /// A load balancing algorithm.
@@ -84,34 +92,75 @@ pub enum HealthProbe {
     Http(String),
 }
 
-/// `[upstream.NAME.outlier]`: outlier detection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutlierDetection {
-    /// Consecutive failures (connection failure, reset, timeout, 502 to 504) after which an address
-    /// is ejected; 0 disables ejection; default 5.
-    pub failures: u32,
-    /// Duration of an ejection, multiplied by the number of consecutive ejections; default 10 s.
-    pub ejection: Duration,
-    /// Percentage of ejected or unhealthy addresses above which first attempts ignore ejections and
-    /// health (panic mode); default 50. If all addresses are ejected or unhealthy, they are used at
-    /// any percentage.
-    pub panic_percent: u32,
+settings! {
+    /// Active health checks.
+    fn read_health(table) -> HealthCheckConfig {
+        /// `GET` of this path must answer 200 to 399.
+        path = None ("TCP connect") => |field| match field.typed("path").text(1..=1024)? {
+            path if path.starts_with('/') => Some(path),
+            _ => field.fail("invalid_format", "must begin with /"),
+        },
+        /// Time between two checks.
+        interval = "5s" => nonzero_duration,
+        /// Time for one check.
+        timeout = "2s" => nonzero_duration,
+        /// Checks in a row that make an address unhealthy, and healthy.
+        failures = 2 => |field| field.integer(1..=100),
+        /// Checks in a row that make an address unhealthy, and healthy.
+        successes = 2 => |field| field.integer(1..=100),
+    } => HealthCheckConfig {
+        probe: path.map_or(HealthProbe::Tcp, HealthProbe::Http),
+        interval,
+        timeout,
+        failures,
+        successes,
+    }
 }
 
-/// `[upstream.NAME.tls]`: TLS to an upstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamTlsConfig {
-    /// The expected name in the certificate; default the host of the address.
-    pub name: Option<String>,
-    /// PEM file of certificate authorities; default the system's.
-    pub ca: Option<PathBuf>,
-    /// PEM file of the certificates of which the upstream must present one itself, whatever their
-    /// issuers, names and validity periods; default none.
-    pub pin: Option<PathBuf>,
-    /// PEM file of the client certificate chain.
-    pub certificate: Option<PathBuf>,
-    /// PEM file of the client certificate's private key.
-    pub key: Option<PathBuf>,
+settings! {
+    /// Outlier detection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OutlierDetection(table) {
+        /// Failures in a row that eject an address; 0 disables it.
+        ///
+        /// A failure is a connection failure, a reset, a timeout, or 502 to 504.
+        pub failures: u32 = 5 => |field| field.integer(0..=1000),
+        /// Times the number of consecutive ejections.
+        pub ejection: Duration = "10s" => nonzero_duration,
+        /// Share of addresses that may be excluded, else
+        /// [panic mode](../manual/gateway.md#load-balancing-health-and-retries).
+        ///
+        /// In panic mode first attempts ignore ejections and health. If all addresses are ejected or
+        /// unhealthy, they are used at any percentage.
+        pub panic_percent: u32 = 50 => |field| field.typed("percent").integer(0..=100),
+    }
+}
+
+settings! {
+    /// TLS to the upstream.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct UpstreamTlsConfig(table) {
+        /// Name in its certificate.
+        pub name: Option<String> = None ("`host`, or that of the address")
+            => |field| field.text(1..=253),
+        /// Certificate authorities, PEM.
+        pub ca: Option<PathBuf> = None ("system") => file_path,
+        /// PEM of certificates, of which it must present one; nothing else is examined. Not with `ca`.
+        ///
+        /// Whatever their issuers, names and validity periods.
+        pub pin: Option<PathBuf> = None => file_path,
+        /// Client certificate and its key, PEM.
+        pub certificate: Option<PathBuf> = None => file_path,
+        /// Client certificate and its key, PEM.
+        pub key: Option<PathBuf> = None => file_path,
+    } => {
+        if table.has("certificate") != table.has("key") {
+            table.fail("missing_field", "certificate and key go together");
+        }
+        if table.has("ca") && table.has("pin") {
+            table.fail("conflicting_fields", "has ca or pin, not both");
+        }
+    }
 }
 
 // === impl UpstreamConfig ===
@@ -123,7 +172,8 @@ impl UpstreamConfig {
         tls.is_some_and(UpstreamTlsConfig::uses_system_roots)
     }
 
-    pub(super) fn read(name: &str, field: Field<'_>) -> Option<Self> {
+    /// Reads the table of a name.
+    pub(super) fn read_named(name: &str, field: Field<'_>) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(known) {
             return field.fail(
@@ -131,34 +181,7 @@ impl UpstreamConfig {
                 "the name may hold letters, digits, - and _",
             );
         }
-        field.object(|upstream| {
-            let seconds = Duration::from_secs;
-            let addresses = upstream.required("addresses", read_addresses);
-            Some(Self {
-                name: name.to_owned(),
-                host: upstream.optional("host", read_host),
-                load_balancing: upstream.or("load_balancing", LoadBalancing::LeastLoaded, |it| {
-                    it.one_of(&[
-                        ("least_loaded", LoadBalancing::LeastLoaded),
-                        ("round_robin", LoadBalancing::RoundRobin),
-                    ])
-                }),
-                connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
-                read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
-                write_timeout: upstream.or("write_timeout", seconds(30), nonzero_duration),
-                idle_timeout: upstream.or("idle_timeout", seconds(4), nonzero_duration),
-                in_flight: upstream.or("in_flight", 1024, |field| field.integer(1..=1_000_000)),
-                retries: upstream.or("retries", 1, |field| field.integer(0..=5)),
-                retry_budget: upstream.or("retry_budget", 20, |field| field.integer(0..=100)),
-                health: upstream.section("health", HealthCheckConfig::read),
-                outlier: upstream
-                    .section("outlier", OutlierDetection::read)
-                    .unwrap_or_default(),
-                tls: upstream.section("tls", UpstreamTlsConfig::read),
-                http2: upstream.or("http2", false, |field| field.boolean()),
-                addresses: addresses?,
-            })
-        })
+        field.object(|table| Self::read(table, name))
     }
 
     /// Returns the `Host` of a request that the gateway sends on its own behalf.
@@ -182,9 +205,16 @@ impl UpstreamConfig {
     }
 }
 
+impl UpstreamTlsConfig {
+    /// Returns whether the certificate is verified with the system's certificate authorities.
+    pub(crate) fn uses_system_roots(&self) -> bool {
+        self.ca.is_none() && self.pin.is_none()
+    }
+}
+
 /// Reads a host with an optional port.
 fn read_host(field: Field<'_>) -> Option<HeaderValue> {
-    let text = field.text(1..=255)?;
+    let text = field.typed("host and port").text(1..=255)?;
     let host = HeaderValue::from_str(&text).ok();
     host.filter(|_| is_authority(text.as_bytes())).or_else(|| {
         field.fail(
@@ -192,76 +222,6 @@ fn read_host(field: Field<'_>) -> Option<HeaderValue> {
             "must be a host such as app.example.net or app.internal:8080",
         )
     })
-}
-
-impl HealthCheckConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let path = section.optional("path", |field| match field.text(1..=1024)? {
-            path if path.starts_with('/') => Some(path),
-            _ => field.fail("invalid_format", "must begin with /"),
-        });
-        Some(Self {
-            probe: path.map_or(HealthProbe::Tcp, HealthProbe::Http),
-            interval: section.or("interval", Duration::from_secs(5), nonzero_duration),
-            timeout: section.or("timeout", Duration::from_secs(2), nonzero_duration),
-            failures: section.or("failures", 2, |field| field.integer(1..=100)),
-            successes: section.or("successes", 2, |field| field.integer(1..=100)),
-        })
-    }
-}
-
-impl OutlierDetection {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let default = Self::default();
-        Some(Self {
-            failures: section.or("failures", default.failures, |field| {
-                field.integer(0..=1000)
-            }),
-            ejection: section.or("ejection", default.ejection, nonzero_duration),
-            panic_percent: section.or("panic_percent", default.panic_percent, |f| {
-                f.integer(0..=100)
-            }),
-        })
-    }
-}
-
-impl Default for OutlierDetection {
-    fn default() -> Self {
-        Self {
-            failures: 5,
-            ejection: Duration::from_secs(10),
-            panic_percent: 50,
-        }
-    }
-}
-
-impl UpstreamTlsConfig {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let path = |name: &'static str| {
-            section
-                .optional(name, |field| field.text(1..=4096))
-                .map(PathBuf::from)
-        };
-        let tls = Self {
-            name: section.optional("name", |field| field.text(1..=253)),
-            ca: path("ca"),
-            pin: path("pin"),
-            certificate: path("certificate"),
-            key: path("key"),
-        };
-        if tls.certificate.is_some() != tls.key.is_some() {
-            section.fail("missing_field", "certificate and key go together");
-        }
-        if tls.ca.is_some() && tls.pin.is_some() {
-            section.fail("conflicting_fields", "has ca or pin, not both");
-        }
-        Some(tls)
-    }
-
-    /// Returns whether the certificate is verified with the system's certificate authorities.
-    pub(crate) fn uses_system_roots(&self) -> bool {
-        self.ca.is_none() && self.pin.is_none()
-    }
 }
 
 /// Returns the position of the upstream with this name. If there is none, the field fails, with a hint

@@ -32,16 +32,11 @@ const UNIX_SCHEME: &str = "unix:";
 /// Maximum bytes of the path of a Unix socket (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// Reads `addresses`.
-pub(super) fn read_addresses(field: Field<'_>) -> Option<Vec<UpstreamAddress>> {
-    field.non_empty_array(UpstreamAddress::read)
-}
-
 // === impl UpstreamAddress ===
 
 impl UpstreamAddress {
     /// Reads `"host:port"` or `"unix:/path"`.
-    fn read(field: Field<'_>) -> Option<Self> {
+    pub(super) fn read(field: Field<'_>) -> Option<Self> {
         let form = || json!({ "type": "string", "pattern": "^(unix:/.+|.+:[0-9]+)$" });
         let parsed = Self::parse(field.string_as(form)?);
         parsed.map_or_else(|detail| field.fail("invalid_format", detail), Some)

@@ -132,8 +132,8 @@ fn decode(root: &Object<'_>, rules: &CheckRules, now: Timestamp) -> Option<Decod
     if !root.is_good() {
         return None;
     }
-    let tests = 0..config.tests.len();
-    let tests = tests.map(|at| root.offset_at(&format!("test.{at}")).unwrap_or_default());
+    let tests = config.tests.iter();
+    let tests = tests.map(|test| root.offset_at(&test.place).unwrap_or_default());
     let (tests, warnings) = (tests.collect(), FoundWarnings::of(root, &config, now));
     Some(Decoded {
         config,

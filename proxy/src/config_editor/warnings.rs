@@ -36,8 +36,8 @@ impl FoundWarnings {
         texts.extend(certificate_warnings(config, now));
         let offset_at = |key: &str| match key.strip_prefix("route ") {
             Some(name) => {
-                let at = config.routes.iter().position(|route| route.name == name)?;
-                root.offset_at(&format!("route.{at}"))
+                let route = config.routes.iter().find(|route| route.name == name)?;
+                root.offset_at(&route.place)
             }
             None => root.offset_at(key),
         };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use pingora::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
+use postern_core::backoff::Backoff;
 use postern_core::{Code, Problem, log_outage};
 use postern_http::downstream::{AbortReason, RequestDeadline};
 use uuid::Uuid;
@@ -19,10 +20,13 @@ use crate::upstream::{Endpoint, UpstreamPool};
 /// Maximum attempts of a request that its upstream keeps refusing to process.
 const MAX_UNPROCESSED_ATTEMPTS: u32 = 8;
 
-/// Pauses after the second and each later attempt of a request, twice as long each time.
+/// Pauses before the third and each later attempt of a request.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(64));
+
+/// Pauses after a failed attempt, except the first one.
 pub(super) async fn back_off(attempts: u32) {
-    if let Some(exponent) = attempts.checked_sub(2) {
-        tokio::time::sleep(Duration::from_millis(1 << exponent.min(6))).await;
+    if let Some(failures) = attempts.checked_sub(1).filter(|failures| *failures > 0) {
+        tokio::time::sleep(BACKOFF.delay(failures)).await;
     }
 }
 

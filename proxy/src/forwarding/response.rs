@@ -79,11 +79,9 @@ fn is_failure_of_address(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504)
 }
 
-/// Returns the time at which a WebSocket or an event stream ends because its token expires, unless the
-/// route lets it outlive the token.
+/// Returns the time at which a WebSocket or an event stream ends because its token expires.
 pub(super) fn token_expiry(admitted: &AdmittedRequest<'_>) -> Option<Instant> {
-    let outlives_token = admitted.route.settings.outlives_token;
-    let caller = admitted.caller.as_ref().filter(|_| !outlives_token)?;
+    let caller = admitted.caller.as_ref()?;
     let now = admitted.start_time.plus(admitted.started.elapsed());
     let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
     Instant::now().checked_add(left)

@@ -314,19 +314,15 @@ mod tests {
         };
         let handoff = ListenerHandoff::listen(&path, &listeners).expect("listens");
         assert_eq!((mode(&path), mode(parent_folder(&path))), (0o600, 0o700));
-        let left = std::fs::read_dir(parent_folder(&path))
-            .expect("a folder")
-            .count();
-        assert_eq!(left, 1, "only the socket remains");
+        let left = std::fs::read_dir(parent_folder(&path)).expect("a folder");
+        assert_eq!(left.count(), 1, "only the socket remains");
         drop(handoff);
         for open in [0o777, 0o775, 0o755, 0o750, 0o702] {
             std::fs::set_permissions(parent_folder(&path), Permissions::from_mode(open))
                 .expect("own folder");
             let error = ListenerHandoff::listen(&path, &listeners).expect_err("unsafe folder");
-            assert!(
-                error.to_string().contains("must have at most 0700"),
-                "{error}"
-            );
+            let holds = error.to_string().contains("must have at most 0700");
+            assert!(holds, "{error}");
         }
     }
 

@@ -357,10 +357,8 @@ mod tests {
             assert!(output.contains(line), "{line} is missing:\n{output}");
         }
         let output = explain("PUT", "/admin/features/x", &user);
-        assert!(
-            output.contains("decision   403 insufficient_scope"),
-            "{output}"
-        );
+        let holds = output.contains("decision   403 insufficient_scope");
+        assert!(holds, "{output}");
         assert!(explain("GET", "/a/../b", &user).contains("400 invalid_target"));
         assert!(explain("GET", "http://a..b/actors/42", &user).contains("400 invalid_header"));
         assert!(explain("GET", "/actors/43", &user).contains("decision   404 not_found"));

@@ -103,7 +103,7 @@ mod tests {
     use postern_core::token::Claims;
 
     use super::*;
-    use crate::tests::{read_config, rows};
+    use crate::tests::{read_tables, rows};
 
     #[test]
     fn policy_decides_by_kind_and_grants() {
@@ -141,11 +141,10 @@ mod tests {
             let claims = r#"{ claims = { tier = 2, "realm.roles" = ["reader", ["editor"], 7] } }"#;
             let token = token.replace("CLAIMS", claims);
             let text = format!(
-                "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.a]\naddresses = [\"127.0.0.1:1\"]\n\
-                 [[route]]\npath = \"/a/{{one}}/{{two}}\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = {policy}\n\
+                "[[route]]\npath = \"/a/{{one}}/{{two}}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = {policy}\n\
                  [[test]]\nrequest = \"GET /a/{path}\"\ntoken = {token}\ndecision = \"{decision}\"\n"
             );
-            if let Err(error) = read_config(&text) {
+            if let Err(error) = read_tables(&text) {
                 panic!("{error}\n{text}");
             }
         }

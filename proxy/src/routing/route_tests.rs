@@ -37,10 +37,10 @@ fn run_tests(
         return routes;
     }
     let table = RouteTable::new(routes);
-    for (at, test) in tests.iter().enumerate() {
+    for test in tests {
         if let Some(wrong) = test_failure(&table, upstreams, test) {
             let detail = format!("test \"{} {}\": {wrong}", test.method, test.target);
-            root.fail_at(&format!("test.{at}"), "test_failed", detail);
+            root.fail_at(&test.place, "test_failed", detail);
         }
     }
     table.routes

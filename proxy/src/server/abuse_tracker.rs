@@ -143,10 +143,12 @@ impl ConnectionAbuseTracker {
 
 #[cfg(test)]
 mod tests {
+    use postern_core::decode::defaults;
+
     use super::*;
 
     fn tracker() -> (ConnectionAbuseTracker, ClientLimits, Instant) {
-        let (limits, now) = (ClientLimits::default(), Instant::now());
+        let (limits, now) = (defaults(ClientLimits::read), Instant::now());
         let tracker = ConnectionAbuseTracker::new(&limits, false, now);
         (tracker, limits, now)
     }
@@ -163,10 +165,8 @@ mod tests {
             assert_eq!(tracker.violation(&limits, 0), None);
         }
         tracker.note_stream_ended(StreamEnd::Malformed, now);
-        assert_eq!(
-            tracker.violation(&limits, 0),
-            Some(Violation::MalformedRequests)
-        );
+        let actual = tracker.violation(&limits, 0);
+        assert_eq!(actual, Some(Violation::MalformedRequests));
     }
 
     #[test]
@@ -176,10 +176,8 @@ mod tests {
         tracker.note_stream_opened(&limits, now + limits.http.head_timeout);
         assert_eq!(tracker.violation(&limits, 1), None);
         tracker.note_stream_opened(&limits, now + 2 * limits.http.head_timeout);
-        assert_eq!(
-            tracker.violation(&limits, 1),
-            Some(Violation::IgnoredGoaway)
-        );
+        let actual = tracker.violation(&limits, 1);
+        assert_eq!(actual, Some(Violation::IgnoredGoaway));
     }
 
     #[test]

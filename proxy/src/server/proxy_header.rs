@@ -69,15 +69,11 @@ mod tests {
                 server.read_exact(&mut rest).await.expect("the rest");
                 (source, rest)
             });
-            client
-                .write_all(&all.as_bytes()[..cut])
-                .await
-                .expect("writes");
-            tokio::task::yield_now().await;
-            client
-                .write_all(&all.as_bytes()[cut..])
-                .await
-                .expect("writes");
+            let (first, second) = all.as_bytes().split_at(cut);
+            for part in [first, second] {
+                client.write_all(part).await.expect("writes");
+                tokio::task::yield_now().await;
+            }
             let (source, rest) = reading.await.expect("no panic");
             let expected = "192.0.2.1:8080".parse().ok();
             assert_eq!((source, &rest), (Ok(expected), b"GET /"), "{cut}");

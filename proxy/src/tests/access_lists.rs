@@ -32,21 +32,17 @@ async fn route_list_decides_by_client_address() {
     ] {
         let headers = format!("X-Forwarded-For: {client}\r\n{token}");
         let response = gateway.get(target, &headers).await;
-        assert_eq!(response.status == 200, accepted, "{target} {client}");
-        if !accepted {
-            assert_eq!(response.status, 403, "{target} {client}");
-            assert_eq!(response.code(), "address_not_allowed");
+        match accepted {
+            true => assert_eq!(response.status, 200, "{target} {client}"),
+            false => assert_eq!(response.problem(), "403 address_not_allowed", "{client}"),
         }
     }
-    let received = gateway.origin.seen().len();
-    assert_eq!(received, 4, "refused requests");
+    assert_eq!(gateway.origin.seen().len(), 4, "refused requests");
     let counted = "code=\"address_not_allowed\",route=\"office\"} 4";
     gateway.assert_metric(counted).await;
-    let events = gateway.finish().await;
-    let refused = events
-        .iter()
-        .filter(|event| event["code"] == "address_not_allowed" && event["status"] == 403);
-    assert_eq!(refused.count(), 5);
+    let mut events = gateway.finish().await;
+    events.retain(|event| event["code"] == "address_not_allowed" && event["status"] == 403);
+    assert_eq!(events.len(), 5);
 }
 
 #[tokio::test]
@@ -62,7 +58,7 @@ async fn refused_address_learns_no_path_and_no_methods() {
         let response = direct.get(target, headers).await;
         assert_eq!(response.code(), code, "{target} {headers}");
     }
-    assert!(direct.origin.seen().is_empty());
+    direct.origin.assert_unused();
     let gateway = gateway("trusted_proxies = [\"127.0.0.0/8\"]").await;
     for (client, status) in [("198.51.100.1", 403), ("203.0.113.1", 405)] {
         let page = "Origin: https://app.example.com\r\n";
@@ -97,12 +93,8 @@ async fn listener_list_closes_connections_and_is_reloaded() {
     let status = gateway.wait_for_version(3).await;
     assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
     assert!(gateway.connect().await.is_closed().await);
-    gateway.edit(|text| {
-        text.replace(
-            "127.0.0.1:2\"\naccess = { deny",
-            "127.0.0.1:1\"\naccess = { allow",
-        )
-    });
+    gateway.edit(|text| text.replace("127.0.0.1:2\"\naccess", "127.0.0.1:1\"\naccess"));
+    gateway.edit(|text| text.replace("access = { deny = [\"127", "access = { allow = [\"127"));
     gateway.wait_for_version(4).await;
     assert_eq!(gateway.get("/others", "").await.status, 200);
 }

@@ -61,10 +61,8 @@ impl Pebble {
         let server = format!("-config={folder}/pebble.json -dnsserver={dns}");
         let server = start("pebble", server);
         for port in [port, management, unused] {
-            wait_for("pebble", async || {
-                TcpStream::connect(("127.0.0.1", port)).await.is_ok()
-            })
-            .await;
+            let connect = async || TcpStream::connect(("127.0.0.1", port)).await;
+            until("pebble", async || connect().await.is_ok()).await;
         }
         Self {
             files,
@@ -78,32 +76,42 @@ impl Pebble {
     async fn root(&self) -> String {
         let path = self.files.path("root.pem").display().to_string();
         let ca = reqwest::Certificate::from_pem(self.files.authority.pem().as_bytes());
-        let client = reqwest::Client::builder()
-            .tls_certs_only([ca.expect("a certificate")])
-            .no_proxy()
-            .build()
-            .expect("a client");
+        let client = reqwest::Client::builder().no_proxy();
+        let client = client.tls_certs_only([ca.expect("a certificate")]).build();
         let url = format!("https://127.0.0.1:{}/roots/0", self.management);
-        let response = client.get(url).send().await.expect("a response");
-        std::fs::write(&path, response.bytes().await.expect("a body")).expect("writes");
+        let response = client.expect("a client").get(url).send().await;
+        let root = response.expect("a response").bytes().await;
+        std::fs::write(&path, root.expect("a body")).expect("writes");
         path
-    }
-
-    fn config(&self, domains: &str) -> String {
-        acme_tables(&self.files, self.port, domains)
     }
 }
 
 /// Returns the tables of a TLS listener with certificates for `domains`, and of an ACME server.
-fn acme_tables(files: &CertificateFolder, port: u16, domains: &str) -> String {
+fn acme_tables(files: &CertificateFolder, port: u16, domains: &[&str]) -> String {
     let folder = files.folder().display();
     format!(
-        "[listen.tls]\nacme = [{domains}]\n[acme]\ndirectory = \"https://127.0.0.1:{port}/dir\"\n\
+        "[listen.tls]\nacme = {domains:?}\n[acme]\ndirectory = \"https://127.0.0.1:{port}/dir\"\n\
          accept_terms = true\nstore = \"{folder}/store\"\nca = \"{folder}/ca.pem\"\n"
     )
 }
 
-async fn wait_for(what: &str, is: impl AsyncFn() -> bool) {
+/// Starts a gateway with certificates for `domains` of the ACME server at a port.
+async fn start(
+    listener: TcpListener,
+    files: &CertificateFolder,
+    port: u16,
+    domains: &[&str],
+) -> TestGateway {
+    let tables = acme_tables(files, port, domains);
+    TestGateway::on_listeners(vec![listener], &tables).await
+}
+
+/// Starts a gateway whose ACME server is not reachable.
+async fn start_without_server(files: &CertificateFolder, domains: &[&str]) -> TestGateway {
+    start(bind().await, files, free_port().await, domains).await
+}
+
+async fn until(what: &str, is: impl AsyncFn() -> bool) {
     let waiting = async {
         while !is().await {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -113,35 +121,34 @@ async fn wait_for(what: &str, is: impl AsyncFn() -> bool) {
     waiting.unwrap_or_else(|_| panic!("{what} in time"));
 }
 
+/// Waits until the gateway presents another certificate for the name than this, and returns it.
+async fn next_presented(gateway: &TestGateway, name: &str, old: Option<&str>) -> Option<String> {
+    let is_new = |now: Option<String>| now.is_some() && now.as_deref() != old;
+    until("a certificate", async || {
+        is_new(presented(gateway, name).await)
+    })
+    .await;
+    presented(gateway, name).await
+}
+
 fn port(listener: &TcpListener) -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
 /// Returns the certificate for the name, in PEM; `None` if the handshake is refused.
-async fn presented(port: u16, name: &str) -> Option<String> {
-    first_certificate(&s_client(port, &["-servername", name], "").await)
-}
-
-async fn counter(gateway: &TestGateway, name: &str) -> Option<i64> {
-    let metrics = gateway.admin_get("/metrics").await;
-    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(name));
-    lines.next().and_then(|value| value.trim().parse().ok())
+async fn presented(gateway: &TestGateway, name: &str) -> Option<String> {
+    let arguments = ["-servername", name];
+    first_certificate(&s_client(gateway.address.port(), &arguments, "").await)
 }
 
 #[tokio::test]
 async fn certificate_is_obtained_by_tls_alpn_and_renewed() {
     let listener = bind().await;
     let pebble = Pebble::start(port(&listener), 9).await;
-    let tls_port = port(&listener);
-    let config = pebble.config(&format!("\"{DOMAIN}\""));
-    let gateway = TestGateway::on_listeners(vec![listener], &config).await;
-    wait_for("a certificate", async || {
-        presented(tls_port, DOMAIN).await.is_some()
-    })
-    .await;
-    let first = presented(tls_port, DOMAIN).await;
+    let gateway = start(listener, &pebble.files, pebble.port, &[DOMAIN]).await;
+    let first = next_presented(&gateway, DOMAIN, None).await;
     let root = pebble.root().await;
-    let options = ["--cacert", root.as_str()];
+    let (tls_port, options) = (gateway.address.port(), ["--cacert", root.as_str()]);
     let found = pebble.files.curl(tls_port, DOMAIN, "/open", &options).await;
     assert_eq!(found, "200 2");
     // Other names get the default certificate; a validation without an order gets none.
@@ -149,12 +156,9 @@ async fn certificate_is_obtained_by_tls_alpn_and_renewed() {
     let output = s_client(tls_port, &arguments, "").await;
     assert!(output.contains("no application protocol"), "{output}");
     let expiry = "postern_tls_certificate_expiry_timestamp_seconds{certificate=\"a.example.test\"}";
-    assert!(counter(&gateway, expiry).await.is_some());
-    wait_for("a renewal", async || {
-        let now = presented(tls_port, DOMAIN).await;
-        now.is_some() && now != first
-    })
-    .await;
+    assert!(gateway.metric(expiry).await.is_some());
+    // A renewal.
+    next_presented(&gateway, DOMAIN, first.as_deref()).await;
     // Keys are readable by this user only, and no challenge is left.
     let store = pebble.files.path("store");
     let mode = |path: &Path| {
@@ -162,10 +166,8 @@ async fn certificate_is_obtained_by_tls_alpn_and_renewed() {
         metadata.permissions().mode() & 0o777
     };
     assert_eq!(mode(&store), 0o700);
-    assert_eq!(
-        mode(&store.join(format!("certificates/{DOMAIN}.pem"))),
-        0o600
-    );
+    let issued = store.join(format!("certificates/{DOMAIN}.pem"));
+    assert_eq!(mode(&issued), 0o600);
     for entry in std::fs::read_dir(&store).expect("reads") {
         let entry = entry.expect("an entry");
         if entry.file_name().to_string_lossy().starts_with("account-") {
@@ -177,35 +179,21 @@ async fn certificate_is_obtained_by_tls_alpn_and_renewed() {
 #[tokio::test]
 async fn replicas_share_challenges_and_certificates() {
     // Pebble validates at the second replica, whichever has ordered.
-    let (first, second, third) = (bind().await, bind().await, bind().await);
+    let (first, second) = (bind().await, bind().await);
     let pebble = Pebble::start(port(&second), 3600).await;
-    let domain = format!("\"{DOMAIN}\"");
-    let config = pebble.config(&domain);
-    let ports = [port(&first), port(&second), port(&third)];
-    let _replicas = (
-        TestGateway::on_listeners(vec![first], &config).await,
-        TestGateway::on_listeners(vec![second], &config).await,
-    );
-    for port in &ports[..2] {
-        wait_for("a certificate", async || {
-            presented(*port, DOMAIN).await.is_some()
-        })
-        .await;
-    }
-    // A further replica loads the certificate, without an order: the server is not reachable.
-    let unreachable = acme_tables(&pebble.files, free_port().await, &domain);
-    let _third = TestGateway::on_listeners(vec![third], &unreachable).await;
-    let found = presented(ports[0], DOMAIN).await;
-    for port in &ports[1..] {
-        assert_eq!(presented(*port, DOMAIN).await, found);
-    }
+    let first = start(first, &pebble.files, pebble.port, &[DOMAIN]).await;
+    let second = start(second, &pebble.files, pebble.port, &[DOMAIN]).await;
+    let found = next_presented(&first, DOMAIN, None).await;
+    assert_eq!(next_presented(&second, DOMAIN, None).await, found);
+    // A further replica loads the certificate, without an order.
+    let third = start_without_server(&pebble.files, &[DOMAIN]).await;
+    assert_eq!(presented(&third, DOMAIN).await, found);
 }
 
 #[tokio::test]
 async fn tampered_store_keeps_the_certificate_in_use() {
-    const TAMPERED: &str = "b.example.test";
-    const INTACT: &str = "c.example.test";
-    let (listener, other) = (bind().await, bind().await);
+    const DOMAINS: [&str; 2] = ["b.example.test", "c.example.test"];
+    let [tampered, intact] = DOMAINS;
     let files = CertificateFolder::new();
     let store = files.path("store");
     std::fs::create_dir_all(store.join("certificates")).expect("creates");
@@ -219,40 +207,27 @@ async fn tampered_store_keeps_the_certificate_in_use() {
         let file = store.join(format!("certificates/{name}.pem"));
         std::fs::write(file, contents).expect("writes");
     };
-    let good = bundle(TAMPERED);
-    write(TAMPERED, &good);
-    write(INTACT, &bundle(INTACT));
-    let domains = format!("\"{TAMPERED}\", \"{INTACT}\"");
-    // The ACME server is not reachable.
-    let config = acme_tables(&files, free_port().await, &domains);
-    let tls_port = port(&listener);
-    let _gateway = TestGateway::on_listeners(vec![listener], &config).await;
-    let first = presented(tls_port, TAMPERED).await;
+    let good = bundle(tampered);
+    write(tampered, &good);
+    write(intact, &bundle(intact));
+    let gateway = start_without_server(&files, &DOMAINS).await;
+    let first = presented(&gateway, tampered).await;
     assert!(first.is_some());
-    let mismatched = issue(TAMPERED).1 + &issue(TAMPERED).0;
-    for bad in [
-        &good[..good.len() / 2],
-        "",
-        mismatched.as_str(),
-        bundle(INTACT).as_str(),
-    ] {
-        write(TAMPERED, bad);
+    let mismatched = issue(tampered).1 + &issue(tampered).0;
+    for bad in [&good[..good.len() / 2], "", &mismatched, &bundle(intact)] {
+        write(tampered, bad);
         // Once the other certificate was replaced twice, the store was read after the change.
         for _ in 0..2 {
-            let before = presented(tls_port, INTACT).await;
-            write(INTACT, &bundle(INTACT));
-            wait_for("the replaced certificate", async || {
-                presented(tls_port, INTACT).await != before
-            })
-            .await;
+            let before = presented(&gateway, intact).await;
+            write(intact, &bundle(intact));
+            next_presented(&gateway, intact, before.as_deref()).await;
         }
-        assert_eq!(presented(tls_port, TAMPERED).await, first, "{bad}");
+        assert_eq!(presented(&gateway, tampered).await, first, "{bad}");
     }
     // A replica that starts now refuses handshakes for this name only.
-    let other_port = port(&other);
-    let _replica = TestGateway::on_listeners(vec![other], &config).await;
-    assert_eq!(presented(other_port, TAMPERED).await, None);
-    assert!(presented(other_port, INTACT).await.is_some());
+    let replica = start_without_server(&files, &DOMAINS).await;
+    assert_eq!(presented(&replica, tampered).await, None);
+    assert!(presented(&replica, intact).await.is_some());
 }
 
 #[tokio::test]
@@ -261,16 +236,11 @@ async fn failed_order_is_recorded_with_its_next_time() {
     files.issue("server", &["127.0.0.1"]);
     // The directory is too long.
     let server = TestOrigin::with(OriginBehavior::Flood, Some(files.server("server", false))).await;
-    let listener = bind().await;
-    let tls_port = port(&listener);
-    let config = acme_tables(&files, server.address.port(), &format!("\"{DOMAIN}\""));
-    let gateway = TestGateway::on_listeners(vec![listener], &config).await;
+    let gateway = start(bind().await, &files, server.address.port(), &[DOMAIN]).await;
     let failures = "postern_tls_certificate_renewal_failures_total{certificate=\"a.example.test\"}";
-    wait_for("a failure", async || {
-        counter(&gateway, failures).await == Some(1)
-    })
-    .await;
-    assert_eq!(presented(tls_port, DOMAIN).await, None);
+    let is_counted = async || gateway.metric(failures).await == Some(1);
+    until("a failure", is_counted).await;
+    assert_eq!(presented(&gateway, DOMAIN).await, None);
     let store = files.path("store/certificates");
     assert!(!store.join(format!("{DOMAIN}.pem")).exists());
     // The next order is in the future, for all gateways.
@@ -285,16 +255,11 @@ async fn failed_order_is_recorded_with_its_next_time() {
 
 #[tokio::test]
 async fn handshake_is_refused_until_there_is_a_certificate() {
-    let (listener, unreachable) = (bind().await, free_port().await);
-    let tls_port = port(&listener);
     let files = CertificateFolder::new();
-    let config = acme_tables(&files, unreachable, &format!("\"{DOMAIN}\""));
-    let gateway = TestGateway::on_listeners(vec![listener], &config).await;
-    assert_eq!(presented(tls_port, DOMAIN).await, None);
+    let gateway = start_without_server(&files, &[DOMAIN]).await;
+    assert_eq!(presented(&gateway, DOMAIN).await, None);
     // Readiness does not depend on it: a load balancer would not let the validation through.
-    wait_for("ready", async || {
-        gateway.admin_get("/readyz").await.contains("ok")
-    })
-    .await;
+    let is_ready = async || gateway.admin_get("/readyz").await.contains("ok");
+    until("ready", is_ready).await;
     in_time(gateway.finish()).await;
 }

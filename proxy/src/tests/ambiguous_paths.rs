@@ -39,48 +39,26 @@ request = "GET /admin%2Fb"
 decision = "invalid_target"
 "#;
 
-/// Targets, the status, and the forwarded target of those that are accepted.
-const TARGETS: [(&str, u16, &str); 33] = [
-    ("/@scope%2fname", 200, "/@scope%2fname"),
-    ("/queues/%2F/jobs?a=%2f", 200, "/queues/%2F/jobs?a=%2f"),
-    ("/a;v=1/b", 200, "/a;v=1/b"),
-    ("/a%3Bv/b", 200, "/a%3Bv/b"),
-    ("/a//b", 200, "/a//b"),
-    ("/a%252Fb", 200, "/a%252Fb"),
-    ("/plain", 200, "/plain"),
-    ("/projects/group%2Fname", 400, ""),
-    ("/projects/a%252541", 200, "/api/a%252541"),
-    ("/old//evil.test", 308, ""),
-    ("/admin/x", 401, ""),
-    ("/admin%2Fx", 400, ""),
-    ("//admin/x", 400, ""),
-    ("/admin//x", 400, ""),
-    ("/admin;v/x", 400, ""),
-    ("/admin%252fx", 400, ""),
-    ("/;/admin/x", 400, ""),
-    ("/own/t/ada/a%2Fb", 401, ""),
-    ("/own/t/a%64a/x", 401, ""),
-    ("/own/t%2Fvictim/ada/x", 400, ""),
-    ("/own/t%252Fvictim/ada/x", 400, ""),
-    ("/own/;/ada/victim/x", 400, ""),
-    ("/own//ada/victim", 400, ""),
-    ("/own/t/ada;x/y", 400, ""),
-    ("/own/t/ad%2561/x", 400, ""),
-    ("/own/t/ad%2561%2Fx/y", 400, ""),
-    ("/named/a/b%2Fc", 200, "/named/a/b%2Fc"),
-    ("/named/a%2Fb/c", 400, ""),
-    ("/strict/a%2Fb", 400, ""),
-    ("/a/..%2Fadmin/x", 400, ""),
-    ("/a/..;/admin/x", 400, ""),
-    ("/a%5c..%5cadmin/x", 400, ""),
-    ("/a/%2e%2e//x", 400, ""),
-];
+/// Targets that are forwarded, which is unchanged but for a rewrite.
+const FORWARDED: &str = "/@scope%2fname /queues/%2F/jobs?a=%2f /a;v=1/b /a%3Bv/b /a//b /a%252Fb /plain \
+    /projects/a%252541 /named/a/b%2Fc";
+
+/// Targets that are refused.
+const REFUSED: &str = "/projects/group%2Fname /admin%2Fx //admin/x /admin//x /admin;v/x /admin%252fx \
+    /;/admin/x /own/t%2Fvictim/ada/x /own/t%252Fvictim/ada/x /own/;/ada/victim/x /own//ada/victim \
+    /own/t/ada;x/y /own/t/ad%2561/x /own/t/ad%2561%2Fx/y /named/a%2Fb/c /strict/a%2Fb /a/..%2Fadmin/x \
+    /a/..;/admin/x /a%5c..%5cadmin/x /a/%2e%2e//x";
 
 #[tokio::test]
 async fn ambiguous_path_does_not_reach_another_route() {
     let gateway = TestGateway::h2c(OriginBehavior::Answer, "", "", &ambiguous_routes()).await;
     let mut client = http2_client(&gateway, 65_535).await;
-    for (target, status, forwarded) in TARGETS {
+    let forwarded = FORWARDED.split(' ').map(|target| (200, target));
+    let unknown = ["/admin/x", "/own/t/ada/a%2Fb", "/own/t/a%64a/x"].map(|target| (401, target));
+    let refused = REFUSED.split(' ').map(|target| (400, target));
+    let moved = [(308, "/old//evil.test")];
+    for (status, target) in forwarded.chain(unknown).chain(refused).chain(moved) {
+        let forwarded = target.replace("/projects/", "/api/");
         let before = gateway.origin.seen().len();
         let answer = gateway.get(target, "").await;
         assert_eq!(answer.status, status, "{target}: {}", answer.head);

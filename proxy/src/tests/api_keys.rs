@@ -60,8 +60,7 @@ impl KeyGateway {
     }
 
     async fn status(&self, target: &str, key: &str) -> u16 {
-        let headers = format!("Authorization: Bearer {key}\r\n");
-        self.gateway.get(target, &headers).await.status
+        self.gateway.status(target, &bearer(key)).await
     }
 }
 
@@ -76,11 +75,11 @@ async fn key_identifies_a_service_and_stays_at_the_gateway() {
         ("/open", "BEARER "),
     ] {
         let headers = format!("Authorization: {scheme} {key}\r\n");
-        assert_eq!(gateway.get(target, &headers).await.status, 200, "{target}");
+        assert_eq!(gateway.status(target, &headers).await, 200, "{target}");
     }
     let mut client = http2_client(gateway, 65_535).await;
-    let bearer = format!("Bearer {key}");
-    let answer = get(&mut client, "/partner", &[("authorization", &bearer)]).await;
+    let value = format!("Bearer {key}");
+    let answer = get(&mut client, "/partner", &[("authorization", &value)]).await;
     assert_eq!(answer.status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 4);
@@ -88,38 +87,31 @@ async fn key_identifies_a_service_and_stays_at_the_gateway() {
         let text = request.to_ascii_lowercase();
         let is_seen = text.contains("pk_") || text.contains("authorization");
         assert!(!is_seen, "{request}");
-        if !request.starts_with("GET /partner") {
-            continue;
-        }
-        for field in [
+        let identity = [
             "X-Postern-Kind: service",
             "X-Postern-Service: partner-x",
             "X-Postern-Subject: partner-x",
             "X-Postern-Issuer: urn:postern:api-keys",
             "X-Postern-Scopes: read",
-        ] {
-            assert!(has_field(request, field), "{field}: {request}");
+        ];
+        if request.starts_with("GET /partner") {
+            assert_fields(request, &identity);
         }
     }
     // A token still reaches the upstream, which verifies it again.
     assert_eq!(keys.status("/users", &gateway.user()).await, 200);
-    let seen = gateway.origin.seen().pop().expect("a request");
-    assert!(
-        seen.to_ascii_lowercase()
-            .contains("authorization: bearer ey"),
-        "{seen}"
-    );
+    let seen = gateway.origin.last().to_ascii_lowercase();
+    assert!(seen.contains("authorization: bearer ey"), "{seen}");
 }
 
 #[tokio::test]
 async fn key_stays_at_the_gateway_in_an_upgrade() {
     let (key, entry) = new_key("partner-x", 1);
     let keys = KeyGateway::start(OriginBehavior::Upgrade, "", &entry).await;
-    let headers = format!("Authorization: Bearer {key}\r\n");
-    let _tunnel = keys.gateway.tunnel(&headers).await;
+    let _tunnel = keys.gateway.tunnel(&bearer(&key)).await;
     let seen = keys.gateway.origin.only();
     assert!(!seen.contains("pk_"), "{seen}");
-    assert!(has_field(&seen, "X-Postern-Service: partner-x"), "{seen}");
+    assert_fields(&seen, &["X-Postern-Service: partner-x"]);
 }
 
 #[tokio::test]
@@ -133,11 +125,10 @@ async fn policies_apply_to_keys_as_to_service_tokens() {
         ("/users", &key, "user_required"),
         ("/no-such-path", &key, "not_found"),
     ] {
-        let headers = format!("Authorization: Bearer {key}\r\n");
-        let response = keys.gateway.get(target, &headers).await;
+        let response = keys.gateway.get(target, &bearer(key)).await;
         assert_eq!(response.code(), code, "{target}");
     }
-    assert!(keys.gateway.origin.seen().is_empty());
+    keys.gateway.origin.assert_unused();
 }
 
 #[tokio::test]
@@ -148,33 +139,25 @@ async fn key_that_is_not_accepted_is_never_logged() {
     let forged = format!("{}{}", &key[..16], &unknown[16..]);
     let cut = &key[..40];
     for wrong in [unknown.as_str(), &forged, cut, "pk_", "pk_\u{e9}"] {
-        let headers = format!("Authorization: Bearer {wrong}\r\n");
-        let response = keys.gateway.get("/partner", &headers).await;
+        let response = keys.gateway.get("/partner", &bearer(wrong)).await;
         assert_eq!(response.code(), "invalid_api_key", "{wrong}");
-        let challenge = response.header("www-authenticate");
-        assert_eq!(challenge, Some("Bearer error=\"invalid_token\""));
+        response.assert_header("www-authenticate", "Bearer error=\"invalid_token\"");
         assert!(!response.body.contains("pk_"), "{}", response.body);
     }
-    let twice = format!("Authorization: Bearer {key}\r\nAuthorization: Bearer {key}\r\n");
-    let response = keys.gateway.get("/partner", &twice).await;
+    let response = keys.gateway.get("/partner", &bearer(&key).repeat(2)).await;
     assert_eq!(response.code(), "invalid_header");
     // Only one header carries credentials.
     let in_field = format!("X-Api-Key: {key}\r\n");
     let response = keys.gateway.get("/partner", &in_field).await;
     assert_eq!(response.code(), "authentication_required");
-    assert!(keys.gateway.origin.seen().is_empty());
+    keys.gateway.origin.assert_unused();
     assert_eq!(keys.status("/partner", &key).await, 200);
     let events = keys.gateway.finish().await;
     let text = serde_json::to_string(&events).expect("JSON");
-    assert!(
-        !text.contains("pk_") && !text.contains(&key[16..]),
-        "{text}"
-    );
-    let last = events.last().expect("an event");
-    assert_members(
-        last,
-        &json!({ "caller_service": "partner-x", "kind": "service" }),
-    );
+    let is_logged = text.contains("pk_") || text.contains(&key[16..]);
+    assert!(!is_logged, "{text}");
+    let expected = json!({ "caller_service": "partner-x", "kind": "service" });
+    assert_members(events.last().expect("an event"), &expected);
 }
 
 #[tokio::test]
@@ -204,9 +187,9 @@ async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
         ",
     ) {
         let (target, headers) = (filled(target), filled(headers));
-        let response = gateway.get(&target, &headers).await;
-        assert_eq!(response.status, 200, "{target} {headers}");
-        let seen = gateway.origin.seen().pop().expect("a request");
+        let status = gateway.status(&target, &headers).await;
+        assert_eq!(status, 200, "{target} {headers}");
+        let seen = gateway.origin.last();
         let line = format!("GET {forwarded} HTTP/1.1\r\n");
         assert!(seen.starts_with(&line), "{target}: {seen}");
         let rest = seen.to_ascii_lowercase();
@@ -215,7 +198,7 @@ async fn key_in_a_field_or_the_query_stays_at_the_gateway() {
     let mut client = http2_client(gateway, 65_535).await;
     let target = format!("/partner?key={key}&a=1");
     assert_eq!(get(&mut client, &target, &[]).await.status, 200);
-    let seen = gateway.origin.seen().pop().expect("a request");
+    let seen = gateway.origin.last();
     assert!(seen.starts_with("GET /partner?a=1 HTTP/1.1\r\n"), "{seen}");
     let count = gateway.origin.seen().len();
     // A token decides, and an imported key is none.
@@ -259,34 +242,29 @@ async fn removed_key_is_rejected_within_the_reload_interval() {
     let keys = KeyGateway::start(OriginBehavior::Answer, "", &one).await;
     assert_eq!(keys.status("/partner", &first).await, 200);
     assert_eq!(keys.status("/partner", &second).await, 401);
-    let wait_for = async |key: &str, status: u16| {
-        wait_until(async || keys.status("/partner", key).await == status).await;
-    };
+    let reloaded = "postern_proxy_api_keys_last_reload_successful";
     keys.write(&two);
-    wait_for(&second, 200).await;
+    wait_until(async || keys.status("/partner", &second).await == 200).await;
     assert_eq!(keys.status("/partner", &first).await, 401, "revoked");
     // An invalid file changes nothing.
     for invalid in ["[[key]]\nname = 1\n", ""] {
         keys.write(invalid);
-        keys.gateway
-            .wait_for_metric("postern_proxy_api_keys_last_reload_successful 0")
-            .await;
+        let failed = format!("{reloaded} 0");
+        keys.gateway.wait_for_metric(&failed).await;
         assert_eq!(keys.status("/partner", &second).await, 200);
     }
     let used = "api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1";
     keys.gateway.wait_for_metric(used).await;
     keys.write("# All are revoked.\n");
-    wait_for(&second, 401).await;
-    keys.gateway
-        .wait_for_metric("postern_proxy_api_keys_last_reload_successful 1")
-        .await;
+    wait_until(async || keys.status("/partner", &second).await == 401).await;
+    let succeeded = format!("{reloaded} 1");
+    keys.gateway.wait_for_metric(&succeeded).await;
 }
 
 #[tokio::test]
 async fn key_is_no_token_without_a_file() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let (key, _) = new_key("partner-x", 1);
-    let headers = format!("Authorization: Bearer {key}\r\n");
-    let response = gateway.get("/any/1", &headers).await;
+    let response = gateway.get("/any/1", &bearer(&key)).await;
     assert_eq!(response.code(), "token_malformed");
 }

@@ -1,8 +1,6 @@
 //! Request and response bodies with any framing and any frame boundaries: the origin and the client
 //! receive exactly one body with one end.
 
-use postern_http::message::framing::BodyFraming;
-use postern_http::message::head::BodyKind;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::http2_frames::{
@@ -38,34 +36,25 @@ async fn received_body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> 
     let text = String::from_utf8(bytes).expect("text");
     let (head, rest) = text.split_once("\r\n\r\n").expect("a head");
     let head = head.to_ascii_lowercase();
-    let length = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: "));
-    let is_chunked = head.contains("\r\ntransfer-encoding: chunked");
-    assert!(!is_chunked || length.is_none(), "{case}: {text}");
-    if !is_chunked {
-        assert_eq!(
-            length.unwrap_or("0"),
-            rest.len().to_string(),
-            "{case}: {text}"
-        );
+    if !head.contains("\r\ntransfer-encoding: chunked") {
+        assert_eq!(content_length(&head), rest.len(), "{case}: {text}");
         return rest.to_owned();
     }
-    let mut framing = BodyFraming::begin(BodyKind::Chunked);
-    assert_eq!(
-        framing.advance(rest.as_bytes()),
-        Ok(rest.len()),
-        "{case}: bytes follow the body: {text}"
-    );
-    assert_eq!(framing, BodyFraming::Done, "{case}: {text}");
-    unchunked(rest)
+    assert!(!head.contains("content-length"), "{case}: {text}");
+    unchunked(rest, case)
 }
 
-fn unchunked(mut rest: &str) -> String {
+/// Returns the content of a body, and checks that nothing follows it.
+#[track_caller]
+fn unchunked(mut rest: &str, case: &str) -> String {
+    let mut framing = BodyFraming::begin(BodyKind::Chunked);
+    let taken = framing.advance(rest.as_bytes());
+    assert_eq!(taken, Ok(rest.len()), "{case}: bytes follow: {rest}");
+    assert_eq!(framing, BodyFraming::Done, "{case}: {rest}");
     let mut body = String::new();
     while let Some((size, after)) = rest.split_once("\r\n") {
-        let size =
-            usize::from_str_radix(size.split(';').next().expect("a size"), 16).expect("a number");
+        let size = size.split(';').next().expect("a size");
+        let size = usize::from_str_radix(size, 16).expect("a number");
         body.push_str(&after[..size]);
         rest = &after[size + 2..];
     }
@@ -86,21 +75,18 @@ fn post(length: Option<usize>) -> Vec<u8> {
 /// Returns one request as HTTP/2 frames. The last DATA frame ends the stream, unless trailers do.
 fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> {
     let length = has_length.then(|| parts.iter().map(|part| part.len()).sum());
-    let ends_with_head = parts.is_empty() && !has_trailers;
-    let flags = if ends_with_head {
-        END_HEADERS | END_STREAM
-    } else {
-        END_HEADERS
+    let end = |is_last: bool| {
+        if is_last && !has_trailers {
+            END_STREAM
+        } else {
+            0
+        }
     };
+    let flags = END_HEADERS | end(parts.is_empty());
     let mut frames = vec![frame(HEADERS, flags, 1, &post(length))];
     for (at, part) in parts.iter().enumerate() {
-        let is_last = at + 1 == parts.len() && !has_trailers;
-        frames.push(frame(
-            DATA,
-            if is_last { END_STREAM } else { 0 },
-            1,
-            part.as_bytes(),
-        ));
+        let flags = end(at + 1 == parts.len());
+        frames.push(frame(DATA, flags, 1, part.as_bytes()));
     }
     if has_trailers {
         let trailer = [&[0x00, 5][..], b"x-sum", &[1], b"1"].concat();
@@ -125,27 +111,20 @@ async fn http2_body_with_any_frame_boundaries_ends_once() {
         &["h", "e", "l", "l", "o"],
         &["", "he", "", "", "llo", "", ""],
     ] {
-        for (has_length, has_trailers, is_burst) in
-            (0..8).map(|bits| (bits & 1 == 1, bits & 2 == 2, bits & 4 == 4))
-        {
-            let case = format!(
-                "{parts:?}, length {has_length}, trailers {has_trailers}, burst {is_burst}"
-            );
+        for bits in 0..8 {
+            let [has_length, has_trailers, is_burst] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let case = format!("{parts:?}, length, trailers and burst {bits:b}");
             let mut stream = open(&front).await;
-            let frames = frames(parts, has_length, has_trailers);
+            let mut frames = frames(parts, has_length, has_trailers);
             if is_burst {
-                stream.write_all(&frames.concat()).await.expect("writes");
-            } else {
-                for frame in frames {
-                    stream.write_all(&frame).await.expect("writes");
-                    assert!(is_open_after_ping(&mut stream).await, "{case}");
-                }
+                frames = vec![frames.concat()];
             }
-            assert_eq!(
-                received_body(&mut reports, &case).await,
-                parts.concat(),
-                "{case}"
-            );
+            for frame in frames {
+                stream.write_all(&frame).await.expect("writes");
+                assert!(is_open_after_ping(&mut stream).await, "{case}");
+            }
+            let received = received_body(&mut reports, &case).await;
+            assert_eq!(received, parts.concat(), "{case}");
         }
     }
 }
@@ -157,6 +136,8 @@ async fn http1_body_with_any_boundaries_ends_once() {
     let long = "x".repeat(40 << 10);
     let long_length = format!("Content-Length: {}\r\n", long.len());
     let chunked = "Transfer-Encoding: chunked\r\n";
+    let extended = "1\r\nh\r\n1;x=y\r\ne\r\n3\r\nllo\r\n000\r\n\r\n";
+    let trailed = "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-Other: a\r\n\r\n";
     for (version, framing, sent, expected) in [
         ("1.1", "", "", ""),
         ("1.1", "Content-Length: 0\r\n", "", ""),
@@ -164,18 +145,8 @@ async fn http1_body_with_any_boundaries_ends_once() {
         ("1.1", &long_length, &long, &long),
         ("1.1", chunked, "0\r\n\r\n", ""),
         ("1.1", chunked, "5\r\nhello\r\n0\r\n\r\n", "hello"),
-        (
-            "1.1",
-            chunked,
-            "1\r\nh\r\n1;x=y\r\ne\r\n3\r\nllo\r\n000\r\n\r\n",
-            "hello",
-        ),
-        (
-            "1.1",
-            chunked,
-            "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-Other: a\r\n\r\n",
-            "hello",
-        ),
+        ("1.1", chunked, extended, "hello"),
+        ("1.1", chunked, trailed, "hello"),
         ("1.0", "", "", ""),
         ("1.0", "Content-Length: 0\r\n", "", ""),
         ("1.0", "Content-Length: 5\r\n", "hello", "hello"),
@@ -184,20 +155,22 @@ async fn http1_body_with_any_boundaries_ends_once() {
         for piece in [1, 7, usize::MAX] {
             let excerpt = &sent[..sent.len().min(60)];
             let case = format!("HTTP/{version} {framing:?} {excerpt:?} in pieces of {piece}");
-            let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+            let mut stream = gateway.connect().await.stream;
             stream.set_nodelay(true).expect("a socket");
             let head = format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}\r\n");
             stream.write_all(head.as_bytes()).await.expect("writes");
             // The long request is sent in larger pieces.
-            for part in sent.as_bytes().chunks(if sent.len() > 100 {
+            let piece = if sent.len() > 100 {
                 piece.max(999)
             } else {
                 piece
-            }) {
+            };
+            for part in sent.as_bytes().chunks(piece) {
                 stream.write_all(part).await.expect("writes");
                 tokio::task::yield_now().await;
             }
-            assert_eq!(received_body(&mut reports, &case).await, expected, "{case}");
+            let received = received_body(&mut reports, &case).await;
+            assert_eq!(received, expected, "{case}");
         }
     }
 }
@@ -215,26 +188,17 @@ async fn http2_response_with_any_frame_boundaries_ends_once() {
         let origin = start_http2(move |_, answer| async move { answer_http2(answer, parts) });
         let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", origin.await);
         let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
-        let mut client = gateway.connect().await;
-        client.write(GET).await;
-        assert!(
-            client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"),
-            "{parts:?}"
-        );
+        let mut client = gateway.begin(GET).await;
+        let head = client.until("\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {head}");
         let first = client.until("0\r\n\r\n").await;
-        client
-            .write("GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n")
-            .await;
+        let last = "GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n";
+        client.write(last).await;
         let rest = client.rest().await.expect("an orderly end");
         let (head, second) = rest.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {rest}");
         for chunks in [&first, second] {
-            assert_eq!(
-                BodyFraming::begin(BodyKind::Chunked).advance(chunks.as_bytes()),
-                Ok(chunks.len()),
-                "{chunks}"
-            );
-            assert_eq!(unchunked(chunks), body, "{parts:?}");
+            assert_eq!(unchunked(chunks, "a response"), body, "{parts:?}");
         }
         let front = TlsGateway::start(OriginBehavior::Answer, "", &upstream).await;
         let got = get(&mut front.client().await, "/open", &[]).await;

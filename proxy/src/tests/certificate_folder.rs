@@ -7,7 +7,7 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 use tokio::process::Command;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -22,10 +22,8 @@ pub(super) struct CertificateFolder {
 
 impl CertificateFolder {
     pub(super) fn new() -> Self {
-        let (authority, folder) = (
-            CertificateAuthority::new(),
-            tempfile::tempdir().expect("a folder"),
-        );
+        let authority = CertificateAuthority::new();
+        let folder = tempfile::tempdir().expect("a folder");
         let files = Self { authority, folder };
         files.write("ca.pem", files.authority.pem());
         files
@@ -91,16 +89,13 @@ impl CertificateFolder {
     /// Returns the TLS configuration of a server with a certificate of this folder, which may require
     /// one of its clients.
     pub(super) fn server(&self, name: &str, requires_client: bool) -> Arc<ServerConfig> {
-        let provider = Arc::new(default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .expect("versions");
         let builder = match requires_client {
-            false => builder.with_no_client_auth(),
+            false => server_builder().with_no_client_auth(),
             true => {
-                let roots = Arc::new(self.roots());
+                let (roots, provider) = (Arc::new(self.roots()), Arc::new(default_provider()));
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+                let verifier = verifier.build().expect("a verifier");
+                server_builder().with_client_cert_verifier(verifier)
             }
         };
         let config = builder.with_single_cert(self.certificates(name), self.key(name));
@@ -115,36 +110,32 @@ impl CertificateFolder {
         protocol: &str,
         client: Option<&str>,
     ) -> TlsStream<TcpStream> {
-        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+        let builder = builder.with_safe_default_protocol_versions();
+        let builder = builder
             .expect("versions")
             .with_root_certificates(self.roots());
         let mut config = match client {
             None => builder.with_no_client_auth(),
-            Some(name) => builder
-                .with_client_auth_cert(self.certificates(name), self.key(name))
-                .expect("a configuration"),
+            Some(name) => {
+                let config = builder.with_client_auth_cert(self.certificates(name), self.key(name));
+                config.expect("a configuration")
+            }
         };
         config.alpn_protocols = vec![protocol.into()];
         let name = ServerName::try_from(server_name).expect("a name");
-        TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
-            .expect("a handshake")
+        let connector = TlsConnector::from(Arc::new(config));
+        connector.connect(name, stream).await.expect("a handshake")
     }
 
     /// Returns the first name of the certificate files whose leaf the server presents.
     pub(super) async fn presented(
         &self,
         port: u16,
-        server_name: Option<&str>,
+        arguments: &[&str],
         names: &[&'static str],
     ) -> Option<&'static str> {
-        let mut arguments = vec!["-noservername"];
-        if let Some(name) = server_name {
-            arguments = vec!["-servername", name];
-        }
-        let output = s_client(port, &arguments, "").await;
+        let output = s_client(port, arguments, "").await;
         let leaf = first_certificate(&output)?;
         let is_presented = |name: &&&str| {
             let file = std::fs::read_to_string(self.path(&format!("{name}.pem")));
@@ -157,20 +148,23 @@ impl CertificateFolder {
     /// and the protocol version, such as `200 2`; 000 if there was no response.
     pub(super) async fn curl(&self, port: u16, host: &str, path: &str, options: &[&str]) -> String {
         let (ca, resolve) = (self.path("ca.pem"), format!("{host}:{port}:127.0.0.1"));
-        let output = run(
-            Command::new("curl")
-                .args(["--silent", "--output", "-", "--cacert"])
-                .arg(ca)
-                .args(["--noproxy", "*", "--resolve", &resolve])
-                .args(["--write-out", "\n%{http_code} %{http_version}"])
-                .args(options)
-                .arg(format!("https://{host}:{port}{path}")),
-            "",
-        )
-        .await;
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--output", "-", "--cacert"]).arg(ca);
+        curl.args(["--noproxy", "*", "--resolve", &resolve]);
+        curl.args(["--write-out", "\n%{http_code} %{http_version}"]);
+        curl.args(options)
+            .arg(format!("https://{host}:{port}{path}"));
+        let output = run(&mut curl, "").await;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().last().unwrap_or_default().to_owned()
     }
+}
+
+/// Returns a builder of the TLS configuration of a server.
+pub(super) fn server_builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions();
+    builder.expect("versions")
 }
 
 /// Returns a free port for another program. It is outside of the ephemeral range, in which a
@@ -187,25 +181,19 @@ pub(super) async fn free_port() -> u16 {
 
 /// Runs `openssl s_client` with `input`. Returns what it prints.
 pub(super) async fn s_client(port: u16, arguments: &[&str], input: &str) -> String {
-    let output = run(
-        Command::new("openssl")
-            .args(["s_client", "-connect", &format!("127.0.0.1:{port}")])
-            .args(arguments),
-        input,
-    )
-    .await;
+    let mut command = Command::new("openssl");
+    let address = format!("127.0.0.1:{port}");
+    command.args(["s_client", "-connect", &address]);
+    command.args(arguments);
+    let output = run(&mut command, input).await;
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Runs a command with this input.
 pub(super) async fn run(command: &mut Command, input: &str) -> Output {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("a program that tests/run installs");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn();
+    let mut child = child.expect("a program that tests/run installs");
     let mut stdin = child.stdin.take().expect("piped");
     // The program may have ended already.
     let _gone = stdin.write_all(input.as_bytes()).await;

@@ -20,41 +20,29 @@ fn valid(from: (i32, u8), until: (i32, u8)) -> impl FnOnce(&mut CertificateParam
 fn warnings(files: &CertificateFolder, tls: &str) -> Vec<String> {
     let folder = files.folder().display().to_string();
     let tls = tls.replace('$', &folder);
-    let text = format!("[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\n{tls}");
-    let env = Env::default();
-    let config = parse("p.toml", &text, |root| Config::read(root, &env)).expect("valid");
-    let all = certificate_warnings(&config, NOW);
-    all.into_iter()
-        .map(|text| text.replace(&folder, "$"))
-        .collect()
+    let config = read_tables(&format!("[listen.tls]\n{tls}")).expect("valid");
+    let all = certificate_warnings(&config, NOW).into_iter();
+    all.map(|text| text.replace(&folder, "$")).collect()
 }
 
 #[test]
 fn certificate_outside_of_its_validity_is_reported() {
     let files = CertificateFolder::new();
     let key = "listen.0.tls.certificate: $/server.pem";
+    let expires = "expires at 2030-06-20T00:00:00.000Z, in 18 days";
+    let begins = "is not valid before 2030-07-01T00:00:00.000Z";
     for (from, until, expected) in [
-        ((2030, 1), (2030, 7), None),
-        (
-            (2030, 1),
-            (2030, 6),
-            Some("expires at 2030-06-20T00:00:00.000Z, in 18 days"),
-        ),
-        (
-            (2030, 1),
-            (2030, 5),
-            Some("expired at 2030-05-20T00:00:00.000Z"),
-        ),
-        (
-            (2030, 7),
-            (2031, 5),
-            Some("is not valid before 2030-07-01T00:00:00.000Z"),
-        ),
+        ((2030, 1), (2030, 7), ""),
+        ((2030, 1), (2030, 6), expires),
+        ((2030, 1), (2030, 5), "expired at 2030-05-20T00:00:00.000Z"),
+        ((2030, 7), (2031, 5), begins),
     ] {
         files.issue_with("server", &["open.test"], valid(from, until));
-        let found = warnings(&files, &files.keys("server"));
-        let expected: Vec<_> = expected.iter().map(|it| format!("{key}: {it}")).collect();
-        assert_eq!(found, expected);
+        let found = warnings(&files, &files.keys("server")).concat();
+        match expected {
+            "" => assert_eq!(found, ""),
+            expected => assert_eq!(found, format!("{key}: {expected}")),
+        }
     }
 }
 
@@ -69,11 +57,9 @@ fn expired_revocation_list_is_reported() {
         files.keys("server")
     );
     let found = warnings(&files, &tls);
-    let [only] = found.as_slice() else {
-        panic!("{found:?}");
-    };
     let expected = "listen.0.tls.client_crl: $/revoked.crl: expired at 20";
-    assert!(only.starts_with(expected), "{only}");
+    let holds = found.len() == 1 && found[0].starts_with(expected);
+    assert!(holds, "{found:?}");
 }
 
 #[test]
@@ -82,33 +68,25 @@ fn route_that_is_wider_than_a_protected_name_is_reported() {
     files.issue("closed", &["closed.test", "*.closed.test"]);
     let found = |hosts: &str| {
         let keys = files.keys("closed");
-        let tls = format!(
-            "{keys}client_ca = \"$/ca.pem\"\n[[route]]\nname = \"r\"\npath = \"/\"\nmethods = [\"GET\"]\n\
-             hosts = [{hosts}]\nrespond = {{ status = 204 }}\npolicy = \"public\"\n"
-        );
-        let mut all = warnings(&files, &tls);
+        let route = route("r", "/", &format!("hosts = [{hosts}]\npolicy = \"public\""));
+        let mut all = warnings(&files, &format!("{keys}client_ca = \"$/ca.pem\"\n{route}"));
         all.retain(|text| text.starts_with("route"));
         all
     };
-    for narrow in [
-        "\"closed.test\", \"*.closed.test\"",
-        "\"a.b.closed.test\", \"*.b.closed.test\"",
-        "\"open.test\", \"*.open.test\"",
-    ] {
-        assert_eq!(found(narrow), [""; 0], "{narrow}");
-    }
-    for (wide, open, closed) in [
-        ("\"*.test\"", "*.test", "*.closed.test"),
-        ("\"closed.test\", \"open.test\"", "open.test", "closed.test"),
-        (
-            "\"*.closed.test\", \"*.open.test\"",
-            "*.open.test",
-            "*.closed.test",
-        ),
-    ] {
+    for [hosts, open, closed] in rows(
+        r#"
+        "closed.test", "*.closed.test" | |
+        "a.b.closed.test", "*.b.closed.test" | |
+        "open.test", "*.open.test" | |
+        "*.test" | *.test | *.closed.test
+        "closed.test", "open.test" | open.test | closed.test
+        "*.closed.test", "*.open.test" | *.open.test | *.closed.test
+        "#,
+    ) {
         let text = format!(
             "route r: needs a client certificate for {closed}, but not for all hosts of {open}"
         );
-        assert_eq!(found(wide), [text], "{wide}");
+        let expected = if open.is_empty() { "" } else { &text };
+        assert_eq!(found(&hosts).concat(), expected, "{hosts}");
     }
 }

@@ -25,51 +25,48 @@ fn open_and_closed() -> (CertificateFolder, String) {
     (files, tls)
 }
 
-/// Returns curl's options for a client certificate.
-fn identity(files: &CertificateFolder, name: &str) -> [String; 4] {
-    let path = |name: String| files.path(&name).display().to_string();
-    [
-        "--cert".to_owned(),
-        path(format!("{name}.pem")),
-        "--key".to_owned(),
-        path(format!("{name}.key")),
-    ]
+/// Requests a URL by curl, with a client certificate unless its name is empty.
+async fn curl(
+    files: &CertificateFolder,
+    gateway: &TestGateway,
+    (client, host, path): (&str, &str, &str),
+    options: &[&str],
+) -> String {
+    let folder = files.folder().display();
+    let [certificate, key] = ["pem", "key"].map(|kind| format!("{folder}/{client}.{kind}"));
+    let mut options = options.to_vec();
+    if !client.is_empty() {
+        options.extend(["--cert", &certificate, "--key", &key]);
+    }
+    let port = gateway.address.port();
+    files.curl(port, host, path, &options).await
 }
 
 #[tokio::test]
 async fn host_with_other_client_auth_is_misdirected() {
     let (files, tls) = open_and_closed();
     let gateway = files.gateway(&tls).await;
-    let port = gateway.address.port();
-    let certificate = identity(&files, "client");
-    let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
     for (protocol, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
-        for (server_name, host, with_certificate, status) in [
-            ("open.test", "open.test", false, "200"),
-            ("open.test", "closed.test", false, "421"),
-            ("open.test", "Closed.TEST", false, "421"),
-            ("open.test", "closed.test.", false, "421"),
-            ("open.test", "closed.test:8443", false, "421"),
-            ("open.test", "sub.closed.test", false, "421"),
-            ("open.test", "a.b.closed.test", false, "421"),
-            ("open.test", ".closed.test", false, "400"),
-            ("open.test", "..closed.test", false, "400"),
-            ("open.test", "closed.test..", false, "400"),
-            ("open.test", "sub..closed.test", false, "400"),
-            ("open.test", "elsewhere.test", false, "200"),
+        let misdirected =
+            "closed.test Closed.TEST closed.test. closed.test:8443 sub.closed.test a.b.closed.test";
+        let malformed = ".closed.test ..closed.test closed.test.. sub..closed.test";
+        let open = |status| move |host| ("open.test", host, "", status);
+        let misdirected = misdirected.split(' ').map(open("421"));
+        let malformed = malformed.split(' ').map(open("400"));
+        let others = [
+            ("open.test", "open.test", "", "200"),
+            ("open.test", "elsewhere.test", "", "200"),
             // A client certificate that was not asked for proves nothing.
-            ("open.test", "closed.test", true, "421"),
-            ("closed.test", "closed.test", true, "200"),
-            ("closed.test", "sub.closed.test", true, "200"),
-            ("closed.test", "open.test", true, "200"),
-            ("closed.test", "closed.test", false, "000"),
-        ] {
+            ("open.test", "closed.test", "client", "421"),
+            ("closed.test", "closed.test", "client", "200"),
+            ("closed.test", "sub.closed.test", "client", "200"),
+            ("closed.test", "open.test", "client", "200"),
+            ("closed.test", "closed.test", "", "000"),
+        ];
+        for (server_name, host, client, status) in misdirected.chain(malformed).chain(others) {
             let host_field = format!("Host: {host}");
-            let mut options = vec![protocol, "-H", &host_field];
-            if with_certificate {
-                options.extend(&certificate);
-            }
-            let found = files.curl(port, server_name, "/open", &options).await;
+            let options = [protocol, "-H", &host_field];
+            let found = curl(&files, &gateway, (client, server_name, "/open"), &options).await;
             let expected = match status {
                 "000" => found.starts_with("000"),
                 status => found == format!("{status} {version}"),
@@ -105,40 +102,21 @@ async fn session_of_an_open_name_is_none_of_a_protected_one() {
     let gateway = files.gateway(&tls).await;
     let port = gateway.address.port();
     let session = files.path("session").display().to_string();
-    let request = "GET /open HTTP/1.1\r\nHost: closed.test\r\nConnection: close\r\n\r\n";
+    let request = "GET /open HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n";
     for version in ["-tls1_2", "-tls1_3"] {
-        let save = [
-            "-ign_eof",
-            version,
-            "-servername",
-            "open.test",
-            "-sess_out",
-            &session,
-        ];
-        let first = s_client(port, &save, &request.replace("closed", "open")).await;
-        assert!(first.contains("HTTP/1.1 200"), "{first}");
-        let reuse = |name| {
-            [
-                "-ign_eof",
-                version,
-                "-servername",
-                name,
-                "-sess_in",
-                &session,
-            ]
+        let ask = async |name: &str, option: &str| {
+            let server = ["-ign_eof", version, "-servername", name];
+            let arguments = [&server[..], &[option, &session]].concat();
+            s_client(port, &arguments, &request.replace("HOST", name)).await
         };
-        let again = s_client(
-            port,
-            &reuse("open.test"),
-            &request.replace("closed", "open"),
-        )
-        .await;
+        let first = ask("open.test", "-sess_out").await;
+        assert!(first.contains("HTTP/1.1 200"), "{first}");
+        let again = ask("open.test", "-sess_in").await;
         assert!(again.contains("Reused, TLSv1."), "{version}: {again}");
-        let other = s_client(port, &reuse("closed.test"), request).await;
-        assert!(
-            !other.contains("HTTP/1.1") && !other.contains("Reused, TLSv1."),
-            "{version}: {other}"
-        );
+        let other = ask("closed.test", "-sess_in").await;
+        for text in ["HTTP/1.1", "Reused, TLSv1."] {
+            assert!(!other.contains(text), "{version}: {other}");
+        }
     }
 }
 
@@ -157,11 +135,8 @@ async fn services() -> (CertificateFolder, TestGateway) {
         }
     };
     files.issue_with("member", &["member.test"], with_uri(URI));
-    files.issue_with(
-        "stranger",
-        &["other.test"],
-        with_uri("spiffe://example.test/author"),
-    );
+    let other = with_uri("spiffe://example.test/author");
+    files.issue_with("stranger", &["other.test"], other);
     let tls = format!(
         "{}client_ca = \"$/ca.pem\"\nclient_auth = \"optional\"\n\
          client_certificates = [{{ uri = \"{URI}\", service = \"auth\", scopes = [\"read\"] }}]\n",
@@ -173,69 +148,50 @@ async fn services() -> (CertificateFolder, TestGateway) {
 
 #[tokio::test]
 async fn client_certificate_identifies_a_service() {
+    const ISSUER: &str = "urn:postern:client-certificate";
     let (files, gateway) = services().await;
-    let port = gateway.address.port();
     for (protocol, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
         for (name, path, status) in [
-            (Some("member"), "/auth-only", 200),
-            (Some("stranger"), "/auth-only", 401),
-            (None, "/auth-only", 401),
-            (None, "/open", 200),
+            ("member", "/auth-only", 200),
+            ("stranger", "/auth-only", 401),
+            ("", "/auth-only", 401),
+            ("", "/open", 200),
         ] {
-            let certificate = name.map(|name| identity(&files, name));
-            let mut options = vec![protocol];
-            options.extend(certificate.iter().flatten().map(String::as_str));
-            let found = files.curl(port, "open.test", path, &options).await;
-            assert_eq!(found, format!("{status} {version}"), "{name:?} {path}");
+            let found = curl(&files, &gateway, (name, "open.test", path), &[protocol]).await;
+            assert_eq!(found, format!("{status} {version}"), "{name} {path}");
         }
     }
-    let seen = gateway.origin.seen();
-    for line in [
+    let identity = [
         "x-postern-kind: service",
         "x-postern-service: auth",
         "x-postern-scopes: read",
         &format!("x-postern-subject: {URI}"),
-        "x-postern-issuer: urn:postern:client-certificate",
-    ] {
-        assert!(has_field(&seen[0], line), "{line}: {}", seen[0]);
-    }
-    let events = gateway.finish().await;
-    let logged = &events[0];
-    assert_members(
-        logged,
-        &json!({ "caller_service": "auth", "subject": URI, "issuer": "urn:postern:client-certificate" }),
-    );
+        &format!("x-postern-issuer: {ISSUER}"),
+    ];
+    assert_fields(&gateway.origin.seen()[0], &identity);
+    let expected = json!({ "caller_service": "auth", "subject": URI, "issuer": ISSUER });
+    gateway.assert_event(&expected).await;
 }
 
 #[tokio::test]
 async fn token_decides_before_the_client_certificate() {
     let (files, gateway) = services().await;
-    let port = gateway.address.port();
-    let certificate = identity(&files, "member");
     let (user, service) = (gateway.user(), gateway.service("auth"));
     for (authorization, path, status) in [
-        (
-            "Authorization: Bearer nonsense".to_owned(),
-            "/auth-only",
-            401,
-        ),
-        ("Authorization: Basic YTpi".to_owned(), "/auth-only", 401),
-        (format!("Authorization: Bearer {user}"), "/auth-only", 401),
-        (format!("Authorization: Bearer {user}"), "/any/1", 200),
-        (
-            format!("Authorization: Bearer {service}"),
-            "/auth-only",
-            200,
-        ),
+        ("Bearer nonsense", "/auth-only", 401),
+        ("Basic YTpi", "/auth-only", 401),
+        (&format!("Bearer {user}"), "/auth-only", 401),
+        (&format!("Bearer {user}"), "/any/1", 200),
+        (&format!("Bearer {service}"), "/auth-only", 200),
     ] {
-        let mut options = vec!["--http1.1", "-H", &authorization];
-        options.extend(certificate.iter().map(String::as_str));
-        let found = files.curl(port, "open.test", path, &options).await;
+        let field = format!("Authorization: {authorization}");
+        let options = ["--http1.1", "-H", &field];
+        let found = curl(&files, &gateway, ("member", "open.test", path), &options).await;
         assert_eq!(found, format!("{status} 1.1"), "{authorization}");
     }
     let seen = gateway.origin.seen();
-    assert!(has_field(&seen[0], "x-postern-subject: ada"), "{}", seen[0]);
-    assert!(has_field(&seen[1], "x-postern-subject: s-1"), "{}", seen[1]);
+    assert_fields(&seen[0], &["x-postern-subject: ada"]);
+    assert_fields(&seen[1], &["x-postern-subject: s-1"]);
 }
 
 /// Writes `revoked.crl`, which revokes the serial numbers and expires `days` from now.
@@ -287,49 +243,40 @@ async fn revoked_client_certificate_is_refused() {
         });
     }
     write_crl(&files, &[18], 1);
-    let tls = format!(
-        "{}client_ca = \"$/ca.pem\"\nclient_crl = \"$/revoked.crl\"\n",
-        files.keys("server")
-    );
+    let revocation = "client_ca = \"$/ca.pem\"\nclient_crl = \"$/revoked.crl\"\n";
+    let tls = files.keys("server") + revocation;
     let gateway = files.gateway(&tls).await;
-    let port = gateway.address.port();
-    let get = async |name: &str| {
-        let certificate = identity(&files, name);
-        let options: Vec<&str> = certificate.iter().map(String::as_str).collect();
-        files.curl(port, "open.test", "/open", &options).await
-    };
+    let get = async |name| curl(&files, &gateway, (name, "open.test", "/open"), &[]).await;
     assert_eq!(get("good").await, "200 2");
     assert!(get("bad").await.starts_with("000"));
-    let mut open = Vec::new();
-    for protocol in ["http/1.1", "h2"] {
-        let stream = TcpStream::connect(gateway.address).await.expect("connects");
-        let stream = files.handshake(stream, "open.test", protocol, Some("good"));
-        open.push(stream.await);
-    }
-    let mut http1 = open.remove(0);
-    let (http2, connection) = h2::client::handshake(open.remove(0))
-        .await
-        .expect("a handshake");
+    let open = async |protocol| {
+        let stream = gateway.connect().await.stream;
+        let shaking = files.handshake(stream, "open.test", protocol, Some("good"));
+        shaking.await
+    };
+    let mut http1 = open("http/1.1").await;
+    let shaking = h2::client::handshake(open("h2").await);
+    let (http2, connection) = shaking.await.expect("a handshake");
     let http2_ended = tokio::spawn(connection);
     let mut http2 = http2.ready().await.expect("ready");
     let request = "GET /open HTTP/1.1\r\nHost: open.test\r\n\r\n";
     let first = exchange(&mut http1, request).await;
     assert!(first.starts_with("HTTP/1.1 200 "), "{first}");
-    let on_http2 = || http::Request::get("https://open.test/open").body(());
-    let (answer, _) = send(&mut http2, on_http2().expect("a request"), true);
-    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    let mut ask_http2 = async || {
+        let request = http::Request::get("https://open.test/open").body(());
+        let (answer, _) = send(&mut http2, request.expect("a request"), true);
+        status(answer).await
+    };
+    assert_eq!(ask_http2().await, 200);
     // The list is reloaded, and neither a session nor a connection from before outlives it.
     write_crl(&files, &[17, 18], 1);
     wait_until(async || get("good").await.starts_with("000")).await;
     let refused = exchange(&mut http1, request).await;
     assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
     assert!(refused.contains("connection: close"), "{refused}");
-    let (answer, _) = send(&mut http2, on_http2().expect("a request"), true);
-    assert_eq!(reply(answer).await.expect("an answer").status, 421);
-    in_time(http2_ended)
-        .await
-        .expect("no panic")
-        .expect("a clean end");
+    assert_eq!(ask_http2().await, 421);
+    let ended = in_time(http2_ended).await.expect("no panic");
+    ended.expect("a clean end");
     // An expired list reveals nothing: all certificates are refused.
     write_crl(&files, &[18], 1);
     wait_until(async || get("good").await == "200 2").await;

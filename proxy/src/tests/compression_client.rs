@@ -2,24 +2,20 @@
 
 use std::io::Read;
 
+use super::harness::route_of;
 use super::*;
 
 /// A route that compresses, with these lines.
 fn route(compression: &str) -> String {
-    format!(
-        "[[route]]\nname = \"open\"\npath = \"/open\"\nmethods = [\"GET\", \"HEAD\", \"POST\"]\n\
-         upstream = \"origin\"\npolicy = \"public\"\ncompression = {compression}\n"
-    )
+    let lines = format!("policy = \"public\"\ncompression = {compression}");
+    route_of(["open", "/open", "\"GET\", \"HEAD\", \"POST\"", &lines])
 }
 
 /// Returns a text of this length that compresses well.
 pub(super) fn text(length: usize) -> String {
-    let lines = (0_usize..).map(|at| format!("line {} of the text\n", at.pow(2)));
-    lines
-        .flat_map(String::into_bytes)
-        .take(length)
-        .map(char::from)
-        .collect()
+    let line = |at: usize| format!("line {} of the text\n", at.pow(2)).into_bytes();
+    let bytes = (0_usize..).flat_map(line).take(length);
+    bytes.map(char::from).collect()
 }
 
 /// Starts a gateway in front of these addresses.
@@ -29,7 +25,8 @@ pub(super) async fn gateway_at(
     upstream: &str,
 ) -> TestGateway {
     let upstream = format!("addresses = [\"{address}\"]\n{upstream}");
-    TestGateway::h2c(OriginBehavior::Answer, &upstream, "", &route(compression)).await
+    let route = route(compression);
+    TestGateway::h2c(OriginBehavior::Answer, &upstream, "", &route).await
 }
 
 /// A response as its client received it: the head in lower case, and the content.
@@ -44,15 +41,15 @@ pub(super) struct Received {
 impl Received {
     /// Parses all bytes of a connection.
     pub(super) fn parse(bytes: &[u8]) -> Self {
-        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
-        let (head, mut rest) = bytes.split_at(end.expect("a head") + 4);
-        let head = String::from_utf8(head.to_vec())
+        let end = find(bytes, b"\r\n\r\n").expect("a head") + 4;
+        let (head, mut rest) = bytes.split_at(end);
+        let head = std::str::from_utf8(head)
             .expect("text")
             .to_ascii_lowercase();
         let (mut content, mut is_whole) = (rest.to_vec(), true);
         if head.contains("transfer-encoding: chunked") {
             (content, is_whole) = (Vec::new(), false);
-            while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {
+            while let Some(line) = find(rest, b"\r\n") {
                 let size = std::str::from_utf8(&rest[..line]).expect("a size");
                 let size = usize::from_str_radix(size, 16).expect("a size");
                 if size == 0 {

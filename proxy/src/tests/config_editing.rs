@@ -29,16 +29,12 @@ pub(super) fn file_text(gateway: &TestGateway) -> String {
 
 /// Waits until the history has this many entries.
 pub(super) async fn wait_for_history(gateway: &TestGateway, count: usize) -> Value {
-    let waiting = async {
-        loop {
-            let history = get(gateway, HISTORY).await["history"].take();
-            if history.as_array().is_some_and(|all| all.len() == count) {
-                return history;
-            }
-            tokio::task::yield_now().await;
-        }
+    let asking = async || {
+        let history = get(gateway, HISTORY).await["history"].take();
+        let is_complete = history.as_array().is_some_and(|all| all.len() == count);
+        is_complete.then_some(history)
     };
-    in_time(waiting).await
+    wait_for(asking).await
 }
 
 /// Asserts that the first configuration is in force, and in the file.
@@ -69,30 +65,17 @@ async fn saved_text_is_in_force_logged_and_recorded() {
     assert_eq!(gateway.get("/open", "").await.status, 401);
     let history = get(&gateway, HISTORY).await["history"].take();
     let newest = &history[0];
-    assert_members(
-        newest,
-        &json!({ "operator": "grace", "hash": saved["hash"] }),
-    );
-    assert_members(
-        &history[1],
-        &json!({ "operator": "file", "hash": first["hash"] }),
-    );
+    let expected = json!({ "operator": "grace", "hash": saved["hash"] });
+    assert_members(newest, &expected);
+    let expected = json!({ "operator": "file", "hash": first["hash"] });
+    assert_members(&history[1], &expected);
     assert!(newest["summary"]["widened"].as_u64() >= Some(1), "{newest}");
     let stored = get(&gateway, &format!("{HISTORY}/{}", newest["number"])).await;
     assert_eq!(stored["text"], file_text(&gateway));
     let hash = first["hash"].as_str().expect("a hash");
-    let event = [
-        "administrative action",
-        "grace",
-        "config.save",
-        "proxy.toml",
-    ];
-    assert_eq!(
-        log.with(&[&event[..], &[hash]].concat()),
-        1,
-        "{}",
-        log.text()
-    );
+    let event = ["administrative action", "grace", "config.save"];
+    let words = [&event[..], &["proxy.toml", hash]].concat();
+    assert_eq!(log.with(&words), 1, "{}", log.text());
 }
 
 #[tokio::test]
@@ -102,20 +85,15 @@ async fn change_of_the_file_itself_is_recorded_as_such() {
     gateway.edit(|text| moved(&text));
     let history = wait_for_history(&gateway, 2).await;
     assert_eq!(history[0]["operator"], "file");
-    assert!(
-        history[0]["summary"]["changes"].as_u64() >= Some(2),
-        "{history}"
-    );
+    let holds = history[0]["summary"]["changes"].as_u64() >= Some(2);
+    assert!(holds, "{history}");
     // A file that is not accepted is shown, but not recorded.
     gateway.edit(|text| format!("{text}\n[nothing]\n"));
-    let is_rejected = |status: &Value| !status["lastError"].is_null();
-    gateway.wait_for_config_status(is_rejected).await;
+    gateway.wait_for_config_error().await;
     let shown = get(&gateway, CONFIG).await;
     assert_eq!(shown["text"], file_text(&gateway));
-    assert!(
-        shown["lastError"].to_string().contains("nothing"),
-        "{shown}"
-    );
+    let holds = shown["lastError"].to_string().contains("nothing");
+    assert!(holds, "{shown}");
     assert_ne!(shown["hash"], shown["hashInForce"]);
     wait_for_history(&gateway, 2).await;
 }
@@ -155,10 +133,9 @@ async fn text_that_does_not_load_is_refused_with_its_lines() {
         ("lockout", before.replace("token_env = \"ADMIN_TOKEN\"", "")),
         ("empty", String::new()),
     ] {
-        let code = if case == "test" {
-            "test_failed"
-        } else {
-            "invalid_configuration"
+        let code = match case {
+            "test" => "test_failed",
+            _ => "invalid_configuration",
         };
         let (status, problem) = save(&gateway, |_| text).await;
         assert_eq!(status, 422, "{problem}");
@@ -178,16 +155,14 @@ async fn check_does_not_wait_for_a_named_pipe() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo").success());
     let (before, pipe) = (file_text(&gateway), pipe.display());
-    for (key, table) in [
-        ("api_keys", format!("[api_keys]\nfile = \"{pipe}\"\n")),
-        (
-            "upstream.piped",
-            format!(
-                "[upstream.piped]\naddresses = [\"127.0.0.1:9\"]\ntls = {{ name = \"a.test\", ca = \"{pipe}\" }}\n"
-            ),
-        ),
-    ] {
-        let report = check(&gateway, &format!("{before}{table}")).await;
+    for [key, table] in rows(
+        r#"
+        api_keys | [api_keys]\nfile = "PIPE"
+        upstream.piped | [upstream.piped]\naddresses = ["127.0.0.1:9"]\ntls = { name = "a.test", ca = "PIPE" }
+        "#,
+    ) {
+        let table = table.replace("PIPE", &pipe.to_string());
+        let report = check(&gateway, &format!("{before}{table}\n")).await;
         let error = &report["errors"][0];
         let (place, message) = (error["key"].to_string(), error["message"].to_string());
         assert!(place.starts_with(&format!("\"{key}")), "{report}");
@@ -201,14 +176,9 @@ async fn check_reports_lines_tests_and_witnesses() {
     let before = file_text(&gateway);
     let report = check(&gateway, &format!("nothing = 1\nworkers = 0\n{before}")).await;
     let errors = report["errors"].as_array().expect("a list");
-    let places: Vec<_> = errors
-        .iter()
-        .map(|it| (it["line"].as_u64(), &it["key"]))
-        .collect();
-    assert_eq!(
-        places,
-        [(Some(1), &json!("nothing")), (Some(2), &json!("workers"))]
-    );
+    let places = errors.iter().map(|it| json!([it["line"], it["key"]]));
+    let expected = [json!([1, "nothing"]), json!([2, "workers"])];
+    assert_eq!(places.collect::<Vec<_>>(), expected);
     assert_eq!(report["tests"], json!([]));
     let lines = before.lines().count();
     let tests = "[[test]]\nrequest = \"GET /open\"\ndecision = \"allow\"\n\
@@ -223,10 +193,8 @@ async fn check_reports_lines_tests_and_witnesses() {
     let (passed, failed) = (&report["tests"][0], &report["tests"][1]);
     assert_members(passed, &json!({ "ok": true, "line": line, "file": file }));
     assert_members(failed, &json!({ "ok": false, "line": line + 3 }));
-    assert!(
-        failed["detail"].to_string().contains("not allow"),
-        "{failed}"
-    );
+    let holds = failed["detail"].to_string().contains("not allow");
+    assert!(holds, "{failed}");
     assert_eq!(report["restartNeeded"], json!(["workers"]));
     let warnings = report["warnings"].as_array().expect("a list");
     let spare = warnings.iter().find(|it| it["key"] == "upstream.spare");

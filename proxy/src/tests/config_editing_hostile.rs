@@ -20,10 +20,8 @@ async fn hostile_texts_are_refused_without_effect() {
         let report = check(&gateway, &text).await;
         let errors = report["errors"].as_array().expect("a list");
         assert!((1..=100).contains(&errors.len()), "{text:.40}: {report}");
-        assert!(
-            !report.to_string().contains("root:"),
-            "{text:.40}: {report}"
-        );
+        let holds = !report.to_string().contains("root:");
+        assert!(holds, "{text:.40}: {report}");
     }
     let long = json!({ "text": "x".repeat((1 << 20) + 1) });
     assert_eq!(call(&gateway, Method::POST, CHECK, &long).await.0, 422);

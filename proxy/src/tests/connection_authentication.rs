@@ -15,19 +15,12 @@ async fn authenticating_origin() -> SocketAddr {
                 user = "ada";
             }
             let body = format!("{user} {count}");
-            let (status, challenge) = match head.contains("x-challenge: ") {
-                true => (
-                    "401 Unauthorized",
-                    "WWW-Authenticate: Basic realm=\"a, b\"\r\nWWW-Authenticate: Digest x, NTLM\r\n",
-                ),
-                false => ("200 OK", "WWW-Authenticate: Basic realm=\"a\"\r\n"),
+            let challenge = match head.contains("x-challenge: ") {
+                true => "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"a, b\"\r\nWWW-Authenticate: Digest x, NTLM",
+                false => "200 OK\r\nWWW-Authenticate: Basic realm=\"a\"",
             };
-            let length = body.len();
-            connection
-                .send(format!(
-                    "HTTP/1.1 {status}\r\n{challenge}Content-Length: {length}\r\n\r\n{body}"
-                ))
-                .await;
+            let end = format!("Content-Length: {}\r\n\r\n{body}", body.len());
+            connection.send(format!("HTTP/1.1 {challenge}\r\n{end}")).await;
         }
     })
     .await

@@ -5,6 +5,7 @@ use std::future::pending;
 use tokio::process::Command;
 
 use super::scripted_origin::{gateway, start};
+use super::upstream_shares::until_in_flight;
 use super::*;
 
 const BODY_BYTES: usize = 100_000;
@@ -29,10 +30,7 @@ async fn response_arrives_during_its_upload() {
         }
     });
     let gateway = gateway(&[origin.await], "", "").await;
-    let (first, rest) = (
-        "x".repeat(FIRST_BYTES),
-        "x".repeat(BODY_BYTES - FIRST_BYTES),
-    );
+    let [first, rest] = [FIRST_BYTES, BODY_BYTES - FIRST_BYTES].map(|count| "x".repeat(count));
     let mut client = gateway.connect().await;
     let head = format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
     client.write(&format!("{head}{first}")).await;
@@ -41,15 +39,11 @@ async fn response_arrives_during_its_upload() {
     client.write(&rest).await;
     assert_eq!(client.until("world").await, "world");
     let mut client = http2_client(&gateway, 1 << 20).await;
-    let (answer, mut upload) = upload(&mut client, "/open", BODY_BYTES);
-    upload.send_data(first.into(), false).expect("sends");
+    let (answer, mut upload) = upload(&mut client, "/open", BODY_BYTES, first);
     let mut response = in_time(answer).await.expect("a head").into_body();
     let part = in_time(response.data()).await.expect("a part");
-    assert_eq!(
-        part.expect("data"),
-        "hello",
-        "before the rest of the request"
-    );
+    let actual = part.expect("data");
+    assert_eq!(actual, "hello", "before the rest of the request");
     upload.send_data(rest.into(), true).expect("sends");
     let part = in_time(response.data()).await.expect("a part");
     assert_eq!(part.expect("data"), "world");
@@ -107,25 +101,21 @@ async fn response_of_an_upstream_that_stopped_reading_arrives() {
     let gateway = gateway(&[origin], "write_timeout = \"60s\"", limits).await;
     let huge = vec![b'x'; 32 << 20];
     let (mut near, mut far) = gateway.connect().await.stream.into_split();
-    let request = format!(
-        "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {}\r\n\r\n",
-        huge.len()
-    );
+    let length = huge.len();
+    let request = format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n");
     let request = [request.into_bytes(), huge.clone()].concat();
     let sending = tokio::spawn(async move {
         let _not_accepted = far.write_all(&request).await;
         far
     });
     let mut response = vec![0; 12];
-    in_time(near.read_exact(&mut response))
-        .await
-        .expect("a response");
+    let read = in_time(near.read_exact(&mut response)).await;
+    read.expect("a response");
     assert_eq!(response, b"HTTP/1.1 200");
     sending.abort();
     let mut client = http2_client(&gateway, 1 << 20).await;
-    let (answer, mut upload) = upload(&mut client, "/open", huge.len());
-    upload.send_data(huge.into(), true).expect("sends");
-    assert_eq!(reply(answer).await.expect("a response").status, 200);
+    let (answer, _upload) = upload(&mut client, "/open", huge.len(), huge);
+    assert_eq!(status(answer).await, 200);
 }
 
 /// The client keeps the rest of its body back: the upstream, which has one slot, is not concerned.
@@ -136,18 +126,15 @@ async fn early_response_frees_the_slot_of_its_upstream() {
     for length in [FIRST_BYTES + 10_000, BODY_BYTES] {
         let gateway = gateway(&[origin], "in_flight = 1", "").await;
         let mut client = gateway.connect().await;
-        let head_line = format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}");
-        let response = client
-            .ask(&format!("{head_line}\r\n\r\n{}", "x".repeat(FIRST_BYTES)))
-            .await;
-        assert_eq!((response.status, response.body.as_str()), (200, "ok"));
-        assert_eq!(gateway.get("/open", "").await.status, 200, "{length}");
+        let first = "x".repeat(FIRST_BYTES);
+        let head = format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n");
+        let response = client.ask(&format!("{head}{first}")).await;
+        assert_eq!((response.status, &*response.body), (200, "ok"));
+        assert_eq!(gateway.status("/open", "").await, 200, "{length}");
         let mut client = http2_client(&gateway, 1 << 20).await;
-        let (answer, mut upload) = upload(&mut client, "/open", length);
-        let part = Bytes::from(vec![b'x'; FIRST_BYTES]);
-        upload.send_data(part, false).expect("sends");
-        assert_eq!(reply(answer).await.expect("a response").status, 200);
-        assert_eq!(gateway.get("/open", "").await.status, 200, "{length}");
+        let (answer, _upload) = upload(&mut client, "/open", length, first);
+        assert_eq!(status(answer).await, 200);
+        assert_eq!(gateway.status("/open", "").await, 200, "{length}");
     }
 }
 
@@ -178,16 +165,12 @@ async fn connection_with_an_early_answer_is_not_reused() {
         let gateway = gateway(&[origin], "", "").await;
         let before = connections.load(Ordering::Relaxed);
         let mut client = gateway.connect().await;
-        assert_eq!(client.ask(&format!(
-                "POST /open HTTP/1.1\r\nHost: gate\r\n{expect}Transfer-Encoding: chunked\r\n\r\n"
-            )).await.status, 200);
+        let head = "POST /open HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n";
+        let response = client.ask(&format!("{head}{expect}\r\n")).await;
+        assert_eq!(response.status, 200);
         client.write("5\r\nhello\r\n0\r\n\r\n").await;
         // The connection is free when the upstream has received the end.
-        wait_until(async || {
-            let upstreams = gateway.admin_get("/upstreams").await;
-            !upstreams.contains("\"inFlight\":1")
-        })
-        .await;
+        until_in_flight(&gateway, 0).await;
         assert_eq!(gateway.get("/open", "").await.status, 200);
         let after = connections.load(Ordering::Relaxed);
         assert_eq!(after - before, 2, "{expect}");
@@ -213,16 +196,13 @@ async fn curl_gets_early_answers_to_http2_uploads() {
         (&long, file, "414"),
         (&long, "-", "414"),
     ] {
-        let output = run(
-            Command::new("curl")
-                .args(["--silent", "--noproxy", "*", "--output", "/dev/null"])
-                .args(["--http2-prior-knowledge", "--request", "POST"])
-                .args(["--write-out", "%{http_code} %{exitcode}"])
-                .args(["--max-time", "20", "--upload-file", source])
-                .arg(format!("http://{}{path}", gateway.address)),
-            &body,
-        )
-        .await;
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--noproxy", "*", "--output", "/dev/null"]);
+        curl.args(["--http2-prior-knowledge", "--request", "POST"]);
+        curl.args(["--write-out", "%{http_code} %{exitcode}"]);
+        curl.args(["--max-time", "20", "--upload-file", source]);
+        curl.arg(format!("http://{}{path}", gateway.address));
+        let output = run(&mut curl, &body).await;
         let answer = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(answer, format!("{status} 0"), "{path:.20} {source}");
     }

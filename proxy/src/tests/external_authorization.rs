@@ -22,7 +22,7 @@ struct CheckService {
 
 impl CheckService {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let listener = bind().await;
         let service = Self {
             address: listener.local_addr().expect("bound"),
             checks: Arc::default(),
@@ -39,26 +39,22 @@ impl CheckService {
     }
 
     async fn answer(&self, headers: HeaderMap) -> Response {
-        let target = headers["x-forwarded-uri"]
-            .to_str()
-            .expect("text")
-            .to_owned();
+        let target = headers["x-forwarded-uri"].to_str().expect("text");
+        let query = target.split_once('?').map_or("", |(_, query)| query);
+        let query = query.to_owned();
         self.checks.lock().push(headers);
         if self.is_holding.load(Ordering::Relaxed) {
-            let permit = self.permits.acquire().await.expect("open");
-            permit.forget();
+            self.permits.acquire().await.expect("open").forget();
         }
-        let query = target.split_once('?').map_or("", |(_, query)| query);
         let status = query.split('&').next().and_then(|text| text.parse().ok());
-        let tenant = match query.contains("huge") {
-            true => "x".repeat(9 << 10),
-            false => "acme".to_owned(),
+        let huge = "x".repeat(9 << 10);
+        let tenant: &str = if query.contains("huge") {
+            &huge
+        } else {
+            "acme"
         };
-        let fields = [
-            ("x-tenant", tenant),
-            ("x-postern-subject", "mallory".to_owned()),
-            ("location", "/elsewhere".to_owned()),
-        ];
+        let others = [("x-postern-subject", "mallory"), ("location", "/elsewhere")];
+        let fields = [("x-tenant", tenant), others[0], others[1]].map(|(k, v)| (k, v.to_owned()));
         let status = StatusCode::from_u16(status.unwrap_or(200)).expect("a status");
         (status, fields, "the body").into_response()
     }
@@ -78,16 +74,10 @@ async fn gateway(service: SocketAddr, authorize: &str) -> TestGateway {
     let authorize = format!(
         "authorize = {{ url = \"http://{service}/check\", forward_headers = [\"x-tenant\"]{authorize} }}"
     );
-    let any = "policy = { users = \"any\", services = \"any\" }";
-    let routes = [
-        route(
-            "open",
-            "/open",
-            &format!("policy = \"public\"\n{authorize}"),
-        ),
-        route("users", "/users", &format!("{any}\n{authorize}")),
-    ];
-    TestGateway::routed(OriginBehavior::Answer, "", "", &routes.concat()).await
+    let public = format!("policy = \"public\"\n{authorize}");
+    let any = format!("policy = {{ users = \"any\", services = \"any\" }}\n{authorize}");
+    let routes = route("open", "/open", &public) + &route("users", "/users", &any);
+    TestGateway::routed(OriginBehavior::Answer, "", "", &routes).await
 }
 
 #[tokio::test]
@@ -105,13 +95,11 @@ async fn service_decides_after_the_policy() {
     let forged = "X-Tenant: mallory\r\nx_tenant: mallory\r\nX.Tenant: mallory\r\n";
     let headers = format!("{token}{forged}Cookie: a=b\r\n");
     assert_eq!(gateway.get("/users?200&a=b", &headers).await.status, 200);
-    let seen = gateway.origin.seen().pop().expect("a request");
-    assert!(has_field(&seen, "x-tenant: acme"), "{seen}");
-    assert!(has_field(&seen, "X-Postern-Subject: ada"), "{seen}");
-    assert!(
-        !seen.contains("mallory") && !seen.contains("/elsewhere"),
-        "{seen}"
-    );
+    let seen = gateway.origin.last();
+    assert_fields(&seen, &["x-tenant: acme", "X-Postern-Subject: ada"]);
+    for text in ["mallory", "/elsewhere"] {
+        assert!(!seen.contains(text), "{seen}");
+    }
     let check = service.checks.lock().pop().expect("a check");
     for (name, value) in [
         ("x-forwarded-method", "GET"),
@@ -139,11 +127,9 @@ async fn service_decides_after_the_policy() {
         let line = format!("result=\"{result}\",route=\"users\"}} {count}");
         gateway.assert_metric(&line).await;
     }
-    let events = gateway.finish().await;
-    let denied = events
-        .iter()
-        .filter(|it| it["code"] == "authorization_denied");
-    assert_eq!(denied.count(), 1);
+    let mut events = gateway.finish().await;
+    events.retain(|it| it["code"] == "authorization_denied");
+    assert_eq!(events.len(), 1);
 }
 
 #[tokio::test]
@@ -153,11 +139,9 @@ async fn public_route_is_decided_without_a_caller() {
     let forged = "X-Postern-Subject: mallory\r\n";
     assert_eq!(gateway.get("/open?204", forged).await.status, 200);
     assert_eq!(gateway.get("/open?403", forged).await.status, 403);
-    let check = service.checks.lock();
-    assert!(
-        check.iter().all(|it| !it.contains_key("x-postern-subject")),
-        "{check:?}"
-    );
+    for check in service.checks.lock().iter() {
+        assert!(!check.contains_key("x-postern-subject"), "{check:?}");
+    }
 }
 
 #[tokio::test]
@@ -166,12 +150,8 @@ async fn anything_else_than_a_decision_is_unavailable() {
     let gateway = gateway(service.address, ", timeout = \"300ms\"").await;
     for target in ["/open?302", "/open?404", "/open?500", "/open?200&huge"] {
         let response = gateway.get(target, "").await;
-        let found = (response.status, response.code());
-        assert_eq!(
-            found,
-            (503, "authorization_unavailable".to_owned()),
-            "{target}"
-        );
+        let found = response.problem();
+        assert_eq!(found, "503 authorization_unavailable", "{target}");
         assert!(response.header("retry-after").is_some());
     }
     // Resets the failures.
@@ -180,14 +160,11 @@ async fn anything_else_than_a_decision_is_unavailable() {
     let response = gateway.get("/open?200", "").await;
     // No answer in time.
     assert_eq!(response.code(), "authorization_unavailable");
-    let unused = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-    let address = unused.local_addr().expect("bound");
-    drop(unused);
-    let unreachable = self::gateway(address, "").await;
+    let unreachable = self::gateway(unused_address().await, "").await;
     let response = unreachable.get("/open", "").await;
     // No connection.
     assert_eq!(response.code(), "authorization_unavailable");
-    assert!(unreachable.origin.seen().is_empty());
+    unreachable.origin.assert_unused();
     assert_eq!(gateway.origin.seen().len(), 1);
 }
 
@@ -214,11 +191,8 @@ async fn no_call_is_made_after_five_failures() {
 
 /// Asks for a route from 127.0.0.`last`.
 async fn ask_from(gateway: &TestGateway, last: u8, target: &str) -> RawClient {
-    let mut client = client_from(gateway, last).await;
-    client
-        .write(&format!("GET {target} HTTP/1.1\r\nHost: gate\r\n\r\n"))
-        .await;
-    client
+    let request = format!("GET {target} HTTP/1.1\r\nHost: gate\r\n\r\n");
+    begin_from(gateway, last, &request).await
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::*;
 /// Starts the server. Returns its process and address.
 async fn serve(run: &Path) -> (Child, SocketAddr) {
     let mut command = Command::new(run);
-    let command = command
+    command
         .arg("server")
         .stdout(Stdio::piped())
         .kill_on_drop(true);
@@ -20,10 +20,9 @@ async fn serve(run: &Path) -> (Child, SocketAddr) {
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let line = tokio::time::timeout(6 * STEP_TIMEOUT, lines.next_line()).await;
     let line = line.expect("in time").expect("reads");
-    let port = line
-        .as_deref()
-        .and_then(|line| line.strip_prefix("listening "));
-    let port = port.expect("a port").parse().expect("a number");
+    let line = line.expect("a line");
+    let port = line.strip_prefix("listening ").expect("a port");
+    let port = port.parse().expect("a number");
     (child, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
@@ -36,37 +35,25 @@ async fn make(run: &Path, gateway: SocketAddr, calls: Value) -> Vec<Value> {
     let text = String::from_utf8(output.stdout).expect("text");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");
-    let results = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"));
-    results.collect()
+    let results = text.lines().map(serde_json::from_str);
+    results.map(|result| result.expect("JSON")).collect()
 }
 
 #[tokio::test]
 async fn calls_of_every_kind_pass() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/grpc");
     if !folder.join("../../.peers/grpc/installed").exists() {
-        return skipped(
-            "calls_of_every_kind_pass",
-            "run tests/peers/grpc/install first",
-        );
+        let test = "calls_of_every_kind_pass";
+        return skipped(test, "run tests/peers/grpc/install first");
     }
     let run = folder.join("run");
     let (_server, address) = serve(&run).await;
     let upstream = format!("addresses = [\"{address}\"]\nhttp2 = true");
-    let routes = [
-        route(
-            "calls",
-            "/postern.Test/*",
-            "policy = \"public\"\nbody_bytes = \"16MiB\"",
-        ),
-        route(
-            "subject",
-            "/postern.Test/Subject",
-            "policy = { users = \"any\" }",
-        ),
-    ];
-    let gateway = TestGateway::h2c(OriginBehavior::Answer, &upstream, "", &routes.concat()).await;
+    let routes = route_table(
+        r#"calls | /postern.Test/* | "POST" | policy = "public"\nbody_bytes = "16MiB"
+        subject | /postern.Test/Subject | "POST" | policy = { users = "any" }"#,
+    );
+    let gateway = TestGateway::h2c(OriginBehavior::Answer, &upstream, "", &routes).await;
     let token = format!("Bearer {}", gateway.user());
     let calls = json!([
         {"method": "Echo", "kind": "unary", "messages": ["hello"]},
@@ -80,11 +67,8 @@ async fn calls_of_every_kind_pass() {
     let outcomes = make(&run, gateway.address, calls).await;
     let statuses: Vec<&Value> = outcomes.iter().map(|outcome| &outcome["status"]).collect();
     let (ok, failed, enough) = ("OK", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED");
-    assert_eq!(
-        statuses,
-        [ok, ok, ok, ok, failed, enough, ok],
-        "{outcomes:#?}"
-    );
+    let expected = [ok, ok, ok, ok, failed, enough, ok];
+    assert_eq!(statuses, expected, "{outcomes:#?}");
     let expected = [
         json!({"replies": ["hello"], "trailers": {"x-trailer": "after", "x-bin-bin": "b'\\x00\\xff'"}}),
         json!({"size": 5_000_000}),

@@ -9,21 +9,12 @@ fn routes() -> String {
     route("s", "/s/*", "policy = \"public\"")
 }
 
-/// Starts an origin that answers as a gRPC server, with or without messages, and reports the `te`
-/// field that it received.
-async fn origin() -> SocketAddr {
-    start_http2(act).await
-}
-
+/// Answers as a gRPC server, with or without messages, and reports the `te` field.
 async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) {
-    let te = request
-        .headers()
-        .get("te")
-        .cloned()
-        .unwrap_or(HeaderValue::from_static("none"));
-    let head = Response::builder()
-        .header("content-type", "application/grpc")
-        .header("x-te", te);
+    let te = request.headers().get("te").cloned();
+    let te = te.unwrap_or(HeaderValue::from_static("none"));
+    let head = Response::builder().header("content-type", "application/grpc");
+    let head = head.header("x-te", te);
     if request.uri().path().ends_with("only") {
         let head = head.header("grpc-status", "5");
         let head = head.header("grpc-message", "no such thing").body(());
@@ -45,11 +36,8 @@ async fn gateway(upstream: &str, limits: &str) -> TestGateway {
 }
 
 async fn before_origin() -> TestGateway {
-    gateway(
-        &format!("addresses = [\"{}\"]\nhttp2 = true", origin().await),
-        "",
-    )
-    .await
+    let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", start_http2(act).await);
+    gateway(&upstream, "").await
 }
 
 /// The result of a call: status, fields, body and trailers.
@@ -64,11 +52,8 @@ async fn call(client: &mut SendRequest<Bytes>, path: &str) -> CallResult {
     let request = Request::post(format!("http://gate{path}"))
         .header("content-type", "application/grpc+proto")
         .header("te", "trailers");
-    let (response, mut body) = client
-        .send_request(request.body(()).expect("a request"), false)
-        .expect("a stream");
-    body.send_data(Bytes::from_static(b"\0\0\0\0\0"), true)
-        .expect("sends");
+    let (response, mut body) = send(client, request.body(()).expect("a request"), false);
+    body.send_data("\0\0\0\0\0".into(), true).expect("sends");
     let reading = async {
         let (head, mut body) = response.await.expect("a response").into_parts();
         let mut whole = Vec::new();
@@ -95,11 +80,8 @@ async fn te_and_trailers_are_forwarded() {
     assert_eq!(outcome.fields["x-te"], "trailers");
     let trailers = outcome.trailers.expect("trailers");
     assert_eq!(trailers["grpc-status"], "0");
-    assert_eq!(
-        trailers.len(),
-        1,
-        "no cookies and no gateway fields: {trailers:?}"
-    );
+    let actual = trailers.len();
+    assert_eq!(actual, 1, "no cookies and no gateway fields: {trailers:?}");
     let only = call(&mut client, "/s/only").await;
     assert_eq!(only.fields["grpc-status"], "5");
     assert_eq!(only.fields["grpc-message"], "no such thing");
@@ -114,11 +96,8 @@ async fn calls_ended_by_the_server_are_not_abuse() {
     let gateway = before_origin().await;
     let mut client = http2_client(&gateway, 65_535).await;
     for _ in 0..150 {
-        let request =
-            Request::post("http://gate/s/only").header("content-type", "application/grpc");
-        let (response, mut body) = client
-            .send_request(request.body(()).expect("a request"), false)
-            .expect("a stream");
+        let fields = [("content-type", "application/grpc")];
+        let (response, mut body) = send(&mut client, head("POST", "/s/only", &fields), false);
         let head = in_time(response).await.expect("a response");
         assert_eq!(head.headers()["grpc-status"], "5");
         body.send_reset(h2::Reason::NO_ERROR);
@@ -126,11 +105,8 @@ async fn calls_ended_by_the_server_are_not_abuse() {
     assert_eq!(call(&mut client, "/s/reply").await.status, 200);
     drop(client);
     let events = gateway.finish().await;
-    assert!(
-        events.iter().all(|event| event["code"] == "ok"),
-        "{:?}",
-        events.first()
-    );
+    let holds = events.iter().all(|event| event["code"] == "ok");
+    assert!(holds, "{:?}", events.first());
 }
 
 #[tokio::test]
@@ -145,11 +121,7 @@ async fn h2c_listener_accepts_both_versions() {
         client.stream.write_all(&[*byte]).await.expect("writes");
         tokio::task::yield_now().await;
     }
-    client
-        .stream
-        .write_all(b"\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-        .await
-        .expect("writes");
+    client.write("\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
     let settings = client.bytes(9).await;
     assert_eq!(settings.as_bytes().get(3), Some(&4), "SETTINGS");
     let mut client = http2_client(&gateway, 65_535).await;
@@ -163,10 +135,8 @@ async fn h2c_listener_accepts_both_versions() {
 async fn h2c_is_forwarded_as_http_scheme() {
     let gateway = TestGateway::h2c(OriginBehavior::Answer, "", "", &routes()).await;
     let mut client = http2_client(&gateway, 65_535).await;
-    assert_eq!(
-        get(&mut client, "/s/x", &[("te", "trailers")]).await.status,
-        200
-    );
+    let answer = get(&mut client, "/s/x", &[("te", "trailers")]).await;
+    assert_eq!(answer.status, 200);
     assert_eq!(call(&mut client, "/s/x").await.status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 2, "{seen:?}");
@@ -180,8 +150,7 @@ async fn h2c_is_forwarded_as_http_scheme() {
 #[tokio::test]
 async fn slow_preface_is_rejected() {
     let gateway = gateway("addresses = [\"127.0.0.1:1\"]", "head_timeout = \"200ms\"").await;
-    let mut silent = gateway.connect().await;
-    silent.write("PRI * HT").await;
+    let mut silent = gateway.begin("PRI * HT").await;
     assert!(silent.until("\r\n\r\n").await.starts_with("HTTP/1.1 400"));
 }
 

@@ -10,8 +10,6 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{App, Listeners};
 
-pub(super) use super::raw_client::{RawClient, RawResponse, fetch, has_field};
-
 /// The secret of the routes under `/admin/`.
 pub(super) const ADMIN_TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -52,27 +50,38 @@ websocket = true
 
 /// Returns a route to the origin with these further lines.
 pub(super) fn route(name: &str, path: &str, lines: &str) -> String {
+    route_of([name, path, "\"GET\", \"POST\"", lines])
+}
+
+/// Returns a route with these methods and further lines: to the origin, unless the gateway answers.
+pub(super) fn route_of([name, path, methods, lines]: [&str; 4]) -> String {
+    let is_answered = lines.contains("redirect") || lines.contains("respond");
+    let upstream = match is_answered || lines.contains("upstream = ") {
+        true => "",
+        false => "upstream = \"origin\"",
+    };
     format!(
-        "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nmethods = [\"GET\", \"POST\"]\n\
-         upstream = \"origin\"\n{lines}\n"
+        "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nmethods = [{methods}]\n{upstream}\n{lines}\n"
     )
 }
 
-/// Returns routes of a table: name, path, methods and other lines of each, and the upstream unless
-/// the gateway answers.
+/// Returns routes of a table: name, path, methods and other lines of each.
 pub(super) fn route_table(table: &str) -> String {
-    let route = |[name, path, methods, lines]: [String; 4]| {
-        let is_answered = lines.contains("redirect") || lines.contains("respond");
-        let upstream = if is_answered {
-            ""
-        } else {
-            "upstream = \"origin\""
-        };
-        format!(
-            "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nmethods = [{methods}]\n{upstream}\n{lines}\n"
-        )
-    };
+    let route = |row: [String; 4]| route_of(row.each_ref().map(String::as_str));
     rows(table).into_iter().map(route).collect()
+}
+
+/// Returns the variables of both user pools, whose keys are at this URL, and of the admin listener.
+pub(super) fn pool_env(url: &str) -> Env {
+    const URL: &str = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
+    Env::from([
+        (URL, url),
+        ("ADMIN_TOKEN", ADMIN_TOKEN),
+        ("IDP_ACTOR_POOL_ID", "actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+    ])
 }
 
 /// Parts of the configuration file of a [`TestGateway`]: lines of `[[listen]]`, of `[upstream.origin]`
@@ -86,11 +95,11 @@ impl ConfigParts<'_> {
         let Self(listen, upstream, limits, routes) = self;
         let is_default =
             |line: &&str| line.starts_with("body_bytes = ") || line.starts_with("deadline = ");
-        let (defaults, limits): (Vec<&str>, Vec<&str>) = limits.lines().partition(is_default);
-        let (mut defaults, limits) = (defaults.join("\n"), limits.join("\n"));
+        let (mut defaults, limits): (Vec<&str>, Vec<&str>) = limits.lines().partition(is_default);
         if !defaults.is_empty() {
-            defaults.insert_str(0, "[defaults]\n");
+            defaults.insert(0, "[defaults]");
         }
+        let (defaults, limits) = (defaults.join("\n"), limits.join("\n"));
         let mut own = upstream.lines().take_while(|line| !line.starts_with('['));
         let addresses = match own.any(|line| line.starts_with("addresses = ")) {
             true => String::new(),
@@ -135,8 +144,7 @@ impl TestGateway {
         limits: &str,
         routes: &str,
     ) -> Self {
-        let origin = TestOrigin::start(behavior).await;
-        Self::before(origin, upstream, limits, routes).await
+        Self::launch(behavior, ConfigParts("", upstream, limits, routes)).await
     }
 
     pub(super) async fn before(
@@ -145,7 +153,8 @@ impl TestGateway {
         limits: &str,
         routes: &str,
     ) -> Self {
-        Self::launch(origin, ConfigParts("", upstream, limits, routes)).await
+        let parts = ConfigParts("", upstream, limits, routes);
+        Self::run(vec![bind_narrow()], origin, parts).await
     }
 
     /// `tls` is the table `[listen.tls]`.
@@ -155,8 +164,7 @@ impl TestGateway {
         limits: &str,
         tls: &str,
     ) -> Self {
-        let origin = TestOrigin::start(behavior).await;
-        Self::launch(origin, ConfigParts(tls, upstream, limits, ROUTES)).await
+        Self::launch(behavior, ConfigParts(tls, upstream, limits, ROUTES)).await
     }
 
     /// Starts a gateway on these sockets. `listen` are the lines of the first `[[listen]]`, and
@@ -173,17 +181,21 @@ impl TestGateway {
         limits: &str,
         routes: &str,
     ) -> Self {
-        let origin = TestOrigin::start(behavior).await;
-        Self::launch(origin, ConfigParts("h2c = true", upstream, limits, routes)).await
+        Self::launch(
+            behavior,
+            ConfigParts("h2c = true", upstream, limits, routes),
+        )
+        .await
     }
 
     /// Starts a gateway whose upstream gets no requests. `listen` are lines of `[[listen]]`.
     pub(super) async fn answering(listen: &str, limits: &str, routes: &str) -> Self {
-        let origin = TestOrigin::start(OriginBehavior::Answer).await;
-        Self::launch(origin, ConfigParts(listen, "", limits, routes)).await
+        let parts = ConfigParts(listen, "", limits, routes);
+        Self::launch(OriginBehavior::Answer, parts).await
     }
 
-    async fn launch(origin: TestOrigin, parts: ConfigParts<'_>) -> Self {
+    async fn launch(behavior: OriginBehavior, parts: ConfigParts<'_>) -> Self {
+        let origin = TestOrigin::start(behavior).await;
         Self::run(vec![bind_narrow()], origin, parts).await
     }
 
@@ -194,38 +206,17 @@ impl TestGateway {
         let pool = serve_keys(&key).await;
         let log = tempfile::tempdir().expect("a folder");
         let text = parts.text(&log.path().join("access.log"), origin.address);
-        let endpoint = format!("http://{pool}");
-        let env = Env::from([
-            (
-                "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
-                endpoint.as_str(),
-            ),
-            ("ADMIN_TOKEN", ADMIN_TOKEN),
-            ("IDP_ACTOR_POOL_ID", "actors"),
-            ("IDP_ACTOR_CLIENT_ID", "web"),
-            ("IDP_SERVICE_POOL_ID", "services"),
-            ("IDP_SERVICE_CLIENT_ID", "machines"),
-        ]);
-        let config = parse("test.toml", &text, |root| Config::read(root, &env))
-            .expect("a valid configuration");
+        let issuer = format!("http://{pool}");
+        let env = pool_env(&issuer);
+        let config = parse("test.toml", &text, |root| Config::read(root, &env));
+        let app = App::build(config.expect("a valid configuration"), Clock::system());
         let file = log.path().join("proxy.toml");
         std::fs::write(&file, &text).expect("writes");
-        let app = App::build(config, Clock::system())
-            .expect("builds")
-            .watch(file, env);
+        let app = app.expect("builds").watch(file, env);
         let shutdown = CancellationToken::new();
-        let listeners = Listeners {
-            public,
-            admin: Some(admin),
-        };
-        let running = tokio::spawn(app.run(listeners, shutdown.clone()));
-        let issuer = endpoint;
-        let admin_client = reqwest::Client::builder()
-            .no_proxy()
-            .tls_certs_only([])
-            .build()
-            .expect("a client");
-        let key = Arc::new(key);
+        let admin = Some(admin);
+        let running = tokio::spawn(app.run(Listeners { public, admin }, shutdown.clone()));
+        let admin_client = reqwest::Client::builder().no_proxy().tls_certs_only([]);
         Self {
             address,
             admin: admin_address,
@@ -233,8 +224,8 @@ impl TestGateway {
             shutdown,
             running,
             log,
-            admin_client,
-            key,
+            admin_client: admin_client.build().expect("a client"),
+            key: Arc::new(key),
             issuer,
         }
     }
@@ -278,22 +269,16 @@ impl TestGateway {
     }
 
     fn sign(&self, claims: &Value) -> String {
-        let header = json!({"alg": "ES256", "kid": "k1", "typ": "JWT"});
-        let text = format!(
-            "{}.{}",
-            BASE64.encode(header.to_string()),
-            BASE64.encode(claims.to_string())
-        );
-        let signature = self
-            .key
-            .sign(&SystemRandom::new(), text.as_bytes())
-            .expect("signs");
-        format!("{text}.{}", BASE64.encode(signature))
+        let header = json!({"alg": "ES256", "kid": "k1", "typ": "JWT"}).to_string();
+        let [header, claims] = [header, claims.to_string()].map(|part| BASE64.encode(part));
+        let text = format!("{header}.{claims}");
+        let signature = self.key.sign(&SystemRandom::new(), text.as_bytes());
+        format!("{text}.{}", BASE64.encode(signature.expect("signs")))
     }
 
     /// Returns the field that authenticates a user.
     pub(super) fn bearer(&self) -> String {
-        format!("Authorization: Bearer {}\r\n", self.user())
+        bearer(&self.user())
     }
 
     /// Opens a WebSocket of `/socket` with these fields.
@@ -308,6 +293,13 @@ impl TestGateway {
         RawClient::connect(self.address).await
     }
 
+    /// Sends raw bytes on a new connection.
+    pub(super) async fn begin(&self, raw: &str) -> RawClient {
+        let mut client = self.connect().await;
+        client.write(raw).await;
+        client
+    }
+
     /// Sends raw bytes on a new connection and reads one response.
     pub(super) async fn send(&self, raw: &str) -> RawResponse {
         self.connect().await.ask(raw).await
@@ -315,23 +307,21 @@ impl TestGateway {
 
     /// Sends a request with additional header lines.
     pub(super) async fn get(&self, target: &str, headers: &str) -> RawResponse {
-        self.send(&format!(
-            "GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n"
-        ))
-        .await
+        let request = format!("GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n");
+        self.send(&request).await
+    }
+
+    /// Returns the status of a response to such a request.
+    pub(super) async fn status(&self, target: &str, headers: &str) -> u16 {
+        self.get(target, headers).await.status
     }
 
     /// Returns a response body of the admin listener.
     pub(super) async fn admin_get(&self, path: &str) -> String {
         let url = format!("http://{}{path}", self.admin);
-        self.admin_client
-            .get(url)
-            .send()
-            .await
-            .expect("a response")
-            .text()
-            .await
-            .expect("text")
+        let response = self.admin_client.get(url).send().await;
+        let response = response.expect("a response");
+        response.text().await.expect("text")
     }
 
     /// Returns a request to the admin listener with the secret, and `operator` if it is not empty.
@@ -359,17 +349,12 @@ impl TestGateway {
 
     /// Waits until `/config/status` satisfies the condition.
     pub(super) async fn wait_for_config_status(&self, is: impl Fn(&Value) -> bool) -> Value {
-        let waiting = async {
-            loop {
-                let status =
-                    serde_json::from_str(&self.admin_get("/config/status").await).expect("JSON");
-                if is(&status) {
-                    return status;
-                }
-                tokio::task::yield_now().await;
-            }
+        let asking = async || {
+            let status = self.admin_get("/config/status").await;
+            let status = serde_json::from_str(&status).expect("JSON");
+            is(&status).then_some(status)
         };
-        in_time(waiting).await
+        wait_for(asking).await
     }
 
     /// Waits until this version of the configuration is in force. Returns its status.
@@ -395,14 +380,30 @@ impl TestGateway {
         assert!(metrics.contains(text), "{text}: {metrics}");
     }
 
+    /// Returns the value of a series of the metrics; `None` if there is none.
+    pub(super) async fn metric(&self, series: &str) -> Option<usize> {
+        let metrics = self.admin_get("/metrics").await;
+        let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(series));
+        lines.find_map(|value| value.trim().parse().ok())
+    }
+
+    /// Waits until the gateway holds data for a reader that does not take it.
+    pub(super) async fn wait_for_held_data(&self) {
+        wait_until(async || self.metric("postern_response_buffer_bytes").await != Some(0)).await;
+    }
+
+    /// Stops the gateway. Its first access event has these members.
+    pub(super) async fn assert_event(self, expected: &Value) {
+        assert_members(&self.finish().await[0], expected);
+    }
+
     /// Stops the gateway and returns its access events.
     pub(super) async fn finish(self) -> Vec<Value> {
         self.shutdown.cancel();
         in_time(self.running).await.expect("does not panic");
         let text = std::fs::read_to_string(self.log.path().join("access.log")).expect("a log");
-        text.lines()
-            .map(|line| serde_json::from_str(line).expect("JSON"))
-            .collect()
+        let events = text.lines().map(serde_json::from_str);
+        events.map(|event| event.expect("JSON")).collect()
     }
 }
 
@@ -412,18 +413,31 @@ pub(super) async fn in_time<F: Future>(step: F) -> F::Output {
     done.expect("a step takes less than STEP_TIMEOUT")
 }
 
-/// Waits until a condition holds.
-pub(super) async fn wait_until(is: impl AsyncFn() -> bool) {
+/// Asks until there is an answer.
+pub(super) async fn wait_for<T>(ask: impl AsyncFn() -> Option<T>) -> T {
     let waiting = async {
-        while !is().await {
+        loop {
+            if let Some(found) = ask().await {
+                return found;
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    in_time(waiting).await;
+    in_time(waiting).await
+}
+
+/// Waits until a condition holds.
+pub(super) async fn wait_until(is: impl AsyncFn() -> bool) {
+    wait_for(async || is().await.then_some(())).await;
 }
 
 pub(super) async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
+}
+
+/// Returns an address without a listener.
+pub(super) async fn unused_address() -> SocketAddr {
+    bind().await.local_addr().expect("bound")
 }
 
 /// Binds a socket with small buffers, so that unread data is queued in the gateway.
@@ -432,6 +446,14 @@ fn bind_narrow() -> TcpListener {
     socket.set_send_buffer_size(8 << 10).expect("a size");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("binds");
     socket.listen(64).expect("listens")
+}
+
+/// Connects with a receive buffer of this size, so that the reads of the client are those of the
+/// connection.
+pub(super) async fn connect_narrow(address: SocketAddr, bytes: u32) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(bytes).expect("a size");
+    socket.connect(address).await.expect("connects")
 }
 
 /// Serves the key set for every request.
@@ -449,9 +471,8 @@ pub(super) async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
             let mut space = [0; 4096];
             let _request = stream.read(&mut space).await;
             let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length:";
-            let _gone = stream
-                .write_all(format!("{head} {}\r\n\r\n{jwks}", jwks.len()).as_bytes())
-                .await;
+            let answer = format!("{head} {}\r\n\r\n{jwks}", jwks.len());
+            let _gone = stream.write_all(answer.as_bytes()).await;
         }
     });
     address

@@ -16,17 +16,14 @@ response_headers = { inherit = true, set = { Content-Security-Policy = "self", X
 request_headers = { remove = ["X-Debug"] }
 response_headers = { set = { X-Default = "{path} {route}", X-Frame = "deny" } }
 "#;
+    let kept = "policy = \"public\"\nserver_headers = true";
     [
         defaults.to_owned(),
         route("open", "/open/{id}/*", open),
         route("closed", "/closed", closed),
         route("default", "/default", "policy = \"public\""),
         route("inheriting", "/inheriting", inheriting),
-        route(
-            "kept",
-            "/kept",
-            "policy = \"public\"\nserver_headers = true",
-        ),
+        route("kept", "/kept", kept),
     ]
     .concat()
 }
@@ -38,15 +35,6 @@ async fn gateway() -> TestGateway {
     TestGateway::h2c(OriginBehavior::Text(RESPONSE), "", "", &routes()).await
 }
 
-/// Returns the values of a field of a message, in order.
-fn values<'a>(message: &'a str, name: &str) -> Vec<&'a str> {
-    let fields = message.lines().filter_map(|line| line.split_once(": "));
-    fields
-        .filter(|(known, _)| known.eq_ignore_ascii_case(name))
-        .map(|(_, value)| value)
-        .collect()
-}
-
 #[tokio::test]
 async fn fields_of_requests_are_changed_over_both_protocols() {
     let gateway = gateway().await;
@@ -55,48 +43,37 @@ async fn fields_of_requests_are_changed_over_both_protocols() {
                   X_Removed: c\r\nX_List: kept\r\nContent_Length: 5\r\nTransfer_Encoding: chunked\r\n\
                   X-Real-IP: forged\r\nx_forwarded.port: forged\r\nX-Forwarded-Prefix: forged\r\nRemote-User: forged\r\n";
     let target = "/open/7%20a/b/c?d=%0d%0aX-Evil:1";
-    let answer = gateway.get(target, fields).await;
-    assert_eq!(answer.status, 200, "{}", answer.head);
+    assert_eq!(gateway.status(target, fields).await, 200);
     let mut client = http2_client(&gateway, 65_535).await;
-    let lower: Vec<(&str, &str)> = fields
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-        .collect();
-    assert_eq!(
-        get(&mut client, "/open/7%20a/b/c?d=%0d%0aX-Evil:1", &lower)
-            .await
-            .status,
-        200
-    );
+    let lower = fields.lines().filter_map(|line| line.split_once(": "));
+    let lower: Vec<(&str, &str)> = lower.collect();
+    let answer = get(&mut client, target, &lower).await;
+    assert_eq!(answer.status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 2);
     for request in &seen {
         let id = values(request, "x-request-id");
         assert!(id.len() == 1 && id[0] != "forged", "{request}");
         assert!(request.starts_with("GET /inner/7%20a/b/c?d=%0d%0aX-Evil:1 HTTP/1.1"));
-        assert_eq!(values(request, "x-client"), ["127.0.0.1"], "{request}");
-        assert_eq!(values(request, "x-user"), [""; 0], "{request}");
         let place = "http://gate/open/7%20a/b/c?d=%0d%0aX-Evil:1";
-        assert_eq!(values(request, "x-where"), [place], "{request}");
-        assert_eq!(values(request, "x-what"), ["GET open origin {}"]);
-        assert_eq!(values(request, "x-list"), ["client", "7%20a"]);
-        assert_eq!(values(request, "x-rest"), ["b/c"]);
-        assert_eq!(values(request, "accept-language"), [""; 0]);
-        assert_eq!(values(request, "x-removed"), [""; 0]);
-        assert_eq!(values(request, "x-evil"), [""; 0]);
-        for name in [
-            "x_user",
-            "x.client",
-            "x_removed",
-            "content_length",
-            "transfer_encoding",
+        for (name, expected) in [
+            ("x-client", &["127.0.0.1"][..]),
+            ("x-where", &[place]),
+            ("x-what", &["GET open origin {}"]),
+            ("x-list", &["client", "7%20a"]),
+            ("x-rest", &["b/c"]),
+            ("x_list", &["kept"]),
+            ("x-real-ip", &["127.0.0.1"]),
+            ("x-forwarded-port", &["80"]),
+            ("x-forwarded-prefix", &["/open"]),
         ] {
-            assert_eq!(values(request, name), [""; 0], "{request}");
+            assert_eq!(values(request, name), expected, "{name}: {request}");
         }
-        assert_eq!(values(request, "x_list"), ["kept"]);
-        assert_eq!(values(request, "x-real-ip"), ["127.0.0.1"], "{request}");
-        assert_eq!(values(request, "x-forwarded-port"), ["80"]);
-        assert_eq!(values(request, "x-forwarded-prefix"), ["/open"]);
+        let removed = "x-user accept-language x-removed x-evil x_user x.client x_removed \
+            content_length transfer_encoding";
+        for name in removed.split(' ') {
+            assert_eq!(values(request, name), [""; 0], "{name}: {request}");
+        }
         assert!(!request.contains("forged"), "{request}");
         // The route replaces the table of [defaults] as a whole.
         assert!(has_field(request, "X-Debug: stays"), "{request}");
@@ -112,11 +89,8 @@ async fn fields_of_responses_are_changed_over_both_protocols() {
     let gateway = gateway().await;
     let answer = gateway.get("/open/1/2", "").await;
     let shown = &answer.head;
-    assert_eq!(
-        values(shown, "x-many"),
-        ["one", "two", "gateway"],
-        "{shown}"
-    );
+    let actual = values(shown, "x-many");
+    assert_eq!(actual, ["one", "two", "gateway"], "{shown}");
     assert_eq!(values(shown, "x-own"), values(shown, "x-request-id"));
     assert_eq!(values(shown, "cache-control"), ["no-store"]);
     for name in ["x-internal", "server", "x-powered-by", "x-aspnet-version"] {

@@ -4,19 +4,13 @@ use std::os::unix::net::UnixStream;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use tokio_util::sync::CancellationToken;
 
-use super::harness::serve_keys;
+use super::harness::{pool_env, serve_keys};
 use super::*;
 use crate::{App, Listeners, PreviousProcess};
 
 /// Builds a gateway whose keys are at `pool`.
 fn app(pool: &str) -> App {
-    let env = Env::from([
-        ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", pool),
-        ("IDP_ACTOR_POOL_ID", "actors"),
-        ("IDP_ACTOR_CLIENT_ID", "web"),
-        ("IDP_SERVICE_POOL_ID", "services"),
-        ("IDP_SERVICE_CLIENT_ID", "machines"),
-    ]);
+    let env = pool_env(pool);
     let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n[access_log]\nto = \"off\"\n";
     let config =
         parse("test.toml", text, |root| Config::read(root, &env)).expect("a valid configuration");
@@ -47,14 +41,10 @@ fn read_messages(mut old: UnixStream) -> String {
 #[tokio::test]
 async fn unready_process_does_not_take_over() {
     let (old, previous) = previous_process(Duration::from_millis(50));
-    let refused = app(UNREACHABLE_POOL)
-        .take_over(NO_LISTENERS, previous, CancellationToken::new())
-        .await;
-    let refused = refused.expect_err("not ready");
-    assert!(
-        refused.status() == 69 && refused.message().contains("keys"),
-        "{refused}"
-    );
+    let taking = app(UNREACHABLE_POOL).take_over(NO_LISTENERS, previous, CancellationToken::new());
+    let refused = taking.await.expect_err("not ready");
+    let holds = refused.status() == 69 && refused.message().contains("keys");
+    assert!(holds, "{refused}");
     assert_eq!(read_messages(old), "", "the previous process keeps serving");
 }
 
@@ -62,17 +52,11 @@ async fn unready_process_does_not_take_over() {
 async fn stop_before_readiness_aborts_the_take_over() {
     let (old, previous) = previous_process(Duration::from_secs(3600));
     let shutdown = CancellationToken::new();
-    let running =
-        tokio::spawn(app(UNREACHABLE_POOL).take_over(NO_LISTENERS, previous, shutdown.clone()));
+    let taking = app(UNREACHABLE_POOL).take_over(NO_LISTENERS, previous, shutdown.clone());
+    let taking = tokio::spawn(taking);
     shutdown.cancel();
-    let ended = in_time(running).await;
-    assert_eq!(
-        ended
-            .expect("does not panic")
-            .expect_err("stopped")
-            .status(),
-        69
-    );
+    let ended = in_time(taking).await.expect("does not panic");
+    assert_eq!(ended.expect_err("stopped").status(), 69);
     assert_eq!(read_messages(old), "", "the previous process keeps serving");
 }
 
@@ -85,10 +69,8 @@ async fn late_process_does_not_serve() {
     let running = app(&pool).take_over(NO_LISTENERS, previous, CancellationToken::new());
     let refused = in_time(running).await;
     let refused = refused.expect_err("only one process may serve");
-    assert!(
-        refused.status() == 69 && refused.message().contains("no confirmation"),
-        "{refused}"
-    );
+    let holds = refused.status() == 69 && refused.message().contains("no confirmation");
+    assert!(holds, "{refused}");
 }
 
 #[tokio::test]
@@ -97,9 +79,8 @@ async fn commit_follows_the_confirmation() {
         let (mut old, previous) = previous_process(STEP_TIMEOUT);
         old.write_all(answer.as_bytes()).expect("a pair");
         old.shutdown(std::net::Shutdown::Write).expect("a pair");
-        let committed = previous
-            .commit(|| panic!("committed without a confirmation"))
-            .await;
+        let unconfirmed = || panic!("committed without a confirmation");
+        let committed = previous.commit(unconfirmed).await;
         assert!(committed.is_err(), "{answer:?}");
         assert_eq!(read_messages(old), "ready\n");
     }

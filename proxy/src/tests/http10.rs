@@ -6,59 +6,35 @@ use super::*;
 async fn ask(answer: &'static str, method: &str, fields: &str) -> (String, std::io::Result<usize>) {
     let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
     let gateway = TestGateway::routed(OriginBehavior::Text(answer), "", "", &routes).await;
-    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let mut stream = gateway.connect().await.stream;
     let request = format!("{method} /open HTTP/1.0\r\nHost: gate\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(STEP_TIMEOUT, stream.read_to_end(&mut bytes)).await;
-    (
-        String::from_utf8(bytes).expect("text"),
-        read.expect("the end in time"),
-    )
+    let text = String::from_utf8(bytes).expect("text");
+    (text, read.expect("the end in time"))
 }
 
 #[tokio::test]
 async fn http10_client_gets_no_chunks() {
     let keep = "Connection: keep-alive\r\n";
-    for (method, answer, body) in [
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
-            "hello",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n!\r\n0\r\n\r\n",
-            "!",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
-            "hello",
-        ),
-        (
-            "HEAD",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            "",
-        ),
-        (
-            "GET",
-            "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
-            "x",
-        ),
-    ] {
+    for [method, answer, body] in rows(
+        r"
+        GET | 200 OK\r\nTE\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n | hello
+        GET | 200 OK\r\nTE\r\n\r\n0\r\n\r\n |
+        GET | 404 Not Found\r\nTE\r\n\r\n1\r\n!\r\n0\r\n\r\n | !
+        GET | 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello | hello
+        HEAD | 200 OK\r\nTE\r\n\r\n |
+        GET | 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTE\r\n\r\n1\r\nx\r\n0\r\n\r\n | x
+        ",
+    ) {
+        let answer = answer.replace("TE\r", "Transfer-Encoding: chunked\r");
+        let answer: &'static str = format!("HTTP/1.1 {answer}").leak();
         let fields = if answer.contains("chunked") { keep } else { "" };
-        let (got, end) = ask(answer, method, fields).await;
+        let (got, end) = ask(answer, &method, fields).await;
         let (head, rest) = got.split_once("\r\n\r\n").expect("a head");
-        assert!(
-            !head.to_ascii_lowercase().contains("transfer-encoding"),
-            "{answer:?}: {got}"
-        );
+        let holds = !head.to_ascii_lowercase().contains("transfer-encoding");
+        assert!(holds, "{answer:?}: {got}");
         assert_eq!(rest, body, "{answer:?}: {got}");
         assert!(end.is_ok(), "{answer:?}: closed without reset: {end:?}");
     }

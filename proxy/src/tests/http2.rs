@@ -8,22 +8,13 @@ use super::*;
 async fn stalled_body_is_rejected() {
     let front = TlsGateway::start(OriginBehavior::Answer, "stall_timeout = \"150ms\"", "").await;
     let mut client = front.client().await;
-    let (answer, mut body) = send(
-        &mut client,
-        head("POST", "/open", &[("content-length", "9")]),
-        false,
-    );
-    body.send_data(Bytes::from_static(b"a"), false)
-        .expect("sends");
+    let (answer, _body) = upload(&mut client, "/open", 9, "a");
     let reply = reply(answer).await.expect("a response");
     assert_eq!(reply.problem(), "400 request_timeout");
     // Other streams are not affected.
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
-    let events = front.gateway.finish().await;
-    assert_members(
-        &events[0],
-        &json!({ "code": "request_timeout", "protocol": "HTTP/2" }),
-    );
+    let expected = json!({ "code": "request_timeout", "protocol": "HTTP/2" });
+    front.gateway.assert_event(&expected).await;
 }
 
 #[tokio::test]
@@ -51,21 +42,16 @@ async fn data_beyond_content_length_resets_the_stream() {
             fields.push(("expect", "100-continue"));
         }
         let (answer, mut body) = send(&mut client, head("POST", "/open", &fields), false);
-        body.send_data(vec![b'x'; length].into(), false)
-            .expect("sends");
-        let (other, _) = send(&mut client, head("POST", "/open", &[]), true);
-        assert_eq!(reply(other).await.expect("a response").status, 200);
-        body.send_data(Bytes::from_static(b"yy"), false)
-            .expect("sends");
+        let sent = body.send_data(vec![b'x'; length].into(), false);
+        sent.expect("sends");
+        let other = call(&mut client, "POST", "/open", &[]).await;
+        assert_eq!(other.status, 200);
+        body.send_data("yy".into(), false).expect("sends");
         let error = reply(answer).await.expect_err("a reset");
         assert_eq!(error.reason(), Some(h2::Reason::PROTOCOL_ERROR), "{length}");
     }
-    let seen = front.gateway.origin.seen();
-    assert!(
-        seen.iter()
-            .all(|it| !it.contains("x\0") && !it.contains("yy")),
-        "{seen:?}"
-    );
+    let seen = front.gateway.origin.seen().concat();
+    assert!(!seen.contains("x\0") && !seen.contains("yy"), "{seen}");
 }
 
 /// The body is read, so that the response is not followed by a reset. Clients know the length of the
@@ -87,8 +73,7 @@ async fn short_body_of_a_rejected_request_is_read() {
         let response = reply(answer).await.expect("a response");
         assert_eq!(response.status, status);
         assert!(response.headers.contains_key("content-length"), "{path}");
-        body.send_data(Bytes::from_static(b"12345"), true)
-            .expect("sends");
+        body.send_data("12345".into(), true).expect("sends");
         // The next response arrives after a reset of the first stream would have.
         assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
         let reset = std::future::poll_fn(|cx| Poll::Ready(body.poll_reset(cx))).await;
@@ -102,15 +87,12 @@ async fn upload_with_trailers(length: usize, sent: usize) -> Result<u16, Option<
     let length = length.to_string();
     let request = head("POST", "/open", &[("content-length", &length)]);
     let (answer, mut body) = send(&mut front.client().await, request, false);
-    body.send_data(vec![b'x'; sent].into(), false)
-        .expect("sends");
+    let part = body.send_data(vec![b'x'; sent].into(), false);
     let trailers = [("x-sum".parse().expect("a name"), "1".parse().expect("text"))];
-    body.send_trailers(trailers.into_iter().collect())
-        .expect("sends");
-    let reply = reply(answer).await;
-    reply
-        .map(|reply| reply.status)
-        .map_err(|error| error.reason())
+    let end = body.send_trailers(trailers.into_iter().collect());
+    part.and(end).expect("sends");
+    let status = reply(answer).await.map(|reply| reply.status);
+    status.map_err(|error| error.reason())
 }
 
 /// Runs outside of the runtime, which a busy loop would occupy.
@@ -127,11 +109,9 @@ fn trailers_end_a_streamed_body_of_known_length() {
     });
     runtime.shutdown_background();
     assert_eq!(outcomes.0.expect("in time"), Ok(200));
-    assert_eq!(
-        outcomes.1.expect("in time"),
-        Err(Some(h2::Reason::PROTOCOL_ERROR)),
-        "shorter than its length"
-    );
+    // Shorter than its length.
+    let reset = Err(Some(h2::Reason::PROTOCOL_ERROR));
+    assert_eq!(outcomes.1.expect("in time"), reset);
 }
 
 #[tokio::test]
@@ -172,10 +152,10 @@ async fn http2_heads_are_checked_as_strictly() {
     ] {
         assert_eq!(get(&mut client, target, fields).await.problem(), problem);
     }
-    let (answer, _body) = upload(&mut client, "/open", 17);
+    let (answer, _body) = upload(&mut client, "/open", 17, "");
     let answer = reply(answer).await.expect("a response");
     assert_eq!(answer.problem(), "413 body_too_large");
-    assert_eq!(front.gateway.origin.seen(), [""; 0]);
+    front.gateway.origin.assert_unused();
     let counted = "postern_proxy_rejected_before_routing_total{code=\"target_too_long\"} 1";
     front.gateway.assert_metric(counted).await;
     let fits = get(&mut client, "/open", &[("x", &long[..1800])]).await;
@@ -203,14 +183,10 @@ async fn identity_is_removed_and_cookies_are_joined() {
     assert_eq!(get(&mut client, "/open", &forged).await.status, 200);
     let seen = front.gateway.origin.only();
     let seen = seen.replace("cdn-loop: postern", "");
-    assert!(
-        !seen.contains("postern") && !seen.contains("6.6.6.6"),
-        "{seen}"
-    );
-    assert!(
-        has_field(&seen, "cookie: a=1; b=2") && has_field(&seen, "host: gate"),
-        "{seen}"
-    );
+    let holds = !seen.contains("postern") && !seen.contains("6.6.6.6");
+    assert!(holds, "{seen}");
+    let holds = has_field(&seen, "cookie: a=1; b=2") && has_field(&seen, "host: gate");
+    assert!(holds, "{seen}");
 }
 
 #[tokio::test]
@@ -218,14 +194,12 @@ async fn shutdown_completes_streams_and_accepts_no_more() {
     let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
-    body.send_data(Bytes::from_static(b"a"), false)
-        .expect("sends");
+    body.send_data("a".into(), false).expect("sends");
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
     front.gateway.shutdown.cancel();
     wait_until(async || client.clone().ready().await.is_err()).await;
-    body.send_data(Bytes::from_static(b"b"), true)
-        .expect("sends");
-    assert_eq!(reply(answer).await.expect("a response").status, 200);
+    body.send_data("b".into(), true).expect("sends");
+    assert_eq!(status(answer).await, 200);
     let ended = tokio::time::timeout(Duration::from_secs(5), front.gateway.running).await;
     ended.expect("ends").expect("does not panic");
 }

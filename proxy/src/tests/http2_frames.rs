@@ -28,21 +28,23 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 /// Returns `GET path` in HPACK (RFC 7541), with indexed fields and literals without indexing.
 fn request(path: &str) -> Vec<u8> {
     let length = u8::try_from(path.len()).expect("short");
-    [
-        &[0x82, 0x87, 0x04, length],
-        path.as_bytes(),
-        &[0x01, 4],
-        b"gate",
-    ]
-    .concat()
+    let method = [0x82, 0x87, 0x04, length];
+    [&method, path.as_bytes(), &[0x01, 4], b"gate"].concat()
+}
+
+/// Returns a whole request on a stream.
+fn whole_request(stream: u32, path: &str) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &request(path))
+}
+
+/// Returns the beginning of a connection, and these frames.
+fn begun(frames: &[&[u8]]) -> Vec<u8> {
+    [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frames.concat()].concat()
 }
 
 pub(super) async fn open(front: &TlsGateway) -> TlsStream<TcpStream> {
     let mut stream = front.connect().await;
-    stream
-        .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())
-        .await
-        .expect("writes");
+    stream.write_all(&begun(&[])).await.expect("writes");
     stream
 }
 
@@ -67,35 +69,26 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
 
 /// Returns the error code of the last GOAWAY.
 fn goaway_error(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
-    frames
-        .iter()
-        .rev()
-        .find(|(kind, _)| *kind == GOAWAY)
-        .map(|(_, payload)| payload[7])
+    let mut frames = frames.iter().rev();
+    frames.find_map(|(kind, payload)| (*kind == GOAWAY).then(|| payload[7]))
 }
 
 #[tokio::test]
 async fn incomplete_head_times_out() {
     let front = TlsGateway::start(OriginBehavior::Answer, "head_timeout = \"150ms\"", "").await;
-    let whole = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
-    let begun = frame(HEADERS, END_STREAM, 3, &request("/open"));
+    let whole = whole_request(1, "/open");
+    let half = frame(HEADERS, END_STREAM, 3, &request("/open"));
+    let continued = frame(CONTINUATION, 0, 3, &[]);
     for parts in [
         // A connection that sends nothing, or half a preface.
         Vec::new(),
         PREFACE[..10].to_vec(),
         // An unfinished header block, as the first frame and after a whole request.
-        [PREFACE, &frame(SETTINGS, 0, 0, &[]), &begun].concat(),
-        [PREFACE, &frame(SETTINGS, 0, 0, &[]), &whole, &begun].concat(),
+        begun(&[&half]),
+        begun(&[&whole, &half]),
         // Half a frame, and another frame type within a header block.
-        [PREFACE, &frame(SETTINGS, 0, 0, &[]), &whole, &begun[..12]].concat(),
-        [
-            PREFACE,
-            &frame(SETTINGS, 0, 0, &[]),
-            &whole,
-            &begun,
-            &frame(CONTINUATION, 0, 3, &[]),
-        ]
-        .concat(),
+        begun(&[&whole, &half[..12]]),
+        begun(&[&whole, &half, &continued]),
     ] {
         let mut stream = front.connect().await;
         stream.write_all(&parts).await.expect("writes");
@@ -111,9 +104,8 @@ async fn continuation_flood_closes_the_connection() {
     let field = [&[0x00, 1, b'x', 0x7f, 0xe9, 0x06][..], &[b'y'; 1000]].concat();
     let (mut reader, mut writer) = tokio::io::split(&mut stream);
     let flood = async {
-        let mut sent = writer
-            .write_all(&frame(HEADERS, END_STREAM, 1, &request("/open")))
-            .await;
+        let begun = frame(HEADERS, END_STREAM, 1, &request("/open"));
+        let mut sent = writer.write_all(&begun).await;
         for _ in 0..100_000 {
             if sent.is_err() {
                 return true;
@@ -129,12 +121,9 @@ async fn continuation_flood_closes_the_connection() {
     let ended = tokio::time::timeout(STEP_TIMEOUT, async { tokio::join!(flood, drain).0 }).await;
     // 100 MB of fields are not accepted.
     assert!(ended.expect("the end in time"));
-    assert!(front.gateway.origin.seen().is_empty());
-    assert_eq!(
-        get(&mut front.client().await, "/open", &[]).await.status,
-        200,
-        "others are served"
-    );
+    front.gateway.origin.assert_unused();
+    let actual = get(&mut front.client().await, "/open", &[]).await.status;
+    assert_eq!(actual, 200, "others are served");
 }
 
 #[tokio::test]
@@ -142,9 +131,8 @@ async fn settings_are_sent_before_the_client_has_sent_anything() {
     let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
     let mut stream = front.connect().await;
     let mut header = [0; 9];
-    in_time(stream.read_exact(&mut header))
-        .await
-        .expect("a frame");
+    let read = in_time(stream.read_exact(&mut header)).await;
+    read.expect("a frame");
     assert_eq!(header[3], SETTINGS);
 }
 
@@ -157,7 +145,7 @@ pub(super) async fn is_open_after_ping(stream: &mut TlsStream<TcpStream>) -> boo
         }
         let mut bytes = Vec::new();
         let mut space = [0; 4096];
-        while !bytes.windows(8).any(|window| window == [7; 8]) {
+        while find(&bytes, &[7; 8]).is_none() {
             match stream.read(&mut space).await {
                 Ok(read @ 1..) => bytes.extend_from_slice(&space[..read]),
                 Ok(_) | Err(_) => return false,
@@ -171,16 +159,15 @@ pub(super) async fn is_open_after_ping(stream: &mut TlsStream<TcpStream>) -> boo
 /// Returns a request on this stream of a client, and its reset.
 fn given_up(number: u32, path: &str) -> Vec<u8> {
     let id = 2 * number + 1;
-    let begun = frame(HEADERS, END_STREAM | END_HEADERS, id, &request(path));
-    [begun, frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
+    let reset = frame(RST_STREAM, 0, id, &[0, 0, 0, 8]);
+    [whole_request(id, path), reset].concat()
 }
 
 /// Opens and resets streams until the connection is closed. Returns their number.
 async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u32 {
     for round in 0..200_u32 {
-        let attack: Vec<u8> = (0..5)
-            .flat_map(|number| given_up(5 * round + number, path))
-            .collect();
+        let attack = (0..5).flat_map(|number| given_up(5 * round + number, path));
+        let attack: Vec<u8> = attack.collect();
         if stream.write_all(&attack).await.is_err() || !is_open_after_ping(stream).await {
             return 5 * round;
         }
@@ -197,16 +184,12 @@ async fn rapid_resets_close_the_connection() {
     let closed = "postern_http2_rapid_resets_total 1";
     front.gateway.assert_metric(closed).await;
     let mut stream = open(&front).await;
-    let attack: Vec<u8> = (0..1000)
-        .flat_map(|number| given_up(number, "/open"))
-        .collect();
+    let attack = (0..1000).flat_map(|number| given_up(number, "/open"));
+    let attack: Vec<u8> = attack.collect();
     let _cut_off = stream.write_all(&attack).await;
     let frames = until_closed(&mut stream).await;
-    assert_eq!(
-        goaway_error(&frames),
-        Some(11),
-        "ENHANCE_YOUR_CALM: {frames:?}"
-    );
+    let actual = goaway_error(&frames);
+    assert_eq!(actual, Some(11), "ENHANCE_YOUR_CALM: {frames:?}");
     let seen = front.gateway.origin.seen().len();
     assert!(seen < 200, "{seen}");
     let others = get(&mut front.client().await, "/open", &[]).await;
@@ -221,10 +204,7 @@ async fn resets_after_goaway_are_limited() {
     // acknowledged, so that the gateway must accept streams.
     let mut space = [0; 4096];
     let mut bytes = Vec::new();
-    while !bytes
-        .windows(5)
-        .any(|window| window == [8, GOAWAY, 0, 0, 0])
-    {
+    while find(&bytes, &[8, GOAWAY, 0, 0, 0]).is_none() {
         let read = in_time(stream.read(&mut space)).await;
         bytes.extend_from_slice(&space[..read.expect("reads")]);
     }
@@ -238,32 +218,21 @@ async fn malformed_requests_close_the_connection() {
     let mut stream = open(&front).await;
     let mut sent = 0;
     while sent < 100 {
-        let bad = frame(
-            HEADERS,
-            END_STREAM | END_HEADERS,
-            2 * sent + 1,
-            &request("//open"),
-        );
+        let bad = whole_request(2 * sent + 1, "//open");
         if stream.write_all(&bad).await.is_err() || !is_open_after_ping(&mut stream).await {
             break;
         }
         sent += 1;
     }
     assert!((32..40).contains(&sent), "{sent}");
-    let refused = front.gateway.admin_get("/metrics").await;
-    assert!(
-        refused.contains("postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 33"),
-        "{refused}"
-    );
+    let refused = "postern_proxy_rejected_before_routing_total{code=\"invalid_target\"} 33";
+    front.gateway.assert_metric(refused).await;
 }
 
 /// Returns the bytes of all bodies.
 fn bodies(frames: &[(u8, Vec<u8>)]) -> usize {
-    frames
-        .iter()
-        .filter(|(kind, _)| *kind == DATA)
-        .map(|(_, payload)| payload.len())
-        .sum()
+    let data = frames.iter().filter(|(kind, _)| *kind == DATA);
+    data.map(|(_, payload)| payload.len()).sum()
 }
 
 /// A response that fits into the gateway's buffers, but not into the receive buffer of the client.
@@ -276,16 +245,11 @@ fn answer(body: usize) -> OriginBehavior {
 async fn unread_last_bytes_time_out() {
     let front = TlsGateway::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
     let mut stream = front.connect_narrow("h2").await;
-    let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
-    stream
-        .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &ask].concat())
-        .await
-        .expect("writes");
-    front.gateway.wait_for_metric("postern_connections 0").await;
-    front
-        .gateway
-        .assert_metric("code=\"ok\",route=\"open\"} 1")
-        .await;
+    let ask = begun(&[&whole_request(1, "/open")]);
+    stream.write_all(&ask).await.expect("writes");
+    let (closed, over) = ("postern_connections 0", "code=\"ok\",route=\"open\"} 1");
+    front.gateway.wait_for_metric(closed).await;
+    front.gateway.assert_metric(over).await;
 }
 
 #[tokio::test]
@@ -293,17 +257,11 @@ async fn shutdown_waits_for_slow_readers() {
     let body = 24 << 10;
     let front = TlsGateway::start(answer(body), "", "").await;
     let wide = [0, 4, 0, 16, 0, 0];
-    let settings = [
-        PREFACE,
-        &frame(SETTINGS, 0, 0, &wide),
-        &frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]),
-    ]
-    .concat();
-    let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
+    let window = frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]);
+    let settings = [PREFACE, &frame(SETTINGS, 0, 0, &wide), &window].concat();
+    let ask = [&settings[..], &whole_request(1, "/open")].concat();
     let (mut slow, mut quick) = (front.connect_narrow("h2").await, front.connect().await);
-    slow.write_all(&[&settings[..], &ask].concat())
-        .await
-        .expect("writes");
+    slow.write_all(&ask).await.expect("writes");
     let over = "code=\"ok\",route=\"open\"} 1";
     front.gateway.wait_for_metric(over).await;
     quick.write_all(&settings).await.expect("writes");
@@ -342,25 +300,20 @@ async fn malformed_frames_end_stream_or_connection() {
         is_open = is_open_after_ping(&mut stream).await;
     }
     assert!(is_open);
-    assert_eq!(front.gateway.origin.seen(), [""; 0]);
+    front.gateway.origin.assert_unused();
 }
 
 #[tokio::test]
 async fn preface_without_settings_closes_the_connection() {
     let front = TlsGateway::start(OriginBehavior::Answer, "", "").await;
-    let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
-    for first in [
-        Vec::new(),
-        frame(PING, 0, 0, &[7; 8]),
-        frame(SETTINGS, 1, 0, &[]),
-    ] {
+    let ask = whole_request(1, "/open");
+    let (ping, settled) = (frame(PING, 0, 0, &[7; 8]), frame(SETTINGS, 1, 0, &[]));
+    for first in [Vec::new(), ping, settled] {
         let mut stream = front.connect().await;
         let _cut_off = stream.write_all(&[PREFACE, &first, &ask].concat()).await;
         let frames = until_closed(&mut stream).await;
-        assert!(
-            frames.iter().all(|(kind, _)| *kind != HEADERS),
-            "{frames:?}"
-        );
+        let holds = frames.iter().all(|(kind, _)| *kind != HEADERS);
+        assert!(holds, "{frames:?}");
     }
-    assert_eq!(front.gateway.origin.seen(), [""; 0]);
+    front.gateway.origin.assert_unused();
 }

@@ -60,20 +60,21 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = h2::client::Builder::new();
-    builder
-        .initial_window_size(window)
-        .initial_connection_window_size(all);
-    let (client, connection) = builder.handshake(stream).await.expect("a handshake");
+    builder.initial_window_size(window);
+    let shaking = builder
+        .initial_connection_window_size(all)
+        .handshake(stream);
+    let (client, connection) = shaking.await.expect("a handshake");
     tokio::spawn(connection);
     client.ready().await.expect("ready")
 }
 
 /// Requests a body on every stream at once, and checks each byte.
-async fn check_all_streams(client: &mut SendRequest<Bytes>, length: usize, case: &str) {
+async fn check_all_streams(mut client: SendRequest<Bytes>, length: usize, case: &str) {
     let exchanges: Vec<_> = (0..STREAMS)
         .map(|seed| {
             let target = format!("/open?{seed}-{length}");
-            let (answer, _) = send(client, head("GET", &target, &[]), true);
+            let (answer, _) = send(&mut client, head("GET", &target, &[]), true);
             async move { reply(answer).await.expect("a response") }
         })
         .collect();
@@ -99,22 +100,20 @@ async fn every_byte_of_many_large_responses_arrives() {
         let case = format!("windows of {window} and {all} bytes");
         let stream = plain.connect().await.stream;
         stream.set_nodelay(true).expect("a socket");
-        let mut client = connect(stream, window, all).await;
-        check_all_streams(&mut client, length, &case).await;
+        let client = connect(stream, window, all).await;
+        check_all_streams(client, length, &case).await;
         let stream = encrypted.connect().await;
         stream.get_ref().0.set_nodelay(true).expect("a socket");
-        let mut client = connect(stream, window, all).await;
-        check_all_streams(&mut client, length, &format!("TLS, {case}")).await;
+        let client = connect(stream, window, all).await;
+        check_all_streams(client, length, &format!("TLS, {case}")).await;
     }
     // The sockets hold the gateway up, and not the windows.
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.set_recv_buffer_size(4 << 10).expect("a size");
-    let stream = socket.connect(plain.address).await.expect("connects");
-    let mut client = connect(stream, 1 << 20, 16 << 20).await;
-    check_all_streams(&mut client, 100_000, "narrow sockets").await;
+    let stream = connect_narrow(plain.address, 4 << 10).await;
+    let client = connect(stream, 1 << 20, 16 << 20).await;
+    check_all_streams(client, 100_000, "narrow sockets").await;
     let stream = encrypted.connect_narrow("h2").await;
-    let mut client = connect(stream, 1 << 20, 16 << 20).await;
-    check_all_streams(&mut client, 100_000, "TLS, narrow sockets").await;
+    let client = connect(stream, 1 << 20, 16 << 20).await;
+    check_all_streams(client, 100_000, "TLS, narrow sockets").await;
 }
 
 /// Nothing else happens on the connection until the first event has arrived.
@@ -122,9 +121,8 @@ async fn every_byte_of_many_large_responses_arrives() {
 async fn events_are_forwarded_over_http2_without_delay() {
     let front = TlsGateway::start(OriginBehavior::Events, "", "").await;
     let mut client = front.client().await;
-    let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
     let exchange = async {
-        let mut events = answer.await.expect("a head").into_body();
+        let mut events = open_body(&mut client, "/open").await;
         let first = events.data().await.expect("an event").expect("data");
         assert_eq!(first, "first..\n", "before the second event");
         let (_other, _) = send(&mut client, head("GET", "/open", &[]), true);
@@ -168,13 +166,8 @@ async fn interim_responses_are_forwarded_over_http2() {
     let mut client = http2_client(&gateway, 1 << 20).await;
     for fields in [&[][..], &[("expect", "100-continue")]] {
         let seen = interim_and_final(&mut client, fields).await;
-        let expected = [
-            "102 None",
-            "103 Some(\"</a>\")",
-            "103 Some(\"</b>\")",
-            "200 None",
-        ];
-        assert_eq!(seen, expected, "{fields:?}");
+        let (first, second) = ("103 Some(\"</a>\")", "103 Some(\"</b>\")");
+        assert_eq!(seen, ["102 None", first, second, "200 None"], "{fields:?}");
     }
 }
 
@@ -195,20 +188,11 @@ async fn interim_responses_of_http2_upstreams_are_forwarded() {
     let mut client = http2_client(&gateway, 1 << 20).await;
     let expected = ["103 Some(\"</a>\")", "103 Some(\"</b>\")", "200 None"];
     assert_eq!(interim_and_final(&mut client, &[]).await, expected);
-    let mut client = gateway.connect().await;
-    client
-        .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
-        .await;
+    let mut client = gateway.begin(GET).await;
     for link in ["a", "b"] {
         let interim = client.until("\r\n\r\n").await;
-        assert!(
-            interim.starts_with("HTTP/1.1 103 Early Hints\r\n"),
-            "{interim}"
-        );
-        assert!(
-            interim.contains(&format!("link: </{link}>\r\n")),
-            "{interim}"
-        );
+        assert!(interim.starts_with("HTTP/1.1 103 Early Hints\r\n"));
+        assert_fields(&interim, &[&format!("link: </{link}>")]);
     }
     let last = client.until("0\r\n\r\n").await;
     assert!(last.starts_with("HTTP/1.1 200 "), "{last}");

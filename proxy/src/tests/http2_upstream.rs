@@ -1,8 +1,6 @@
 //! HTTP/2 to upstreams, from clients of both versions.
 
 use http::{HeaderValue, Response};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::http2_frames::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
@@ -29,7 +27,7 @@ async fn origin() -> (SocketAddr, SeenRequests) {
 
 /// Returns an address whose TLS connections lead to an origin.
 async fn encrypted(origin: SocketAddr, config: rustls::ServerConfig) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let listener = bind().await;
     let address = listener.local_addr().expect("bound");
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     tokio::spawn(async move {
@@ -70,12 +68,8 @@ fn upstream(address: SocketAddr) -> String {
 async fn http1_request_is_forwarded_over_http2() {
     let (address, seen) = origin().await;
     let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream(address), "", ROUTES).await;
-    let bearer = format!(
-        "Authorization: Bearer {}\r\nX_Postern_Subject: eve\r\n",
-        gateway.user()
-    );
-    let posted =
-        format!("POST /any/1?q HTTP/1.1\r\nHost: gate\r\n{bearer}Content-Length: 3\r\n\r\nabc");
+    let fields = gateway.bearer() + "X_Postern_Subject: eve\r\nContent-Length: 3\r\n";
+    let posted = format!("POST /any/1?q HTTP/1.1\r\nHost: gate\r\n{fields}\r\nabc");
     let mut client = gateway.connect().await;
     for _ in 0..3 {
         client.write(&posted).await;
@@ -86,48 +80,29 @@ async fn http1_request_is_forwarded_over_http2() {
     assert_eq!(seen.len(), 3);
     let (line, fields) = &seen[0];
     assert_eq!(line, "POST http://gate/any/1?q HTTP/2.0");
-    assert_eq!(
-        (
-            &fields["x-postern-subject"],
-            fields.get_all("x-postern-subject").iter().count()
-        ),
-        (&"ada".parse().expect("text"), 1)
-    );
-    assert!(
-        fields.keys().all(|name| !name.as_str().contains('_')),
-        "{fields:?}"
-    );
+    let subjects: Vec<_> = fields.get_all("x-postern-subject").iter().collect();
+    assert_eq!(subjects, ["ada"]);
+    let mut names = fields.keys().map(http::HeaderName::as_str);
+    assert!(names.all(|name| !name.contains('_')), "{fields:?}");
 }
 
 #[tokio::test]
 async fn tls_upstream_negotiates_http2() {
-    let (folder, _) = CertificateAuthority::in_folder();
-    let pem = |name: &str| folder.path().join(name);
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![CertificateDer::from_pem_file(pem("server.pem")).expect("a certificate")],
-            PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
-        )
-        .expect("a configuration");
+    let files = CertificateFolder::new();
+    files.issue("server", &["localhost"]);
+    let mut config = rustls::ServerConfig::clone(&files.server("server", false));
     config.alpn_protocols = vec![b"h2".to_vec()];
     let (plain, seen) = origin().await;
     let address = encrypted(plain, config).await;
-    for (key, file, status) in [
-        ("ca", "ca.pem", 200),
-        ("pin", "server.pem", 200),
-        ("pin", "ca.pem", 502),
-    ] {
+    files.write("other.pem", CertificateAuthority::new().pem());
+    for (file, status) in [("ca.pem", 200), ("other.pem", 502)] {
         // The name in the certificate.
         let host = "host = \"localhost:8443\"\nretries = 0\n[upstream.origin.tls]";
-        let file = pem(file).display().to_string();
-        let upstream = format!("{}\n{host}\n{key} = \"{file}\"", upstream(address));
+        let ca = files.path(file).display().to_string();
+        let upstream = format!("{}\n{host}\nca = \"{ca}\"", upstream(address));
         let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
         let before = seen.lock().len();
-        assert_eq!(gateway.get("/open", "").await.status, status, "{key}");
+        assert_eq!(gateway.status("/open", "").await, status, "{file}");
         let seen = seen.lock().split_off(before);
         assert_eq!(seen.len(), usize::from(status == 200), "{seen:?}");
         for (line, fields) in seen {
@@ -151,10 +126,8 @@ async fn refusing_origin(refusal: Refusal, is_early: bool, refused: usize) -> So
     start(move |mut connection| {
         let left = Arc::clone(&left);
         async move {
-            connection
-                .take_body(PREFACE.len())
-                .await
-                .expect("a preface");
+            let preface = connection.take_body(PREFACE.len()).await;
+            preface.expect("a preface");
             connection.send(frame(SETTINGS, 0, 0, &[])).await;
             let (mut count, mut ended) = (0, 0);
             while let Some(head) = connection.take_body(9).await {
@@ -174,34 +147,31 @@ async fn refusing_origin(refusal: Refusal, is_early: bool, refused: usize) -> So
                 }
                 count += usize::from(kind == HEADERS);
                 let is_end = flags & END_STREAM != 0;
-                let take = |left: usize| left.checked_sub(1);
-                let is_refused = count == 2
-                    && (is_end || is_early)
-                    && left
-                        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-                        .is_ok();
+                let mut is_refused = count == 2 && (is_end || is_early);
+                if is_refused && left.load(Ordering::Relaxed) == 0 {
+                    is_refused = false;
+                } else if is_refused {
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }
                 match refusal {
                     Refusal::Goaway(code) if is_refused => {
-                        connection
-                            .send(frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, code]))
-                            .await;
+                        let payload = [0, 0, 0, 1, 0, 0, 0, code];
+                        connection.send(frame(GOAWAY, 0, 0, &payload)).await;
                         // Closing with unread data would discard the frame.
                         while connection.take_body(1).await.is_some() {}
                         return;
                     }
                     Refusal::RefusedStream if is_refused => {
                         ended = stream;
-                        connection
-                            .send(frame(RST_STREAM, 0, stream, &[0, 0, 0, 7]))
-                            .await;
+                        let reset = frame(RST_STREAM, 0, stream, &[0, 0, 0, 7]);
+                        connection.send(reset).await;
                     }
                     Refusal::Goaway(_) | Refusal::RefusedStream if !is_end => {}
                     Refusal::Goaway(_) | Refusal::RefusedStream => {
                         // `:status: 200` (RFC 7541 appendix A).
                         let flags = END_STREAM | END_HEADERS;
-                        connection
-                            .send(frame(HEADERS, flags, stream, &[0x88]))
-                            .await;
+                        let answer = frame(HEADERS, flags, stream, &[0x88]);
+                        connection.send(answer).await;
                     }
                 }
             }
@@ -212,11 +182,8 @@ async fn refusing_origin(refusal: Refusal, is_early: bool, refused: usize) -> So
 
 #[tokio::test]
 async fn unprocessed_request_is_repeated_whatever_its_method() {
-    for refusal in [
-        Refusal::Goaway(0),
-        Refusal::Goaway(11),
-        Refusal::RefusedStream,
-    ] {
+    let [goaway, calm] = [0, 11].map(Refusal::Goaway);
+    for refusal in [goaway, calm, Refusal::RefusedStream] {
         let long = "x".repeat(40_000);
         for (method, body, is_early) in [
             ("GET", "", false),
@@ -231,12 +198,10 @@ async fn unprocessed_request_is_repeated_whatever_its_method() {
             let upstream = format!("{}\n{settings}", upstream(address));
             let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
             let length = body.len();
-            let request = format!(
-                "{method} /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n{body}"
-            );
+            let head = format!("{method} /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}");
+            let request = format!("{head}\r\n\r\n{body}");
             for count in 0..8 {
                 let status = gateway.send(&request).await.status;
-                let length = body.len();
                 assert_eq!(status, 200, "{refusal:?} {method} {length} {count}");
             }
             for counter in ["ejections", "retries", "retries_denied"] {
@@ -258,8 +223,7 @@ async fn upstream_that_always_refuses_is_asked_eight_times() {
     .await;
     let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream(address), "", ROUTES).await;
     let began = Instant::now();
-    let answer = gateway.get("/open", "").await;
-    assert_eq!(answer.status, 502, "{}", answer.head);
+    assert_eq!(gateway.status("/open", "").await, 502);
     assert_eq!(asked.load(Ordering::Relaxed), 8);
     assert!(began.elapsed() >= Duration::from_millis(60));
 }
@@ -278,28 +242,21 @@ async fn http2_authority_is_forwarded() {
         assert_eq!(get(&mut client, path, &fields).await.status, 200);
     }
     let seen = seen.lock().clone();
-    let changed: Vec<_> = seen
-        .iter()
-        .map(|(_, fields)| (&fields["x-path"], fields.contains_key("x-removed")))
-        .collect();
-    let (kept, set) = (
-        HeaderValue::from_static("forged"),
-        HeaderValue::from_static("/api/things?q"),
-    );
-    assert_eq!(changed, [(&kept, true), (&set, false)]);
-    let lines: Vec<&str> = seen.iter().map(|(line, _)| line.as_str()).collect();
-    assert_eq!(
-        lines,
-        [
-            "GET http://gate/open?q HTTP/2.0",
-            "GET http://gate/v1/things?q HTTP/2.0"
-        ]
-    );
-    for (_, fields) in &seen {
-        assert_eq!(
-            (&fields["x-forwarded-host"], fields.get("host")),
-            (&"gate".parse().expect("text"), None)
-        );
+    let expected = [
+        ("GET http://gate/open?q HTTP/2.0", "forged", true),
+        (
+            "GET http://gate/v1/things?q HTTP/2.0",
+            "/api/things?q",
+            false,
+        ),
+    ];
+    assert_eq!(seen.len(), 2);
+    for ((line, fields), (expected, path, is_kept)) in seen.iter().zip(expected) {
+        assert_eq!(line, expected);
+        assert_eq!(fields["x-path"], path);
+        assert_eq!(fields.contains_key("x-removed"), is_kept);
+        let actual = (&fields["x-forwarded-host"], fields.get("host"));
+        assert_eq!(actual, (&"gate".parse().expect("text"), None));
     }
 }
 
@@ -313,9 +270,9 @@ async fn client_that_expects_an_interim_response_gets_one() {
     .await;
     let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream(origin), "", ROUTES).await;
     let mut client = gateway.connect().await;
-    client
-        .write("POST /open HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
-        .await;
+    let head =
+        "POST /open HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    client.write(head).await;
     let interim = client.until("\r\n\r\n").await;
     assert_eq!(interim, "HTTP/1.1 100 Continue\r\n\r\n");
     client.write("hello").await;

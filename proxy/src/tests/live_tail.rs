@@ -46,25 +46,14 @@ impl Tail {
     }
 }
 
-/// Returns the value of a metric without labels.
-async fn metric(gateway: &TestGateway, name: &str) -> u64 {
-    let metrics = gateway.admin_get("/metrics").await;
-    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
-    let value = line.expect("the metric").trim().parse();
-    value.expect("a number")
-}
-
 #[tokio::test]
 async fn live_tail_has_the_events_of_the_access_log() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let mut tail = Tail::open(&gateway, "").await;
     let hostile = "a\"}\n\ndata: {";
     let token = gateway.user_with(&json!({ "scope": "read write", "cognito:groups": [hostile] }));
-    let authorization = format!("Authorization: Bearer {token}\r\n");
-    assert_eq!(
-        gateway.get("/any/7?secret=1", &authorization).await.status,
-        200
-    );
+    let authorization = bearer(&token);
+    assert_eq!(gateway.status("/any/7?secret=1", &authorization).await, 200);
     gateway.get("/auth-only", &authorization).await;
     gateway.get("/no-such-route", "").await;
     gateway.send("BAD\r\n\r\n").await;
@@ -81,15 +70,14 @@ async fn live_tail_has_the_events_of_the_access_log() {
     assert_eq!(logged.len(), streamed.len());
     for (logged, streamed) in logged.iter().zip(&streamed) {
         let mut streamed = streamed.clone();
+        let own = ["decision", "host", "groups", "scopes"];
         let members = streamed.as_object_mut().expect("an object");
-        for own in ["decision", "host", "groups", "scopes"] {
-            members.remove(own);
-        }
+        members.retain(|name, _| !own.contains(&name.as_str()));
         assert_eq!(&streamed, logged, "same members, same redaction");
     }
     // The stream ended with the gateway, which did not wait for it.
-    let end = tokio::time::timeout(STEP_TIMEOUT, tail.response.chunk()).await;
-    assert_eq!(end.expect("in time").expect("a complete stream"), None);
+    let end = in_time(tail.response.chunk()).await;
+    assert_eq!(end.expect("a complete stream"), None);
 }
 
 #[tokio::test]
@@ -105,14 +93,13 @@ async fn live_tail_refuses_bad_queries_and_a_ninth_reader() {
     for _ in 0..8 {
         tails.push(Tail::open(&gateway, "").await);
     }
-    assert_eq!(metric(&gateway, TAILS).await, 8);
+    assert_eq!(gateway.metric(TAILS).await, Some(8));
     let request = gateway.admin_request(Method::GET, "/admin/requests", "");
     let response = request.send().await.expect("a response");
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["retry-after"], "30");
     drop(tails);
-    let freed = async { while metric(&gateway, TAILS).await > 0 {} };
-    in_time(freed).await;
+    wait_until(async || gateway.metric(TAILS).await == Some(0)).await;
     Tail::open(&gateway, "").await;
 }
 
@@ -120,12 +107,10 @@ async fn live_tail_refuses_bad_queries_and_a_ninth_reader() {
 async fn reader_that_does_not_read_delays_no_request() {
     const REQUESTS: usize = 1500;
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
-    let socket = TcpSocket::new_v4().expect("a socket");
-    socket.set_recv_buffer_size(4 << 10).expect("a size");
-    let mut unread = RawClient::new(socket.connect(gateway.admin).await.expect("connects"));
+    let mut unread = RawClient::new(connect_narrow(gateway.admin, 4 << 10).await);
     let head = "GET /admin/requests HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer";
     unread.write(&format!("{head} {ADMIN_TOKEN}\r\n\r\n")).await;
-    while metric(&gateway, TAILS).await == 0 {}
+    wait_until(async || gateway.metric(TAILS).await != Some(0)).await;
     let mut client = gateway.connect().await;
     let path = format!("/{}", "x".repeat(7 << 10));
     let request = format!("GET {path} HTTP/1.1\r\nHost: gate\r\n\r\n");

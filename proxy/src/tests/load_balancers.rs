@@ -1,6 +1,5 @@
 //! The PROXY protocol of HAProxy in front of the gateway.
 
-use std::net::Ipv4Addr;
 use std::process::Stdio;
 
 use tokio::process::{Child, Command};
@@ -19,42 +18,38 @@ impl Program {
     pub(super) async fn haproxy(lines: &str) -> Self {
         let times = "timeout connect 5s\ntimeout client 10s\ntimeout server 10s";
         let config = format!("global\nmaxconn 100\ndefaults\nmode http\n{times}\n{lines}");
-        Self::start(
-            &config,
-            |command, file, _| command.arg("-db").arg("-f").arg(file),
-            "haproxy",
-        )
-        .await
+        let arguments = |command: &mut Command, file: &Path, _| {
+            command.arg("-db").arg("-f").arg(file);
+        };
+        Self::start(&config, arguments, "haproxy").await
     }
 
     /// Starts nginx with the directives of a server, as [`Self::haproxy`] does.
     pub(super) async fn nginx(server: &str) -> Self {
+        Self::nginx_http(&format!("server {{\n{server}\n}}")).await
+    }
+
+    /// Starts nginx with the directives of `http`.
+    pub(super) async fn nginx_http(http: &str) -> Self {
         let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {{folder}}/{kind};\n"))
             .concat();
         let config = format!(
             "daemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log {{folder}}/error.log;\nevents {{}}\n\
-             http {{\naccess_log off;\n{paths}server {{\n{server}\n}}\n}}\n"
+             http {{\nport_in_redirect off;\naccess_log off;\n{paths}{http}\n}}\n"
         );
-        Self::start(
-            &config,
-            |command, file, _| {
-                command
-                    .arg("-e")
-                    .arg(file.with_file_name("error.log"))
-                    .arg("-c")
-                    .arg(file)
-            },
-            "nginx",
-        )
-        .await
+        let arguments = |command: &mut Command, file: &Path, _| {
+            let log = file.with_file_name("error.log");
+            command.arg("-e").arg(log).arg("-c").arg(file);
+        };
+        Self::start(&config, arguments, "nginx").await
     }
 
     /// Starts a program of `/usr/sbin`, or with this path, with a configuration in which `{port}` and
     /// `{folder}` are replaced.
     pub(super) async fn start(
         config: &str,
-        arguments: impl for<'c> Fn(&'c mut Command, &Path, SocketAddr) -> &'c mut Command,
+        arguments: impl Fn(&mut Command, &Path, SocketAddr),
         program: &str,
     ) -> Self {
         // Another test may take the port before the program does.
@@ -68,7 +63,7 @@ impl Program {
 
     async fn start_once(
         config: &str,
-        arguments: impl for<'c> Fn(&'c mut Command, &Path, SocketAddr) -> &'c mut Command,
+        arguments: impl Fn(&mut Command, &Path, SocketAddr),
         program: &str,
     ) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
@@ -77,9 +72,7 @@ impl Program {
         let both = read("server.pem") + &read("server.key");
         std::fs::write(folder.path().join("both.pem"), both).expect("writes");
         // Both programs need a port in their configuration.
-        let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("binds");
-        let address = free.local_addr().expect("bound");
-        drop(free);
+        let address = unused_address().await;
         let config = config
             .replace("{port}", &address.port().to_string())
             .replace("{folder}", &folder.path().display().to_string());
@@ -95,17 +88,14 @@ impl Program {
             child: child.expect("the program is installed: tests/run installs it"),
             _folder: folder,
         };
-        let listening = async {
-            while started.child.try_wait().expect("a state").is_none() {
-                if TcpStream::connect(address).await.is_ok() {
-                    return true;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+        let deadline = Instant::now() + STEP_TIMEOUT * 2;
+        while started.child.try_wait().expect("a state").is_none() && Instant::now() < deadline {
+            if TcpStream::connect(address).await.is_ok() {
+                return Some(started);
             }
-            false
-        };
-        let is_listening = tokio::time::timeout(STEP_TIMEOUT * 2, listening).await;
-        is_listening.unwrap_or(false).then_some(started)
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        None
     }
 }
 
@@ -118,19 +108,12 @@ async fn haproxy_in_front_reports_the_client() {
         "send-proxy-v2",
         "send-proxy-v2 proxy-v2-options crc32c,unique-id",
     ] {
-        let balancer = Program::haproxy(&format!(
-            "listen front\nmode tcp\nbind 127.0.0.1:{{port}}\nunique-id-format %[uuid()]\n\
-             server gate {} {option}\n",
-            gateway.address
-        ))
-        .await;
+        let front = "listen front\nmode tcp\nbind 127.0.0.1:{port}\nunique-id-format %[uuid()]";
+        let lines = format!("{front}\nserver gate {} {option}\n", gateway.address);
+        let balancer = Program::haproxy(&lines).await;
         let mut client = RawClient::new(connect_from(7, balancer.address).await);
         let response = client.ask(GET).await;
         assert_eq!(response.status, 200, "{option}");
-        let seen = gateway.origin.seen().pop().expect("a request");
-        assert!(
-            has_field(&seen, "X-Forwarded-For: 127.0.0.7"),
-            "{option}: {seen}"
-        );
+        assert_fields(&gateway.origin.last(), &["X-Forwarded-For: 127.0.0.7"]);
     }
 }

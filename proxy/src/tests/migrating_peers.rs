@@ -1,6 +1,7 @@
 //! The examples of `docs/manual/migrating.md` beside the programs that they replace.
 
 use postern_core::testing::skipped;
+use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::load_balancers::Program;
@@ -73,22 +74,9 @@ async fn start(heading: &str, language: &str, example: &str, origin: SocketAddr)
     let (traefik, caddy) = (traefik.display(), traefik.with_file_name("caddy"));
     let program = match language {
         "nginx" => {
-            let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-                .map(|kind| format!("{kind}_temp_path {{folder}}/{kind};\n"))
-                .concat();
-            let example = example
-                .replace("listen 8080;", "listen 127.0.0.1:{port};")
-                .replace("listen 8443;", "listen unix:{folder}/socket;");
-            let config = format!(
-                "daemon off;\nmaster_process off;\npid {{folder}}/pid;\nerror_log stderr;\nevents {{}}\n\
-                 http {{\nport_in_redirect off;\naccess_log off;\n{paths}{example}}}\n"
-            );
-            Program::start(
-                &config,
-                |command, file, _| command.arg("-c").arg(file),
-                "nginx",
-            )
-            .await
+            let example = example.replace("listen 8080;", "listen 127.0.0.1:{port};");
+            let example = example.replace("listen 8443;", "listen unix:{folder}/socket;");
+            Program::nginx_http(&example).await
         }
         "yaml" => {
             let name = MIDDLEWARES.iter().find(|(known, _)| *known == heading);
@@ -98,36 +86,27 @@ async fn start(heading: &str, language: &str, example: &str, origin: SocketAddr)
                      services: {{ origin: {{ loadBalancer: {{ servers: [{{ url: \"http://{origin}\" }}] }} }} }}\n"
                 )
             });
-            Program::start(
-                &format!("{example}{router}"),
-                |command, file, address| {
-                    command
-                        .arg(format!("--entryPoints.web.address={address}"))
-                        .arg(format!("--providers.file.filename={}", file.display()))
-                        .arg("--global.checkNewVersion=false")
-                },
-                &traefik.to_string(),
-            )
-            .await
+            let arguments = |command: &mut Command, file: &Path, address: SocketAddr| {
+                command.arg(format!("--entryPoints.web.address={address}"));
+                command.arg(format!("--providers.file.filename={}", file.display()));
+                command.arg("--global.checkNewVersion=false");
+            };
+            let config = format!("{example}{router}");
+            Program::start(&config, arguments, &traefik.to_string()).await
         }
         "caddyfile" => {
-            let example = example
-                .replace(":8080 {", "http://:{port} {")
-                .replace("example.com {", "http://example.com:{port} {");
+            let example = example.replace(":8080 {", "http://:{port} {");
+            let example = example.replace("example.com {", "http://example.com:{port} {");
             let options = example.strip_prefix("{\n");
             let rest = options.map_or_else(|| format!("}}\n{example}"), str::to_owned);
             let config = format!("{{\n\tadmin off\n{rest}");
-            Program::start(
-                &config,
-                |command, file, _| {
-                    command
-                        .args(["run", "--adapter", "caddyfile", "--config"])
-                        .arg(file)
-                        .env("HOME", file.with_file_name(""))
-                },
-                &caddy.display().to_string(),
-            )
-            .await
+            let arguments = |command: &mut Command, file: &Path, _| {
+                command
+                    .args(["run", "--adapter", "caddyfile", "--config"])
+                    .arg(file);
+                command.env("HOME", file.with_file_name(""));
+            };
+            Program::start(&config, arguments, &caddy.display().to_string()).await
         }
         _ => return start_gateway(example).await,
     };
@@ -169,13 +148,11 @@ async fn start_gateway(example: &str) -> Peer {
         Config::read(root, &Env::default())
     });
     let app = App::build(config.expect("valid"), Clock::system()).expect("builds");
-    let (listeners, stop) = (
-        Listeners {
-            public: vec![listener],
-            admin: None,
-        },
-        CancellationToken::new(),
-    );
+    let (public, stop) = (vec![listener], CancellationToken::new());
+    let listeners = Listeners {
+        public,
+        admin: None,
+    };
     tokio::spawn(app.run(listeners, stop.clone()));
     Peer {
         address,
@@ -200,17 +177,12 @@ async fn ask(peer: &Peer, request: &str, origins: [&TestOrigin; 2]) -> String {
         return String::new();
     };
     let mut told = answer.status.to_string();
-    for (origin, before) in origins.iter().zip(before) {
-        for head in origin.seen().into_iter().skip(before) {
-            let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
-            if !["/check", "/health"].contains(&&*target) {
-                told += &format!(" {target}");
-                told += if head.to_lowercase().contains("x-debug") {
-                    " debug"
-                } else {
-                    ""
-                };
-            }
+    let seen = origins.into_iter().zip(before);
+    for head in seen.flat_map(|(origin, before)| origin.seen().into_iter().skip(before)) {
+        let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        if !["/check", "/health"].contains(&&*target) {
+            let debug = head.to_lowercase().contains("x-debug");
+            told += &format!(" {target}{}", if debug { " debug" } else { "" });
         }
     }
     if let Some(location) = answer.header("location") {
@@ -230,6 +202,7 @@ async fn examples_do_what_their_peers_do() {
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let tls = self_signed(folder.path(), "app");
     let secure = TestOrigin::with(OriginBehavior::Answer, Some(tls)).await;
+    let origins = [&origin, &secure];
     let socket = socket_of(&origin, folder.path()).display().to_string();
     let adapt = |example: &str| {
         let ports = ["5:3000", "6:3000", "7:9000", "5:9999", "5:4000"];
@@ -252,7 +225,6 @@ async fn examples_do_what_their_peers_do() {
                 assert!(!["nginx", "caddyfile"].contains(&language), "{heading}");
                 continue;
             };
-            let origins = [&origin, &secure];
             let example = adapt(&example);
             let (peer, is_ready) =
                 start_ready((&heading, language, &example), &origin, async |peer| {
@@ -261,10 +233,8 @@ async fn examples_do_what_their_peers_do() {
                 .await;
             for (_, request, expected) in &cases {
                 let told = ask(&peer, request, origins).await;
-                assert_eq!(
-                    told, expected[at],
-                    "{heading}: {language} {request} {is_ready}"
-                );
+                let case = format!("{heading}: {language} {request} {is_ready}");
+                assert_eq!(told, expected[at], "{case}");
                 tested += 1;
             }
             if heading == "Rate limits" {

@@ -33,20 +33,13 @@ async fn partial_origin() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 async fn until(count: &AtomicUsize, wanted: usize) {
-    let waiting = async {
-        while count.load(Ordering::Relaxed) < wanted {
-            tokio::task::yield_now().await;
-        }
-    };
-    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-    waited.unwrap_or_else(|_| panic!("{wanted} wanted, {count:?}"));
+    wait_until(async || count.load(Ordering::Relaxed) >= wanted).await;
 }
 
 async fn answered_users(gateway: &TestGateway) -> usize {
     let mut answered = 0;
     for last in USERS {
-        let mut user = client_from(gateway, last).await;
-        user.write(GET).await;
+        let mut user = begin_from(gateway, last, GET).await;
         answered += usize::from(user.response().await.is_some_and(|it| it.status == 200));
     }
     answered
@@ -72,13 +65,10 @@ async fn encoders_are_left_for_others() {
     let gateway = gateway_at(origin.await, "true", "").await;
     let ask = async |last: u8, field: &str| {
         let mut client = client_from(&gateway, last).await;
-        let fields = format!("Accept-Encoding: br\r\n{field}");
-        client
-            .write(&format!("GET /open HTTP/1.1\r\nHost: gate\r\n{fields}\r\n"))
-            .await;
+        let begin = "GET /open HTTP/1.1\r\nHost: gate\r\nAccept-Encoding: br\r\n";
+        client.write(&format!("{begin}{field}\r\n")).await;
         let head = client.until("\r\n\r\n").await;
-        let is_compressed = head.to_ascii_lowercase().contains("content-encoding: br");
-        (client, is_compressed)
+        (client, has_field(&head, "content-encoding: br"))
     };
     let mut attack = Vec::new();
     for _ in 0..70 {
@@ -105,27 +95,24 @@ async fn streams_of_a_trusted_proxy_are_left_for_others() {
         let fields: Vec<_> = fields.iter().copied().chain(address).collect();
         send(&mut client, head("GET", "/open", &fields), true).0
     };
-    let attack: Vec<_> = (0..100)
-        .map(|_| ask(ATTACKER, &[("x-stuck", "1")]))
-        .collect();
+    let stuck = [("x-stuck", "1")];
+    let attack: Vec<_> = (0..100).map(|_| ask(ATTACKER, &stuck)).collect();
     until(&held, 50).await;
     for last in USERS {
-        let response = reply(ask(last, &[])).await.expect("an answer");
-        assert_eq!(response.status, 200, "{last}");
+        assert_eq!(status(ask(last, &[])).await, 200, "{last}");
     }
     let mut refused = 0;
     for answer in attack.into_iter().skip(50) {
-        refused += usize::from(reply(answer).await.expect("an answer").status == 429);
+        refused += usize::from(status(answer).await == 429);
     }
     assert_eq!(refused, 50);
 }
 
 #[tokio::test]
 async fn empty_frames_do_not_close_the_connection_of_a_trusted_proxy() {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (origin, _) = partial_origin().await;
     let gateway = gateway(&[origin], "", TRUSTED).await;
-    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let mut stream = gateway.connect().await.stream;
     // `POST http://gate/open` (RFC 7541, appendix A).
     let request = b"\x83\x86\x04\x05/open\x01\x04gate";
     // `GET` of the same, after the frames have been counted.
@@ -153,9 +140,7 @@ async fn empty_frames_do_not_close_the_connection_of_a_trusted_proxy() {
             assert_ne!(read, 0, "closed: {received:?}");
         }
     };
-    tokio::time::timeout(STEP_TIMEOUT, reading)
-        .await
-        .expect("an answer");
+    in_time(reading).await;
 }
 
 /// An upstream may close the connection of all clients for the resets of one.
@@ -173,11 +158,9 @@ async fn disconnects_before_an_http2_answer_are_limited() {
     })
     .await;
     let gateway = gateway(&[origin], "http2 = true", "").await;
-    let request = GET;
     let mut is_refused = false;
     for number in 1..600 {
-        let mut client = client_from(&gateway, ATTACKER).await;
-        client.write(request).await;
+        let mut client = begin_from(&gateway, ATTACKER, GET).await;
         let waiting = until(&arrived, number);
         tokio::select! {
             () = waiting => {}

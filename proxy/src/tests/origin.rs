@@ -1,6 +1,9 @@
 //! An origin that records every byte that it receives.
 
+use std::future::pending;
+
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
@@ -56,7 +59,7 @@ impl TestOrigin {
         behavior: OriginBehavior,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let listener = bind().await;
         let address = listener.local_addr().expect("bound");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let record = Arc::clone(&seen);
@@ -64,15 +67,11 @@ impl TestOrigin {
             while let Ok((stream, _)) = listener.accept().await {
                 let (record, tls) = (Arc::clone(&record), tls.clone());
                 tokio::spawn(async move {
-                    match tls {
-                        None => serve(stream, behavior, record).await,
-                        Some(tls) => {
-                            if let Ok(stream) =
-                                tokio_rustls::TlsAcceptor::from(tls).accept(stream).await
-                            {
-                                serve(stream, behavior, record).await;
-                            }
-                        }
+                    let Some(tls) = tls else {
+                        return serve(stream, behavior, record).await;
+                    };
+                    if let Ok(stream) = TlsAcceptor::from(tls).accept(stream).await {
+                        serve(stream, behavior, record).await;
                     }
                 });
             }
@@ -83,17 +82,28 @@ impl TestOrigin {
     /// Returns all requests so far, as received.
     pub(super) fn seen(&self) -> Vec<String> {
         let seen = self.seen.lock();
-        seen.iter()
-            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-            .collect()
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        seen.iter().map(text).collect()
+    }
+
+    /// Returns the last request so far.
+    #[track_caller]
+    pub(super) fn last(&self) -> String {
+        self.seen().pop().expect("a request")
     }
 
     /// Returns the only request so far.
     #[track_caller]
     pub(super) fn only(&self) -> String {
-        let mut seen = self.seen();
+        let seen = self.seen();
         assert_eq!(seen.len(), 1, "{seen:?}");
-        seen.remove(0)
+        self.last()
+    }
+
+    /// Checks that no request has arrived.
+    #[track_caller]
+    pub(super) fn assert_unused(&self) {
+        assert_eq!(self.seen(), [""; 0]);
     }
 }
 
@@ -109,19 +119,13 @@ async fn serve(
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
         record.lock().push(request);
         let answer = match behavior {
-            OriginBehavior::AnswerPosts if method != "POST" => {
-                std::future::pending::<()>().await;
-                return;
-            }
+            OriginBehavior::Hang => return pending().await,
+            OriginBehavior::AnswerPosts if method != "POST" => return pending().await,
+            OriginBehavior::Close => return,
             OriginBehavior::AnswerOnce if answered > 0 => return,
             OriginBehavior::Answer | OriginBehavior::AnswerPosts | OriginBehavior::AnswerOnce => {
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}"
             }
-            OriginBehavior::Hang => {
-                std::future::pending::<()>().await;
-                return;
-            }
-            OriginBehavior::Close => return,
             OriginBehavior::Text(text) => text,
             OriginBehavior::Events => return events(stream, &record).await,
             OriginBehavior::LargeEvent => return large_event(stream).await,
@@ -144,17 +148,11 @@ async fn serve(
 }
 
 async fn events(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
-    let head =
-        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let requests = || record.lock().len();
-    let begun = requests();
-    if stream
-        .write_all(format!("{head}8\r\nfirst..\n\r\n").as_bytes())
-        .await
-        .is_ok()
-        && begun == 1
-    {
-        while requests() == begun {
+    let first = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 8\r\nfirst..\n\r\n";
+    let begun = record.lock().len();
+    if stream.write_all(first.as_bytes()).await.is_ok() && begun == 1 {
+        while record.lock().len() == begun {
             tokio::task::yield_now().await;
         }
         let _gone = stream.write_all(b"8\r\nsecond.\n\r\n0\r\n\r\n").await;
@@ -165,7 +163,7 @@ async fn large_event(mut stream: impl Stream) {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n";
     let event = [head.as_bytes(), &vec![b'x'; 64 << 10], b"\r\n"].concat();
     if stream.write_all(&event).await.is_ok() {
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     }
 }
 
@@ -183,7 +181,7 @@ async fn surplus(mut stream: impl Stream, pause: Duration, record: &Mutex<Vec<Ve
         tokio::time::sleep(pause).await;
         let _gone = stream.write_all(later.as_bytes()).await;
         record.lock().push(b"surplus".to_vec());
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     }
 }
 
@@ -199,9 +197,8 @@ async fn flood(mut stream: impl Stream) {
 }
 
 async fn drip(mut stream: impl Stream, pause: Duration) {
-    let mut written = stream
-        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-        .await;
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";
+    let mut written = stream.write_all(head).await;
     let mut pace = tokio::time::interval(pause);
     for _ in 0..10 {
         pace.tick().await;
@@ -210,7 +207,7 @@ async fn drip(mut stream: impl Stream, pause: Duration) {
         }
     }
     // The connection stays open, so that only the length ends the body.
-    std::future::pending::<()>().await;
+    pending::<()>().await;
 }
 
 async fn tunnel(mut stream: impl Stream, stays: bool) {
@@ -240,20 +237,13 @@ async fn read_request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<
 }
 
 pub(super) fn request_length(buffer: &[u8]) -> Option<usize> {
-    let head = buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let head = find(buffer, b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
-    let body = if text.contains("transfer-encoding: chunked") {
-        let mut framing = postern_http::message::framing::BodyFraming::begin(
-            postern_http::message::head::BodyKind::Chunked,
-        );
-        let taken = framing.advance(&buffer[head..]).expect("well framed");
-        (framing == postern_http::message::framing::BodyFraming::Done).then_some(taken)?
-    } else {
-        let length = text
-            .split("content-length: ")
-            .nth(1)
-            .and_then(|rest| rest.split("\r\n").next());
-        length.map_or(0, |length| length.parse().expect("a number"))
-    };
-    (buffer.len() >= head + body).then_some(head + body)
+    if !text.contains("transfer-encoding: chunked") {
+        let end = head + content_length(&text);
+        return (buffer.len() >= end).then_some(end);
+    }
+    let mut framing = BodyFraming::begin(BodyKind::Chunked);
+    let taken = framing.advance(&buffer[head..]).expect("well framed");
+    (framing == BodyFraming::Done).then_some(head + taken)
 }

@@ -28,10 +28,8 @@ impl RawClient {
     }
 
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self {
-            stream,
-            buffer: Vec::new(),
-        }
+        let buffer = Vec::new();
+        Self { stream, buffer }
     }
 
     pub(super) async fn write(&mut self, raw: &str) {
@@ -42,11 +40,10 @@ impl RawClient {
     pub(super) async fn response(&mut self) -> Option<RawResponse> {
         let reading = async {
             loop {
-                if let Some(answer) = self.parse() {
-                    return Some(answer);
-                }
-                if self.fill().await == 0 {
-                    return None;
+                match self.parse() {
+                    None if self.fill().await == 0 => return None,
+                    None => {}
+                    Some(answer) => return Some(answer),
                 }
             }
         };
@@ -72,65 +69,34 @@ impl RawClient {
     }
 
     fn parse(&mut self) -> Option<RawResponse> {
-        let head = self
-            .buffer
-            .windows(4)
-            .position(|window| window == b"\r\n\r\n")?
-            + 4;
-        let text = String::from_utf8_lossy(&self.buffer[..head]).into_owned();
-        let length = text
-            .to_ascii_lowercase()
-            .split("content-length: ")
-            .nth(1)
-            .map_or(0, |rest| {
-                rest.split("\r\n")
-                    .next()
-                    .expect("a line")
-                    .parse()
-                    .expect("a length")
-            });
-        if self.buffer.len() < head + length {
-            return None;
-        }
-        let status = text
-            .split(' ')
-            .nth(1)
-            .expect("a status")
-            .parse()
-            .expect("a number");
-        let body = String::from_utf8_lossy(&self.buffer[head..head + length]).into_owned();
-        self.buffer.drain(..head + length);
-        Some(RawResponse {
-            status,
-            head: text,
-            body,
-        })
+        let start = find(&self.buffer, b"\r\n\r\n")? + 4;
+        let head = String::from_utf8_lossy(&self.buffer[..start]).into_owned();
+        let end = start + content_length(&head);
+        let body = String::from_utf8_lossy(self.buffer.get(start..end)?).into_owned();
+        self.buffer.drain(..end);
+        let status = head.split(' ').nth(1).expect("a status");
+        let status = status.parse().expect("a number");
+        Some(RawResponse { status, head, body })
     }
 
     /// Returns whether the gateway closes this connection without sending anything.
     pub(super) async fn is_closed(&mut self) -> bool {
-        tokio::time::timeout(STEP_TIMEOUT, self.fill())
-            .await
-            .is_ok_and(|read| read == 0)
-            && self.buffer.is_empty()
+        let read = tokio::time::timeout(STEP_TIMEOUT, self.fill()).await;
+        read.is_ok_and(|read| read == 0) && self.buffer.is_empty()
     }
 
     /// Returns all bytes until the connection is closed; `None` if it is reset.
     pub(super) async fn rest(&mut self) -> Option<String> {
-        let reading = self.stream.read_to_end(&mut self.buffer);
-        let read = in_time(reading).await;
-        read.ok()
-            .map(|_| String::from_utf8_lossy(&std::mem::take(&mut self.buffer)).into_owned())
+        let read = in_time(self.stream.read_to_end(&mut self.buffer)).await;
+        let bytes = std::mem::take(&mut self.buffer);
+        let text = read.map(|_| String::from_utf8_lossy(&bytes).into_owned());
+        text.ok()
     }
 
     /// Returns the next bytes up to and including `end`.
     pub(super) async fn until(&mut self, end: &str) -> String {
         loop {
-            let found = self
-                .buffer
-                .windows(end.len())
-                .position(|window| window == end.as_bytes());
-            if let Some(at) = found {
+            if let Some(at) = find(&self.buffer, end.as_bytes()) {
                 return self.bytes(at + end.len()).await;
             }
             assert_ne!(in_time(self.fill()).await, 0, "the connection ended");
@@ -142,7 +108,8 @@ impl RawClient {
         while self.buffer.len() < count {
             assert_ne!(in_time(self.fill()).await, 0, "the connection ended");
         }
-        String::from_utf8_lossy(&self.buffer.drain(..count).collect::<Vec<u8>>()).into_owned()
+        let taken: Vec<u8> = self.buffer.drain(..count).collect();
+        String::from_utf8_lossy(&taken).into_owned()
     }
 }
 
@@ -164,12 +131,7 @@ impl RawResponse {
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let line = self.head.lines().find(|line| {
-            line.split(':')
-                .next()
-                .is_some_and(|known| known.eq_ignore_ascii_case(name))
-        })?;
-        line.split_once(": ").map(|(_, value)| value)
+        values(&self.head, name).into_iter().next()
     }
 }
 
@@ -179,11 +141,34 @@ pub(super) async fn fetch(address: SocketAddr, target: &str) -> RawResponse {
     RawClient::connect(address).await.ask(&request).await
 }
 
+/// Returns the values of a field of a message, in order.
+pub(super) fn values<'a>(message: &'a str, name: &str) -> Vec<&'a str> {
+    let fields = message.lines().filter_map(|line| line.split_once(": "));
+    let named = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    named.map(|(_, value)| value).collect()
+}
+
 /// Returns whether a request contains this field line, ignoring case.
 pub(super) fn has_field(request: &str, field: &str) -> bool {
     let (name, value) = field.split_once(": ").expect("a field");
-    request.lines().any(|line| {
-        line.split_once(": ")
-            .is_some_and(|(known, text)| known.eq_ignore_ascii_case(name) && text == value)
-    })
+    values(request, name).contains(&value)
+}
+
+/// Checks that a request has these field lines.
+#[track_caller]
+pub(super) fn assert_fields(request: &str, fields: &[&str]) {
+    for field in fields {
+        assert!(has_field(request, field), "{field} is missing: {request}");
+    }
+}
+
+/// Returns the field that carries a token.
+pub(super) fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\n")
+}
+
+/// Returns the length of a body in its head.
+pub(super) fn content_length(head: &str) -> usize {
+    let length = values(head, "content-length").into_iter().next();
+    length.map_or(0, |length| length.parse().expect("a number"))
 }

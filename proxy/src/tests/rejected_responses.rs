@@ -78,10 +78,8 @@ async fn hop_by_hop_and_identity_fields_are_not_forwarded() {
                   X-Other: 2\r\nX-Kept: 3\r\nX-Postern-Code: rate_limited\r\nX-Postern-Subject: eve\r\nContent-Length: 2\r\n\r\nok";
     let gateway = TestGateway::start(OriginBehavior::Text(answer)).await;
     let got = gateway.get("/open", "").await;
-    assert_eq!(
-        (got.status, got.body.as_str(), got.header("x-kept")),
-        (200, "ok", Some("3"))
-    );
+    let actual = (got.status, got.body.as_str(), got.header("x-kept"));
+    assert_eq!(actual, (200, "ok", Some("3")));
     for name in ["x-hop", "x-other", "x-postern-code", "x-postern-subject"] {
         assert_eq!(got.header(name), None, "{name}");
     }
@@ -96,10 +94,8 @@ async fn hop_by_hop_and_identity_fields_are_not_forwarded() {
     let fields = format!("{}{UPGRADE}", gateway.bearer());
     let got = gateway.get("/socket", &fields).await;
     assert_eq!((got.status, got.header("x-hop")), (101, None));
-    assert_eq!(
-        (got.header("connection"), got.header("upgrade")),
-        (Some("Upgrade"), Some("websocket"))
-    );
+    let actual = (got.header("connection"), got.header("upgrade"));
+    assert_eq!(actual, (Some("Upgrade"), Some("websocket")));
 }
 
 #[tokio::test]
@@ -110,22 +106,18 @@ async fn empty_chunk_size_does_not_end_a_response() {
         let answer: &'static str = answer.leak();
         let gateway = answering(answer).await;
         for request in requests() {
-            let mut client = gateway.connect().await;
-            client.write(&request).await;
+            let mut client = gateway.begin(&request).await;
             let got = client.rest().await;
             // A truncated response lacks its last chunk; for HTTP/1.0 the connection is reset.
             let is_part = |got: &str| request.contains("HTTP/1.1") && !got.ends_with("0\r\n\r\n");
-            let is_refused = got
-                .as_deref()
-                .is_none_or(|got| got.contains("upstream_failed") || is_part(got));
+            let is_error = |got: &str| got.contains("upstream_failed") || is_part(got);
+            let is_refused = got.as_deref().is_none_or(is_error);
             assert!(is_refused, "{rest:?} to {:?}: {got:?}", &request[..20]);
         }
         let mut client = http2_client(&gateway, 65_535).await;
         let (got, _) = send(&mut client, head("GET", "/open", &[]), true);
-        assert!(
-            !reply(got).await.is_ok_and(|got| got.status == 200),
-            "{rest:?} to HTTP/2"
-        );
+        let holds = !reply(got).await.is_ok_and(|got| got.status == 200);
+        assert!(holds, "{rest:?} to HTTP/2");
     }
 }
 

@@ -6,19 +6,15 @@ async fn request_carries_only_the_verified_identity() {
     let spoofed = "X-Postern-Kind: service\r\nX_Postern_Subject: eve\r\nx.postern.scopes: all\r\n\
                    X-Postern-Service: auth\r\nX_Postern_Issuer: eve\r\nX-Forwarded-For: 1.2.3.4\r\nX_FORWARDED_HOST: evil\r\n\
                    X-Request-Id: chosen\r\nForwarded: for=1.2.3.4\r\nProxy: http://evil\r\nX-Kept: yes\r\n";
-    let answer = gateway
-        .get(
-            "/any/7?q=1",
-            &format!("Authorization: Bearer {}\r\n{spoofed}", gateway.user()),
-        )
-        .await;
-    assert_eq!(
-        (answer.status, answer.body.as_str()),
-        (200, "{\"ok\":true}")
-    );
+    let token = gateway.user();
+    let fields = format!("{}{spoofed}", bearer(&token));
+    let answer = gateway.get("/any/7?q=1", &fields).await;
+    let actual = (answer.status, answer.body.as_str());
+    assert_eq!(actual, (200, "{\"ok\":true}"));
     let seen = gateway.origin.only();
     assert!(seen.starts_with("GET /any/7?q=1 HTTP/1.1\r\n"), "{seen}");
-    for line in [
+    let id = answer.header("x-request-id").expect("an id");
+    let expected = [
         "X-Postern-Kind: user",
         "X-Postern-Subject: ada",
         &format!("X-Postern-Issuer: {}", gateway.user_issuer()),
@@ -28,44 +24,28 @@ async fn request_carries_only_the_verified_identity() {
         "X-Forwarded-Host: gate",
         "X-Forwarded-Proto: http",
         "Host: gate",
-    ] {
-        assert!(has_field(&seen, line), "{line} is missing: {seen}");
-    }
+        &format!("X-Request-Id: {id}"),
+    ];
+    assert_fields(&seen, &expected);
+    let rest = seen.replace(&token, "").to_ascii_lowercase();
     for text in ["eve", "evil", "service", "1.2.3.4", "chosen"] {
-        let found = seen
-            .to_ascii_lowercase()
-            .split("authorization")
-            .next()
-            .is_some_and(|head| head.contains(text));
-        assert!(!found, "{text} was forwarded: {seen}");
+        assert!(!rest.contains(text), "{text} was forwarded: {seen}");
     }
-    let id = answer.header("x-request-id").expect("an id");
-    assert!(has_field(&seen, &format!("X-Request-Id: {id}")), "{seen}");
 }
 
 #[tokio::test]
 async fn unauthorized_request_is_not_forwarded() {
     let gateway = TestGateway::start(OriginBehavior::Answer).await;
     let (user, notify) = (gateway.user(), gateway.service("notify"));
-    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    let basic = "Authorization: Basic eA==\r\n";
     let (text, signature) = user.rsplit_once('.').expect("a signature");
     let other = if signature.starts_with('A') { 'B' } else { 'A' };
     let forged = format!("{text}.{other}{}", &signature[1..]);
     for (target, headers, status, code) in [
         ("/any/1", String::new(), 401, "authentication_required"),
         ("/any/1", bearer("x.y.z"), 401, "token_malformed"),
-        (
-            "/any/1",
-            "Authorization: Basic eA==\r\n".to_owned(),
-            401,
-            "token_malformed",
-        ),
-        (
-            "/any/1",
-            bearer(&user) + &bearer(&user),
-            400,
-            "invalid_header",
-        ),
+        ("/any/1", basic.to_owned(), 401, "token_malformed"),
+        ("/any/1", bearer(&user).repeat(2), 400, "invalid_header"),
         ("/any/1", bearer(&forged), 401, "token_signature_invalid"),
         ("/auth-only", bearer(&user), 401, "service_required"),
         ("/auth-only", bearer(&notify), 401, "service_not_allowed"),
@@ -76,11 +56,8 @@ async fn unauthorized_request_is_not_forwarded() {
     ] {
         let answer = gateway.get(target, &headers).await;
         assert_eq!(answer.problem(), format!("{status} {code}"), "{target}");
-        assert_eq!(
-            answer.header("www-authenticate").is_some(),
-            status == 401,
-            "{answer:?}"
-        );
+        let actual = answer.header("www-authenticate").is_some();
+        assert_eq!(actual, status == 401, "{answer:?}");
     }
     assert!(gateway.origin.seen().is_empty());
     let auth = gateway.service("auth");
@@ -95,20 +72,14 @@ async fn unknown_method_is_reported_after_authentication() {
         format!("PUT {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
     };
     let answer = gateway.send(&put("/open", String::new())).await;
-    assert_eq!(
-        (answer.status, answer.header("allow")),
-        (405, Some("GET, POST"))
-    );
-    assert_eq!(
-        gateway.send(&put("/any/1", String::new())).await.status,
-        401
-    );
+    let actual = (answer.status, answer.header("allow"));
+    assert_eq!(actual, (405, Some("GET, POST")));
+    let answer = gateway.send(&put("/any/1", String::new())).await;
+    assert_eq!(answer.status, 401);
     let bearer = gateway.bearer();
     let answer = gateway.send(&put("/any/1", bearer)).await;
-    assert_eq!(
-        (answer.status, answer.header("allow")),
-        (405, Some("GET, POST"))
-    );
+    let actual = (answer.status, answer.header("allow"));
+    assert_eq!(actual, (405, Some("GET, POST")));
 }
 
 #[tokio::test]
@@ -119,9 +90,8 @@ async fn connection_carries_pipelined_requests() {
     let length = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
     let chunked =
         "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n";
-    client
-        .write(&format!("{refused}{length}{chunked}{refused}{length}"))
-        .await;
+    let all = [refused, length, chunked, refused, length].concat();
+    client.write(&all).await;
     for status in [401, 200, 200, 401, 200] {
         assert_eq!(client.answer().await.status, status);
     }
@@ -135,19 +105,16 @@ async fn connection_carries_pipelined_requests() {
 async fn bodies_are_streamed_and_limited() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "body_bytes = \"8MiB\"", "").await;
     let body = "0123456789abcdef".repeat(5 << 16);
-    let head = format!(
-        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
+    let length = body.len();
+    let head = format!("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n");
     assert_eq!(gateway.send(&format!("{head}{body}")).await.status, 200);
     assert!(gateway.origin.only().ends_with(&body));
     let announced = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n";
     assert_eq!(gateway.send(announced).await.code(), "body_too_large");
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let answer = gateway
-        .send(&format!("{head}{}0\r\n\r\n", chunk.repeat(9)))
-        .await;
+    let request = format!("{head}{}0\r\n\r\n", chunk.repeat(9));
+    let answer = gateway.send(&request).await;
     assert_eq!(answer.problem(), "413 body_too_large");
 }
 
@@ -162,10 +129,8 @@ async fn access_event_contains_the_upstream_code() {
     ] {
         let gateway = TestGateway::start(behavior).await;
         let answer = gateway.get("/open", "").await;
-        assert_eq!(
-            (answer.status, answer.header("x-postern-code")),
-            (status, None)
-        );
+        let actual = (answer.status, answer.header("x-postern-code"));
+        assert_eq!(actual, (status, None));
         let events = gateway.finish().await;
         assert_eq!(events[0]["code"], code, "{events:?}");
     }

@@ -1,12 +1,10 @@
 //! Bytes of responses that the gateway holds for readers that take nothing.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::LazyLock;
-use std::task::{Context, Poll};
 
 use h2::client::ResponseFuture;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::io::InspectWriter;
 
 use super::*;
 
@@ -20,77 +18,42 @@ static BODY: LazyLock<Bytes> = LazyLock::new(|| vec![b'x'; BODY_BYTES].into());
 const STREAM_BYTES: usize = 64 << 10;
 const OVERHEAD_BYTES: usize = 1 << 10;
 
-/// A socket that counts what its kernel has taken.
-pub(super) struct Counted {
-    pub(super) stream: TcpStream,
-    pub(super) written: Arc<AtomicUsize>,
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, data);
-        if let Poll::Ready(Ok(count)) = &written {
-            self.written.fetch_add(*count, Ordering::Relaxed);
-        }
-        written
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+/// Returns a socket that counts what its kernel has taken.
+pub(super) fn counted(
+    stream: TcpStream,
+    count: &Arc<AtomicUsize>,
+) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    let count = Arc::clone(count);
+    InspectWriter::new(stream, move |data: &[u8]| {
+        count.fetch_add(data.len(), Ordering::Relaxed);
+    })
 }
 
 /// An origin that answers one request of a connection with [`BODY_BYTES`], and counts what it
 /// wrote.
 async fn counting_origin(is_http2: bool) -> (SocketAddr, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let listener = bind().await;
     let address = listener.local_addr().expect("bound");
     let written = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&written);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let counted = Counted {
-                stream,
-                written: Arc::clone(&count),
+            let counted = counted(stream, &count);
+            match is_http2 {
+                true => tokio::spawn(flood_http2(counted)),
+                false => tokio::spawn(flood_http1(counted)),
             };
-            if is_http2 {
-                tokio::spawn(flood_http2(counted));
-            } else {
-                tokio::spawn(flood_http1(counted));
-            }
         }
     });
     (address, written)
 }
 
-async fn flood_http1(mut stream: Counted) {
+async fn flood_http1(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
-        if !stream
-            .read_buf(&mut request)
-            .await
-            .is_ok_and(|read| read > 0)
-        {
+        let Ok(1..) = stream.read_buf(&mut request).await else {
             return;
-        }
+        };
     }
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
     if stream.write_all(head.as_bytes()).await.is_ok() {
@@ -98,7 +61,7 @@ async fn flood_http1(mut stream: Counted) {
     }
 }
 
-async fn flood_http2(stream: Counted) {
+async fn flood_http2(stream: impl AsyncRead + AsyncWrite + Unpin) {
     let Ok(mut connection) = h2::server::handshake(stream).await else {
         return;
     };
@@ -115,10 +78,8 @@ fn queued(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("a table");
     let port = format!(":{port:04X}");
     let bytes = |text: &str| usize::from_str_radix(text, 16).expect("hexadecimal");
-    let lines = table
-        .lines()
-        .skip(1)
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let lines = table.lines().skip(1);
+    let lines = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
     // State 01: a listening socket counts connections and no bytes.
     let open = lines.filter(|line| line[3] == "01");
     open.filter(|line| line[1].ends_with(&port) || line[2].ends_with(&port))
@@ -155,14 +116,8 @@ pub(super) async fn held_bytes(
 }
 
 async fn gauge(gateway: &TestGateway) -> usize {
-    let metrics = gateway.admin_get("/metrics").await;
-    let line = metrics
-        .lines()
-        .find(|line| line.starts_with("postern_response_buffer_bytes "));
-    let value = line
-        .and_then(|line| line.rsplit(' ').next())
-        .expect("a gauge");
-    value.parse().expect("a number")
+    let held = gateway.metric("postern_response_buffer_bytes ").await;
+    held.expect("a gauge")
 }
 
 /// Clients stall for as long as a test takes on a busy machine.
@@ -183,10 +138,8 @@ async fn http1_reader_makes_the_gateway_hold_64_kib() {
         let request = GET;
         stream.write_all(request.as_bytes()).await.expect("writes");
         let held = held_bytes(&gateway, address, &written, BODY_BYTES).await;
-        assert!(
-            held <= STREAM_BYTES + OVERHEAD_BYTES,
-            "{held} bytes: HTTP/2 {is_http2}"
-        );
+        let holds = held <= STREAM_BYTES + OVERHEAD_BYTES;
+        assert!(holds, "{held} bytes: HTTP/2 {is_http2}");
         until_held(&gateway, STREAM_BYTES, &format!("HTTP/2 {is_http2}")).await;
     }
 }
@@ -202,10 +155,8 @@ async fn http2_stream_makes_the_gateway_hold_64_kib() {
             let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
             answers.push(answer.await.expect("a head").into_body());
             let held = held_bytes(&gateway, address, &written, count * BODY_BYTES).await;
-            assert!(
-                held <= count * (STREAM_BYTES + OVERHEAD_BYTES),
-                "{held} bytes of {count} streams: HTTP/2 {is_http2}"
-            );
+            let holds = held <= count * (STREAM_BYTES + OVERHEAD_BYTES);
+            assert!(holds, "{held} bytes of {count} streams: HTTP/2 {is_http2}");
             // Only this is read with the head: what follows it within 4 KiB.
             let least = if is_http2 { 8 << 10 } else { 2 << 10 };
             assert!(held >= count * least, "{held} bytes of {count} streams");
@@ -230,13 +181,9 @@ async fn until_held(gateway: &TestGateway, wanted: usize, case: &str) {
 }
 
 /// A budget of 16 responses, and what one address may have of it: all as a trusted proxy.
-const BUDGETS: [(&str, usize); 2] = [
-    ("response_buffer_bytes = \"1MiB\"", 8),
-    (
-        "response_buffer_bytes = \"1MiB\"\ntrusted_proxies = [\"127.0.0.1/32\"]",
-        16,
-    ),
-];
+const BUDGET: &str = "response_buffer_bytes = \"1MiB\"";
+const OF_A_PROXY: &str = "response_buffer_bytes = \"1MiB\"\ntrusted_proxies = [\"127.0.0.1/32\"]";
+const BUDGETS: [(&str, usize); 2] = [(BUDGET, 8), (OF_A_PROXY, 16)];
 
 async fn answers_again(gateway: &TestGateway) {
     wait_until(async || gauge(gateway).await == 0).await;
@@ -248,9 +195,8 @@ async fn burst_of_streams_does_not_pass_the_budget() {
         let (address, _) = counting_origin(false).await;
         let gateway = before(address, false, limits).await;
         let mut client = http2_client(&gateway, 0).await;
-        let answers: Vec<ResponseFuture> = (0..60)
-            .map(|_| send(&mut client, head("GET", "/open", &[]), true).0)
-            .collect();
+        let answers = (0..60).map(|_| send(&mut client, head("GET", "/open", &[]), true).0);
+        let answers: Vec<ResponseFuture> = answers.collect();
         until_held(&gateway, units * STREAM_BYTES, limits).await;
         let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
         // The client has no window for the body of a refusal.
@@ -258,11 +204,10 @@ async fn burst_of_streams_does_not_pass_the_budget() {
         let mut held = 0;
         for answer in answers {
             let Ok(answer) = answer.await else { continue };
-            let is_cut = answer.status() == 503
-                || tokio::time::timeout(Duration::from_millis(10), answer.into_body().data())
-                    .await
-                    .is_ok();
-            held += usize::from(!is_cut);
+            let is_refused = answer.status() == 503;
+            let mut body = answer.into_body();
+            let end = tokio::time::timeout(Duration::from_millis(10), body.data());
+            held += usize::from(!is_refused && end.await.is_err());
         }
         assert_eq!(held, units, "{limits}");
         drop(client);
@@ -275,16 +220,15 @@ async fn burst_over_http1_does_not_pass_the_budget() {
     for (limits, units) in BUDGETS {
         let (address, _) = counting_origin(false).await;
         let gateway = before(address, false, limits).await;
-        let request = GET;
         let mut clients = Vec::new();
         for _ in 0..40 {
             clients.push(gateway.connect().await);
         }
         for client in &mut clients {
-            client.write(request).await;
+            client.write(GET).await;
         }
         until_held(&gateway, units * STREAM_BYTES, limits).await;
-        let refused = gateway.send(request).await;
+        let refused = gateway.send(GET).await;
         assert_eq!(refused.problem(), "503 unavailable", "{limits}");
         drop(clients);
         answers_again(&gateway).await;
@@ -294,11 +238,10 @@ async fn burst_over_http1_does_not_pass_the_budget() {
 #[tokio::test]
 async fn one_address_leaves_the_budget_to_others() {
     let (address, _) = counting_origin(false).await;
-    let gateway = before(address, false, BUDGETS[0].0).await;
+    let gateway = before(address, false, BUDGET).await;
     let mut client = http2_client(&gateway, 0).await;
-    let _held: Vec<ResponseFuture> = (0..20)
-        .map(|_| send(&mut client, head("GET", "/open", &[]), true).0)
-        .collect();
+    let held = (0..20).map(|_| send(&mut client, head("GET", "/open", &[]), true).0);
+    let _held: Vec<ResponseFuture> = held.collect();
     until_held(&gateway, 8 * STREAM_BYTES, "one address").await;
     for last in 10..30 {
         let mut other = http2_from(&gateway, last, 65_535).await;

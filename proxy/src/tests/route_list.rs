@@ -1,14 +1,12 @@
 //! `/routes` of the admin listener, and the warnings of `check`.
 
+use super::harness::route_of;
 use super::*;
 use crate::routing::listing::{RouteSummary, summaries};
 use crate::warnings;
 
 fn config(text: &str) -> Config {
-    let text = format!(
-        "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n{text}"
-    );
-    read_config(&text).expect("reads")
+    read_tables(text).expect("reads")
 }
 
 fn routes(config: &Config) -> Vec<RouteSummary> {
@@ -17,27 +15,12 @@ fn routes(config: &Config) -> Vec<RouteSummary> {
 
 #[test]
 fn route_list_shows_match_policy_target_and_limits() {
-    let listed = routes(&config(
+    let listed = routes(&config(&route_table(
         r#"
-[[route]]
-name = "reports"
-path = "/reports/*"
-methods = ["GET", "POST"]
-hosts = ["*.example.com"]
-headers = { x-beta = "1" }
-upstream = "origin"
-policy = { services = ["auth"] }
-report_only = true
-access = { deny = ["192.0.2.0/24"] }
-limits = [{ by = "route", requests = 5, per = "1m" }]
-[[route]]
-name = "old"
-path = "/old"
-methods = ["GET"]
-redirect = { to = "/new" }
-policy = "public"
-"#,
-    ));
+        reports | /reports/* | "GET", "POST" | hosts = ["*.example.com"]\nheaders = { x-beta = "1" }\npolicy = { services = ["auth"] }\nreport_only = true\naccess = { deny = ["192.0.2.0/24"] }\nlimits = [{ by = "route", requests = 5, per = "1m" }]
+        old | /old | "GET" | redirect = { to = "/new" }\npolicy = "public"
+        "#,
+    )));
     let [reports, old] = listed.as_slice() else {
         panic!("{listed:?}");
     };
@@ -45,14 +28,8 @@ policy = "public"
     assert_eq!(reports.conditions, ["header x-beta"]);
     assert_eq!(reports.policy, "services: auth");
     assert_eq!(reports.target, "origin");
-    assert_eq!(
-        reports.limits[..3],
-        [
-            "access all but 192.0.2.0/24",
-            "5 per 60s by route",
-            "report only"
-        ]
-    );
+    let limits = "access all but 192.0.2.0/24|5 per 60s by route|report only";
+    assert_eq!(reports.limits[..3].join("|"), limits);
     assert_eq!((&*old.policy, &*old.target), ("public", "redirect 308"));
 }
 
@@ -71,17 +48,14 @@ async fn admin_listener_lists_the_routes_in_force() {
 #[test]
 fn unused_and_untested_parts_are_warned_about() {
     let route = |name: &str, path: &str, policy: &str| {
-        format!(
-            "[[route]]\nname = \"{name}\"\npath = \"{path}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
-             policy = {policy}\n"
-        )
+        route_of([name, path, "\"GET\"", &format!("policy = {policy}")])
     };
     let users = "{ users = \"any\" }";
     let test = "[[test]]\nrequest = \"GET /a/x\"\nroute = \"all\"\ntoken = \"user\"\ndecision = \"allow\"\n";
     let looping = "[[listen]]\naddress = \"0.0.0.0:8500\"\n[upstream.own]\naddresses = [\"127.0.0.1:8500\"]\n";
-    let many: String = (0..4)
-        .map(|at| route(&format!("r{at}"), &format!("/r{at}"), users))
-        .collect();
+    let spare = "[upstream.spare]\naddresses = [\"127.0.0.1:2\"]\n";
+    let many = (0..4).map(|at| route(&format!("r{at}"), &format!("/r{at}"), users));
+    let many: String = many.collect();
     let untested = "route open: no [[test]] selects it";
     let taken = "route open: is public, and takes requests that the protected route all would take; if this is \
                  meant, add a [[test]] of it without a token";
@@ -97,10 +71,7 @@ fn unused_and_untested_parts_are_warned_about() {
             ],
         ),
         (many, &["no [[test]] selects 4 of 5 routes: r0, r1, r2, …"]),
-        (
-            "[upstream.spare]\naddresses = [\"127.0.0.1:2\"]\n".to_owned(),
-            &["upstream.spare: no route uses it"],
-        ),
+        (spare.to_owned(), &["upstream.spare: no route uses it"]),
         (route("open", "/b", users), &[untested]),
         (open.clone(), &[untested, taken]),
         (format!("{open}{open_test}token = \"user\"\n"), &[taken]),
@@ -116,12 +87,11 @@ fn unused_and_untested_parts_are_warned_about() {
 #[test]
 fn unprotected_spelling_of_a_protected_path_is_warned_about() {
     let with = |admin: &str, lines: &str, site: &str| {
-        let text = format!(
-            "[upstream.other]\naddresses = [\"127.0.0.1:2\"]\n\
-             [[route]]\nname = \"admin\"\npath = \"{admin}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n{lines}\n\
-             [[route]]\nname = \"site\"\npath = \"/*\"\nmethods = [\"*\"]\n{site}\n"
-        );
-        let mut all = warnings(&config(&text));
+        let other = "[upstream.other]\naddresses = [\"127.0.0.1:2\"]\n";
+        let lines = format!("upstream = \"origin\"\n{lines}");
+        let admin = route_of(["admin", admin, "\"GET\"", &lines]);
+        let site = route_of(["site", "/*", "\"*\"", site]);
+        let mut all = warnings(&config(&format!("{other}{admin}{site}")));
         all.retain(|text| text.contains("less protection"));
         all
     };
@@ -161,10 +131,8 @@ fn unprotected_spelling_of_a_protected_path_is_warned_about() {
         assert_eq!(found, expected, "{admin} {lines} {site}");
     }
     let inner = |path: &str, policy: &str| {
-        format!(
-            "{admins}\n[[route]]\nname = \"inner\"\npath = \"{path}\"\nmethods = [\"GET\"]\n\
-             upstream = \"origin\"\npolicy = {policy}"
-        )
+        let lines = format!("policy = {policy}");
+        format!("{admins}\n{}", route_of(["inner", path, "\"GET\"", &lines]))
     };
     let elsewhere = public.replace("origin", "other");
     let any = "{ users = \"any\" }";
@@ -175,11 +143,8 @@ fn unprotected_spelling_of_a_protected_path_is_warned_about() {
         ("/aDmin/*", "\"public\"", "/aDmin/x", "/admin/x"),
     ] {
         let warned = warned(taken, read)[0].replace("route site", "route inner");
-        assert_eq!(
-            with("/admin/*", &inner(path, policy), &elsewhere),
-            [warned],
-            "{path}"
-        );
+        let actual = with("/admin/*", &inner(path, policy), &elsewhere);
+        assert_eq!(actual, [warned], "{path}");
     }
     let deeper = inner("/admin/me", any);
     assert!(with("/admin/*", &deeper, &elsewhere).is_empty());

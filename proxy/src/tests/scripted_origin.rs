@@ -28,18 +28,15 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     let socket = TcpSocket::new_v4().expect("a socket");
-    socket
-        .set_recv_buffer_size(RECEIVE_BUFFER_BYTES)
-        .expect("a size");
+    let sized = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
+    sized.expect("a size");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("binds");
     let listener = socket.listen(64).expect("listens");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(script(OriginConnection {
-                stream,
-                received: Vec::new(),
-            }));
+            let received = Vec::new();
+            tokio::spawn(script(OriginConnection { stream, received }));
         }
     });
     address
@@ -87,11 +84,7 @@ impl OriginConnection {
     /// Takes the head of the next request; `None` at the end of the connection.
     pub(super) async fn take_head(&mut self) -> Option<String> {
         loop {
-            let end = self
-                .received
-                .windows(4)
-                .position(|window| window == b"\r\n\r\n");
-            if let Some(end) = end {
+            if let Some(end) = find(&self.received, b"\r\n\r\n") {
                 let head = self.received.drain(..end + 4).collect();
                 return Some(String::from_utf8(head).expect("text"));
             }
@@ -122,15 +115,6 @@ impl OriginConnection {
     }
 }
 
-/// Returns the length of a body in its request head.
-pub(super) fn content_length(head: &str) -> usize {
-    let head = head.to_ascii_lowercase();
-    let length = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: "));
-    length.map_or(0, |length| length.parse().expect("a number"))
-}
-
 /// Starts a gateway for clients of HTTP/1.1 and HTTP/2 in front of these addresses.
 pub(super) async fn gateway(addresses: &[SocketAddr], upstream: &str, limits: &str) -> TestGateway {
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -140,7 +124,7 @@ pub(super) async fn gateway(addresses: &[SocketAddr], upstream: &str, limits: &s
 
 /// Opens an HTTP/2 connection whose streams have a receive window of this size.
 pub(super) async fn http2_client(gateway: &TestGateway, window: u32) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let stream = gateway.connect().await.stream;
     // Else the last packet of a window waits for a delayed acknowledgement.
     stream.set_nodelay(true).expect("a socket");
     http2_client_on(stream, window).await

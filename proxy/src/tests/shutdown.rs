@@ -9,18 +9,15 @@ const NO_LINGER: &str = "[stop]\nlinger = \"0s\"";
 async fn request_in_flight_is_answered_before_exit() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "", NO_LINGER).await;
     let mut client = gateway.connect().await;
-    client
-        .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na")
-        .await;
+    let begun = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na";
+    client.write(begun).await;
     let mut warm = gateway.connect().await;
     assert_eq!(warm.ask(GET).await.status, 200);
     gateway.shutdown.cancel();
     assert!(warm.is_closed().await, "idle connections are closed first");
     let answer = client.ask("bc").await;
-    assert_eq!(
-        (answer.status, answer.header("connection")),
-        (200, Some("close"))
-    );
+    let actual = (answer.status, answer.header("connection"));
+    assert_eq!(actual, (200, Some("close")));
     in_time(gateway.running).await.expect("does not panic");
 }
 
@@ -29,22 +26,14 @@ async fn keep_alive_client_gets_connection_close() {
     let gateway = TestGateway::with(OriginBehavior::Answer, "", "[stop]\nlinger = \"10s\"").await;
     let (mut warm, mut late) = (gateway.connect().await, gateway.connect().await);
     for client in [&mut warm, &mut late] {
-        assert_eq!(
-            client.ask(GET).await.header("connection"),
-            Some("keep-alive")
-        );
+        let answer = client.ask(GET).await;
+        answer.assert_header("connection", "keep-alive");
     }
     let began = Instant::now();
     gateway.shutdown.cancel();
     loop {
-        warm.write(GET).await;
-        if warm
-            .response()
-            .await
-            .expect("a response on an open connection")
-            .header("connection")
-            == Some("close")
-        {
+        // The connection is open.
+        if warm.ask(GET).await.header("connection") == Some("close") {
             break;
         }
     }
@@ -52,10 +41,8 @@ async fn keep_alive_client_gets_connection_close() {
     let ending = tokio::time::timeout(Duration::from_millis(200), late.is_closed()).await;
     assert!(ending.is_err(), "a new connection may still send a request");
     // Of pipelined requests, only the first is answered.
-    assert_eq!(
-        late.ask(&GET.repeat(3)).await.header("connection"),
-        Some("close")
-    );
+    let answer = late.ask(&GET.repeat(3)).await;
+    answer.assert_header("connection", "close");
     assert!(late.is_closed().await);
     in_time(gateway.running).await.expect("does not panic");
     // Closed connections do not delay the exit.
@@ -76,17 +63,13 @@ async fn queued_connections_are_served() {
         .collect();
     gateway.finish().await;
     for mut client in waiting {
-        client
-            .set_read_timeout(Some(STEP_TIMEOUT))
-            .expect("a timeout");
+        let limited = client.set_read_timeout(Some(STEP_TIMEOUT));
+        limited.expect("a timeout");
         let mut text = String::new();
-        client
-            .read_to_string(&mut text)
-            .expect("a response and the end of the connection");
-        assert!(
-            text.starts_with("HTTP/1.1 200 ") && text.contains("onnection: close"),
-            "{text:?}"
-        );
+        let read = client.read_to_string(&mut text);
+        read.expect("a response and the end of the connection");
+        let holds = text.starts_with("HTTP/1.1 200 ") && text.contains("onnection: close");
+        assert!(holds, "{text:?}");
     }
 }
 
@@ -119,10 +102,8 @@ async fn unready_gateway_still_serves_during_notice() {
     let mut client = gateway.connect().await;
     for _ in 0..3 {
         let answer = client.ask(GET).await;
-        assert_eq!(
-            (answer.status, answer.header("connection")),
-            (200, Some("keep-alive"))
-        );
+        let actual = (answer.status, answer.header("connection"));
+        assert_eq!(actual, (200, Some("keep-alive")));
     }
     assert!(!gateway.running.is_finished(), "notice does not end early");
     gateway.running.abort();

@@ -30,38 +30,28 @@ async fn response_is_cut_at_the_deadline() {
     ] {
         let upstream = "[upstream.origin.outlier]\nfailures = 1";
         let gateway = TestGateway::with(behavior, "deadline = \"600ms\"", upstream).await;
-        let mut client = gateway.connect().await;
-        client.write(GET).await;
+        let mut client = gateway.begin(GET).await;
         client.until("\r\n\r\n").await;
         let over = format!("code=\"{code}\",route=\"open\"}} 1");
         gateway.wait_for_metric(&over).await;
         let upstreams = gateway.admin_get("/upstreams").await;
         assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
-        let events = gateway.finish().await;
         let expected = json!({ "status": 200, "code": code, "cause": "deadline" });
-        assert_members(&events[0], &expected);
+        gateway.assert_event(&expected).await;
     }
 }
 
 #[tokio::test]
 async fn events_are_forwarded_without_delay() {
     let gateway = TestGateway::start(OriginBehavior::Events).await;
-    let mut client = gateway.connect().await;
-    client.write(GET).await;
+    let mut client = gateway.begin(GET).await;
     let head = client.until("\r\n\r\n").await;
-    assert!(
-        head.to_ascii_lowercase()
-            .contains("transfer-encoding: chunked"),
-        "{head}"
-    );
+    assert_fields(&head, &["transfer-encoding: chunked"]);
     // Before the second event.
     assert_eq!(client.until("\n\r\n").await, "8\r\nfirst..\n\r\n");
-    let mut other = gateway.connect().await;
-    other.write(GET).await;
-    assert_eq!(
-        client.until("0\r\n\r\n").await,
-        "8\r\nsecond.\n\r\n0\r\n\r\n"
-    );
+    let _other = gateway.begin(GET).await;
+    let actual = client.until("0\r\n\r\n").await;
+    assert_eq!(actual, "8\r\nsecond.\n\r\n0\r\n\r\n");
 }
 
 /// The body is smaller than the write buffer, so that the client receives none of it before the
@@ -104,34 +94,26 @@ async fn send_slowly(bytes: usize) -> String {
 #[tokio::test]
 async fn body_below_the_minimum_rate_is_aborted() {
     let above = send_slowly(30).await;
-    assert!(
-        above.starts_with("HTTP/1.1 200 "),
-        "1,500 bytes a second: {above}"
-    );
+    let holds = above.starts_with("HTTP/1.1 200 ");
+    assert!(holds, "1,500 bytes a second: {above}");
     let below = send_slowly(10).await;
-    assert!(
-        below.starts_with("HTTP/1.1 400 ") && below.contains("request_timeout"),
-        "500 a second: {below}"
-    );
+    let holds = below.starts_with("HTTP/1.1 400 ") && below.contains("request_timeout");
+    assert!(holds, "500 a second: {below}");
 }
 
 /// Reads `bytes` per tick. Returns the number of bytes read.
 async fn read_slowly(bytes: usize, ticks: usize) -> usize {
     let limits = "min_rate = 200000\nstall_timeout = \"500ms\"";
     let gateway = TestGateway::with(OriginBehavior::Flood, limits, "").await;
-    let socket = TcpSocket::new_v4().expect("a socket");
-    // A small receive buffer, so that the client's rate is the rate of the connection.
-    socket.set_recv_buffer_size(8 << 10).expect("a size");
-    let mut stream = socket.connect(gateway.address).await.expect("connects");
+    let mut stream = connect_narrow(gateway.address, 8 << 10).await;
     stream.write_all(GET.as_bytes()).await.expect("writes");
     let (mut pace, mut got, mut space) = (tokio::time::interval(TICK_INTERVAL), 0, vec![0; bytes]);
     for _ in 0..ticks {
         pace.tick().await;
-        let read = in_time(stream.read_exact(&mut space)).await;
-        match read {
-            Ok(read) => got += read,
-            Err(_) => break,
-        }
+        let Ok(read) = in_time(stream.read_exact(&mut space)).await else {
+            break;
+        };
+        got += read;
     }
     got
 }
@@ -142,4 +124,29 @@ async fn reader_below_the_minimum_rate_is_aborted() {
     assert_eq!(read_slowly(8_000, 100).await, 800_000);
     let got = read_slowly(2_000, 400).await;
     assert!(got < 400_000, "100,000 a second: aborted after {got} bytes");
+}
+
+/// An HTTP/2 origin that answers `/open` with 10 MiB, and other requests with a short body.
+#[tokio::test]
+async fn slow_reader_does_not_block_its_upstream_connection() {
+    let origin = start_http2(|request, mut answer| async move {
+        if request.uri().path() != "/open" {
+            return answer_http2(answer, &[b"xxxxx"]);
+        }
+        if let Ok(mut body) = answer.send_response(http::Response::new(()), false) {
+            let _gone = body.send_data(vec![b'x'; 10 << 20].into(), true);
+        }
+    });
+    let gateway = scripted_origin::gateway(&[origin.await], "http2 = true", "").await;
+    let token = format!("Bearer {}", gateway.user());
+    let mut client = http2_client(&gateway, 0).await;
+    let held = open_body(&mut client, "/open").await;
+    // The upstream has sent all that flow control allows when the gauge reports a slow reader.
+    gateway.wait_for_held_data().await;
+    let mut other = http2_client(&gateway, 1 << 20).await;
+    for _ in 0..10 {
+        let answer = get(&mut other, "/any/1", &[("authorization", token.as_str())]).await;
+        assert_eq!((answer.status, &*answer.body), (200, &b"xxxxx"[..]));
+    }
+    drop(held);
 }

@@ -23,19 +23,14 @@ fn bound() -> (TcpListener, String) {
 async fn inherited_socket_serves_its_address() {
     let ((admin, operators), (second, clients)) = (bound(), bound());
     let config = config(["127.0.0.1:0", &clients, &operators]);
-    let listeners = InheritedSockets(vec![admin, second])
-        .bind_listeners(&config)
-        .await
-        .expect("listeners");
-    let addresses = listeners.public.iter().chain(&listeners.admin);
-    let addresses: Vec<String> = addresses
-        .map(|listener| listener.local_addr().expect("bound").to_string())
-        .collect();
+    let sockets = InheritedSockets(vec![admin, second]);
+    let listeners = sockets.bind_listeners(&config).await.expect("listeners");
+    let listeners = listeners.public.into_iter().chain(listeners.admin);
+    let addresses = listeners.map(|listener| listener.local_addr().expect("bound").to_string());
+    let addresses: Vec<String> = addresses.collect();
     assert_eq!(addresses[1..], [clients, operators], "in any order");
-    assert!(
-        addresses[0].starts_with("127.0.0.1:"),
-        "the other listener is bound: {addresses:?}"
-    );
+    let holds = addresses[0].starts_with("127.0.0.1:");
+    assert!(holds, "the other listener is bound: {addresses:?}");
 }
 
 #[tokio::test]
@@ -44,17 +39,11 @@ async fn unknown_inherited_socket_is_rejected_before_bind() {
     // The address is in use, which must not be the reported mistake.
     let (_taken, taken) = bound();
     let config = config([&clients, &taken, "127.0.0.1:0"]);
-    let refused = InheritedSockets(vec![known, stranger, other])
-        .bind_listeners(&config)
-        .await
-        .expect_err("refused");
+    let sockets = InheritedSockets(vec![known, stranger, other]);
+    let refused = sockets.bind_listeners(&config).await.expect_err("refused");
     let message = refused.message();
-    assert!(
-        message.contains(&nobody) && message.contains(&neither),
-        "{message}"
-    );
-    assert!(
-        refused.status() == 64 && !message.contains(&clients),
-        "{message}"
-    );
+    let holds = message.contains(&nobody) && message.contains(&neither);
+    assert!(holds, "{message}");
+    let holds = refused.status() == 64 && !message.contains(&clients);
+    assert!(holds, "{message}");
 }

@@ -13,17 +13,8 @@ impl CertificateAuthority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        Self(
-            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
-                .expect("signs"),
-        )
-    }
-
-    /// Writes a certificate of a new authority to a folder.
-    pub(super) fn in_folder() -> (tempfile::TempDir, Self) {
-        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Self::new());
-        authority.write(folder.path());
-        (folder, authority)
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("signs"))
     }
 
     pub(super) fn pem(&self) -> String {
@@ -145,9 +136,8 @@ async fn upstream_requires_mutual_tls() {
         ("elsewhere", "ca.pem", 502),
         ("localhost", "other.pem", 502),
     ] {
-        let gateway = tls
-            .gateway_for(OriginBehavior::Answer, "", (name, ca))
-            .await;
+        let names = (name, ca);
+        let gateway = tls.gateway_for(OriginBehavior::Answer, "", names).await;
         assert_eq!(gateway.get("/open", "").await.status, status, "{name} {ca}");
         assert_eq!(gateway.origin.seen().len(), usize::from(status == 200));
     }
@@ -176,11 +166,8 @@ async fn written_data_is_flushed_while_the_upstream_is_silent() {
     let mut got = Vec::new();
     let reading = async {
         while got.iter().filter(|byte| **byte == b'x').count() < 64 << 10 {
-            assert_ne!(
-                client.read_buf(&mut got).await.expect("not truncated"),
-                0,
-                "not complete"
-            );
+            let actual = client.read_buf(&mut got).await.expect("not truncated");
+            assert_ne!(actual, 0, "not complete");
         }
     };
     in_time(reading).await;

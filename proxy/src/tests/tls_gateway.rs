@@ -1,7 +1,7 @@
 //! A gateway with a TLS listener, and HTTP/2 clients for it.
 
 use h2::{RecvStream, SendStream};
-use http::{Request, Response};
+use http::Request;
 use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
 
@@ -41,27 +41,14 @@ impl TlsGateway {
 
     /// Opens a TLS connection that negotiates HTTP/2, without sending a preface.
     pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
-        self.encrypt(
-            TcpStream::connect(self.gateway.address)
-                .await
-                .expect("connects"),
-            "h2",
-        )
-        .await
+        let stream = self.gateway.connect().await.stream;
+        self.encrypt(stream, "h2").await
     }
 
     /// Opens a TLS connection for another protocol, with a small receive buffer.
     pub(super) async fn connect_narrow(&self, protocol: &str) -> TlsStream<TcpStream> {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_recv_buffer_size(4 << 10).expect("a size");
-        self.encrypt(
-            socket
-                .connect(self.gateway.address)
-                .await
-                .expect("connects"),
-            protocol,
-        )
-        .await
+        let stream = connect_narrow(self.gateway.address, 4 << 10).await;
+        self.encrypt(stream, protocol).await
     }
 
     pub(super) async fn encrypt(&self, stream: TcpStream, protocol: &str) -> TlsStream<TcpStream> {
@@ -87,9 +74,8 @@ impl TlsGateway {
 
 /// Builds a request head with the authority `gate`.
 pub(super) fn head(method: &str, path: &str, fields: &[(&str, &str)]) -> Request<()> {
-    let mut request = Request::builder()
-        .method(method)
-        .uri(format!("https://gate{path}"));
+    let url = format!("https://gate{path}");
+    let mut request = Request::builder().method(method).uri(url);
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
@@ -130,22 +116,28 @@ pub(super) async fn open_body(client: &mut SendRequest<Bytes>, path: &str) -> Re
     answer.await.expect("a head").into_body()
 }
 
-/// Sends the head of a POST request with a body of this length.
+/// Sends the head of a POST request with a body of this length, and a part of it.
 pub(super) fn upload(
     client: &mut SendRequest<Bytes>,
     path: &str,
     length: usize,
+    part: impl Into<Bytes>,
 ) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
-    let length = length.to_string();
-    let request = head("POST", path, &[("content-length", &length)]);
-    send(client, request, false)
+    let digits = length.to_string();
+    let part = part.into();
+    let is_whole = part.len() == length;
+    let request = head("POST", path, &[("content-length", &digits)]);
+    let (answer, mut body) = send(client, request, false);
+    if !part.is_empty() {
+        body.send_data(part, is_whole).expect("sends");
+    }
+    (answer, body)
 }
 
 /// Reads a whole response.
 pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<StreamResponse, h2::Error> {
     let reading = async {
-        let (head, mut body): (http::response::Parts, RecvStream) =
-            Response::into_parts(answer.await?);
+        let (head, mut body) = answer.await?.into_parts();
         let mut whole = Vec::new();
         while let Some(part) = body.data().await {
             let part = part?;
@@ -159,6 +151,11 @@ pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<StreamRe
         })
     };
     in_time(reading).await
+}
+
+/// Reads a response. Returns its status.
+pub(super) async fn status(answer: h2::client::ResponseFuture) -> u16 {
+    reply(answer).await.expect("a response").status
 }
 
 impl StreamResponse {

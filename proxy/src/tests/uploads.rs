@@ -5,7 +5,7 @@ use std::future::pending;
 use futures_util::future::join_all;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::response_budget::{Counted, held_bytes};
+use super::response_budget::{counted, held_bytes};
 use super::scripted_origin::{gateway, start, start_stalled};
 use super::*;
 
@@ -35,6 +35,13 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| b'a' + (at % 23) as u8).collect()
 }
 
+/// Returns status and body of a response over HTTP/2.
+async fn status_and_text(answer: h2::client::ResponseFuture) -> (u16, String) {
+    let response = reply(answer).await.expect("a response");
+    let body = String::from_utf8(response.body.to_vec());
+    (response.status, body.expect("text"))
+}
+
 /// Sends a request, half of its body, and the rest after a pause. Returns status and body of the
 /// response.
 async fn upload_with_pause(
@@ -48,10 +55,8 @@ async fn upload_with_pause(
     match protocol {
         Protocol::Http1 => {
             let mut client = gateway.connect().await;
-            let head = format!(
-                "{method} {target} HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n"
-            );
-            client.write(&head).await;
+            let head = format!("{method} {target} HTTP/1.1\r\nHost: gate\r\nContent-Length: ");
+            client.write(&format!("{head}{length}\r\n\r\n")).await;
             client.stream.write_all(first).await.expect("writes");
             tokio::time::sleep(PAUSE).await;
             // The gateway may have answered already.
@@ -63,13 +68,11 @@ async fn upload_with_pause(
             let mut client = http2_client(gateway, 1 << 20).await;
             let fields = [("content-length", length.as_str())];
             let (answer, mut stream) = send(&mut client, head(method, target, &fields), false);
-            let part = Bytes::copy_from_slice(first);
-            stream.send_data(part, false).expect("sends");
+            let sent = stream.send_data(Bytes::copy_from_slice(first), false);
+            sent.expect("sends");
             tokio::time::sleep(PAUSE).await;
             let _reset = stream.send_data(Bytes::copy_from_slice(rest), true);
-            let response = reply(answer).await.expect("a response");
-            let body = String::from_utf8(response.body.to_vec()).expect("text");
-            (response.status, body)
+            status_and_text(answer).await
         }
     }
 }
@@ -180,23 +183,19 @@ async fn upload_huge_body(
         }
         Protocol::Http2 => {
             let mut client = http2_client(gateway, 1 << 20).await;
-            let (answer, mut stream) = upload(&mut client, "/open", length);
+            let (answer, mut stream) = upload(&mut client, "/open", length, "");
             tokio::time::sleep(Duration::from_millis(50)).await;
             let body = Bytes::from(vec![b'x'; length]);
             stream.send_data(body, true).expect("sends");
-            let response = reply(answer).await.expect("a response");
-            let body = String::from_utf8(response.body.to_vec()).expect("text");
-            (response.status, body)
+            status_and_text(answer).await
         }
     }
 }
 
 #[tokio::test]
 async fn client_is_not_blamed_for_a_stalled_upstream() {
-    let cases = [
-        ("write_timeout = \"2s\"", ""),
-        ("write_timeout = \"30s\"", "deadline = \"5s\""),
-    ];
+    let (long, deadline) = ("write_timeout = \"30s\"", "deadline = \"5s\"");
+    let cases = [("write_timeout = \"2s\"", ""), (long, deadline)];
     let uploads = cases
         .into_iter()
         .flat_map(|case| PROTOCOLS.map(|protocol| (case, protocol)));
@@ -207,11 +206,8 @@ async fn client_is_not_blamed_for_a_stalled_upstream() {
         let case = format!("{protocol:?} {upstream}: {body}");
         assert_eq!(status, 504, "{case}");
         assert!(body.contains("upstream_timeout"), "{case}");
-        let events = gateway.finish().await;
-        assert_members(
-            &events[0],
-            &json!({ "status": 504, "code": "upstream_timeout" }),
-        );
+        let expected = json!({ "status": 504, "code": "upstream_timeout" });
+        gateway.assert_event(&expected).await;
     });
     join_all(checks).await;
 }
@@ -223,29 +219,19 @@ async fn stalled_upstream_bounds_what_is_read_of_an_upload() {
         let origin = start_stalled().await;
         let gateway = gateway(&[origin], "write_timeout = \"60s\"", HUGE_LIMITS).await;
         let written = Arc::new(AtomicUsize::new(0));
-        let stream = TcpStream::connect(gateway.address).await.expect("connects");
+        let stream = gateway.connect().await.stream;
         stream.set_nodelay(true).expect("a socket");
-        let mut counted = Counted {
-            stream,
-            written: Arc::clone(&written),
-        };
-        let length = HUGE_BODY_BYTES.to_string();
+        let mut counted = counted(stream, &written);
         let sending = tokio::spawn(async move {
+            let body = vec![b'x'; HUGE_BODY_BYTES];
             if protocol == Protocol::Http1 {
-                let head = format!(
-                    "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {length}\r\n\r\n"
-                );
-                counted.write_all(head.as_bytes()).await.expect("writes");
-                counted
-                    .write_all(&vec![b'x'; HUGE_BODY_BYTES])
-                    .await
-                    .expect("writes");
+                let head = "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: ";
+                let head = format!("{head}{HUGE_BODY_BYTES}\r\n\r\n").into_bytes();
+                let written = counted.write_all(&[head, body].concat()).await;
+                written.expect("writes");
             } else {
                 let mut client = http2_client_on(counted, 1 << 20).await;
-                let fields = [("content-length", length.as_str())];
-                let (answer, mut stream) = send(&mut client, head("POST", "/open", &fields), false);
-                let body = Bytes::from(vec![b'x'; HUGE_BODY_BYTES]);
-                stream.send_data(body, true).expect("sends");
+                let (answer, _stream) = upload(&mut client, "/open", HUGE_BODY_BYTES, body);
                 drop(answer.await);
             }
         });
@@ -321,8 +307,8 @@ async fn reset_during_a_slow_upload_is_not_the_failure_of_its_address() {
     .await;
     let settings = "retries = 0\n[upstream.origin.outlier]\nfailures = 1";
     let is_ejected = async |gateway: &TestGateway| {
-        let metrics = gateway.admin_get("/metrics").await;
-        !metrics.contains("postern_ejections_total{upstream=\"origin\"} 0\n")
+        let counted = gateway.metric("postern_ejections_total{upstream=\"origin\"}");
+        counted.await != Some(0)
     };
     for framing in ["Content-Length: 50000", "Transfer-Encoding: chunked"] {
         let gateway = gateway(&[origin], settings, "").await;
@@ -330,10 +316,9 @@ async fn reset_during_a_slow_upload_is_not_the_failure_of_its_address() {
         for _ in 0..8 {
             let mut client = gateway.connect().await;
             // Less than a chunk.
-            let begun = format!("{framing}\r\n\r\n1000\r\nabc");
-            client
-                .write(&format!("POST /open HTTP/1.1\r\nHost: gate\r\n{begun}"))
-                .await;
+            let begun = "POST /open HTTP/1.1\r\nHost: gate\r\n";
+            let request = format!("{begun}{framing}\r\n\r\n1000\r\nabc");
+            client.write(&request).await;
             attack.push(client);
         }
         for mut client in attack {
@@ -345,7 +330,7 @@ async fn reset_during_a_slow_upload_is_not_the_failure_of_its_address() {
             let mut user = client_from(&gateway, last).await;
             assert_eq!(user.ask(GET).await.status, 200);
         }
-        assert_eq!(gateway.get("/open", "X-Drop: 1\r\n").await.status, 502);
+        assert_eq!(gateway.status("/open", "X-Drop: 1\r\n").await, 502);
         assert!(is_ejected(&gateway).await, "{framing}");
     }
 }

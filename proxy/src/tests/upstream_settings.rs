@@ -23,17 +23,12 @@ pub(super) fn socket_of(origin: &TestOrigin, folder: &Path) -> PathBuf {
 }
 
 /// Waits until the origin has received a request that begins with this text, and returns it.
-async fn wait_for(gateway: &TestGateway, start: &str) -> String {
-    let found = async {
-        loop {
-            let mut seen = gateway.origin.seen().into_iter();
-            if let Some(request) = seen.find(|request| request.starts_with(start)) {
-                return request;
-            }
-            tokio::task::yield_now().await;
-        }
+async fn wait_for_request(gateway: &TestGateway, start: &str) -> String {
+    let find = async || {
+        let mut seen = gateway.origin.seen().into_iter();
+        seen.find(|request| request.starts_with(start))
     };
-    in_time(found).await
+    wait_for(find).await
 }
 
 #[tokio::test]
@@ -41,17 +36,14 @@ async fn unix_socket_is_an_upstream() {
     let origin = TestOrigin::start(OriginBehavior::Answer).await;
     let folder = tempfile::tempdir().expect("a folder");
     let path = socket_of(&origin, folder.path());
-    let upstream = format!(
-        "addresses = [\"unix:{}\"]\n[upstream.origin.health]\npath = \"/livez\"\n",
-        path.display()
-    );
+    let health = "[upstream.origin.health]\npath = \"/livez\"\n";
+    let upstream = format!("addresses = [\"unix:{}\"]\n{health}", path.display());
     let gateway = TestGateway::before(origin, &upstream, "", ROUTES).await;
     // The second request finds an idle connection.
     for _ in 0..2 {
-        let answer = gateway.get("/open", "").await;
-        assert_eq!(answer.status, 200, ": {}", answer.head);
+        assert_eq!(gateway.status("/open", "").await, 200);
     }
-    let check = wait_for(&gateway, "GET /livez ").await;
+    let check = wait_for_request(&gateway, "GET /livez ").await;
     assert!(has_field(&check, "host: localhost"), "{check}");
     let listed = gateway.admin_get("/upstreams").await;
     assert!(listed.contains("/origin.sock"), "{listed}");
@@ -66,19 +58,13 @@ async fn missing_unix_socket_is_an_unavailable_upstream() {
 
 #[tokio::test]
 async fn host_of_an_upstream_replaces_the_requested_one() {
-    let upstream = "host = \"app.example.net:8080\"\n\
-         [upstream.origin.health]\npath = \"/livez\"\n"
-        .to_owned();
-    let gateway = TestGateway::routed(OriginBehavior::Answer, &upstream, "", ROUTES).await;
-    assert_eq!(gateway.get("/open", "").await.status, 200);
-    let seen = gateway.origin.seen();
-    let request = seen.iter().find(|it| it.starts_with("GET /open "));
-    let request = request.expect("a request");
-    assert_eq!(request.to_lowercase().matches("\r\nhost:").count(), 1);
-    for line in ["host: app.example.net:8080", "x-forwarded-host: gate"] {
-        assert!(has_field(request, line), "{line}: {request}");
-    }
-    let check = wait_for(&gateway, "GET /livez ").await;
+    let upstream = "host = \"app.example.net:8080\"\n[upstream.origin.health]\npath = \"/livez\"\n";
+    let gateway = TestGateway::routed(OriginBehavior::Answer, upstream, "", ROUTES).await;
+    assert_eq!(gateway.status("/open", "").await, 200);
+    let request = wait_for_request(&gateway, "GET /open ").await;
+    assert_eq!(values(&request, "host"), ["app.example.net:8080"]);
+    assert_fields(&request, &["x-forwarded-host: gate"]);
+    let check = wait_for_request(&gateway, "GET /livez ").await;
     assert!(has_field(&check, "host: app.example.net:8080"), "{check}");
 }
 
@@ -91,8 +77,7 @@ async fn request_that_goes_round_in_circles_is_ended() {
         ("CDN-Loop: postern\r\n".repeat(10), 502),
         (format!("CDN-Loop: {}\r\n", ["postern"; 12].join(", ")), 502),
     ] {
-        let answer = gateway.get("/open", &fields).await;
-        assert_eq!(answer.status, status, "{fields}");
+        assert_eq!(gateway.status("/open", &fields).await, status, "{fields}");
     }
     let seen = gateway.origin.seen();
     assert!(has_field(&seen[0], "cdn-loop: postern"), "{}", seen[0]);

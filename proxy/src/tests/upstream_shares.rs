@@ -14,13 +14,20 @@ pub(super) async fn client_from(gateway: &TestGateway, last: u8) -> RawClient {
     RawClient::new(connect_from(last, gateway.address).await)
 }
 
+/// Sends raw bytes from 127.0.0.`last`.
+pub(super) async fn begin_from(gateway: &TestGateway, last: u8, raw: &str) -> RawClient {
+    let mut client = client_from(gateway, last).await;
+    client.write(raw).await;
+    client
+}
+
 /// An HTTP/2 client from 127.0.0.`last` whose streams have a window of this many bytes.
 pub(super) async fn http2_from(gateway: &TestGateway, last: u8, window: u32) -> SendRequest<Bytes> {
     http2_client_on(connect_from(last, gateway.address).await, window).await
 }
 
 /// Waits until this many requests are in flight to the only address of the upstream.
-async fn until_in_flight(gateway: &TestGateway, wanted: usize) {
+pub(super) async fn until_in_flight(gateway: &TestGateway, wanted: usize) {
     let shown = format!("\"inFlight\":{wanted}");
     wait_until(async || gateway.admin_get("/upstreams").await.contains(&shown)).await;
 }
@@ -41,24 +48,18 @@ async fn address_gets_an_eighth_of_a_half_full_upstream() {
         let mut held = Vec::new();
         for (last, added) in [(1, 4), (2, 1), (3, 1)] {
             for _ in 0..added {
-                let mut client = client_from(&gateway, last).await;
-                client.write(request).await;
+                let client = begin_from(&gateway, last, request).await;
                 held.push(client);
                 until_in_flight(&gateway, held.len()).await;
             }
             let mut surplus = client_from(&gateway, last).await;
-            let refused = surplus.ask(request).await;
-            assert_eq!(
-                refused.problem(),
-                "503 upstream_unavailable",
-                "127.0.0.{last} {request:?}"
-            );
+            let refused = surplus.ask(request).await.problem();
+            assert_eq!(refused, "503 upstream_unavailable", "{last} {request:?}");
         }
         // The first address has its places back when its clients are gone.
         held.drain(..4);
         until_in_flight(&gateway, 2).await;
-        let mut client = client_from(&gateway, 1).await;
-        client.write(request).await;
+        let _client = begin_from(&gateway, 1, request).await;
         until_in_flight(&gateway, 3).await;
     }
 }
@@ -71,16 +72,14 @@ async fn trusted_proxy_has_no_share_but_its_clients_have() {
         let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{forwarded}\r\n");
         let mut held = Vec::new();
         for count in 1..=most {
-            let mut client = gateway.connect().await;
-            client.write(&request).await;
+            let client = gateway.begin(&request).await;
             held.push(client);
             until_in_flight(&gateway, count).await;
         }
         assert_eq!(gateway.send(&request).await.status, 503, "{forwarded}");
         if most < 8 {
             let other = request.replace("192.0.2.1", "192.0.2.2");
-            let mut client = gateway.connect().await;
-            client.write(&other).await;
+            let _client = gateway.begin(&other).await;
             until_in_flight(&gateway, most + 1).await;
         }
     }
@@ -96,11 +95,7 @@ async fn place_is_free_beside_a_stream_without_a_window() {
         let gateway = scripted_origin::gateway(&[address], &upstream, "").await;
         let mut slow = http2_from(&gateway, 1, 0).await;
         let held = open_body(&mut slow, "/open").await;
-        wait_until(async || {
-            let metrics = gateway.admin_get("/metrics").await;
-            !metrics.contains("postern_response_buffer_bytes 0\n")
-        })
-        .await;
+        gateway.wait_for_held_data().await;
         until_in_flight(&gateway, 0).await;
         let mut other = http2_from(&gateway, 2, 65_535).await;
         assert_eq!(get(&mut other, "/open", &[]).await.status, 200);

@@ -1,12 +1,9 @@
 use super::*;
 
-const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\nupstream = \"origin\"\n\
-                     policy = \"public\"\n";
-
 #[tokio::test]
 async fn dead_address_fails_no_request() {
     let addresses = "addresses = [\"127.0.0.1:1\", \"{origin}\"]\nretry_budget = 0";
-    let gateway = TestGateway::routed(OriginBehavior::Answer, addresses, "", ROUTE).await;
+    let gateway = TestGateway::routed(OriginBehavior::Answer, addresses, "", ROUTES).await;
     for _ in 0..20 {
         let posted = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
         // Not sent: any method is retried.
@@ -52,42 +49,31 @@ async fn unhealthy_address_is_not_used() {
             "addresses = [\"127.0.0.1:1\", \"{{origin}}\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0\n\
              [upstream.origin.health]\n{probe}interval = \"20ms\"\nfailures = 1"
         );
-        let gateway = TestGateway::routed(OriginBehavior::Answer, &addresses, "", ROUTE).await;
-        wait_until(async || {
-            let upstreams = gateway.admin_get("/upstreams").await;
-            upstreams.contains("\"healthy\":false")
-        })
-        .await;
+        let gateway = TestGateway::routed(OriginBehavior::Answer, &addresses, "", ROUTES).await;
+        let shown = "\"healthy\":false";
+        wait_until(async || gateway.admin_get("/upstreams").await.contains(shown)).await;
         for _ in 0..10 {
             assert_eq!(gateway.get("/open", "").await.status, 200, "{probe}");
         }
-        let probed = gateway
-            .origin
-            .seen()
-            .iter()
-            .any(|request| request.starts_with("GET /livez "));
+        let seen = gateway.origin.seen();
+        let probed = seen.iter().any(|it| it.starts_with("GET /livez "));
         assert_eq!(probed, asked, "a TCP check sends no request");
     }
 }
 
 /// Returns the value of a counter of the upstream.
-async fn counter(gateway: &TestGateway, name: &str) -> u32 {
-    let start = format!("postern_{name}_total{{upstream=\"origin\"}} ");
-    let metrics = gateway.admin_get("/metrics").await;
-    let value = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix(start.as_str()));
-    value.expect("a counter").parse().expect("a number")
+async fn counter(gateway: &TestGateway, name: &str) -> usize {
+    let series = format!("postern_{name}_total{{upstream=\"origin\"}}");
+    gateway.metric(&series).await.expect("a counter")
 }
 
 #[tokio::test]
 async fn retry_over_the_budget_is_denied_and_counted() {
     // A request that may have been processed is not sent again.
     let post = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n";
-    let get = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
     for (request, budget, status, counts) in [
-        (get, 0, 502, (0, 1)),
-        (get, 100, 204, (1, 0)),
+        (GET, 0, 502, (0, 1)),
+        (GET, 100, 204, (1, 0)),
         (post, 100, 502, (0, 0)),
     ] {
         let origin = closes_first_connection_after(0).await;
@@ -95,10 +81,8 @@ async fn retry_over_the_budget_is_denied_and_counted() {
         let gateway = scripted_origin::gateway(&[origin], &upstream, "").await;
         // The first request fails.
         assert_eq!(gateway.send(request).await.status, status);
-        let (retries, denied) = (
-            counter(&gateway, "retries").await,
-            counter(&gateway, "retries_denied").await,
-        );
+        let retries = counter(&gateway, "retries").await;
+        let denied = counter(&gateway, "retries_denied").await;
         assert_eq!((retries, denied), counts, "{request} {budget}");
     }
 }
@@ -107,7 +91,7 @@ async fn retry_over_the_budget_is_denied_and_counted() {
 async fn response_503_is_a_failure_of_the_address() {
     let response = "HTTP/1.1 503 Service Unavailable\r\nX-Postern-Code: unavailable\r\nContent-Length: 0\r\n\r\n";
     let settings = "retries = 0\n[upstream.origin.outlier]\nfailures = 3\nejection = \"1h\"";
-    let gateway = TestGateway::routed(OriginBehavior::Text(response), settings, "", ROUTE).await;
+    let gateway = TestGateway::routed(OriginBehavior::Text(response), settings, "", ROUTES).await;
     for _ in 0..3 {
         assert_eq!(gateway.get("/open", "").await.status, 503);
     }
@@ -121,11 +105,8 @@ async fn unsolicited_response_is_discarded() {
         let gateway = TestGateway::start(OriginBehavior::Surplus(pause)).await;
         for turn in 1..=3 {
             let before = gateway.origin.seen().len();
-            assert_eq!(
-                gateway.get("/open", "").await.body,
-                "own",
-                "{turn} {pause:?}"
-            );
+            let answer = gateway.get("/open", "").await;
+            assert_eq!(answer.body, "own", "{turn} {pause:?}");
             wait_until(async || gateway.origin.seen().len() >= before + 2).await;
         }
     }

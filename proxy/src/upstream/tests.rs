@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 mod discovery;
 
-use super::*;
+use postern_core::decode::defaults;
 
+use super::*;
 use crate::config::{LoadBalancing, OutlierDetection, UpstreamAddress};
 
 fn config(load_balancing: LoadBalancing, addresses: usize) -> UpstreamConfig {
@@ -23,7 +24,7 @@ fn config(load_balancing: LoadBalancing, addresses: usize) -> UpstreamConfig {
         retries: 1,
         retry_budget: 20,
         health: None,
-        outlier: OutlierDetection::default(),
+        outlier: defaults(OutlierDetection::read),
         tls: None,
         http2: false,
         host: None,
@@ -46,10 +47,17 @@ fn pool(load_balancing: LoadBalancing, addresses: usize) -> UpstreamPool {
     pool_of(config(load_balancing, addresses))
 }
 
+/// Picks an address for a request, or for a retry after this one.
+#[track_caller]
+fn pick(pool: &UpstreamPool, failed: Option<&Endpoint>) -> InFlightPermit {
+    let picked = pool.pick(None, failed, Instant::now());
+    picked.expect("an address")
+}
+
 fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
     for _ in 0..picks {
-        let permit = pool.pick(None, None, Instant::now()).expect("an address");
+        let permit = pick(pool, None);
         count[usize::from(permit.endpoint.port())] += 1;
     }
     count
@@ -58,13 +66,10 @@ fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
 #[test]
 fn less_loaded_address_is_chosen() {
     let pool = pool(LoadBalancing::LeastLoaded, 2);
-    let first = pool.pick(None, None, Instant::now()).expect("an address");
+    let first = pick(&pool, None);
     for _ in 0..20 {
-        let next = pool.pick(None, None, Instant::now()).expect("an address");
-        assert_ne!(
-            next.endpoint.address, first.endpoint.address,
-            "the other address has nothing in flight"
-        );
+        let next = pick(&pool, None);
+        assert_ne!(next.endpoint.address, first.endpoint.address);
     }
 }
 
@@ -95,10 +100,8 @@ fn retry_uses_ejected_address_as_last_resort() {
         let pool = pool(algorithm, 2);
         let ejected = eject(&pool, 0);
         assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two ejected: no panic");
-        let failed = pool.pick(None, None, Instant::now()).expect("an address");
-        let retry = pool
-            .pick(None, Some(&failed.endpoint), Instant::now())
-            .expect("the ejected address");
+        let failed = pick(&pool, None);
+        let retry = pick(&pool, Some(&failed.endpoint));
         assert_eq!(retry.endpoint.address, ejected.address);
     }
 }
@@ -112,9 +115,7 @@ fn ejected_addresses_are_used_without_alternative() {
         (1..addresses).for_each(|at| drop(eject(&pool, at)));
         assert!(pool.pick(None, None, Instant::now()).is_ok(), "{addresses}");
         if addresses == 1 {
-            let retry = pool
-                .pick(None, Some(&only), Instant::now())
-                .expect("the only address");
+            let retry = pick(&pool, Some(&only));
             assert_eq!(retry.endpoint.address, only.address);
         }
     }
@@ -125,14 +126,12 @@ fn ejected_address_precedes_unhealthy_one() {
     let mut pool = pool(LoadBalancing::RoundRobin, 3);
     pool.config.outlier.panic_percent = 100;
     let all = pool.endpoints();
-    all.iter()
-        .take(2)
-        .for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
+    for endpoint in &all[..2] {
+        endpoint.healthy.store(false, Ordering::Relaxed);
+    }
     eject(&pool, 2);
     assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
-    let retry = pool
-        .pick(None, Some(&all[2]), Instant::now())
-        .expect("an unhealthy address");
+    let retry = pick(&pool, Some(&all[2]));
     assert_ne!(retry.endpoint.address, all[2].address);
 }
 
@@ -142,9 +141,7 @@ fn retry_in_panic_prefers_available_address() {
         let pool = pool(algorithm, 3);
         let failed = [eject(&pool, 0), eject(&pool, 1)];
         for _ in 0..20 {
-            let retry = pool
-                .pick(None, Some(&failed[0]), Instant::now())
-                .expect("an address");
+            let retry = pick(&pool, Some(&failed[0]));
             assert_eq!(retry.endpoint.port(), 3, "{algorithm:?}");
         }
     }
@@ -175,10 +172,7 @@ fn ejection_time_resets_after_recovery() {
 #[test]
 fn slow_address_is_chosen_less() {
     let pool = pool(LoadBalancing::LeastLoaded, 2);
-    let (slow, fast) = (
-        Arc::clone(&pool.endpoints()[0]),
-        Arc::clone(&pool.endpoints()[1]),
-    );
+    let [slow, fast] = [0, 1].map(|at| Arc::clone(&pool.endpoints()[at]));
     let now = Instant::now();
     pool.note_response(&slow, false, 5_000, now);
     pool.note_response(&fast, false, 2_000, now);
@@ -200,15 +194,12 @@ fn slow_address_is_chosen_less() {
 #[test]
 fn retry_uses_another_address_and_is_bounded() {
     let pool = pool(LoadBalancing::RoundRobin, 2);
-    let first = pool.pick(None, None, Instant::now()).expect("an address");
-    let other = pool
-        .pick(None, Some(&first.endpoint), Instant::now())
-        .expect("another address");
+    let first = pick(&pool, None);
+    let other = pick(&pool, Some(&first.endpoint));
     assert_ne!(first.endpoint.address, other.endpoint.address);
     assert!(pool.may_retry(None, 1, 1, true) && !pool.may_retry(None, 2, 1, true));
-    let sent = (0..100)
-        .filter(|_| pool.may_retry(None, 1, 1, true))
-        .count();
+    let sent = (0..100).filter(|_| pool.may_retry(None, 1, 1, true));
+    let sent = sent.count();
     assert!(sent < 10, "the initial balance is exhausted: {sent}");
     // Not sent.
     assert!(pool.may_retry(None, 1, 1, false) && !pool.may_retry(None, 2, 1, false));

@@ -61,24 +61,3 @@ impl HttpLimits {
         self.trusted_proxies.contains(address)
     }
 }
-
-impl Default for HttpLimits {
-    fn default() -> Self {
-        Self {
-            head: HeadLimits {
-                bytes: 32 << 10,
-                fields: 100,
-                target: 8 << 10,
-                ambiguous_paths: false,
-            },
-            head_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
-            tunnel_timeout: Duration::from_secs(600),
-            min_rate: 512,
-            stall_timeout: Duration::from_secs(20),
-            response_buffer_bytes: 256 << 20,
-            deadline: Duration::from_secs(60),
-            trusted_proxies: IpNetworks::default(),
-        }
-    }
-}

@@ -109,15 +109,18 @@ mod tests {
 
     use super::*;
 
+    async fn pair() -> (TcpStream, ReadAhead) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let stream = ReadAhead::new(listener.accept().await.unwrap().0);
+        (client.unwrap(), stream)
+    }
+
     #[tokio::test]
     async fn bytes_arrive_in_order_and_the_buffer_is_freed() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let sent: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
         for size in [1, 5, 4096, 16_437, 100_000] {
-            let mut client = TcpStream::connect(listener.local_addr().unwrap())
-                .await
-                .unwrap();
-            let mut stream = ReadAhead::new(listener.accept().await.unwrap().0);
+            let (mut client, mut stream) = pair().await;
             let (copy, mut received) = (sent.clone(), Vec::new());
             let sending = tokio::spawn(async move {
                 client.write_all(&copy).await.unwrap();
@@ -138,11 +141,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_small_reads_take_few_reads_of_the_socket() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap())
-            .await
-            .unwrap();
-        let mut stream = ReadAhead::new(listener.accept().await.unwrap().0);
+        let (mut client, mut stream) = pair().await;
         client.write_all(&[7; 20_000]).await.unwrap();
         stream.socket().readable().await.unwrap();
         let mut part = [0; 4096];

@@ -66,33 +66,12 @@ mod tests {
     fn text_that_is_no_host_name_is_refused() {
         let label = "a".repeat(63);
         let name = format!("{label}.{label}.{label}.{}", &label[..61]);
-        for good in [
-            "a",
-            "a.",
-            "A-1.b_c.test",
-            "10.0.0.1",
-            &name,
-            &format!("{name}."),
-        ] {
+        let long = format!("{name}.");
+        for good in ["a", "a.", "A-1.b_c.test", "10.0.0.1", &name, &long] {
             assert!(is_host_name(good.as_bytes()), "{good}");
         }
-        for bad in [
-            "",
-            ".",
-            "..",
-            ".a",
-            "a..",
-            "a..b",
-            "a.b..",
-            "a b",
-            "a@b",
-            "a/b",
-            "*.a",
-            "é",
-            &format!("{label}a"),
-            &format!("{name}a"),
-            &format!("{name}a."),
-        ] {
+        let bad = format!("|.|..|.a|a..|a..b|a.b..|a b|a@b|a/b|*.a|é|{label}a|{name}a|{name}a.");
+        for bad in bad.split('|') {
             assert!(!is_host_name(bad.as_bytes()), "{bad}");
         }
     }

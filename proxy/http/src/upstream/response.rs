@@ -283,61 +283,31 @@ mod tests {
 
     #[test]
     fn response_ends_at_its_framing() {
-        let ok = |text: &str, keep_alive, rest| Ok((200, text.to_owned(), keep_alive, rest));
-        for (wire, is_head_request, want) in [
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP",
-                false,
-                ok("abc", true, 4),
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc",
-                false,
-                ok("abc", false, 0),
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",
-                true,
-                ok("", true, 0),
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n",
-                false,
-                ok("", false, 0),
-            ),
-            ("HTTP/1.1 200\r\n\r\nabc", false, ok("abc", false, 0)),
-            (
-                "HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na",
-                false,
-                ok("a", false, 0),
-            ),
-            (
-                "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
-                false,
-                ok("a", true, 0),
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2 ;x\r\nde\r\n0\r\n\r\nH",
-                false,
-                ok("abcde", true, 1),
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\nContent-Length: 1\r\n\r\n1\r\na\r\n0\r\nX: y\r\nZ: 1\r\n\r\nH",
-                false,
-                ok("a", true, 1),
-            ),
-            (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab",
-                false,
-                ok("ab", false, 0),
-            ),
+        let chunked = "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2 ;x\r\nde\r\n0\r\n\r\nH";
+        let both = "Transfer-Encoding: Chunked\r\nContent-Length: 1\r\n\r\n1\r\na\r\n0\r\nX: y\r\nZ: 1\r\n\r\nH";
+        let persistent = "Connection: keep-alive\r\nContent-Length: 1\r\n\r\na";
+        let closing = "Content-Length: 0\r\nConnection: x, Close\r\n\r\n";
+        let cut = "Transfer-Encoding: chunked\r\n\r\n3\r\nab";
+        // The body, whether the connection is kept, and the bytes that remain.
+        for (version, fields, body, keep_alive, rest) in [
+            ("1.1", "Content-Length: 3\r\n\r\nabcHTTP", "abc", true, 4),
+            ("1.1", "Content-Length: 4\r\n\r\nabc", "abc", false, 0),
+            ("1.1", closing, "", false, 0),
+            ("1.1", "\r\nabc", "abc", false, 0),
+            ("1.0", "Content-Length: 1\r\n\r\na", "a", false, 0),
+            ("1.0", persistent, "a", true, 0),
+            ("1.1", chunked, "abcde", true, 1),
+            ("1.1", both, "a", true, 1),
+            ("1.1", cut, "ab", false, 0),
         ] {
-            assert_eq!(read(wire, is_head_request), want, "{wire:?}");
+            let found = read(&format!("HTTP/{version} 200 OK\r\n{fields}"), false);
+            let expected = Ok((200, body.to_owned(), keep_alive, rest));
+            assert_eq!(found, expected, "{version} {fields:?}");
         }
-        let empty = read(
-            "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
-            false,
-        );
+        let to_head = read("HTTP/1.1 200\r\nContent-Length: 3\r\n\r\n", true);
+        assert_eq!(to_head, Ok((200, String::new(), true, 0)));
+        let empty = "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n";
+        let empty = read(empty, false);
         assert_eq!(empty, Ok((304, String::new(), true, 0)));
     }
 
@@ -375,22 +345,17 @@ mod tests {
     fn body_is_parsed_in_any_fragmentation() {
         let whole = b"5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nTrailer: 1\r\n\r\n";
         for chunk_len in 1..whole.len() {
-            let (mut body, mut text, mut buffer) = (
-                ResponseBody::Chunked(ChunkState::Size(0, 0)),
-                Vec::new(),
-                BytesMut::new(),
-            );
+            let mut body = ResponseBody::Chunked(ChunkState::Size(0, 0));
+            let (mut text, mut buffer) = (Vec::new(), BytesMut::new());
             for part in whole.chunks(chunk_len) {
                 buffer.extend_from_slice(part);
                 while let Some(data) = body.take(&mut buffer).expect("well formed") {
                     text.extend_from_slice(&data);
                 }
             }
-            assert_eq!(
-                (body, text.as_slice(), buffer.len()),
-                (ResponseBody::Done, &b"hello!"[..], 0),
-                "{chunk_len}"
-            );
+            let left = (body, buffer.len());
+            assert_eq!(left, (ResponseBody::Done, 0), "{chunk_len}");
+            assert_eq!(text, b"hello!", "{chunk_len}");
         }
     }
 }

@@ -3,12 +3,13 @@ use crate::tests::{read_config, rows};
 
 mod brute_force;
 
+const UPSTREAMS: &str = "[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n[upstream.two]\naddresses = [\"127.0.0.1:2\"]\n";
+
 fn read(routes: &str) -> Result<Config, String> {
-    let upstreams = "[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n[upstream.two]\naddresses = [\"127.0.0.1:2\"]\n";
     let upstreams = if routes.starts_with("[upstream") {
         ""
     } else {
-        upstreams
+        UPSTREAMS
     };
     let text = format!("[[listen]]\naddress = \"127.0.0.1:0\"\n{upstreams}{routes}");
     read_config(&text).map_err(|error| error.to_string())
@@ -31,11 +32,8 @@ const USERS: &str = "policy = { users = \"any\" }";
 
 #[test]
 fn equal_decisions_are_no_difference() {
-    let two = format!(
-        "{}{}",
-        route(USERS),
-        route("name = \"x\"\nhosts = [\"a.test\"]\npolicy = \"public\"")
-    );
+    let second = route("name = \"x\"\nhosts = [\"a.test\"]\npolicy = \"public\"");
+    let two = route(USERS) + &second;
     let renamed = two.replace("name = \"x\"", "name = \"y\"");
     let parameter = two.replace("{id}", "{number}");
     let limits = two.replace(USERS, &format!("{USERS}\nbody_bytes = 10"));
@@ -50,8 +48,7 @@ fn setting_outside_of_routes_is_not_compared() {
     let limited = format!("policy = \"public\"\n{limits}");
     let text = |lines: &str| format!("{}{lines}", route(&limited));
     let old = good(&text(""));
-    let upstreams = "[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n[upstream.two]\naddresses = [\"127.0.0.1:2\"]\n";
-    let whole = format!("{upstreams}{}", text(""));
+    let whole = format!("{UPSTREAMS}{}", text(""));
     // A replaced text, or an addition.
     for [from, to, name] in rows(
         r#"
@@ -82,12 +79,8 @@ fn setting_outside_of_routes_is_not_compared() {
         let expected = name.map(|name| format!("changes that are not compared: {name}"));
         let new = good(&new);
         assert_eq!(uncompared_changes(&old, &new), expected, "{new:?}");
-        assert!(
-            differences(&old, &new)
-                .expect("few requests")
-                .iter()
-                .all(|it| !it.widened)
-        );
+        let found = differences(&old, &new).expect("few requests");
+        assert!(found.iter().all(|it| !it.widened));
     }
 }
 
@@ -133,29 +126,20 @@ fn every_lost_restriction_is_found_and_is_widened() {
         .into_iter()
         .map(|[old, new, caller]| (lines(old), lines(new), caller));
     let users = || route(USERS);
+    let deleting = users().replace("GET\"", "GET\", \"DELETE\"");
+    let narrow = second(USERS).replacen("{id}", "b", 1);
     let moved = [
-        (
-            users(),
-            users().replace("[\"GET\"]", "[\"GET\", \"DELETE\"]"),
-            "a user",
-        ),
+        (users(), deleting, "a user"),
         (users(), users().replace("/a/{id}", "/a/*"), "a user"),
         (second(USERS), second("policy = \"public\""), "no token"),
-        (
-            second(USERS),
-            second(USERS).replacen("{id}", "b", 1),
-            "a user",
-        ),
+        (second(USERS), narrow, "a user"),
     ];
     let moved = moved.map(|(old, new, caller)| (old, new, caller.to_owned()));
     for (old, new, caller) in cases.chain(moved) {
         let found = compare_texts(&old, &new);
-        assert!(
-            found
-                .iter()
-                .any(|it| it.widened && it.caller.as_ref().is_none_or(|it| *it == caller)),
-            "{found:#?}\n{old}\n{new}"
-        );
+        let is_caller = |it: &Difference| it.caller.as_ref().is_none_or(|it| *it == caller);
+        let is_found = found.iter().any(|it| it.widened && is_caller(it));
+        assert!(is_found, "{found:#?}\n{old}\n{new}");
         let back = compare_texts(&new, &old);
         assert!(!back.is_empty(), "{old}\n{new}");
         let narrower = back.iter().filter(|it| it.widened).count();
@@ -168,10 +152,8 @@ fn every_lost_restriction_is_found_and_is_widened() {
 #[test]
 fn example_is_the_simplest_request() {
     let old = route(USERS);
-    let new = format!(
-        "{old}{}",
-        route("name = \"b\"\nheaders = { x-b = \"1\" }\npolicy = \"public\"")
-    );
+    let second = route("name = \"b\"\nheaders = { x-b = \"1\" }\npolicy = \"public\"");
+    let new = old.clone() + &second;
     let found = compare_texts(&old, &new);
     // Users were allowed before; of services, the rule names none.
     assert_eq!(found.len(), 2, "{found:#?}");
@@ -188,6 +170,7 @@ fn another_destination_is_wider() {
     let old = route(USERS);
     let to = |target: &str| old.replace("upstream = \"one\"", target);
     let both = to("upstream = { one = 1, two = 1 }");
+    let with = |line: &str| route(&format!("{USERS}\n{line}"));
     let checked = |url: &str| {
         let url = format!("http://127.0.0.1:9/{url}");
         route(&format!("{USERS}\nauthorize = {{ url = \"{url}\" }}"))
@@ -197,16 +180,8 @@ fn another_destination_is_wider() {
         (&old, both.clone(), true),
         (&both, both.replace("two = 1", "two = 2"), false),
         (&both, old.clone(), false),
-        (
-            &old,
-            route(&format!("{USERS}\nrewrite = {{ strip = \"/a\" }}")),
-            true,
-        ),
-        (
-            &old,
-            route(&format!("{USERS}\nambiguous_paths = true")),
-            true,
-        ),
+        (&old, with("rewrite = { strip = \"/a\" }"), true),
+        (&old, with("ambiguous_paths = true"), true),
         (&old, to("respond = { status = 200, body = \"a\" }"), false),
         (&checked("a"), checked("b"), true),
         (&old, checked("a"), false),
@@ -215,12 +190,7 @@ fn another_destination_is_wider() {
         assert!(!found.is_empty(), "{new}");
         assert!(found.iter().all(|it| it.widened == widened), "{found:#?}");
     }
-    let respond = |body: &str| {
-        old.replace(
-            "upstream = \"one\"",
-            &format!("respond = {{ status = 200, body = \"{body}\" }}"),
-        )
-    };
+    let respond = |body: &str| to(&format!("respond = {{ status = 200, body = \"{body}\" }}"));
     assert_eq!(compare_texts(&respond("a"), &respond("b")).len(), 1);
 }
 

@@ -75,31 +75,15 @@ async fn text(reader: &mut TailReader) -> String {
 
 #[test]
 fn filter_selects_events_with_all_properties() {
-    for query in [
-        "",
-        "route=orders&status=503",
-        "status=5xx&code=upstream_unavailable",
-        "principal=ada",
-        "principal=user",
-        "address=192.0.2.0%2F24",
-        "address=192.0.2.77",
-        "path=%2Forders",
-    ] {
+    let selecting = "|route=orders&status=503|status=5xx&code=upstream_unavailable|principal=ada|\
+        principal=user|address=192.0.2.0%2F24|address=192.0.2.77|path=%2Forders";
+    for query in selecting.split('|') {
         assert!(selects(query, &event(), Full), "{query}");
     }
-    for query in [
-        "route=none",
-        "status=4xx",
-        "status=500",
-        "code=ok",
-        "principal=none",
-        "principal=service",
-        "principal=service:ada",
-        "principal=eve",
-        "address=192.0.3.0%2F24",
-        "path=%2Forders%2F7",
-        "route=orders&status=2xx",
-    ] {
+    let others = "route=none|status=4xx|status=500|code=ok|principal=none|principal=service|\
+        principal=service:ada|principal=eve|address=192.0.3.0%2F24|path=%2Forders%2F7|\
+        route=orders&status=2xx";
+    for query in others.split('|') {
         assert!(!selects(query, &event(), Full), "{query}");
     }
     let service = AccessEvent {
@@ -119,25 +103,13 @@ fn filter_selects_events_with_all_properties() {
 
 #[test]
 fn invalid_filter_is_refused_with_its_parameter() {
-    for (query, parameter) in [
-        ("route=unknown", "?route"),
-        ("route=", "?route"),
-        ("status=6xx", "?status"),
-        ("status=99", "?status"),
-        ("status=%2B503", "?status"),
-        ("code=nothing", "?code"),
-        ("principal=", "?principal"),
-        ("principal=service:", "?principal"),
-        ("principal=a%0Ab", "?principal"),
-        ("address=192.0.2.0%2F33", "?address"),
-        ("address=host", "?address"),
-        ("path=orders", "?path"),
-        ("follow=no", "?follow"),
-        ("limit=1", "?limit"),
-        ("status=503&status=5xx", "?status"),
-    ] {
+    let queries = "route=unknown|route=|status=6xx|status=99|status=%2B503|code=nothing|principal=|\
+        principal=service:|principal=a%0Ab|address=192.0.2.0%2F33|address=host|path=orders|follow=no|\
+        limit=1|status=503&status=5xx";
+    for query in queries.split('|') {
         let errors = parse(query).expect_err(query);
-        assert!(errors.contains(parameter), "{query}: {errors}");
+        let parameter = format!("?{}", query.split('=').next().unwrap_or_default());
+        assert!(errors.contains(&parameter), "{query}: {errors}");
     }
     let errors = parse("status=x&path=y").expect_err("two mistakes");
     assert!(errors.contains("?status") && errors.contains("?path"));
@@ -222,11 +194,8 @@ async fn reader_begins_with_the_newest_events_that_it_selects() {
     publish(&tail, &event());
     let all = tail.recent(&filter(""));
     let bytes: usize = all.iter().map(Bytes::len).sum();
-    assert!(
-        bytes <= MAX_RECENT_BYTES && all.len() > 600,
-        "{bytes} {}",
-        all.len()
-    );
+    let holds = bytes <= MAX_RECENT_BYTES && all.len() > 600;
+    assert!(holds, "{bytes} {}", all.len());
     let query = "status=5xx&route=orders&path=%2Forders&principal=ada&address=192.0.2.77&code=upstream_unavailable";
     let mut reader = tail.open(filter(query)).expect("a place");
     assert_eq!(text(&mut reader).await.matches("event: request").count(), 1);

@@ -77,9 +77,8 @@ async fn unresolved_name_keeps_its_addresses() {
     let pool = resolved(&["a.internal:1", "b.internal:1"], &[&[11, 12], &[21]]);
     let states = || {
         let names = pool.names().into_iter();
-        names
-            .map(|name| (name.state, name.error.is_some()))
-            .collect::<Vec<_>>()
+        let states = names.map(|name| (name.state, name.error.is_some()));
+        states.collect::<Vec<_>>()
     };
     let failed = || Err("timeout".to_owned());
     assert_eq!(current_ports(&pool), [11, 12, 21]);
@@ -89,19 +88,11 @@ async fn unresolved_name_keeps_its_addresses() {
     apply(&pool, 1, answer(&[22]));
     // Unresolved entries keep their addresses.
     assert_eq!(current_ports(&pool), [11, 12, 22]);
-    assert_eq!(
-        states(),
-        [
-            (NameResolution::Stale, true),
-            (NameResolution::Current, false)
-        ]
-    );
-    assert!(
-        pool.endpoints()
-            .iter()
-            .any(|endpoint| endpoint.status(0).latency_us == 777),
-        "the state is kept"
-    );
+    let current = (NameResolution::Current, false);
+    assert_eq!(states(), [(NameResolution::Stale, true), current]);
+    let endpoints = pool.endpoints();
+    let mut latencies = endpoints.iter().map(|it| it.status(0).latency_us);
+    assert!(latencies.any(|it| it == 777), "the state is kept");
     apply(&pool, 0, answer(&[13]));
     assert_eq!(current_ports(&pool), [13, 22]);
     assert_eq!(states(), [(NameResolution::Current, false); 2]);
@@ -165,10 +156,8 @@ async fn removed_address_is_drained() {
     let mut peer = removed.peer.clone();
     peer._address = address.into();
     let connect = || UpstreamConnection::connect(&peer, &removed.pins, Duration::from_secs(5));
-    let (idle, used) = (
-        connect().await.expect("one"),
-        connect().await.expect("another"),
-    );
+    let idle = connect().await.expect("one");
+    let used = connect().await.expect("another");
     let (mut idle_peer, _) = listener.accept().await.expect("accepts");
     let (mut used_peer, _) = listener.accept().await.expect("accepts");
     removed.idle.put(idle, Instant::now());

@@ -201,11 +201,8 @@ mod tests {
         assert_eq!(frames.deadline(FRAME_TIMEOUT), None);
         for (at, byte) in frame(4, 0, 6).iter().enumerate() {
             follow(&mut frames, &[*byte]);
-            assert_eq!(
-                frames.deadline(FRAME_TIMEOUT).is_some(),
-                at + 1 < FRAME_HEADER_BYTES + 6,
-                "byte {at}"
-            );
+            let actual = frames.deadline(FRAME_TIMEOUT).is_some();
+            assert_eq!(actual, at + 1 < FRAME_HEADER_BYTES + 6, "byte {at}");
         }
     }
 
@@ -215,14 +212,8 @@ mod tests {
         let body = frame(FRAME_DATA, 0, 1000);
         follow(&mut frames, &body[..500]);
         assert_eq!(frames.deadline(FRAME_TIMEOUT), None);
-        follow(
-            &mut frames,
-            &[
-                &body[500..],
-                &frame(FRAME_HEADERS, FLAG_END_HEADERS, 4)[..7],
-            ]
-            .concat(),
-        );
+        let head = frame(FRAME_HEADERS, FLAG_END_HEADERS, 4);
+        follow(&mut frames, &[&body[500..], &head[..7]].concat());
         assert!(frames.deadline(FRAME_TIMEOUT).is_some());
     }
 }

@@ -142,22 +142,15 @@ mod tests {
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        check(
-            &request.body(()).expect("a request").into_parts().0,
-            &LIMITS,
-        )
+        let request = request.body(()).expect("a request");
+        check(&request.into_parts().0, &LIMITS)
     }
 
     #[test]
     fn ambiguous_authority_or_target_is_rejected() {
         use HeadFault::{Authority, Host, RequestLine, Scheme};
         for (method, uri, hosts, expected) in [
-            (
-                "GET",
-                "https://a.example:8500/x?y",
-                &["A.example:8500"][..],
-                Ok(()),
-            ),
+            ("GET", "https://a.b:85/x?y", &["A.b:85"][..], Ok(())),
             ("GET", "/x", &["a"], Ok(())),
             ("GET", "https://a:443/x", &["a"], Ok(())),
             ("GET", "https://a:80/x", &["a"], Err(Authority)),
@@ -174,13 +167,8 @@ mod tests {
             let fields: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             assert_eq!(verdict(method, uri, &fields), expected, "{method} {uri}");
         }
-        for target in [
-            "*",
-            "https://a/x//y",
-            "https://a/%2e%2e/x",
-            "https://a/x;y",
-            "https://a/%6fpen",
-        ] {
+        let targets = "* https://a/x//y https://a/%2e%2e/x https://a/x;y https://a/%6fpen";
+        for target in targets.split(' ') {
             let host = [("host", "a")];
             let found = verdict("GET", target, &host);
             assert!(matches!(found, Err(HeadFault::Target(_))), "{target}");
@@ -188,38 +176,21 @@ mod tests {
     }
 
     #[test]
-    fn size_limits_equal_those_of_http1() {
-        let long = format!("https://a/{}", "x".repeat(64));
-        assert_eq!(verdict("GET", &long, &[]), Err(HeadFault::TargetTooLong));
-        let (crumb, field) = ("c".repeat(100), "y".repeat(4096));
-        let too_large = Err(HeadFault::TooLarge);
-        for (fields, expected) in [
-            (vec![("x", "y"); 9], too_large),
-            // Parts of one cookie field.
-            (vec![("cookie", "a=b"); 40], Ok(())),
-            (vec![("cookie", &*crumb); 41], too_large),
-            (vec![("x", &*field)], too_large),
-            (vec![("content-length", "12")], Ok(())),
-        ] {
-            assert_eq!(
-                verdict("GET", "https://a/", &fields),
-                expected,
-                "{fields:.60?}"
-            );
-        }
-        for lengths in [
-            &["1", "1"][..],
-            &["1, 1"],
-            &["+1"],
-            &[""],
-            &["9999999999999999999"],
-        ] {
-            let fields: Vec<_> = lengths
-                .iter()
-                .map(|length| ("content-length", *length))
-                .collect();
-            let found = verdict("POST", "https://a/", &fields);
-            assert_eq!(found, Err(HeadFault::Framing), "{lengths:?}");
+    fn cookies_are_one_field_and_lengths_are_strict() {
+        let crumb = "c".repeat(100);
+        // Parts of one cookie field.
+        assert_eq!(
+            verdict("GET", "https://a/", &[("cookie", "a=b"); 40]),
+            Ok(())
+        );
+        let crumbs = verdict("GET", "https://a/", &[("cookie", crumb.as_str()); 41]);
+        assert_eq!(crumbs, Err(HeadFault::TooLarge));
+        let length = [("content-length", "12")];
+        assert_eq!(verdict("GET", "https://a/", &length), Ok(()));
+        for lengths in ["1|1", "1, 1", "+1", "", "9999999999999999999"] {
+            let fields = lengths.split('|').map(|length| ("content-length", length));
+            let found = verdict("POST", "https://a/", &fields.collect::<Vec<_>>());
+            assert_eq!(found, Err(HeadFault::Framing), "{lengths}");
         }
     }
 }
